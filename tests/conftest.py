@@ -1,4 +1,6 @@
-"""What holds for all tests: neither a busy machine nor chance makes one of them fail, nor who started them."""
+"""What holds for all tests: neither a busy machine nor chance makes one of them fail, nor who
+started them.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,28 @@ from hypothesis import HealthCheck, settings
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("the same each time", _UNHURRIED, derandomize=True)
-settings.register_profile("search", _UNHURRIED)  # new examples each time: `pytest --hypothesis-profile=search`
+settings.register_profile(
+    "search", _UNHURRIED
+)  # new examples each time: `pytest --hypothesis-profile=search`
 settings.load_profile("the same each time")
 
-# What a shell runs in the background ignores it, and so would every command under test: one that waits for its end would never end.
+# What a shell runs in the background ignores it, and so would every command under test: one that
+# waits for its end would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What pytest makes of a file with asserts costs as much as all else until the first test runs: it is kept, whatever the environment says.
+# What pytest makes of a file with asserts costs as much as all else until the first test runs: it
+# is kept, whatever the environment says.
 sys.dont_write_bytecode = False
 
-# Commands under test write no bytecode, or root would write it, or where the environment says so nobody does: each would spend a third of
-# its start on compiling. They read what is there.
+# Commands under test write no bytecode, or root would write it, or where the environment says so
+# nobody does: each would spend a third of its start on compiling. They read what is there.
 compileall.compile_dir(Path(__file__).parents[1] / "spamguard", quiet=2)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Files begin in the order of their names: tests with real servers first, and none that takes long is left to the end."""
+    """Files begin in the order of their names: tests with real servers first, and none that takes
+    long is left to the end.
+    """
     config.option.loadscopereorder = False
 
 
@@ -38,16 +46,26 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what the quick set leaves out, beside the tests that say so themselves.
 
-    Tests in e2e start daemons and mail servers. Tests that may skip need root or a program that is not on every machine.
+    Tests in e2e start daemons and mail servers. Tests that may skip need root or a program that is
+    not on every machine.
     """
     for item in items:
-        if "e2e" in item.path.parts or any(item.iter_markers("skipif")) or any(item.iter_markers("corpus")):
+        if (
+            "e2e" in item.path.parts
+            or any(item.iter_markers("skipif"))
+            or any(item.iter_markers("corpus"))
+        ):
             item.add_marker("slow")
 
 
 def pytest_collection() -> None:
-    """Where several processes collect, each makes what is kept of some of the files, and finds the others'."""
-    number, of = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    """Where several processes collect, each makes what is kept of some of the files, and finds the
+    others'.
+    """
+    number, of = (
+        int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]),
+        int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+    )
     root = Path(__file__).parents[1]
     for file in sorted(root.glob("tests/**/test_*.py"))[number::of] if of > 1 else ():
         with suppress(Exception, pytest.skip.Exception):  # whoever collects it tells

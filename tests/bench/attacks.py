@@ -1,8 +1,10 @@
-"""What spammers do to a message so that filters do not know it, and to what filters are taught: for `bench_evasion.py`.
+"""What spammers do to a message so that filters do not know it, and to what filters are taught: for
+`bench_evasion.py`.
 
-Every attack is a pure function, message to message: the same bytes give the same bytes. What comes out must be valid mail that a reader
-sees as the spam it was. Only text that is shown changes; header fields, links and attachments stay as they were where the trick allows it.
-Never use this for anything but measuring filters.
+Every attack is a pure function, message to message: the same bytes give the same bytes. What comes
+out must be valid mail that a reader sees as the spam it was. Only text that is shown changes;
+header fields, links and attachments stay as they were where the trick allows it. Never use this for
+anything but measuring filters.
 """
 
 from __future__ import annotations
@@ -24,21 +26,34 @@ from email.policy import compat32
 from html import escape, unescape
 from random import Random
 
-from spamguard.mail.decode import to_text
+from spamguard.mail.decode import decode_text
 
 Change = Callable[[str], str]
 
 _POLICY = compat32.clone(max_line_length=None)  # fields stay folded as they were
 _LOOKS_LIKE_HTML = re.compile(r"\s*<(?:!doctype|html|head|body)\b", re.I)
-_PIECES = re.compile(r"<!--.*?-->|<(script|style|title)\b.*?</\1\s*>|<[^>]*>|&#?\w{1,31};?|(?P<text>[^<&]+|[<&])", re.I | re.S)
+_PIECES = re.compile(
+    r"<!--.*?-->|<(script|style|title)\b.*?</\1\s*>|<[^>]*>|&#?\w{1,31};?|(?P<text>[^<&]+|[<&])",
+    re.I | re.S,
+)
 _WITHIN_WORDS = re.compile(r"<(?:!--|/?(?:a|b|i|u|em|strong|font|span)\b)", re.I)
 _UNBROKEN = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|(?P<word>[^\W\d_]{4,})")
 _WORD = re.compile(r"[^\W\d_]{3,24}")
 _LINK = re.compile(r"https?://[!#-&(-;=?-~]{3,300}")
 _BODY_END = re.compile(r"</body\s*>", re.I)
-_CONTENT_FIELDS = frozenset(("mime-version", *(f"content-{name}" for name in ("type", "transfer-encoding", "disposition", "id", "length"))))
+_CONTENT_FIELDS = frozenset(
+    (
+        "mime-version",
+        *(
+            f"content-{name}"
+            for name in ("type", "transfer-encoding", "disposition", "id", "length")
+        ),
+    )
+)
 _WRAPPED = 12  # words on a line
-_LOOKALIKES = str.maketrans("aceiopxysjABCEHIKMOPTXSJ", "асеіорхуѕјАВСЕНІКМОРТХЅЈ")  # Latin to Cyrillic
+_LOOKALIKES = str.maketrans(
+    "aceiopxysjABCEHIKMOPTXSJ", "асеіорхуѕјАВСЕНІКМОРТХЅЈ"
+)  # Latin to Cyrillic
 _DIGITS = str.maketrans("oieasbOIEASB", "013458013458")
 
 HIDING_PLACES = {
@@ -60,20 +75,29 @@ class UnreadableError(ValueError):
 
 
 def appended(raw: bytes, words: Sequence[str], count: int) -> bytes:
-    """So many of the words, others or at least in another order in each message, below what it says."""
+    """So many of the words, others or at least in another order in each message, below what it
+    says.
+    """
     some = _lines(_random(raw).sample(words, count))
-    return _rewritten(raw, lambda text: f"{text}\n\n{some}\n", lambda page: _before_end(page, f"<p>{some}</p>"))
+    return _rewritten(
+        raw, lambda text: f"{text}\n\n{some}\n", lambda page: _before_end(page, f"<p>{some}</p>")
+    )
 
 
 def gibberish(raw: bytes, count: int) -> bytes:
     """So many words of random letters, other ones in each message, below what it says."""
     rng = _random(raw)
-    made = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(4, 10))) for _ in range(count)]
+    made = [
+        "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(4, 10)))
+        for _ in range(count)
+    ]
     return appended(raw, made, count)
 
 
 def hidden(raw: bytes, words: Sequence[str], count: int, place: str) -> bytes:
-    """So many of the words where HTML hides them, in one of HIDING_PLACES; a message without HTML becomes a page that looks the same."""
+    """So many of the words where HTML hides them, in one of HIDING_PLACES; a message without HTML
+    becomes a page that looks the same.
+    """
     covered = HIDING_PLACES[place].format(_lines(_random(raw).sample(words, count)))
     return _as_pages(raw, lambda page: _before_end(page, covered))
 
@@ -108,7 +132,9 @@ def zero_width(raw: bytes, telltale: Collection[str]) -> bytes:
 
 def cut_by_markup(raw: bytes, telltale: Collection[str]) -> bytes:
     """Telltale words with an empty element in their midst, as "via<b></b>gra"."""
-    cut = _words_changed(telltale, lambda word: f"{word[: len(word) // 2]}<b></b>{word[len(word) // 2 :]}")
+    cut = _words_changed(
+        telltale, lambda word: f"{word[: len(word) // 2]}<b></b>{word[len(word) // 2 :]}"
+    )
     return _as_pages(raw, lambda page: _shown_changed(page, cut))
 
 
@@ -129,7 +155,14 @@ def _words_changed(telltale: Collection[str], disguise: Change) -> Change:
 
 def _first_changed(word: str, table: dict[int, int]) -> str:
     changed = word.translate(table)
-    place = next((place for place, (old, new) in enumerate(zip(word, changed, strict=True)) if place and old != new), 0)
+    place = next(
+        (
+            place
+            for place, (old, new) in enumerate(zip(word, changed, strict=True))
+            if place and old != new
+        ),
+        0,
+    )
     return word[:place] + changed[place] + word[place + 1 :]
 
 
@@ -139,12 +172,17 @@ def _first_changed(word: str, table: dict[int, int]) -> str:
 def image_only(raw: bytes) -> bytes:
     """One picture that leads to the message's first link, and no text.
 
-    The picture is a valid one of plausible size, in place of one with the text drawn: filters that know only words see no difference.
+    The picture is a valid one of plausible size, in place of one with the text drawn: filters that
+    know only words see no difference.
     """
     message = _parsed(raw)
     link = _LINK.search(" ".join(text for _, text in _texts(message)))
     picture = '<img src="cid:p1" alt="">'
-    page = f'<html><body><a href="{link.group()}">{picture}</a></body></html>' if link else f"<html><body>{picture}</body></html>"
+    page = (
+        f'<html><body><a href="{link.group()}">{picture}</a></body></html>'
+        if link
+        else f"<html><body>{picture}</body></html>"
+    )
     whole = MIMEMultipart("related", boundary=f"=_{zlib.crc32(raw):08x}", policy=_POLICY)
     whole.attach(MIMEText(page, "html", "us-ascii"))
     image = MIMEImage(_picture(_random(raw)), "png")
@@ -155,17 +193,24 @@ def image_only(raw: bytes) -> bytes:
 
 def in_base64(raw: bytes) -> bytes:
     """All text in base64."""
-    return _encoded(raw, lambda text, charset: (base64.encodebytes(text.encode(charset)), charset, "base64"))
+    return _encoded(
+        raw, lambda text, charset: (base64.encodebytes(text.encode(charset)), charset, "base64")
+    )
 
 
 def in_damaged_base64(raw: bytes) -> bytes:
-    """Base64 with characters that do not belong there; readers pass over them (RFC 2045, section 6.8)."""
+    """Base64 with characters that do not belong there; readers pass over them (RFC 2045, section
+    6.8).
+    """
     return _encoded(raw, lambda text, charset: (_littered(text.encode(charset)), charset, "base64"))
 
 
 def in_utf16(raw: bytes) -> bytes:
     """All text in UTF-16, in base64."""
-    return _encoded(raw, lambda text, _: (base64.encodebytes(text.encode("utf-16", "replace")), "utf-16", "base64"))
+    return _encoded(
+        raw,
+        lambda text, _: (base64.encodebytes(text.encode("utf-16", "replace")), "utf-16", "base64"),
+    )
 
 
 def in_utf7(raw: bytes) -> bytes:
@@ -183,14 +228,26 @@ def _references(text: str) -> str:
 
 
 def _littered(data: bytes) -> bytes:
-    return b"".join([line[:30] + b"*" + line[30:-1] + b"!\n" for line in base64.encodebytes(data).splitlines(keepends=True)])
+    return b"".join(
+        [
+            line[:30] + b"*" + line[30:-1] + b"!\n"
+            for line in base64.encodebytes(data).splitlines(keepends=True)
+        ]
+    )
 
 
 def _picture(rng: Random, width: int = 480, height: int = 240) -> bytes:
     """A grey PNG of some 15 kB (ISO/IEC 15948)."""
     rows = b"".join([b"\0" + bytes(rng.choices((0, 255), (1, 12), k=width)) for _ in range(height)])
-    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    written = [struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks]
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    )
+    written = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(written)
 
 
@@ -198,7 +255,9 @@ def _picture(rng: Random, width: int = 480, height: int = 240) -> bytes:
 
 
 def dictionary_mail(raw: bytes, words: Sequence[str]) -> bytes:
-    """The header of a message above a dictionary: sent to be taught as spam, so that its words count for that (Nelson et al. 2008)."""
+    """The header of a message above a dictionary: sent to be taught as spam, so that its words
+    count for that (Nelson et al. 2008).
+    """
     text = _lines(words)
     message = MIMEText(text, "plain", "us-ascii" if text.isascii() else "utf-8", policy=_POLICY)
     return _below_header_of(_parsed(raw), message)
@@ -208,7 +267,9 @@ def dictionary_mail(raw: bytes, words: Sequence[str]) -> bytes:
 
 
 def shown(raw: bytes) -> str:
-    """The text of a message as a reader sees it, nearly: of HTML what is not markup, comment, script, style or title."""
+    """The text of a message as a reader sees it, nearly: of HTML what is not markup, comment,
+    script, style or title.
+    """
     return "\n".join([_of_page(text) if page else text for page, text in _texts(_parsed(raw))])
 
 
@@ -237,7 +298,9 @@ def _read(match: re.Match[str]) -> str:
 
 
 def rebuilt(raw: bytes) -> bytes:
-    """The message taken apart and put together, nothing changed; raises UnreadableError if that can not be done."""
+    """The message taken apart and put together, nothing changed; raises UnreadableError if that can
+    not be done.
+    """
     return _rewritten(raw, str, str)
 
 
@@ -263,12 +326,18 @@ def _as_pages(raw: bytes, change: Change) -> bytes:
             _put(leaf, text, change(text))
         elif len(leaves) == 1:
             leaf.set_type("text/html")
-            _put(leaf, text, change(f"<html><body><pre>{escape(text, quote=False)}</pre></body></html>\n"))
+            _put(
+                leaf,
+                text,
+                change(f"<html><body><pre>{escape(text, quote=False)}</pre></body></html>\n"),
+            )
     return _bytes(message)
 
 
 def _encoded(raw: bytes, how: Callable[[str, str], tuple[bytes, str, str]]) -> bytes:
-    """All text as the bytes, charset and transfer encoding that `how` makes of it and of a charset that fits."""
+    """All text as the bytes, charset and transfer encoding that `how` makes of it and of a charset
+    that fits.
+    """
     message = _parsed(raw)
     for leaf in _text_leaves(message):
         text = _text(leaf)[1]
@@ -281,7 +350,11 @@ def _utf7(text: str) -> bytes:
 
 
 def _shifted(match: re.Match[str]) -> str:
-    return "+" + base64.b64encode(match.group().encode("utf-16-be", "replace")).decode().rstrip("=") + "-"
+    return (
+        "+"
+        + base64.b64encode(match.group().encode("utf-16-be", "replace")).decode().rstrip("=")
+        + "-"
+    )
 
 
 def _parsed(raw: bytes) -> Message:
@@ -291,7 +364,13 @@ def _parsed(raw: bytes) -> Message:
 def _bytes(message: Message) -> bytes:
     try:
         return message.as_bytes()
-    except (MessageError, ValueError, LookupError, AttributeError, TypeError) as error:  # what the library raises at damaged mail
+    except (
+        MessageError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+    ) as error:  # what the library raises at damaged mail
         raise UnreadableError(str(error)) from error
 
 
@@ -310,7 +389,11 @@ def _below_header_of(message: Message, body: Message) -> bytes:
 
 def _text_leaves(message: Message) -> Iterator[Message]:
     for part in message.walk():
-        if part.get_content_maintype() == "text" and not part.is_multipart() and part.get_content_disposition() != "attachment":
+        if (
+            part.get_content_maintype() == "text"
+            and not part.is_multipart()
+            and part.get_content_disposition() != "attachment"
+        ):
             yield part
 
 
@@ -322,7 +405,9 @@ def _text(leaf: Message) -> tuple[bool, str]:
     """Whether it is a page, and its text."""
     data = leaf.get_payload(decode=True)
     charset = leaf.get_content_charset("") or ""
-    text = to_text(data if isinstance(data, bytes) else b"", charset.encode("ascii", "replace"))[0]
+    text = decode_text(
+        data if isinstance(data, bytes) else b"", charset.encode("ascii", "replace")
+    )[0]
     return leaf.get_content_subtype() == "html" or bool(_LOOKS_LIKE_HTML.match(text)), text
 
 
@@ -363,7 +448,10 @@ def _set_body(leaf: Message, data: bytes, charset: str, encoding: str) -> None:
 
 
 def _subject(message: Message) -> str:
-    pieces = [to_text(data, (charset or "").encode()) if isinstance(data, bytes) else (data, []) for data, charset in _decoded(message)]
+    pieces = [
+        decode_text(data, (charset or "").encode()) if isinstance(data, bytes) else (data, [])
+        for data, charset in _decoded(message)
+    ]
     return "".join([text for text, _ in pieces])
 
 
@@ -378,12 +466,16 @@ def _decoded(message: Message) -> list[tuple[bytes | str, str | None]]:
 def _put_subject(message: Message, text: str) -> None:
     text = " ".join(text.split())
     if text != " ".join(_subject(message).split()):
-        message.replace_header("Subject", text if text.isascii() else Header(text, "utf-8").encode())
+        message.replace_header(
+            "Subject", text if text.isascii() else Header(text, "utf-8").encode()
+        )
 
 
 def _shown_changed(page: str, change: Change) -> str:
     """A page with its shown text changed, markup and character references left alone."""
-    return _PIECES.sub(lambda match: change(match["text"]) if match["text"] else match.group(), page)
+    return _PIECES.sub(
+        lambda match: change(match["text"]) if match["text"] else match.group(), page
+    )
 
 
 def _before_end(page: str, more: str) -> str:
@@ -397,4 +489,6 @@ def _random(raw: bytes) -> Random:
 
 
 def _lines(words: Sequence[str]) -> str:
-    return "\n".join([" ".join(words[start : start + _WRAPPED]) for start in range(0, len(words), _WRAPPED)])
+    return "\n".join(
+        [" ".join(words[start : start + _WRAPPED]) for start in range(0, len(words), _WRAPPED)]
+    )

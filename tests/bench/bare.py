@@ -1,6 +1,8 @@
-"""Mail as other sources have it, with hardly a header: what a filter makes of the text alone, and of what a sender writes himself.
+"""Mail as other sources have it, with hardly a header: what a filter makes of the text alone, and
+of what a sender writes himself.
 
-What is kept has its bytes kept. Marks of mailing lists are cut from the subject, as they tell the class.
+What is kept has its bytes kept. Marks of mailing lists are cut from the subject, as they tell the
+class.
 """
 
 from __future__ import annotations

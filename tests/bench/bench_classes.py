@@ -1,13 +1,16 @@
-"""More classes than two: how well they are told apart, and what sorting good or bad mail costs the verdict.
+"""More classes than two: how well they are told apart, and what sorting good or bad mail costs the
+verdict.
 
     python tests/bench/bench_classes.py [--spamassassin INDEX] [--lists INDEX] [--only PART]
 
-The same mail is sorted in several ways, and each is judged by the same measures: SpamAssassin's by what it is (feeds, newsletters, mailing
-lists, personal mail), by list, or its spam by what it asks for; the lists' ham by list, with only the header fields that tell of no list.
-In "ham never taught" the class "ham" stays empty. Parts: `online` (judge, then teach, every message); `split` (the first 70 % taught, the
-rest judged) and `few` (10, 20, 50, 100 of each class, as far as there are so many, drawn from the first 70 %, then the rest judged; means
-of four draws), both as far as mail is of a class that was taught, and beside scikit-learn's MultinomialNB and LogisticRegression over
-hashed words; `rare` (a class of 20 messages; one that is made after 2,000).
+The same mail is sorted in several ways, and each is judged by the same measures: SpamAssassin's by
+what it is (feeds, newsletters, mailing lists, personal mail), by list, or its spam by what it asks
+for; the lists' ham by list, with only the header fields that tell of no list. In "ham never taught"
+the class "ham" stays empty. Parts: `online` (judge, then teach, every message); `split` (the first
+70 % taught, the rest judged) and `few` (10, 20, 50, 100 of each class, as far as there are so many,
+drawn from the first 70 %, then the rest judged; means of four draws), both as far as mail is of a
+class that was taught, and beside scikit-learn's MultinomialNB and LogisticRegression over hashed
+words; `rare` (a class of 20 messages; one that is made after 2,000).
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import keys
+from spamguard.engine.filter import Filter
+from spamguard.engine.measures import log_loss, roca, sm_at
+from spamguard.engine.prepare import Example, ExampleReader
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from spamguard import Filter, secret
-from spamguard.evaluation.metrics import log_loss, roca, sm_at
-from spamguard.prepare import Preparer, Teaching
 from tests.bench import streams
 from tests.bench.rivals import KEY, text_of
 
@@ -41,7 +46,9 @@ COLUMNS = 1 << 18  # that the words of scikit-learn's estimators are hashed into
 LATE, RARE = 2000, 20
 HEADER = "| sort | classes | class right % | label right % | unsure % | log-loss | 1-ROCA % | sm % at hm 0.5 % | hm % | its log-loss |"
 _FIELD_END = re.compile(rb"\r?\n(?![ \t])")
-_NO_LIST = re.compile(rb"(from|date|message-id|subject|mime-version|content-.*|user-agent|x-mailer|in-reply-to|references)$")
+_NO_LIST = re.compile(
+    rb"(from|date|message-id|subject|mime-version|content-.*|user-agent|x-mailer|in-reply-to|references)$"
+)
 _FOOTER = re.compile(rb"\r?\n_{40,}")
 _SWINDLES = (b"credit card", b"nigeria", b"million")
 
@@ -51,11 +58,13 @@ class Mail(NamedTuple):
 
     label: str
     raw: bytes
-    ready: Teaching
+    ready: Example
 
 
 class Answer(NamedTuple):
-    """What was said of a message, beside its class: a label, probabilities of classes, log-odds of being unwanted."""
+    """What was said of a message, beside its class: a label, probabilities of classes, log-odds of
+    being unwanted.
+    """
 
     gold: str
     label: str
@@ -89,7 +98,9 @@ def by_kind(raw: bytes, label: str) -> str:
     """Ham: mailing lists, feeds, what can be unsubscribed from, and the rest."""
     if label != "ham":
         return label
-    if field(raw, b"list-id:", b"x-beenthere:", b"mailing-list:") or b"mailing list" in field(raw, b"delivered-to:"):
+    if field(raw, b"list-id:", b"x-beenthere:", b"mailing-list:") or b"mailing list" in field(
+        raw, b"delivered-to:"
+    ):
         return "list"
     if b"rssfeeds@" in field(raw, b"from:"):
         return "feed"
@@ -111,7 +122,11 @@ def by_list(*names: bytes) -> Sort:
 
     def sort(raw: bytes, label: str) -> str:
         place = field(raw, b"list-id:")
-        return next((name.decode() for name in names if b"<" + name in place), label) if label == "ham" else label
+        return (
+            next((name.decode() for name in names if b"<" + name in place), label)
+            if label == "ham"
+            else label
+        )
 
     return sort
 
@@ -142,20 +157,25 @@ LISTS: dict[str, Sort] = {
 def unmarked(raw: bytes) -> bytes:
     """Without the fields, the mark in the subject and the footer that tell which list it came by."""
     head, _, body = raw.replace(b"\r\n", b"\n").partition(b"\n\n")
-    fields = [one for one in _FIELD_END.split(head) if _NO_LIST.match(one.partition(b":")[0].lower())]
-    fields = [re.sub(rb"\[[^\]]{1,30}\]", b"", one) if one.lower().startswith(b"subject:") else one for one in fields]
+    fields = [
+        one for one in _FIELD_END.split(head) if _NO_LIST.match(one.partition(b":")[0].lower())
+    ]
+    fields = [
+        re.sub(rb"\[[^\]]{1,30}\]", b"", one) if one.lower().startswith(b"subject:") else one
+        for one in fields
+    ]
     tail = _FOOTER.search(body, max(len(body) - 1500, 0))
     return b"\n".join(fields) + b"\n\n" + (body[: tail.start()] + b"\n" if tail else body)
 
 
 def read(index: Path, change: Callable[[bytes], bytes] = bytes) -> list[tuple[Mail, bytes]]:
     """Messages as they are judged, each with how it was."""
-    preparer = Preparer(KEY)
+    preparer = ExampleReader(KEY)
     found = []
     for label, path in streams.labelled(index):
         was = path.read_bytes()
         raw = change(was)
-        found.append((Mail(label, raw, preparer.ready(raw)), was))
+        found.append((Mail(label, raw, preparer.read_example(raw)), was))
     return found
 
 
@@ -171,7 +191,7 @@ def sorted_by(sort: Sort, mail: Sequence[tuple[Mail, bytes]]) -> list[Mail]:
 def pupil(labels: set[str]) -> Iterator[Filter]:
     """A new filter that knows these classes."""
     with tempfile.TemporaryDirectory(prefix="spamguard-bench-") as directory:
-        secret.store(Path(directory) / "key", KEY)
+        keys.store_key(Path(directory) / "key", KEY)
         with Filter.open(directory, durable=False) as one:
             for label in labels - {"ham", "spam"}:
                 one.define_class(label, unwanted=label in UNWANTED)
@@ -190,7 +210,7 @@ def online(mail: Sequence[Mail]) -> list[Answer]:
     with pupil({message.label for message in mail}) as one:
         for message in mail:
             answers.append(judged(one, message))
-            one.learn_ready([message.ready], message.label)
+            one.learn_examples([message.ready], message.label)
             one.settle_if_due()
     return answers
 
@@ -201,7 +221,7 @@ def ours(lessons: Sequence[Mail]) -> Judge:
     def judge(mail: Sequence[Mail]) -> list[Answer]:
         with pupil({message.label for message in lessons}) as one:
             for message in lessons:
-                one.learn_ready([message.ready], message.label)
+                one.learn_examples([message.ready], message.label)
             one.settle()
             return [judged(one, message) for message in mail]
 
@@ -209,7 +229,9 @@ def ours(lessons: Sequence[Mail]) -> Judge:
 
 
 def scikit_learn(name: str) -> Callable[[Sequence[Mail]], Judge]:
-    """An estimator of theirs over hashed words of header and decoded text: counts, or counts scaled to length 1."""
+    """An estimator of theirs over hashed words of header and decoded text: counts, or counts scaled
+    to length 1.
+    """
 
     def taught(lessons: Sequence[Mail]) -> Judge:
         from sklearn.feature_extraction.text import HashingVectorizer
@@ -217,13 +239,25 @@ def scikit_learn(name: str) -> Callable[[Sequence[Mail]], Judge]:
         from sklearn.naive_bayes import MultinomialNB
 
         bayes = name == "MultinomialNB"
-        words = HashingVectorizer(n_features=COLUMNS, alternate_sign=False, norm=None if bayes else "l2")
-        estimator: Any = MultinomialNB(alpha=0.1) if bayes else LogisticRegression(C=100.0, max_iter=1000)
-        estimator.fit(words.transform([text_of(message.raw) for message in lessons]), [message.label for message in lessons])
+        words = HashingVectorizer(
+            n_features=COLUMNS, alternate_sign=False, norm=None if bayes else "l2"
+        )
+        estimator: Any = (
+            MultinomialNB(alpha=0.1) if bayes else LogisticRegression(C=100.0, max_iter=1000)
+        )
+        estimator.fit(
+            words.transform([text_of(message.raw) for message in lessons]),
+            [message.label for message in lessons],
+        )
 
         def judge(mail: Sequence[Mail]) -> list[Answer]:
-            found = estimator.predict_log_proba(words.transform([text_of(message.raw) for message in mail]))
-            return [_answer(message.label, list(estimator.classes_), row) for message, row in zip(mail, found, strict=True)]
+            found = estimator.predict_log_proba(
+                words.transform([text_of(message.raw) for message in mail])
+            )
+            return [
+                _answer(message.label, list(estimator.classes_), row)
+                for message, row in zip(mail, found, strict=True)
+            ]
 
         return judge
 
@@ -233,7 +267,12 @@ def scikit_learn(name: str) -> Callable[[Sequence[Mail]], Judge]:
 def _answer(gold: str, classes: list[str], logs: NDArray[np.float64]) -> Answer:
     bad = np.array([name in UNWANTED for name in classes])
     odds = np.logaddexp.reduce(logs[bad]) - np.logaddexp.reduce(logs[~bad])
-    return Answer(gold, classes[int(logs.argmax())], dict(zip(classes, np.exp(logs).tolist(), strict=True)), float(odds.clip(-700, 700)))
+    return Answer(
+        gold,
+        classes[int(logs.argmax())],
+        dict(zip(classes, np.exp(logs).tolist(), strict=True)),
+        float(odds.clip(-700, 700)),
+    )
 
 
 FILTERS: dict[str, Callable[[Sequence[Mail]], Judge]] = {
@@ -248,23 +287,43 @@ FILTERS: dict[str, Callable[[Sequence[Mail]], Judge]] = {
 
 def right(answers: Sequence[Answer]) -> float:
     """Percent whose likeliest class is theirs."""
-    return 100 * float(np.mean([max(one.probabilities, key=lambda name: one.probabilities[name]) == one.gold for one in answers]))
+    return 100 * float(
+        np.mean(
+            [
+                max(one.probabilities, key=lambda name: one.probabilities[name]) == one.gold
+                for one in answers
+            ]
+        )
+    )
 
 
 def class_loss(answers: Sequence[Answer]) -> float:
     """Mean negative logarithm of the probability of the true class."""
-    return float(-np.mean([np.log(max(one.probabilities.get(one.gold, 0.0), 1e-9)) for one in answers]))
+    return float(
+        -np.mean([np.log(max(one.probabilities.get(one.gold, 0.0), 1e-9)) for one in answers])
+    )
 
 
 def measured(answers: Sequence[Answer]) -> list[float]:
     """All measures of one run, as under HEADER."""
-    gold, score = np.array([one.gold in UNWANTED for one in answers]), np.array([one.log_odds for one in answers])
+    gold, score = (
+        np.array([one.gold in UNWANTED for one in answers]),
+        np.array([one.log_odds for one in answers]),
+    )
     chance = 1 / (1 + np.exp(-score.clip(-700, 700)))
     labelled = 100 * float(np.mean([one.label == one.gold for one in answers]))
     unsure = 100 * float(np.mean([one.label == "unsure" for one in answers]))
-    wrong = 100 * float(np.mean([one.label in UNWANTED for one in answers if one.gold not in UNWANTED]))
+    wrong = 100 * float(
+        np.mean([one.label in UNWANTED for one in answers if one.gold not in UNWANTED])
+    )
     of_classes = right(answers), labelled, unsure, class_loss(answers)
-    return [*of_classes, roca(gold, score), sm_at(gold, score, 0.005), wrong, log_loss(gold, chance)]
+    return [
+        *of_classes,
+        roca(gold, score),
+        sm_at(gold, score, 0.005),
+        wrong,
+        log_loss(gold, chance),
+    ]
 
 
 def row(name: str, *runs: Sequence[Answer]) -> str:
@@ -285,7 +344,9 @@ def tabled(title: str, rows: Iterator[str]) -> None:
 def drawn(mail: Sequence[Mail], each: int, seed: int) -> list[Mail]:
     """So many of each class, or all there are, drawn and mixed."""
     chance = random.Random(seed)
-    by_class = [[one for one in mail if one.label == label] for label in sorted({one.label for one in mail})]
+    by_class = [
+        [one for one in mail if one.label == label] for label in sorted({one.label for one in mail})
+    ]
     some = [one for group in by_class for one in chance.sample(group, min(each, len(group)))]
     return chance.sample(some, len(some))
 
@@ -302,7 +363,10 @@ def few(mail: Sequence[Mail]) -> Iterator[str]:
     for each in SIZES:
         draws = [drawn(mail[:border], each, seed) for seed in range(DRAWS)]
         for name, taught in FILTERS.items():
-            yield row(f"{name}, {each} of each", *(taught(lessons)(later(mail, border, lessons)) for lessons in draws))
+            yield row(
+                f"{name}, {each} of each",
+                *(taught(lessons)(later(mail, border, lessons)) for lessons in draws),
+            )
 
 
 def split(mail: Sequence[Mail]) -> Iterator[str]:
@@ -313,16 +377,29 @@ def split(mail: Sequence[Mail]) -> Iterator[str]:
 
 
 def rare(mail: Sequence[Mail], label: str) -> Iterator[str]:
-    """Online: a class of few messages, the rest of which are left out; one that is ham until somebody makes it; beside the whole."""
+    """Online: a class of few messages, the rest of which are left out; one that is ham until
+    somebody makes it; beside the whole.
+    """
     places = [place for place, one in enumerate(mail) if one.label == label]
     kept = {places[number * len(places) // RARE] for number in range(RARE)}
     thinned = [one for place, one in enumerate(mail) if one.label != label or place in kept]
-    late = [one._replace(label="ham") if one.label == label and place < LATE else one for place, one in enumerate(mail)]
-    for name, some in ((f"{label}: {RARE} messages", thinned), (f"{label}: from message {LATE:,} on", late)):
+    late = [
+        one._replace(label="ham") if one.label == label and place < LATE else one
+        for place, one in enumerate(mail)
+    ]
+    for name, some in (
+        (f"{label}: {RARE} messages", thinned),
+        (f"{label}: from message {LATE:,} on", late),
+    ):
         answers = online(some)
-        own, named = [one for one in answers if one.gold == label], [one for one in answers if one.label == label]
+        own, named = (
+            [one for one in answers if one.gold == label],
+            [one for one in answers if one.label == label],
+        )
         found = sum(one.label == label for one in own)
-        yield row(f"{name}: {found} of {len(own)} found, {len(named) - found} others called so", answers)
+        yield row(
+            f"{name}: {found} of {len(own)} found, {len(named) - found} others called so", answers
+        )
 
 
 PARTS = ("online", "split", "few", "rare")
@@ -339,12 +416,17 @@ def main() -> None:
             measure(name, read(index, change), sorts, options.only)
 
 
-def measure(corpus: str, mail: Sequence[tuple[Mail, bytes]], sorts: dict[str, Sort], part: str) -> None:
+def measure(
+    corpus: str, mail: Sequence[tuple[Mail, bytes]], sorts: dict[str, Sort], part: str
+) -> None:
     """Every part, or one."""
     finest = list(sorts)[-1] if corpus != "SpamAssassin" else "by kind"
     fine = sorted_by(sorts[finest], mail)
     if part in ("", "online"):
-        tabled(f"{corpus}, online", (row(name, online(sorted_by(sort, mail))) for name, sort in sorts.items()))
+        tabled(
+            f"{corpus}, online",
+            (row(name, online(sorted_by(sort, mail))) for name, sort in sorts.items()),
+        )
     if part in ("", "split"):
         tabled(f"{corpus}, {finest}, 70:30", split(fine))
     if part in ("", "few"):
@@ -356,9 +438,15 @@ def measure(corpus: str, mail: Sequence[tuple[Mail, bytes]], sorts: dict[str, So
 
 def arguments() -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--spamassassin", type=Path, metavar="INDEX", help="TREC index of prepared mail")
-    parser.add_argument("--lists", type=Path, metavar="INDEX", help="TREC index of prepared mail of mailing lists")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--spamassassin", type=Path, metavar="INDEX", help="TREC index of prepared mail"
+    )
+    parser.add_argument(
+        "--lists", type=Path, metavar="INDEX", help="TREC index of prepared mail of mailing lists"
+    )
     parser.add_argument("--only", choices=PARTS, default="", metavar="PART")
     options = parser.parse_args()
     if not (options.spamassassin or options.lists):

@@ -2,11 +2,13 @@
 
     python tests/bench/bench_drift.py --first INDEX --second INDEX --scores DIR [--peers NAMES] [--only PART] [--picture FILE.svg]
 
-Parts: `splice`: two thirds of one corpus and then the whole of the other, online and with corrections, in windows of 500 messages around
-the splice; and what is forgotten: the next 1,000 messages of the first corpus, judged frozen before the second is taught and after.
-`time`: the first 3,000 messages of a corpus taught, the rest judged frozen, beside the same messages online. `unequal`: one to twenty of
-either class, beside the same messages inside the whole stream. `ageing`: ours, with every lesson but the last N forgotten.
-Files of scores stay in DIR: what a peer said is taken from there the next time.
+Parts: `splice`: two thirds of one corpus and then the whole of the other, online and with
+corrections, in windows of 500 messages around the splice; and what is forgotten: the next 1,000
+messages of the first corpus, judged frozen before the second is taught and after. `time`: the first
+3,000 messages of a corpus taught, the rest judged frozen, beside the same messages online.
+`unequal`: one to twenty of either class, beside the same messages inside the whole stream.
+`ageing`: ours, with every lesson but the last N forgotten. Files of scores stay in DIR: what a peer
+said is taken from there the next time.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
+from spamguard.engine.evaluate import ScoredMessage
+from spamguard.engine.measures import roca
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from spamguard.evaluation.metrics import roca
-from spamguard.evaluation.report import Scored
 from tests.bench import courses, pictures, rivals, streams
 from tests.bench.contest import Rival
 from tests.bench.courses import OURS
@@ -40,8 +43,14 @@ AGES = (1000, 3000)
 def main() -> None:
     """Run the parts that were asked for."""
     options = arguments()
-    bench = Bench(options.scores, rivals.available([OURS, *(name for name in options.peers.split(",") if name)]))
-    corpora = {Path(index).parent.name: streams.labelled(index) for index in (options.first, options.second)}
+    bench = Bench(
+        options.scores,
+        rivals.available([OURS, *(name for name in options.peers.split(",") if name)]),
+    )
+    corpora = {
+        Path(index).parent.name: streams.labelled(index)
+        for index in (options.first, options.second)
+    }
     (first, one), (second, other) = corpora.items()
     if options.only in ("", "splice"):
         spliced = {f"{first}+{second}": (one, other), f"{second}+{first}": (other, one)}
@@ -58,11 +67,19 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--first", required=True, metavar="INDEX", help="TREC index of prepared mail")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--first", required=True, metavar="INDEX", help="TREC index of prepared mail"
+    )
     parser.add_argument("--second", required=True, metavar="INDEX", help="of other mail")
-    parser.add_argument("--scores", required=True, type=Path, metavar="DIR", help="where files of scores are kept")
-    parser.add_argument("--peers", default=PEERS, metavar="NAMES", help=f"with commas (default: {PEERS})")
+    parser.add_argument(
+        "--scores", required=True, type=Path, metavar="DIR", help="where files of scores are kept"
+    )
+    parser.add_argument(
+        "--peers", default=PEERS, metavar="NAMES", help=f"with commas (default: {PEERS})"
+    )
     parser.add_argument("--only", default="", choices=("splice", "time", "unequal", "ageing"))
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="of the first splice")
     return parser.parse_args()
@@ -75,76 +92,130 @@ class Bench:
         self._scores = scores
         self._names = names
 
-    def splice(self, stream: str, before: Sequence[Mail], after: Sequence[Mail], picture: Path | None) -> None:
+    def splice(
+        self, stream: str, before: Sequence[Mail], after: Sequence[Mail], picture: Path | None
+    ) -> None:
         """Windows around the splice, and what is forgotten."""
         border = 2 * len(before) // 3
         for corrections in (False, True):
-            runs = {name: self._spliced(stream, name, before, after, corrections=corrections) for name in self._names}
+            runs = {
+                name: self._spliced(stream, name, before, after, corrections=corrections)
+                for name in self._names
+            }
             protocol = "corrections" if corrections else "online"
             print(f"\n## {stream}, {protocol}: 1-ROCA % and errors % in windows; splice at 0\n")
             starts = range(-2 * WINDOW, len(after), WINDOW)
             cut = {name: rows[HELD : HELD + border + len(after)] for name, rows in runs.items()}
             head([f"{start}" for start in starts])
             for name, rows in cut.items():
-                line(name, [_window(rows[border + start : border + start + WINDOW]) for start in starts])
-            head(["before the splice", "all after", "held out, before", "held out, after", "taught"])
+                line(
+                    name,
+                    [_window(rows[border + start : border + start + WINDOW]) for start in starts],
+                )
+            head(
+                ["before the splice", "all after", "held out, before", "held out, after", "taught"]
+            )
             for name, rows in runs.items():
                 course = cut[name]
-                parts = [course[:border], course[border:], rows[:HELD], rows[HELD + border + len(after) :]]
+                parts = [
+                    course[:border],
+                    course[border:],
+                    rows[:HELD],
+                    rows[HELD + border + len(after) :],
+                ]
                 line(name, [*map(_window, parts), str(sum(row.trained for row in course))])
             if picture and not corrections:
                 points = {
-                    name: [(start + WINDOW, _area(rows[border + start : border + start + WINDOW])) for start in starts]
+                    name: [
+                        (start + WINDOW, _area(rows[border + start : border + start + WINDOW]))
+                        for start in starts
+                    ]
                     for name, rows in cut.items()
                 }
-                axes = pictures.Axes("messages after the splice (end of window)", "1-ROCA % within 500 messages", log_y=True, least=0.01)
+                axes = pictures.Axes(
+                    "messages after the splice (end of window)",
+                    "1-ROCA % within 500 messages",
+                    log_y=True,
+                    least=0.01,
+                )
                 picture.with_name(f"{picture.stem}-{stream}.svg").write_text(
                     pictures.lines(axes, points, marks={0.0: "splice"}), encoding="utf-8"
                 )
 
-    def _spliced(self, stream: str, name: str, before: Sequence[Mail], after: Sequence[Mail], *, corrections: bool) -> list[Scored]:
+    def _spliced(
+        self,
+        stream: str,
+        name: str,
+        before: Sequence[Mail],
+        after: Sequence[Mail],
+        *,
+        corrections: bool,
+    ) -> list[ScoredMessage]:
         """Held-out mail before, the course, held-out mail after, as one list."""
         border = 2 * len(before) // 3
         held = before[border : border + HELD]
 
-        def run(rival: Rival) -> list[Scored]:
+        def run(rival: Rival) -> list[ScoredMessage]:
             first = list(courses.online(rival, before[:border], corrections=corrections))
             earlier = courses.frozen(rival, held)
             second = list(courses.online(rival, after, corrections=corrections, first=border + 1))
             return [*earlier, *first, *second, *courses.frozen(rival, held)]
 
-        return courses.kept(self._scores, f"{stream}-spliced", name, "corrections" if corrections else "online", run)
+        return courses.kept(
+            self._scores, f"{stream}-spliced", name, "corrections" if corrections else "online", run
+        )
 
     def time(self, stream: str, mail: Sequence[Mail]) -> None:
         """How fast what was learnt grows old."""
 
-        def run(rival: Rival) -> list[Scored]:
+        def run(rival: Rival) -> list[ScoredMessage]:
             for label, path in mail[:TAUGHT]:
                 rival.teach(path, label)
             rival.bulk_taught()
             return courses.frozen(rival, mail[TAUGHT:])
 
         starts = range(TAUGHT, len(mail), 2 * WINDOW)
-        print(f"\n## {stream}: the first {TAUGHT} taught, then frozen or online: 1-ROCA % and errors % in windows of {2 * WINDOW}\n")
+        print(
+            f"\n## {stream}: the first {TAUGHT} taught, then frozen or online: 1-ROCA % and errors % in windows of {2 * WINDOW}\n"
+        )
         head([f"{start}" for start in starts] + ["all"])
         for name in self._names:
             frozen = courses.kept(self._scores, f"{stream}-after-{TAUGHT}", name, "frozen", run)
             whole = courses.course(self._scores, stream, name, mail)[TAUGHT:]
             for kind, rows in (("frozen", frozen), ("online", whole)):
-                line(f"{name}, {kind}", [_window(rows[start - TAUGHT :][: 2 * WINDOW]) for start in starts] + [_window(rows)])
+                line(
+                    f"{name}, {kind}",
+                    [_window(rows[start - TAUGHT :][: 2 * WINDOW]) for start in starts]
+                    + [_window(rows)],
+                )
 
     def unequal(self, stream: str, mail: Sequence[Mail]) -> None:
         """One class rare."""
         for rare in ("spam", "ham"):
             thin = streams.thinned(mail, rare, OTHERS)
             chosen = {path for _, path in thin}
-            print(f"\n## {stream}: {sum(one.label == rare for one in thin)} {rare} of {len(thin)}, online\n")
-            head(["1-ROCA %, errors %", "the same messages inside the whole stream", "ratio of 1-ROCA"])
+            print(
+                f"\n## {stream}: {sum(one.label == rare for one in thin)} {rare} of {len(thin)}, online\n"
+            )
+            head(
+                [
+                    "1-ROCA %, errors %",
+                    "the same messages inside the whole stream",
+                    "ratio of 1-ROCA",
+                ]
+            )
             for name in self._names:
                 alone = courses.course(self._scores, f"{stream}-rare-{rare}", name, thin)
                 whole = courses.course(self._scores, stream, name, mail)
                 inside = [row for row, (_, path) in zip(whole, mail, strict=True) if path in chosen]
-                line(name, [_window(alone), _window(inside), f"{_area(alone) / max(_area(inside), 1e-9):.1f}"])
+                line(
+                    name,
+                    [
+                        _window(alone),
+                        _window(inside),
+                        f"{_area(alone) / max(_area(inside), 1e-9):.1f}",
+                    ],
+                )
 
     def ageing(self, first: str, one: Sequence[Mail], second: str, other: Sequence[Mail]) -> None:
         """Ours with only the last lessons in force."""
@@ -154,15 +225,22 @@ class Bench:
             f"{first}+{second}": ([*one[: border[0]], *other], border[0]),
             f"{second}+{first}": ([*other[: border[1]], *one], border[1]),
         }
-        print("\n## ageing: 1-ROCA % and errors %, online; of what is spliced, after the splice and in the first 1,000 after it")
+        print(
+            "\n## ageing: 1-ROCA % and errors %, online; of what is spliced, after the splice and in the first 1,000 after it"
+        )
         head([*mails, *(f"{name}, first 1,000" for name in list(mails)[1:])])
         for age in (0, *AGES):
             rows = {name: self._aged(mail, age)[start:] for name, (mail, start) in mails.items()}
-            cells = [*map(_window, rows.values()), *(_window(some[:1000]) for some in list(rows.values())[1:])]
+            cells = [
+                *map(_window, rows.values()),
+                *(_window(some[:1000]) for some in list(rows.values())[1:]),
+            ]
             line(f"the last {age:,} lessons" if age else "all lessons", cells)
 
-    def _aged(self, mail: Sequence[Mail], age: int) -> list[Scored]:
-        with rivals.trial(lambda place: Forgetful(place, age) if age else Spamguard(place)) as rival:
+    def _aged(self, mail: Sequence[Mail], age: int) -> list[ScoredMessage]:
+        with rivals.trial(
+            lambda place: Forgetful(place, age) if age else Spamguard(place)
+        ) as rival:
             return list(courses.online(rival, mail))
 
 
@@ -180,15 +258,15 @@ class Forgetful(Spamguard):
             self._young.remove(digest)
         self._young.append(digest)
         if len(self._young) > self._lessons:
-            self.filter.forget_ready([self._young.popleft()])
+            self.filter.forget_digests([self._young.popleft()])
         super().teach(path, label)
 
 
-def _area(rows: Sequence[Scored]) -> float:
+def _area(rows: Sequence[ScoredMessage]) -> float:
     return roca([row.gold == "spam" for row in rows], [row.score for row in rows])
 
 
-def _window(rows: Sequence[Scored]) -> str:
+def _window(rows: Sequence[ScoredMessage]) -> str:
     """1-ROCA, and the share of ham called spam and spam not called so."""
     wrong = np.mean([(row.label == "spam") != (row.gold == "spam") for row in rows])
     return f"{_area(rows):.3g}, {100 * wrong:.1f}"

@@ -2,11 +2,13 @@
 
     python tests/bench/bench_evasion.py [--corpus INDEX] [--teach N] [--words FILE] [--only TEXT]
 
-Both filters are taught the first N messages and judge the rest, spam attacked and ham as it is; nothing is taught on the way. Without
---corpus, mail from the generator. Needs the command `bogofilter` (its stock settings: spam from 0.99, ham up to 0.45). The attacks are
-in `attacks.py`. Attackers know the mail taught: good words are those that tell most of its ham, telltale words those of its spam.
-Random words are from the dictionary FILE (default: /usr/share/dict/words), or made up where there is none. Loss is what a measure
-rises above the run without attack, a ratio our loss over bogofilter's: where that loses next to nothing it says nothing.
+Both filters are taught the first N messages and judge the rest, spam attacked and ham as it is;
+nothing is taught on the way. Without --corpus, mail from the generator. Needs the command
+`bogofilter` (its stock settings: spam from 0.99, ham up to 0.45). The attacks are in `attacks.py`.
+Attackers know the mail taught: good words are those that tell most of its ham, telltale words those
+of its spam. Random words are from the dictionary FILE (default: /usr/share/dict/words), or made up
+where there is none. Loss is what a measure rises above the run without attack, a ratio our loss
+over bogofilter's: where that loses next to nothing it says nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from spamguard import keys, sources
+from spamguard.engine.filter import Filter
+from spamguard.engine.measures import roca, sm_at
+from spamguard.engine.prepare import ExampleReader, batch_by_size
+from spamguard.errors import SpamguardError
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from corpora.synthetic import generate
-from spamguard import Filter, secret, sources
-from spamguard.errors import SpamguardError
-from spamguard.evaluation.metrics import roca, sm_at
-from spamguard.prepare import Preparer, chunks
 from tests.bench import attacks
 from tests.bench.rivals import KEY
 
@@ -43,7 +47,9 @@ Attack = Callable[[bytes], bytes]
 
 
 class Words(NamedTuple):
-    """What an attacker knows. good: tell most of ham; telltale: of spam; random: of a dictionary; ham: all of ham, most frequent first."""
+    """What an attacker knows. good: tell most of ham; telltale: of spam; random: of a dictionary;
+    ham: all of ham, most frequent first.
+    """
 
     good: list[str]
     telltale: frozenset[str]
@@ -72,7 +78,12 @@ class Outcome:
     @property
     def measures(self) -> tuple[float, float, float, float]:
         """Of which losses are told: area, sm at hm 0.5 %, spam not caught, ham not let through."""
-        return self.roca, self.sm_at_hm_05, self.spam_as_ham + self.spam_unsure, self.ham_as_spam + self.ham_unsure
+        return (
+            self.roca,
+            self.sm_at_hm_05,
+            self.spam_as_ham + self.spam_unsure,
+            self.ham_as_spam + self.ham_unsure,
+        )
 
     @classmethod
     def of(cls, ham: Sequence[Answer], spam: Sequence[Answer]) -> Outcome:
@@ -99,12 +110,12 @@ def teach_spamguard(place: Path, mail: Labelled) -> None:
     """Teach and settle."""
     if not place.exists():
         place.mkdir()
-        secret.store(place / "key", KEY)
-    preparer = Preparer(KEY)
+        keys.store_key(place / "key", KEY)
+    preparer = ExampleReader(KEY)
     with Filter.open(place, durable=False) as spam_filter:
         for label in ("ham", "spam"):
-            for some in chunks([raw for wanted, raw in mail if wanted == label], bytes):
-                spam_filter.learn_ready(preparer.all_ready(some), label)
+            for some in batch_by_size([raw for wanted, raw in mail if wanted == label], bytes):
+                spam_filter.learn_examples(preparer.read_examples(some), label)
         spam_filter.settle()
 
 
@@ -123,8 +134,13 @@ def teach_bogofilter(place: Path, mail: Labelled) -> None:
 
 def ask_bogofilter(place: Path, mail: Sequence[bytes]) -> list[Answer]:
     """Probability with all digits, and the label that stock settings give to it."""
-    scores = [float(line.rpartition(b" ")[2]) for line in _bogofilter(place, mail, "-TT").splitlines()]
-    return [Answer(score, "spam" if score >= 0.99 else "ham" if score <= 0.45 else "unsure") for score in scores]
+    scores = [
+        float(line.rpartition(b" ")[2]) for line in _bogofilter(place, mail, "-TT").splitlines()
+    ]
+    return [
+        Answer(score, "spam" if score >= 0.99 else "ham" if score <= 0.45 else "unsure")
+        for score in scores
+    ]
 
 
 def _bogofilter(place: Path, mail: Sequence[bytes], option: str) -> bytes:
@@ -134,13 +150,21 @@ def _bogofilter(place: Path, mail: Sequence[bytes], option: str) -> bytes:
         for name, raw in zip(names, mail, strict=True):
             name.write_bytes(raw)
         command = ["bogofilter", "-C", "-d", str(place), option, "-b"]
-        done = subprocess.run(command, input="".join(f"{name}\n" for name in names).encode(), capture_output=True, check=False)
+        done = subprocess.run(
+            command,
+            input="".join(f"{name}\n" for name in names).encode(),
+            capture_output=True,
+            check=False,
+        )
     if done.returncode > 2:
         raise SystemExit(f"bench_evasion: bogofilter failed: {done.stderr.decode()}")
     return done.stdout
 
 
-FILTERS = {"bogofilter": (teach_bogofilter, ask_bogofilter), "spamguard": (teach_spamguard, ask_spamguard)}
+FILTERS = {
+    "bogofilter": (teach_bogofilter, ask_bogofilter),
+    "spamguard": (teach_spamguard, ask_spamguard),
+}
 
 
 # ---- what attackers know
@@ -162,20 +186,33 @@ def known_words(taught: Labelled, dictionary: Path) -> Words:
     )
 
 
-def _telling(seen: Counter[str], size: int, elsewhere: Counter[str], other_size: int, share: float) -> dict[str, float]:
-    """Words in at least this share of one class, and how much commoner they are there, most telling first."""
+def _telling(
+    seen: Counter[str], size: int, elsewhere: Counter[str], other_size: int, share: float
+) -> dict[str, float]:
+    """Words in at least this share of one class, and how much commoner they are there, most telling
+    first.
+    """
 
     def ratio(word: str) -> float:
         return (seen[word] + 0.5) / (size + 1) / ((elsewhere[word] + 0.5) / (other_size + 1))
 
-    common = sorted((word for word, count in seen.items() if count >= share * size), key=lambda word: (-ratio(word), word))
+    common = sorted(
+        (word for word, count in seen.items() if count >= share * size),
+        key=lambda word: (-ratio(word), word),
+    )
     return {word: ratio(word) for word in common}
 
 
 def _dictionary(path: Path) -> list[str]:
     """Its plain words; without one, words of mail that nobody taught, half of them made up."""
     if path.exists():
-        return sorted({word for word in path.read_text("utf-8").splitlines() if re.fullmatch("[a-z]{4,10}", word)})
+        return sorted(
+            {
+                word
+                for word in path.read_text("utf-8").splitlines()
+                if re.fullmatch("[a-z]{4,10}", word)
+            }
+        )
     print(f"no dictionary {path}: words of made-up mail instead")
     return sorted(set().union(*[attacks.words_of(raw) for _, raw in generate(1000, 77)]))
 
@@ -198,7 +235,10 @@ def evasions(words: Words) -> dict[str, Attack]:
         **{f"good words, {place}": _hiding(words, place) for place in attacks.HIDING_PLACES},
         "random words of a dictionary": lambda raw: attacks.appended(raw, words.random, STUFFED),
         "random letters": lambda raw: attacks.gibberish(raw, STUFFED),
-        **{f"telltale words {name}": partial(disguise, telltale=words.telltale) for name, disguise in disguises.items()},
+        **{
+            f"telltale words {name}": partial(disguise, telltale=words.telltale)
+            for name, disguise in disguises.items()
+        },
         "image only": attacks.image_only,
         "base64": attacks.in_base64,
         "base64, damaged": attacks.in_damaged_base64,
@@ -213,12 +253,20 @@ def _hiding(words: Words, place: str) -> Attack:
 
 
 def poison(taught: Labelled, words: Words, share: float, *, sliced: bool) -> Labelled:
-    """Spam that carries a dictionary, as this share of all that is taught with it. sliced: each only a part, so that no limit on a
-    message's text helps."""
+    """Spam that carries a dictionary, as this share of all that is taught with it. sliced: each
+    only a part, so that no limit on a message's text helps.
+    """
     spam = [raw for label, raw in taught if label == "spam"]
     count = round(share / (1 - share) * len(taught))
-    parts = [words.ham[start : start + SLICE] for start in range(0, len(words.ham), SLICE)] if sliced else [words.ham]
-    return [("spam", attacks.dictionary_mail(spam[number % len(spam)], parts[number % len(parts)])) for number in range(count)]
+    parts = (
+        [words.ham[start : start + SLICE] for start in range(0, len(words.ham), SLICE)]
+        if sliced
+        else [words.ham]
+    )
+    return [
+        ("spam", attacks.dictionary_mail(spam[number % len(spam)], parts[number % len(parts)]))
+        for number in range(count)
+    ]
 
 
 # ---- runs
@@ -226,11 +274,23 @@ def poison(taught: Labelled, words: Words, share: float, *, sliced: bool) -> Lab
 
 def main() -> None:
     """Teach, attack, judge, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", metavar="INDEX", help="TREC index of prepared mail")
-    parser.add_argument("--teach", type=int, default=2500, metavar="N", help="messages taught (default: 2500)")
-    parser.add_argument("--words", type=Path, default=Path("/usr/share/dict/words"), metavar="FILE", help="a dictionary, a word on a line")
-    parser.add_argument("--only", default="", metavar="TEXT", help="attacks whose name has this in it")
+    parser.add_argument(
+        "--teach", type=int, default=2500, metavar="N", help="messages taught (default: 2500)"
+    )
+    parser.add_argument(
+        "--words",
+        type=Path,
+        default=Path("/usr/share/dict/words"),
+        metavar="FILE",
+        help="a dictionary, a word on a line",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="attacks whose name has this in it"
+    )
     options = parser.parse_args()
     if shutil.which("bogofilter") is None:
         raise SystemExit("bench_evasion: needs bogofilter beside it: apt-get install bogofilter")
@@ -240,7 +300,9 @@ def main() -> None:
         kinds = Counter(label for label, _ in part)
         print(f"{name}: {kinds['ham']} ham, {kinds['spam']} spam")
         if not kinds["ham"] or not kinds["spam"]:
-            raise SystemExit(f"bench_evasion: of what is {name} there must be both ham and spam; choose another --teach")
+            raise SystemExit(
+                f"bench_evasion: of what is {name} there must be both ham and spam; choose another --teach"
+            )
     with tempfile.TemporaryDirectory() as place:
         run(Path(place), taught, rest, known_words(taught, options.words), options.only)
 
@@ -250,9 +312,11 @@ def corpus(index: str | None) -> Labelled:
     if index is None:
         return list(generate(5000, 1))
     if not Path(index).exists():
-        raise SystemExit(f"bench_evasion: no corpus at {index}; `spamguard corpus fetch` gets one, without --corpus mail is made up")
+        raise SystemExit(
+            f"bench_evasion: no corpus at {index}; `spamguard corpus fetch` gets one, without --corpus mail is made up"
+        )
     try:
-        return [(str(message.label), message.raw) for message in sources.messages(index)]
+        return [(str(message.label), message.raw) for message in sources.read_messages(index)]
     except SpamguardError as error:
         raise SystemExit(f"bench_evasion: {error}") from error
 
@@ -272,8 +336,13 @@ def run(place: Path, taught: Labelled, rest: Labelled, words: Words, only: str) 
     for attack, function in evasions(words).items():
         if only in attack:
             attacked = [function(raw) for raw in spam]
-            changed = sum(new != attacks.rebuilt(raw) for new, raw in zip(attacked, spam, strict=True))
-            found = {name: Outcome.of(answers[name], ask(place / name, attacked)) for name, (_, ask) in FILTERS.items()}
+            changed = sum(
+                new != attacks.rebuilt(raw) for new, raw in zip(attacked, spam, strict=True)
+            )
+            found = {
+                name: Outcome.of(answers[name], ask(place / name, attacked))
+                for name, (_, ask) in FILTERS.items()
+            }
             line(attack, f"{100 * changed / len(spam):.0f}", found, plain)
     for share, sliced in [(share, sliced) for sliced in (False, True) for share in POISON]:
         attack = f"dictionary{' in slices' if sliced else ''}, {share:.0%} of what is taught"
@@ -283,7 +352,9 @@ def run(place: Path, taught: Labelled, rest: Labelled, words: Words, only: str) 
             line(attack, f"{len(more)}", found, plain)
 
 
-def poisoned(place: Path, name: str, more: Labelled, ham: list[bytes], spam: list[bytes]) -> Outcome:
+def poisoned(
+    place: Path, name: str, more: Labelled, ham: list[bytes], spam: list[bytes]
+) -> Outcome:
     """What a filter answers that was taught this as well."""
     teach, ask = FILTERS[name]
     with tempfile.TemporaryDirectory() as directory:
@@ -296,7 +367,9 @@ def poisoned(place: Path, name: str, more: Labelled, ham: list[bytes], spam: lis
 def heading() -> None:
     """Two lines of a table."""
     for name in FILTERS:
-        print(f"{name}: 1-ROCA %, sm % at hm 0.5 %; of spam % called ham, unsure; of ham % called spam, unsure")
+        print(
+            f"{name}: 1-ROCA %, sm % at hm 0.5 %; of spam % called ham, unsure; of ham % called spam, unsure"
+        )
     print("changed: % of the spam, or number of messages taught besides")
     print(
         f"| attack | changed | {' | | | | '.join(FILTERS)} | | | | ratio: 1-ROCA | sm at hm 0.5 % | spam not caught | ham not let through |"
@@ -305,12 +378,23 @@ def heading() -> None:
 
 
 def line(attack: str, changed: str, found: dict[str, Outcome], plain: dict[str, Outcome]) -> None:
-    """A row: for each filter area, sm, spam as ham and unsure, ham as spam and unsure; then what we lose over what bogofilter loses."""
+    """A row: for each filter area, sm, spam as ham and unsure, ham as spam and unsure; then what we
+    lose over what bogofilter loses.
+    """
     cells = []
     for one in found.values():
         cells += [f"{one.roca:.3f}", f"{one.sm_at_hm_05:.1f}"]
-        cells += [f"{one.spam_as_ham:.1f}, {one.spam_unsure:.1f}", f"{one.ham_as_spam:.2f}, {one.ham_unsure:.1f}"]
-    lost = [[after - before for after, before in zip(found[name].measures, plain[name].measures, strict=True)] for name in FILTERS]
+        cells += [
+            f"{one.spam_as_ham:.1f}, {one.spam_unsure:.1f}",
+            f"{one.ham_as_spam:.2f}, {one.ham_unsure:.1f}",
+        ]
+    lost = [
+        [
+            after - before
+            for after, before in zip(found[name].measures, plain[name].measures, strict=True)
+        ]
+        for name in FILTERS
+    ]
     for theirs, ours in zip(*lost, strict=True):
         cells.append(f"{ours / theirs:.2f}" if theirs > 0 and attack != "no attack" else "")
     print(f"| {attack} | {changed} | {' | '.join(cells)} |", flush=True)

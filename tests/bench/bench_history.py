@@ -1,12 +1,15 @@
-"""How fast the history is written and looked through, and how fast the service behind the page answers, when there is much of both.
+"""How fast the history is written and looked through, and how fast the service behind the page
+answers, when there is much of both.
 
     python -m tests.bench.bench_history [--rows 100000] [--receipts 50000] [DIRECTORY]
 
-Rows have some 3 kB of features each; receipts are of made-up mail. DIRECTORY: where they are made, or are from the last time (a
-temporary one). Times are the median of nine, and the first, for which the service has just been started: by the clock, and of the
-processor, which a busy machine changes less. Must not be taken for what disks do: the files are in the page cache.
+Rows have some 3 kB of features each; receipts are of made-up mail. DIRECTORY: where they are made,
+or are from the last time (a temporary one). Times are the median of nine, and the first, for which
+the service has just been started: by the clock, and of the processor, which a busy machine changes
+less. Must not be taken for what disks do: the files are in the page cache.
 
-100,000 rows (280 MB), 50,000 receipts; ms of the processor, since the two cores had six times as much to do as they can:
+100,000 rows (280 MB), 50,000 receipts; ms of the processor, since the two cores had six times as
+much to do as they can:
 
                                   usually    first
     newest page                         1        5    the first of each catches up with the ledger where it is marked *
@@ -46,15 +49,16 @@ from pathlib import Path
 from random import Random
 
 from corpora.synthetic import generate
-from spamguard import Filter
-from spamguard.history import FILE, History, Row
-from spamguard.ids import RANDOM_BYTES, new_id
-from spamguard.ledger import NewVote
+from spamguard.config.options import Hop, Listener, Position, Scoring, Settings, parse_endpoint
+from spamguard.engine.filter import Filter
+from spamguard.keys import RANDOM_BYTES, new_id
+from spamguard.ledger.votes import NewVote
+from spamguard.proxy.history import History
+from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
 from spamguard.records import EXTRACTOR, Scan
-from spamguard.settings import Hop, Listener, Position, Scoring, Settings, parse_endpoint
 from spamguard.spool import Spool
-from spamguard.web.service.local import LocalService
-from spamguard.web.service.values import Person, Search
+from spamguard.web.models import Person, Search
+from spamguard.web.service import Service
 
 _TIMES = 9
 _USERS = 200
@@ -64,12 +68,12 @@ _SECONDS_BETWEEN = 20.0
 OPERATOR, PERSON, NOBODY = Person("root", operator=True), Person("user7"), Person("nobody")
 
 
-def rows(number: int, scans: list[Scan], fingerprint: str, now: float) -> Iterator[Row]:
+def rows(number: int, scans: list[Scan], fingerprint: str, now: float) -> Iterator[HistoryRow]:
     """As the journal has them, the oldest first."""
     dice = Random(1)
     for at in range(number):
         when, scan = now - (number - at) * _SECONDS_BETWEEN, scans[at % len(scans)]
-        yield Row(
+        yield HistoryRow(
             id=new_id(when, at.to_bytes(RANDOM_BYTES, "big")),
             time=when,
             listener="smtp://127.0.0.1:10025",
@@ -96,20 +100,32 @@ def fill(state: Path, number: int, receipts: int) -> None:
     (state / "spool").mkdir(parents=True, exist_ok=True)
     with Filter.open(state, durable=False) as spam_filter:
         short = list(generate(MESSAGES + 2, 5))
-        mail = [(label, b"\n".join((raw, short[at + 1][1], short[at + 2][1]))) for at, (label, raw) in enumerate(short[:MESSAGES])]
+        mail = [
+            (label, b"\n".join((raw, short[at + 1][1], short[at + 2][1])))
+            for at, (label, raw) in enumerate(short[:MESSAGES])
+        ]
         scans = [spam_filter.scan(raw) for _, raw in mail]
         found = list(rows(number, scans, spam_filter.ledger.fingerprint, time.time()))
-        teach(spam_filter, [(label, scan.packed) for (label, _), scan in zip(mail, scans, strict=True)], found, receipts)
-    with History.open(state / FILE, 4 << 30, 365) as history:
+        teach(
+            spam_filter,
+            [(label, scan.packed) for (label, _), scan in zip(mail, scans, strict=True)],
+            found,
+            receipts,
+        )
+    with History.open(state / HISTORY_FILE, 4 << 30, 365) as history:
         begun = time.perf_counter(), time.process_time()
         for start in range(0, number, _BATCH):
             history.append(found[start : start + _BATCH])
         elapsed, used = time.perf_counter() - begun[0], time.process_time() - begun[1]
-    print(f"{number:,} rows in batches of {_BATCH}: {number / elapsed:,.0f} rows/s, {1e6 * used / number:.0f} µs of processor each")
-    print(f"{(state / FILE).stat().st_size / number:,.0f} bytes per row")
+    print(
+        f"{number:,} rows in batches of {_BATCH}: {number / elapsed:,.0f} rows/s, {1e6 * used / number:.0f} µs of processor each"
+    )
+    print(f"{(state / HISTORY_FILE).stat().st_size / number:,.0f} bytes per row")
 
 
-def teach(spam_filter: Filter, mail: list[tuple[str, bytes]], passed: list[Row], receipts: int) -> None:
+def teach(
+    spam_filter: Filter, mail: list[tuple[str, bytes]], passed: list[HistoryRow], receipts: int
+) -> None:
     """Receipts of 200 users over a month; every hundredth is on a message that has passed."""
     dice, now = Random(2), int(time.time())
     for start in range(0, receipts, _BATCH):
@@ -117,7 +133,10 @@ def teach(spam_filter: Filter, mail: list[tuple[str, bytes]], passed: list[Row],
         for at in range(start, min(start + _BATCH, receipts)):
             label, packed = mail[at % len(mail)]
             digest = passed[at % len(passed)].digest if at % 100 == 0 else dice.randbytes(16)
-            user, when = f"user{dice.randrange(_USERS)}", now - (receipts - at) * 30 * 86_400 // receipts
+            user, when = (
+                f"user{dice.randrange(_USERS)}",
+                now - (receipts - at) * 30 * 86_400 // receipts,
+            )
             votes.append(NewVote(digest, user, label, packed, b"", "folder Junk", when, EXTRACTOR))
         spam_filter.ledger.append(votes)
     begun = time.perf_counter()
@@ -130,7 +149,7 @@ class Asked:
     """What is measured."""
 
     name: str
-    work: Callable[[LocalService], Awaitable[object]]
+    work: Callable[[Service], Awaitable[object]]
 
 
 def questions(state: Path) -> Iterator[Asked]:
@@ -148,7 +167,9 @@ def questions(state: Path) -> Iterator[Asked]:
         yield Asked(f"operator: {name}", partial(_search, OPERATOR, wanted))
     for person in (PERSON, NOBODY):
         yield Asked(f"{person.name}: newest page", partial(_search, person, Search()))
-        yield Asked(f"{person.name}: taught as anything", partial(_search, person, Search(taught="any")))
+        yield Asked(
+            f"{person.name}: taught as anything", partial(_search, person, Search(taught="any"))
+        )
     for person in (OPERATOR, PERSON):
         yield Asked(f"{person.name}: today", partial(_today, person))
     yield Asked("model", _model)
@@ -158,31 +179,39 @@ def questions(state: Path) -> Iterator[Asked]:
         yield Asked(f"{person.name}: preview", partial(_preview, person, state, raw))
 
 
-async def _search(person: Person, wanted: Search, service: LocalService) -> object:
+async def _search(person: Person, wanted: Search, service: Service) -> object:
     return await service.history(person, wanted)
 
 
-async def _today(person: Person, service: LocalService) -> object:
-    service._forget_numbers()
+async def _today(person: Person, service: Service) -> object:
+    service._clear_cache()
     return await service.today(person)
 
 
-async def _model(service: LocalService) -> object:
-    service._forget_numbers()
+async def _model(service: Service) -> object:
+    service._clear_cache()
     return await service.model(OPERATOR)
 
 
-async def _preview(person: Person, state: Path, raw: bytes, service: LocalService) -> object:
+async def _preview(person: Person, state: Path, raw: bytes, service: Service) -> object:
     spool = Spool(state / "spool")
     spool.write(raw)
     return await service.preview(person, spool, "spam")
 
 
 async def measure(state: Path) -> None:
-    """Each question in turn, some times; the first answer apart, as that of a process that has just begun."""
-    listener = Listener(parse_endpoint("smtp://127.0.0.1:10025"), Position.AFTER_QUEUE, Hop(parse_endpoint("maildir:/nonexistent")))
+    """Each question in turn, some times; the first answer apart, as that of a process that has just
+    begun.
+    """
+    listener = Listener(
+        parse_endpoint("smtp://127.0.0.1:10025"),
+        Position.AFTER_QUEUE,
+        Hop(parse_endpoint("maildir:/nonexistent")),
+    )
     for asked in questions(state):
-        service = LocalService(Settings(state, (listener,), scoring=Scoring(20.0, 1)), lambda: None, lambda: None)
+        service = Service(
+            Settings(state, (listener,), scoring=Scoring(20.0, 1)), lambda: None, lambda: None
+        )
         await service.start()
         taken, used = [], []
         for _ in range(_TIMES + 1):
@@ -192,19 +221,24 @@ async def measure(state: Path) -> None:
             used.append(1e3 * (time.process_time() - begun[1]))
         await service.close()
         elapsed, processor = statistics.median(taken[1:]), statistics.median(used[1:])
-        print(f"{asked.name:38} {elapsed:7.1f} ms, of processor {processor:6.1f}; the first {taken[0]:7.1f}, {used[0]:6.1f}", flush=True)
+        print(
+            f"{asked.name:38} {elapsed:7.1f} ms, of processor {processor:6.1f}; the first {taken[0]:7.1f}, {used[0]:6.1f}",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Make, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--receipts", type=int, default=50_000)
     parser.add_argument("directory", nargs="?", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         state = options.directory or Path(temporary) / "state"
-        if not (state / FILE).exists():
+        if not (state / HISTORY_FILE).exists():
             fill(state, options.rows, options.receipts)
         asyncio.run(measure(state))
 

@@ -14,13 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from corpora.synthetic import generate
-from spamguard.mail import content, fields
-from spamguard.mail.extract import Extractor
-from spamguard.mail.identity import digest
-from spamguard.mail.limits import DEFAULT_LIMITS
-from spamguard.mail.split import split
+from spamguard.mail import content, headers
+from spamguard.mail.extract import FeatureExtractor, message_digest
+from spamguard.mail.mime import DEFAULT_LIMITS, parse_message
 from spamguard.mail.tokens import TokenHasher
-from spamguard.mail.traits import numbers, traits
+from spamguard.mail.traits import compute_numbers, compute_traits
 from tests.bench.streams import labelled
 
 KEY = b"a key of this installation"
@@ -37,23 +35,37 @@ def microseconds(step: Callable[[Any], object], items: Sequence[Any], repeats: i
 
 
 def measure(title: str, raws: list[bytes], repeats: int) -> None:
-    extractor, hasher = Extractor(KEY), TokenHasher(KEY)
-    messages = [split(raw, DEFAULT_LIMITS) for raw in raws]
-    contents = [content.read(raw, DEFAULT_LIMITS) for raw in raws]
+    extractor, hasher = FeatureExtractor(KEY), TokenHasher(KEY)
+    messages = [parse_message(raw, DEFAULT_LIMITS) for raw in raws]
+    contents = [content.read_content(raw, DEFAULT_LIMITS) for raw in raws]
     steps: list[tuple[str, Callable[[Any], object], Sequence[Any]]] = [
-        ("split", lambda raw: split(raw, DEFAULT_LIMITS), raws),
-        ("header fields", lambda message: fields.sections(fields.evidence(message.fields)), messages),
-        ("content, body only (with split)", lambda raw: content.read(raw, DEFAULT_LIMITS, body_only=True), raws),
-        ("content, everything (with split)", lambda raw: content.read(raw, DEFAULT_LIMITS), raws),
-        ("token hashes", lambda found: hasher.run(found.sections), contents),
-        ("traits", traits, contents),
-        ("numbers", lambda found: numbers(found, 5000), contents),
-        ("identity", lambda raw: digest(raw, KEY), raws),
-        ("words, the whole way", extractor.words, raws),
+        ("split", lambda raw: parse_message(raw, DEFAULT_LIMITS), raws),
+        (
+            "header fields",
+            lambda message: headers.field_sections(headers.evidence_fields(message.fields)),
+            messages,
+        ),
+        (
+            "content, body only (with split)",
+            lambda raw: content.read_content(raw, DEFAULT_LIMITS, body_only=True),
+            raws,
+        ),
+        (
+            "content, everything (with split)",
+            lambda raw: content.read_content(raw, DEFAULT_LIMITS),
+            raws,
+        ),
+        ("token hashes", lambda found: hasher.hash_tokens(found.sections), contents),
+        ("traits", compute_traits, contents),
+        ("numbers", lambda found: compute_numbers(found, 5000), contents),
+        ("identity", lambda raw: message_digest(raw, KEY), raws),
+        ("words, the whole way", extractor.word_features, raws),
         ("features, the whole way", extractor.features, raws),
     ]
     tokens = sum(len(extractor.features(raw).tokens) for raw in raws) / len(raws)
-    print(f"{title}: {len(raws)} messages, mean {sum(map(len, raws)) / len(raws):,.0f} bytes, {tokens:,.0f} tokens; µs per message")
+    print(
+        f"{title}: {len(raws)} messages, mean {sum(map(len, raws)) / len(raws):,.0f} bytes, {tokens:,.0f} tokens; µs per message"
+    )
     for name, step, items in steps:
         print(f"  {name:34}{microseconds(step, items, repeats):8.1f}", flush=True)
 
@@ -66,7 +78,11 @@ def main() -> None:
     options = parser.parse_args()
     measure("made-up mail", [raw for _, raw in generate(options.messages, 1)], options.repeats)
     if options.corpus:
-        measure(options.corpus, [path.read_bytes() for _, path in labelled(options.corpus)[: options.messages]], options.repeats)
+        measure(
+            options.corpus,
+            [path.read_bytes() for _, path in labelled(options.corpus)[: options.messages]],
+            options.repeats,
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""What asking us as a milter costs a Postfix, beside the same Postfix that asks nobody, and one that hands its mail through us.
+"""What asking us as a milter costs a Postfix, beside the same Postfix that asks nobody, and one
+that hands its mail through us.
 
     python tests/bench/bench_milter.py [--messages 1000] [--connections 10] [--rounds 3]
 
-Needs Postfix with its smtp-source. Mail is thrown away behind Postfix's queue. Ratios count, not rates: machines are noisy.
+Needs Postfix with its smtp-source. Mail is thrown away behind Postfix's queue. Ratios count, not
+rates: machines are noisy.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench.bench_proxy import rate
 from tests.e2e import daemon, postfix
-from tests.unit.doors.milter.mta import Mta
+from tests.unit.servers.milter.mta import Mta
 
 THROWN_AWAY = "virtual_transport = discard\nvirtual_mailbox_maps = static:all\n"
 SIZE = 5000
@@ -28,7 +30,9 @@ LARGE = 20_000_000
 
 
 @contextmanager
-def asked(place: Path, position: str | None) -> Iterator[tuple[postfix.Postfix, daemon.Daemon | None]]:
+def asked(
+    place: Path, position: str | None
+) -> Iterator[tuple[postfix.Postfix, daemon.Daemon | None]]:
     """A Postfix in front of the daemon; position None: alone."""
     with ExitStack() as stack:
         server = stack.enter_context(postfix.running(position, main=THROWN_AWAY))
@@ -41,7 +45,12 @@ def asked(place: Path, position: str | None) -> Iterator[tuple[postfix.Postfix, 
         listener = f"listeners: [{{listen: 'smtp://127.0.0.1:{server.filter_port}', position: {position}, next_hop: 'smtp://{hop}'}}]\n"
         scanner = f"scanners: [{{listen: 'milter://127.0.0.1:{server.filter_port}'}}]\n"
         file.write_text(scanner if position == "milter" else listener)
-        yield server, stack.enter_context(daemon.running(state, "--config", str(file), port=server.filter_port))
+        yield (
+            server,
+            stack.enter_context(
+                daemon.running(state, "--config", str(file), port=server.filter_port)
+            ),
+        )
 
 
 async def by_hand(port: int, messages: int, connections: int, raw: bytes) -> float:
@@ -64,7 +73,9 @@ async def by_hand(port: int, messages: int, connections: int, raw: bytes) -> flo
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--messages", type=int, default=1000)
     parser.add_argument("--connections", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
@@ -73,8 +84,14 @@ def main() -> None:
         positions = (None, "milter", "before-queue")
         servers = {one: stack.enter_context(asked(Path(place), one))[0] for one in positions}
         for _ in range(options.rounds):
-            rates = {one: rate(servers[one].smtp_port, options.messages, SIZE, options.connections) for one in positions}
-            told = ", ".join(f"{one or 'nobody'} {found:5.0f}/s {found / rates[None]:.2f} x" for one, found in rates.items())
+            rates = {
+                one: rate(servers[one].smtp_port, options.messages, SIZE, options.connections)
+                for one in positions
+            }
+            told = ", ".join(
+                f"{one or 'nobody'} {found:5.0f}/s {found / rates[None]:.2f} x"
+                for one, found in rates.items()
+            )
             print(f"{SIZE:,} bytes, {options.connections} clients: {told}")
         for one in positions:
             start = time.perf_counter()
@@ -82,7 +99,11 @@ def main() -> None:
             print(f"one message of 20 MB: {one or 'nobody'} {time.perf_counter() - start:.2f} s")
         raw = daemon.unseen("ham", 1)[0]
         for _ in range(options.rounds):
-            found = asyncio.run(by_hand(servers["milter"].filter_port, 3 * options.messages, options.connections, raw))
+            found = asyncio.run(
+                by_hand(
+                    servers["milter"].filter_port, 3 * options.messages, options.connections, raw
+                )
+            )
             print(f"the milter door alone, {len(raw):,} bytes: {found:5.0f}/s")
 
 

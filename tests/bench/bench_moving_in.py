@@ -1,10 +1,12 @@
-"""What a word list of another filter is worth: 1-ROCA with and without it, after some lessons of one's own.
+"""What a word list of another filter is worth: 1-ROCA with and without it, after some lessons of
+one's own.
 
     python tests/bench/bench_moving_in.py CORPUS/index [OTHER/index]
 
-The first half of the corpus is taught to bogofilter, whose list is imported into a new filter; of the second half the first 0, 10, 30,
-100 and 500 messages are taught, and what comes after the first 500 is judged. OTHER: a corpus whose whole list is imported as well, as
-that of somebody else's mail. Messages should be free of the verdicts of other filters.
+The first half of the corpus is taught to bogofilter, whose list is imported into a new filter; of
+the second half the first 0, 10, 30, 100 and 500 messages are taught, and what comes after the first
+500 is judged. OTHER: a corpus whose whole list is imported as well, as that of somebody else's
+mail. Messages should be free of the verdicts of other filters.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from spamguard import keys
+from spamguard.engine.filter import Filter
+from spamguard.engine.measures import roca
+from spamguard.engine.prepare import Example, ExampleReader
+from spamguard.learning import importers
+from spamguard.learning.importers import WordListFormat
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from spamguard import Filter, secret
-from spamguard.evaluation.metrics import roca
-from spamguard.moving_in import formats, taking
-from spamguard.moving_in.formats import Kind
-from spamguard.prepare import Preparer, Teaching
 from tests.bench.rivals import KEY
 from tests.bench.streams import Mail, labelled
 
@@ -35,37 +39,59 @@ def word_list(messages: list[Mail]) -> bytes:
     with tempfile.TemporaryDirectory() as place:
         for label, flag in (("spam", "-s"), ("ham", "-n")):
             names = "".join(f"{path}\n" for kind, path in messages if kind == label)
-            subprocess.run(["bogofilter", "-d", place, flag, "-b"], input=names, text=True, check=True)
-        return subprocess.run(["bogoutil", "-d", f"{place}/wordlist.db"], capture_output=True, check=True).stdout
+            subprocess.run(
+                ["bogofilter", "-d", place, flag, "-b"], input=names, text=True, check=True
+            )
+        return subprocess.run(
+            ["bogoutil", "-d", f"{place}/wordlist.db"], capture_output=True, check=True
+        ).stdout
 
 
 def curve(messages: list[Mail], known: bytes, key: bytes) -> list[float]:
     """1-ROCA in percent after so many LESSONS."""
     with tempfile.TemporaryDirectory() as place:
-        secret.store(Path(place) / "key", key)
+        keys.store_key(Path(place) / "key", key)
         with Filter.open(place, durable=False) as subject:
             if known:
-                found = taking.known_words(formats.entries(Kind.BOGOFILTER, None, io.BytesIO(known)), "bogofilter", key)
-                taking.take_in(subject, "old", *found)
-            preparer = Preparer(key)
-            ready = [(label, preparer.ready(path.read_bytes())) for label, path in messages]
-            return [_after(subject, ready, first, last) for first, last in zip((0, *LESSONS), LESSONS, strict=False)]
+                found = importers.compute_word_odds(
+                    importers.read_entries(WordListFormat.BOGOFILTER, None, io.BytesIO(known)),
+                    "bogofilter",
+                    key,
+                )
+                importers.import_word_list(subject, "old", *found)
+            preparer = ExampleReader(key)
+            ready = [(label, preparer.read_example(path.read_bytes())) for label, path in messages]
+            return [
+                _after(subject, ready, first, last)
+                for first, last in zip((0, *LESSONS), LESSONS, strict=False)
+            ]
 
 
-def _after(subject: Filter, ready: list[tuple[str, Teaching]], first: int, last: int) -> float:
+def _after(subject: Filter, ready: list[tuple[str, Example]], first: int, last: int) -> float:
     for label, teaching in ready[first:last]:
-        subject.learn_ready([teaching], label)
+        subject.learn_examples([teaching], label)
         subject.settle_if_due()
     subject.settle()
     test = ready[LESSONS[-1] :]
-    return roca([label == "spam" for label, _ in test], [subject.judge_features(one.features).log_odds for _, one in test])
+    return roca(
+        [label == "spam" for label, _ in test],
+        [subject.judge_features(one.features).log_odds for _, one in test],
+    )
 
 
 def main() -> None:
     """Print one line for each list and key."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("index", type=Path, metavar="CORPUS/index", help="TREC index")
-    parser.add_argument("others", type=Path, nargs="*", metavar="OTHER/index", help="whose whole lists are imported as well")
+    parser.add_argument(
+        "others",
+        type=Path,
+        nargs="*",
+        metavar="OTHER/index",
+        help="whose whole lists are imported as well",
+    )
     options = parser.parse_args()
     messages = labelled(options.index)
     half = len(messages) // 2
@@ -74,7 +100,11 @@ def main() -> None:
     print(f"{'imported':40} " + "".join(f"{number:>9}" for number in LESSONS))
     for name, known in lists.items():
         for key in KEYS:
-            print(f"{name[-40:]:40} " + "".join(f"{value:9.3f}" for value in curve(messages[half:], known, key)), flush=True)
+            print(
+                f"{name[-40:]:40} "
+                + "".join(f"{value:9.3f}" for value in curve(messages[half:], known, key)),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --together
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR --as line|tokenised|chinese
 
-Online: every message is judged and then taught; with --protocol corrections only what was wrong or in doubt. Files of scores stay in DIR:
-what a peer said is taken from there the next time, ours is always asked anew. Tables: measures; paired bootstrap of 1-ROCA, ours minus
-theirs (below zero ours is better; only an interval without zero is evidence); calibration after the first 1,000 messages, where peers'
-scores become probabilities by the best constant recalibration, found with hindsight on the very messages that are measured. --bare: of the
-header only subject, content fields and the --fields named. --as: rewritten to what other corpora hold (tests/bench/foreign.py).
---together: the corpora as one stream, side by side.
+Online: every message is judged and then taught; with --protocol corrections only what was wrong or
+in doubt. Files of scores stay in DIR: what a peer said is taken from there the next time, ours is
+always asked anew. Tables: measures; paired bootstrap of 1-ROCA, ours minus theirs (below zero ours
+is better; only an interval without zero is evidence); calibration after the first 1,000 messages,
+where peers' scores become probabilities by the best constant recalibration, found with hindsight on
+the very messages that are measured. --bare: of the header only subject, content fields and the
+--fields named. --as: rewritten to what other corpora hold (tests/bench/foreign.py). --together: the
+corpora as one stream, side by side.
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard.engine import evaluate, measures
+from spamguard.engine.evaluate import ScoredMessage
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from spamguard.evaluation import comparison, metrics
-from spamguard.evaluation.report import Scored
 from tests.bench import bare, courses, foreign, pictures, recalibration, rivals, streams
 from tests.bench.courses import OURS
 from tests.bench.streams import Mail
 
 START = 1000  # messages before calibration counts
-Runs = dict[str, list[Scored]]
+Runs = dict[str, list[ScoredMessage]]
 
 
 def main() -> None:
@@ -45,7 +48,10 @@ def main() -> None:
     curves = {}
     for stream, mail in asked(options):
         corrections = options.protocol == "corrections"
-        runs = {name: courses.course(options.scores, stream, name, mail, corrections=corrections) for name in names}
+        runs = {
+            name: courses.course(options.scores, stream, name, mail, corrections=corrections)
+            for name in names
+        }
         print(f"\n# {stream}, {options.protocol}\n")
         areas(runs)
         beliefs({name: run[START:] for name, run in runs.items()})
@@ -58,7 +64,9 @@ def asked(options: argparse.Namespace) -> Iterator[tuple[str, list[Mail]]]:
     """The streams by name."""
     corpora = [(Path(index).parent.name, streams.labelled(index)) for index in options.corpus]
     if options.together:
-        corpora = [("+".join(name for name, _ in corpora), streams.in_turns([mail for _, mail in corpora]))]
+        corpora = [
+            ("+".join(name for name, _ in corpora), streams.in_turns([mail for _, mail in corpora]))
+        ]
     if not (options.bare or options.way):
         yield from corpora
         return
@@ -72,40 +80,76 @@ def asked(options: argparse.Namespace) -> Iterator[tuple[str, list[Mail]]]:
 
 def arguments() -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--corpus", required=True, action="append", metavar="INDEX", help="TREC index of prepared mail (may be given again)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--scores", required=True, type=Path, metavar="DIR", help="where files of scores are kept")
-    parser.add_argument("--peers", default=",".join(name for name in rivals.RIVALS if name != OURS), metavar="NAMES", help="with commas")
+    parser.add_argument(
+        "--corpus",
+        required=True,
+        action="append",
+        metavar="INDEX",
+        help="TREC index of prepared mail (may be given again)",
+    )
+    parser.add_argument(
+        "--scores", required=True, type=Path, metavar="DIR", help="where files of scores are kept"
+    )
+    parser.add_argument(
+        "--peers",
+        default=",".join(name for name in rivals.RIVALS if name != OURS),
+        metavar="NAMES",
+        help="with commas",
+    )
     parser.add_argument("--protocol", choices=("online", "corrections"), default="online")
     parser.add_argument("--bare", action="store_true", help="with hardly a header")
-    parser.add_argument("--as", dest="way", choices=tuple(foreign.WAYS), help="as other corpora have it")
-    parser.add_argument("--fields", default="", metavar="NAMES", help="what is kept of the header besides, with commas")
+    parser.add_argument(
+        "--as", dest="way", choices=tuple(foreign.WAYS), help="as other corpora have it"
+    )
+    parser.add_argument(
+        "--fields",
+        default="",
+        metavar="NAMES",
+        help="what is kept of the header besides, with commas",
+    )
     parser.add_argument("--together", action="store_true", help="the corpora as one stream")
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="our reliability curves")
     return parser.parse_args()
 
 
-def columns(run: Sequence[Scored]) -> tuple[NDArray[np.bool_], NDArray[np.float64], list[str]]:
+def columns(
+    run: Sequence[ScoredMessage],
+) -> tuple[NDArray[np.bool_], NDArray[np.float64], list[str]]:
     """Truth, scores and labels."""
-    return np.array([row.gold == "spam" for row in run]), np.array([row.score for row in run]), [row.label for row in run]
+    return (
+        np.array([row.gold == "spam" for row in run]),
+        np.array([row.score for row in run]),
+        [row.label for row in run],
+    )
 
 
 def areas(runs: Runs) -> None:
     """Measures, and what ours gains."""
-    print("| filter | 1-ROCA % (95 %) | hm | sm | sm at hm 0.5 % | taught | ours minus theirs (95 %) |\n|---|---|---|---|---|---|---|")
+    print(
+        "| filter | 1-ROCA % (95 %) | hm | sm | sm at hm 0.5 % | taught | ours minus theirs (95 %) |\n|---|---|---|---|---|---|---|"
+    )
     for name, run in runs.items():
-        found = metrics.measures(*columns(run))
-        cells = [f"{found.roca:.3f} ({found.roca_low:.3f}–{found.roca_high:.3f})", f"{found.hm:.2f}", f"{found.sm:.2f}"]
+        found = measures.measures(*columns(run))
+        cells = [
+            f"{found.roca:.3f} ({found.roca_low:.3f}–{found.roca_high:.3f})",
+            f"{found.hm:.2f}",
+            f"{found.sm:.2f}",
+        ]
         cells += [f"{found.sm_at_hm_05:.2f}", f"{sum(row.trained for row in run):,}"]
-        gain = comparison.difference(runs[OURS], run)
-        cells.append("" if name == OURS else f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})")
+        gain = evaluate.roca_difference(runs[OURS], run)
+        cells.append(
+            "" if name == OURS else f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
+        )
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 def beliefs(runs: Runs) -> None:
-    """Log-loss as it stands for ours, and for all at their best recalibration; then what the three answers are worth."""
+    """Log-loss as it stands for ours, and for all at their best recalibration; then what the three
+    answers are worth.
+    """
     print(
         f"\nafter the first {START:,}:\n\n| filter | log-loss | ECE | log-loss recalibrated | slope, offset, clip |\n|---|---|---|---|---|"
     )
@@ -113,24 +157,38 @@ def beliefs(runs: Runs) -> None:
         gold, score, _ = columns(run)
         best = recalibration.best_recalibration(gold, score)
         chance = 1 / (1 + np.exp(-score)) if name == OURS else None
-        own = ["–", "–"] if chance is None else [f"{metrics.log_loss(gold, chance):.4f}", f"{metrics.calibration_error(gold, chance):.4f}"]
-        print(f"| {name} | {' | '.join(own)} | {best.log_loss:.4f} | {best.slope:.3f}, {best.offset:.2f}, {best.clip:g} |", flush=True)
-    print("\n| filter | decided ham called spam | decided spam called ham | unsure |\n|---|---|---|---|")
+        own = (
+            ["–", "–"]
+            if chance is None
+            else [
+                f"{measures.log_loss(gold, chance):.4f}",
+                f"{measures.calibration_error(gold, chance):.4f}",
+            ]
+        )
+        print(
+            f"| {name} | {' | '.join(own)} | {best.log_loss:.4f} | {best.slope:.3f}, {best.offset:.2f}, {best.clip:g} |",
+            flush=True,
+        )
+    print(
+        "\n| filter | decided ham called spam | decided spam called ham | unsure |\n|---|---|---|---|"
+    )
     for name, run in runs.items():
         parts = []
         for truth, wrong in (("ham", "spam"), ("spam", "ham")):
-            decided = [row.label for row in run if row.gold == truth and row.label != metrics.UNSURE]
+            decided = [
+                row.label for row in run if row.gold == truth and row.label != measures.UNSURE
+            ]
             parts.append(_share(sum(label == wrong for label in decided), len(decided)))
-        parts.append(_share(sum(row.label == metrics.UNSURE for row in run), len(run)))
+        parts.append(_share(sum(row.label == measures.UNSURE for row in run), len(run)))
         print(f"| {name} | {' | '.join(parts)} |")
 
 
 def _share(part: int, whole: int) -> str:
-    found = metrics.share(part, whole)
+    found = measures.share_interval(part, whole)
     return f"{100 * found.value:.2f} % ({part} of {whole:,}; {100 * found.low:.2f}–{100 * found.high:.2f})"
 
 
-def doubt(run: Sequence[Scored]) -> list[pictures.Bin]:
+def doubt(run: Sequence[ScoredMessage]) -> list[pictures.Bin]:
     """The reliability curve between 0.05 and 0.95."""
     gold, score, _ = columns(run)
     found = recalibration.reliability_in_doubt(gold, 1 / (1 + np.exp(-score)))
@@ -138,8 +196,15 @@ def doubt(run: Sequence[Scored]) -> list[pictures.Bin]:
     for one in found:
         seen = one.observed
         within = "yes" if one.honest else "no"
-        print(f"| {one.predicted:.3f} | {seen.value:.3f} ({seen.low:.3f}–{seen.high:.3f}) | {one.messages} | {within} |")
-    return [pictures.Bin(one.predicted, one.observed.value, one.observed.low, one.observed.high, one.messages) for one in found]
+        print(
+            f"| {one.predicted:.3f} | {seen.value:.3f} ({seen.low:.3f}–{seen.high:.3f}) | {one.messages} | {within} |"
+        )
+    return [
+        pictures.Bin(
+            one.predicted, one.observed.value, one.observed.low, one.observed.high, one.messages
+        )
+        for one in found
+    ]
 
 
 if __name__ == "__main__":

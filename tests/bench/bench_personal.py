@@ -1,8 +1,10 @@
-"""What judging for users costs: a scan for nobody, for users who have said nothing, and for 1 and 50 who have. Run as a script.
+"""What judging for users costs: a scan for nobody, for users who have said nothing, and for 1 and
+50 who have. Run as a script.
 
     python -m tests.bench.bench_personal [--votes N] [--messages N]
 
-On made-up mail. Each vote is on a message of its own; the scans of one kind are timed in turns with the others, the median counts.
+On made-up mail. Each vote is on a message of its own; the scans of one kind are timed in turns with
+the others, the median counts.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from pathlib import Path
 from statistics import median
 
 from corpora.synthetic import generate
-from spamguard import Filter
-from spamguard.prepare import Preparer
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 
 PEOPLE = [f"user{number}" for number in range(50)]
 SILENT = [f"nobody{number}" for number in range(50)]
@@ -28,24 +30,43 @@ def main() -> None:
     parser.add_argument("--votes", type=int, default=50, help="of each user (default: 50)")
     parser.add_argument("--messages", type=int, default=200, help="to judge (default: 200)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, Filter.open(Path(directory) / "state", durable=False) as spam_filter:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Filter.open(Path(directory) / "state", durable=False) as spam_filter,
+    ):
         teach(spam_filter, options.votes)
         measure(spam_filter, [raw for _, raw in generate(options.messages, 11)])
 
 
 def teach(spam_filter: Filter, votes: int) -> None:
     """Lessons of all, then every user's votes."""
-    preparer = Preparer(spam_filter.key)
+    preparer = ExampleReader(spam_filter.key)
     mail = list(generate(LESSONS, 3))
-    for user, some in (("", mail), *((user, mail[number * votes : (number + 1) * votes]) for number, user in enumerate(PEOPLE))):
+    for user, some in (
+        ("", mail),
+        *(
+            (user, mail[number * votes : (number + 1) * votes])
+            for number, user in enumerate(PEOPLE)
+        ),
+    ):
         for wanted in ("ham", "spam"):
-            spam_filter.learn_ready(preparer.all_ready([raw for label, raw in some if label == wanted]), wanted, user=user)
+            spam_filter.learn_examples(
+                preparer.read_examples([raw for label, raw in some if label == wanted]),
+                wanted,
+                user=user,
+            )
     spam_filter.settle()
 
 
 def measure(spam_filter: Filter, mail: list[bytes]) -> None:
     """The first scan reads what the users have said; the others know it."""
-    kinds = {"nobody": [], "50 who have said nothing": SILENT, "1 user": PEOPLE[:1], "10 users": PEOPLE[:10], "50 users": PEOPLE}
+    kinds = {
+        "nobody": [],
+        "50 who have said nothing": SILENT,
+        "1 user": PEOPLE[:1],
+        "10 users": PEOPLE[:10],
+        "50 users": PEOPLE,
+    }
     for name, users in kinds.items():
         print(f"first scan for {name:26}{seconds(spam_filter, mail[0], users) * 1e3:8.1f} ms")
     taken: dict[str, list[float]] = {name: [] for name in kinds}

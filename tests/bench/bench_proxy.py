@@ -2,9 +2,10 @@
 
     python tests/bench/bench_proxy.py [--messages 3000] [--connections 10] [--rounds 3]
 
-Needs Postfix's smtp-source and smtp-sink (Debian: postfix). The bare pass-through is aiosmtpd with a handler that hands
-every message on over one kept connection for each client: no judging, one process. Ratios count, not rates, and where others use the
-machine the processor time of a message tells more than either: that of all processes of the server, without smtp-source and smtp-sink.
+Needs Postfix's smtp-source and smtp-sink (Debian: postfix). The bare pass-through is aiosmtpd with
+a handler that hands every message on over one kept connection for each client: no judging, one
+process. Ratios count, not rates, and where others use the machine the processor time of a message
+tells more than either: that of all processes of the server, without smtp-source and smtp-sink.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ class PassThrough:
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
         """Hand one message on."""
         reader, writer = session.hop = getattr(session, "hop", None) or await self._open()
-        commands = [f"MAIL FROM:<{envelope.mail_from}>", *(f"RCPT TO:<{to}>" for to in envelope.rcpt_tos), "DATA"]
+        commands = [
+            f"MAIL FROM:<{envelope.mail_from}>",
+            *(f"RCPT TO:<{to}>" for to in envelope.rcpt_tos),
+            "DATA",
+        ]
         for command in commands:
             writer.write(command.encode() + b"\r\n")
             await self._reply(reader)
@@ -69,14 +74,20 @@ class PassThrough:
 async def pass_through(port: int, hop: int) -> None:
     """The bare pass-through, for ever."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: SMTP(PassThrough(hop), data_size_limit=None, hostname="bench.example"), "127.0.0.1", port)
+    server = await loop.create_server(
+        lambda: SMTP(PassThrough(hop), data_size_limit=None, hostname="bench.example"),
+        "127.0.0.1",
+        port,
+    )
     await server.serve_forever()
 
 
 @contextmanager
 def process(line: list[str], port: int, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A server of somebody else's."""
-    running = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **settings)
+    running = subprocess.Popen(
+        line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **settings
+    )
     try:
         wait_for_port(port)
         yield running
@@ -87,7 +98,19 @@ def process(line: list[str], port: int, **settings: Any) -> Iterator[subprocess.
 
 def rate(port: int, messages: int, size: int, connections: int) -> float:
     """Messages per second that smtp-source gets rid of."""
-    line = ["smtp-source", "-s", str(connections), "-m", str(messages), "-l", str(size), "-f", "a@example.org", "-t", "b@example.net"]
+    line = [
+        "smtp-source",
+        "-s",
+        str(connections),
+        "-m",
+        str(messages),
+        "-l",
+        str(size),
+        "-f",
+        "a@example.org",
+        "-t",
+        "b@example.net",
+    ]
     start = time.perf_counter()
     subprocess.run([*line, f"127.0.0.1:{port}"], check=True, timeout=600)
     return messages / (time.perf_counter() - start)
@@ -103,7 +126,9 @@ def cost(port: int, pid: int, messages: int, size: int, connections: int) -> tup
 
 def _processor_seconds(root: int) -> float:
     """Of a process and all its descendants (proc_pid_schedstat: nanoseconds, of each thread)."""
-    tasks = [task for pid in [root, *_descendants(root)] for task in Path(f"/proc/{pid}/task").iterdir()]
+    tasks = [
+        task for pid in [root, *_descendants(root)] for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
@@ -124,20 +149,41 @@ def memory(root: int) -> tuple[float, float]:
     resident = proportional = 0
     for pid in [root, *_descendants(root)]:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        values = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:] if line.endswith("kB")}
+        values = {
+            line.split(":")[0]: int(line.split()[1])
+            for line in text.splitlines()[1:]
+            if line.endswith("kB")
+        }
         resident += values["Rss"]
         proportional += values["Pss"]
     return resident / 1024, proportional / 1024
 
 
 def _descendants(pid: int) -> list[int]:
-    children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
     return children + [below for child in children for below in _descendants(child)]
 
 
 def large_messages(port: int, pid: int) -> tuple[float, float]:
     """Most memory while ten messages of 20 MB pass at once."""
-    line = ["smtp-source", "-s", "10", "-m", "20", "-l", str(LARGE), "-f", "a@example.org", "-t", "b@example.net", f"127.0.0.1:{port}"]
+    line = [
+        "smtp-source",
+        "-s",
+        "10",
+        "-m",
+        "20",
+        "-l",
+        str(LARGE),
+        "-f",
+        "a@example.org",
+        "-t",
+        "b@example.net",
+        f"127.0.0.1:{port}",
+    ]
     most = (0.0, 0.0)
     with subprocess.Popen(line) as source:
         while source.poll() is None:
@@ -152,11 +198,15 @@ def large_messages(port: int, pid: int) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--messages", type=int, default=3000)
     parser.add_argument("--connections", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pass-through", nargs=2, type=int, help=argparse.SUPPRESS)  # how this file starts itself
+    parser.add_argument(
+        "--pass-through", nargs=2, type=int, help=argparse.SUPPRESS
+    )  # how this file starts itself
     options = parser.parse_args()
     if options.pass_through:
         asyncio.run(pass_through(*options.pass_through))
@@ -173,7 +223,9 @@ def measure(options: argparse.Namespace, place: Path) -> None:
     drop = {"user": "nobody"} if os.getuid() == 0 else {}
     with (
         process(["smtp-sink", f"127.0.0.1:{sink}", "1000"], sink, **drop),
-        process([sys.executable, __file__, "--pass-through", str(bare), str(sink)], bare) as passing,
+        process(
+            [sys.executable, __file__, "--pass-through", str(bare), str(sink)], bare
+        ) as passing,
         daemon.running(state, *ours, port=door) as running,
     ):
         rate(door, 200, 5000, options.connections)
@@ -182,7 +234,9 @@ def measure(options: argparse.Namespace, place: Path) -> None:
             ratios = []
             for _ in range(options.rounds):
                 servers = (bare, passing.pid), (door, running.process.pid)
-                (bare_rate, bare_cost), (our_rate, our_cost) = [cost(*one, messages, size, options.connections) for one in servers]
+                (bare_rate, bare_cost), (our_rate, our_cost) = [
+                    cost(*one, messages, size, options.connections) for one in servers
+                ]
                 ratios.append(our_rate / bare_rate)
                 rates = f"bare {bare_rate:6.0f}/s, spamguard {our_rate:6.0f}/s, {ratios[-1]:.2f} x"
                 costs = f"processor time bare {bare_cost:.2f} ms, spamguard {our_cost:.2f} ms"
@@ -191,8 +245,14 @@ def measure(options: argparse.Namespace, place: Path) -> None:
         raw = daemon.unseen("ham", 1)[0]
         for name, port in (("bare", bare), ("spamguard", door)):
             found = latencies(port, 1000, raw)
-            print(f"one connection, {name:9}: median {1000 * statistics.median(found):.2f} ms, 99th percentile {1000 * found[990]:.2f} ms")
-        print("memory of all processes, at rest: {:.0f} MB resident, {:.0f} MB proportional".format(*memory(running.process.pid)))
+            print(
+                f"one connection, {name:9}: median {1000 * statistics.median(found):.2f} ms, 99th percentile {1000 * found[990]:.2f} ms"
+            )
+        print(
+            "memory of all processes, at rest: {:.0f} MB resident, {:.0f} MB proportional".format(
+                *memory(running.process.pid)
+            )
+        )
         print(
             "  with ten messages of 20 MB at once: {:.0f} MB resident, {:.0f} MB proportional".format(
                 *large_messages(door, running.process.pid)

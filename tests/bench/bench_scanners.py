@@ -1,10 +1,12 @@
-"""How fast verdicts come from the doors for rspamd's and SpamAssassin's clients, beside the SMTP door of the same worker, which judges
-too, and the doors' answer to a ping, which does not. One worker, real processes, messages of about 5 kB.
+"""How fast verdicts come from the doors for rspamd's and SpamAssassin's clients, beside the SMTP
+door of the same worker, which judges too, and the doors' answer to a ping, which does not. One
+worker, real processes, messages of about 5 kB.
 
     python tests/bench/bench_scanners.py [--requests 2000] [--connections 8] [--rounds 3]
 
-Ratios count, not rates: machines are noisy. The clients run in this process and take their share of the machine. The SMTP door is
-asked by Postfix's smtp-source, with its smtp-sink behind (Debian: postfix).
+Ratios count, not rates: machines are noisy. The clients run in this process and take their share of
+the machine. The SMTP door is asked by Postfix's smtp-source, with its smtp-sink behind (Debian:
+postfix).
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ def messages() -> list[bytes]:
     """Some of about that size."""
     padded = []
     for raw in daemon.unseen("ham", 30) + daemon.unseen("spam", 30):
-        padded.append(raw + b"These are some more words of it.\r\n" * max(0, (SIZE - len(raw)) // 34))
+        padded.append(
+            raw + b"These are some more words of it.\r\n" * max(0, (SIZE - len(raw)) // 34)
+        )
     return padded
 
 
-async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
+async def _http(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> bytes:
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -63,7 +69,12 @@ async def anew(port: int, requests: Iterator[bytes]) -> None:
         writer.close()
 
 
-async def rate(client: Callable[[int, Iterator[bytes]], Awaitable[None]], port: int, requests: list[bytes], clients: int) -> float:
+async def rate(
+    client: Callable[[int, Iterator[bytes]], Awaitable[None]],
+    port: int,
+    requests: list[bytes],
+    clients: int,
+) -> float:
     """Requests each second."""
     shared = iter(requests)
     begun = time.perf_counter()
@@ -79,8 +90,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     found = messages()
-    of = lambda form: [form(raw) for raw in itertools.islice(itertools.cycle(found), options.requests)]  # noqa: E731
-    check = of(lambda raw: b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
+    of = lambda form: [  # noqa: E731
+        form(raw) for raw in itertools.islice(itertools.cycle(found), options.requests)
+    ]  # noqa: E731, RUF100
+    check = of(
+        lambda raw: (
+            b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
+        )
+    )
     spamc = of(lambda raw: b"CHECK SPAMC/1.5\r\nContent-length: %d\r\n\r\n" % len(raw) + raw)
     with tempfile.TemporaryDirectory() as place, smtp_sink() as hop:
         root, http, spamd, smtp = Path(place), free_port(), free_port(), free_port()
@@ -92,16 +109,28 @@ def main() -> None:
             cases = {
                 "rspamd /checkv2, connections kept": (kept, http, check),
                 "rspamd /checkv2, a connection each": (anew, http, check),
-                "rspamd /ping, connections kept": (kept, http, [b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"] * options.requests),
+                "rspamd /ping, connections kept": (
+                    kept,
+                    http,
+                    [b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"] * options.requests,
+                ),
                 "spamd CHECK": (anew, spamd, spamc),
                 "spamd PING": (anew, spamd, [b"PING SPAMC/1.5\r\n\r\n"] * options.requests),
             }
-            rates: dict[str, list[float]] = {name: [] for name in (*cases, "SMTP, judged and handed on")}
+            rates: dict[str, list[float]] = {
+                name: [] for name in (*cases, "SMTP, judged and handed on")
+            }
             for _ in range(options.rounds):
-                rates["SMTP, judged and handed on"].append(bench_proxy.rate(smtp, options.requests, SIZE, options.connections))
+                rates["SMTP, judged and handed on"].append(
+                    bench_proxy.rate(smtp, options.requests, SIZE, options.connections)
+                )
                 for name, (client, port, requests) in cases.items():
-                    rates[name].append(asyncio.run(rate(client, port, requests, options.connections)))
-    print(f"messages of {statistics.mean(map(len, found)):,.0f} bytes, one worker, {options.connections} clients; requests each second:")
+                    rates[name].append(
+                        asyncio.run(rate(client, port, requests, options.connections))
+                    )
+    print(
+        f"messages of {statistics.mean(map(len, found)):,.0f} bytes, one worker, {options.connections} clients; requests each second:"
+    )
     for name, some in rates.items():
         print(f"  {name:<36} {statistics.median(some):>7,.0f}  ({min(some):,.0f}–{max(some):,.0f})")
 

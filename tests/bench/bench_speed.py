@@ -1,11 +1,13 @@
-"""How fast: judging, teaching, settling, opening. Ratios are against Debian's bogofilter, run beside it on the same mail.
+"""How fast: judging, teaching, settling, opening. Ratios are against Debian's bogofilter, run
+beside it on the same mail.
 
     python tests/bench/bench_speed.py [--corpus INDEX] [--large N]
 
-Without --corpus, mail from the generator. Needs the command `bogofilter` (Debian package); everything runs on one core at a
-time. Figures of one run belong together; those of different machines or days do not. Judging and classifying are measured in turns and
-in processor time, settling in both times: on a shared machine the clock says little about a program. SPAMGUARD_KERNEL=numpy in the
-environment leaves the compiled kernel out.
+Without --corpus, mail from the generator. Needs the command `bogofilter` (Debian package);
+everything runs on one core at a time. Figures of one run belong together; those of different
+machines or days do not. Judging and classifying are measured in turns and in processor time,
+settling in both times: on a shared machine the clock says little about a program.
+SPAMGUARD_KERNEL=numpy in the environment leaves the compiled kernel out.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from spamguard import native, sources
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from corpora.synthetic import generate
-from spamguard import Filter, kernel, sources
-from spamguard.prepare import Preparer
 
 ROUNDS = 3
 BATCH = 64
@@ -36,14 +40,23 @@ Labelled = list[tuple[str, bytes]]
 
 def main() -> None:
     """Run all parts and print a line each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", metavar="INDEX", help="TREC index of prepared mail")
-    parser.add_argument("--large", type=int, default=100_000, help="messages of the large model (default: 100000; 0: leave it out)")
+    parser.add_argument(
+        "--large",
+        type=int,
+        default=100_000,
+        help="messages of the large model (default: 100000; 0: leave it out)",
+    )
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     mail = _corpus(options.corpus) if options.corpus else list(generate(5000, 1))
-    print(f"{len(mail)} messages, {sum(len(raw) for _, raw in mail) / len(mail):.0f} bytes mean; one core; kernel: {kernel.in_force()}")
+    print(
+        f"{len(mail)} messages, {sum(len(raw) for _, raw in mail) / len(mail):.0f} bytes mean; one core; kernel: {native.implementation()}"
+    )
     with tempfile.TemporaryDirectory() as place:
         _judging(Path(place), mail)
         if options.large:
@@ -51,7 +64,7 @@ def main() -> None:
 
 
 def _corpus(index: str) -> Labelled:
-    return [(str(message.label), message.raw) for message in sources.messages(index)]
+    return [(str(message.label), message.raw) for message in sources.read_messages(index)]
 
 
 def _best(work: Callable[[], object]) -> float:
@@ -71,7 +84,9 @@ def _busy() -> float:
 
 
 def _in_turns(*works: Callable[[], object]) -> list[float]:
-    """Processor time of each, in seconds: of the fastest of some rounds, in each of which all had their turn."""
+    """Processor time of each, in seconds: of the fastest of some rounds, in each of which all had
+    their turn.
+    """
     rounds = []
     for _ in range(ROUNDS):
         borders = [_busy()]
@@ -109,7 +124,9 @@ def _settling(name: str, spam_filter: Filter, count: int) -> None:
     _report("  the same, processor time", count, time.process_time() - busy)
 
 
-def _judge(spam_filter: Filter, profile: str, mail: list[bytes], classify: Callable[[], object]) -> None:
+def _judge(
+    spam_filter: Filter, profile: str, mail: list[bytes], classify: Callable[[], object]
+) -> None:
     for way, work in (
         ("one by one", lambda: [spam_filter.judge(raw) for raw in mail]),
         ("in bulk", lambda: list(spam_filter.judge_all(mail))),
@@ -120,10 +137,10 @@ def _judge(spam_filter: Filter, profile: str, mail: list[bytes], classify: Calla
 
 def _teaching(spam_filter: Filter, mail: Labelled) -> None:
     """Teach as the bulk command does, in this process: extraction, scores, receipts, folding."""
-    preparer = Preparer(spam_filter.key)
+    preparer = ExampleReader(spam_filter.key)
     start = time.perf_counter()
     for label, batch in _batches(mail):
-        spam_filter.learn_ready(preparer.all_ready(batch), label)
+        spam_filter.learn_examples(preparer.read_examples(batch), label)
     _report("learn (receipts and tables, not settled)", len(mail), time.perf_counter() - start)
 
 
@@ -136,7 +153,9 @@ def _batches(mail: Labelled) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _bogofilter(place: Path, mail: Labelled) -> tuple[Callable[[], object], float]:
-    """What classifies everything with bogofilter's bulk mode and its Berkeley DB, and the seconds it took to learn everything."""
+    """What classifies everything with bogofilter's bulk mode and its Berkeley DB, and the seconds
+    it took to learn everything.
+    """
     if shutil.which("bogofilter") is None:
         raise SystemExit("bench_speed: needs bogofilter beside it: apt-get install bogofilter")
     files = place / "mail"
@@ -156,7 +175,12 @@ def _bogofilter(place: Path, mail: Labelled) -> tuple[Callable[[], object], floa
 
 def _bulk(place: Path, options: list[str], names: list[str]) -> None:
     text = "".join(f"{name}\n" for name in names).encode()
-    done = subprocess.run(["bogofilter", "-C", "-d", str(place / "bogo"), *options, "-b"], input=text, capture_output=True, check=False)
+    done = subprocess.run(
+        ["bogofilter", "-C", "-d", str(place / "bogo"), *options, "-b"],
+        input=text,
+        capture_output=True,
+        check=False,
+    )
     if done.returncode > 2:
         raise SystemExit(f"bench_speed: bogofilter failed: {done.stderr.decode()}")
 
@@ -171,7 +195,9 @@ def _growth(place: Path, large: int) -> None:
             _taught(spam_filter, count)
         opening = _best(partial(_open, state))
         cost[count] = _cost(state, probe)
-        print(f"{count} lessons: open {opening * 1000:.0f} ms, judge {cost[count] / len(probe) * 1e6:.0f} µs")
+        print(
+            f"{count} lessons: open {opening * 1000:.0f} ms, judge {cost[count] / len(probe) * 1e6:.0f} µs"
+        )
     print(f"judge after {large} lessons: {cost[large] / cost[1000]:.2f} × after 1000")
     _process(large_state, place, probe[0])
 
@@ -186,15 +212,15 @@ def _cost(state: Path, mail: list[bytes]) -> float:
 
 
 def _taught(spam_filter: Filter, count: int) -> None:
-    preparer = Preparer(spam_filter.key)
+    preparer = ExampleReader(spam_filter.key)
     batch: dict[str, list[bytes]] = {"ham": [], "spam": []}
     for label, raw in generate(count, 3):
         batch[label].append(raw)
         if len(batch[label]) == BATCH:
-            spam_filter.learn_ready(preparer.all_ready(batch.pop(label)), label)
+            spam_filter.learn_examples(preparer.read_examples(batch.pop(label)), label)
             batch[label] = []
     for label, rest in batch.items():
-        spam_filter.learn_ready(preparer.all_ready(rest), label)
+        spam_filter.learn_examples(preparer.read_examples(rest), label)
     _settling(f"settle {count} receipts", spam_filter, count)
 
 
@@ -219,9 +245,13 @@ def _process(state: Path, place: Path, raw: bytes) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     seconds = _best(lambda: subprocess.run(command, env=environment, check=True))
     print(f"process: import, open, judge one: {seconds * 1000:.0f} ms")
-    answer = subprocess.run([*command, str(many)], env=environment, check=True, capture_output=True, text=True)
+    answer = subprocess.run(
+        [*command, str(many)], env=environment, check=True, capture_output=True, text=True
+    )
     print(f"resident process after 5000 judgements: {int(answer.stdout) / 1024:.0f} MiB RSS")
-    print(f"this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most")
+    print(
+        f"this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most"
+    )
 
 
 if __name__ == "__main__":

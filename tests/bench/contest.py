@@ -1,7 +1,8 @@
 """What is asked of every filter on trial, and what they answer.
 
-Scores are log-odds of spam (natural logarithm; higher is more likely spam), bounded by what the filter prints, so that a probability
-printed as 1 is not infinite evidence. Every process ends with `close`.
+Scores are log-odds of spam (natural logarithm; higher is more likely spam), bounded by what the
+filter prints, so that a probability printed as 1 is not infinite evidence. Every process ends with
+`close`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """score: log-odds of spam. label: "spam", "ham" or "unsure". doubt: taught by those who teach only what went wrong or nearly so."""
+    """score: log-odds of spam. label: "spam", "ham" or "unsure". doubt: taught by those who teach
+    only what went wrong or nearly so.
+    """
 
     score: float
     label: str
@@ -22,7 +25,9 @@ class Answer(NamedTuple):
 
 def log_odds(probability: float, resolution: float) -> float:
     """Of a printed probability; no nearer to 0 and 1 than half its last digit."""
-    return math.log(max(probability, resolution / 2)) - math.log(max(1 - probability, resolution / 2))
+    return math.log(max(probability, resolution / 2)) - math.log(
+        max(1 - probability, resolution / 2)
+    )
 
 
 def answer(probability: float, resolution: float, ham_to: float, spam_from: float) -> Answer:

@@ -1,6 +1,7 @@
 """A filter's way through a stream of mail, and the score files that keep it.
 
-Peers do not change, so a peer's file that is there is read instead of asking the peer again; ours is asked each time. It never compares.
+Peers do not change, so a peer's file that is there is read instead of asking the peer again; ours
+is asked each time. It never compares.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from spamguard.evaluation.report import Scored, read_scores, write_scores
+from spamguard.engine.evaluate import ScoredMessage, read_scores, write_scores
 from tests.bench.contest import Rival
 from tests.bench.rivals import RIVALS, trial
 from tests.bench.streams import Mail
@@ -16,24 +17,37 @@ from tests.bench.streams import Mail
 OURS = "spamguard"
 
 
-def online(rival: Rival, mail: Sequence[Mail], *, corrections: bool = False, first: int = 1) -> Iterator[Scored]:
+def online(
+    rival: Rival, mail: Sequence[Mail], *, corrections: bool = False, first: int = 1
+) -> Iterator[ScoredMessage]:
     """Judge, then teach, every message; with corrections only what was wrong or in doubt."""
     for number, (label, path) in enumerate(mail, first):
         said = rival.judge(path)
         trained = not corrections or said.label != label or said.doubt
         if trained:
             rival.teach(path, label)
-        yield Scored(number, label, said.label, said.score, trained)
+        yield ScoredMessage(number, label, said.label, said.score, trained)
 
 
-def frozen(rival: Rival, mail: Sequence[Mail]) -> list[Scored]:
+def frozen(rival: Rival, mail: Sequence[Mail]) -> list[ScoredMessage]:
     """Judge, and teach nothing."""
     said = rival.judge_all([path for _, path in mail])
-    return [Scored(n, one.label, answer.label, answer.score, False) for n, (one, answer) in enumerate(zip(mail, said, strict=True), 1)]
+    return [
+        ScoredMessage(n, one.label, answer.label, answer.score, False)
+        for n, (one, answer) in enumerate(zip(mail, said, strict=True), 1)
+    ]
 
 
-def kept(directory: Path, stream: str, name: str, protocol: str, run: Callable[[Rival], Sequence[Scored]]) -> list[Scored]:
-    """The scores of a run, from its file if it is a peer's and there, else from the run, written to the file."""
+def kept(
+    directory: Path,
+    stream: str,
+    name: str,
+    protocol: str,
+    run: Callable[[Rival], Sequence[ScoredMessage]],
+) -> list[ScoredMessage]:
+    """The scores of a run, from its file if it is a peer's and there, else from the run, written to
+    the file.
+    """
     path = directory / f"{stream}__{name}__{protocol}.csv"
     if name == OURS or not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
@@ -42,7 +56,15 @@ def kept(directory: Path, stream: str, name: str, protocol: str, run: Callable[[
     return read_scores(path)
 
 
-def course(directory: Path, stream: str, name: str, mail: Sequence[Mail], *, corrections: bool = False) -> list[Scored]:
+def course(
+    directory: Path, stream: str, name: str, mail: Sequence[Mail], *, corrections: bool = False
+) -> list[ScoredMessage]:
     """A whole stream online, kept."""
     protocol = "corrections" if corrections else "online"
-    return kept(directory, stream, name, protocol, lambda rival: list(online(rival, mail, corrections=corrections)))
+    return kept(
+        directory,
+        stream,
+        name,
+        protocol,
+        lambda rival: list(online(rival, mail, corrections=corrections)),
+    )

@@ -1,8 +1,10 @@
-"""Mail as corpora have it that are not at hand, made of those that are: a message of one line without a header, a text taken apart into
-words, a language without blanks in charsets that are named rightly, wrongly or not at all.
+"""Mail as corpora have it that are not at hand, made of those that are: a message of one line
+without a header, a text taken apart into words, a language without blanks in charsets that are
+named rightly, wrongly or not at all.
 
-Each way treats all messages alike, whatever their class, and the same message the same each time. Marks of mailing lists are cut from the
-subject. Nothing here is mail that anybody sent: it shows what a filter misreads, not what it will be worth.
+Each way treats all messages alike, whatever their class, and the same message the same each time.
+Marks of mailing lists are cut from the subject. Nothing here is mail that anybody sent: it shows
+what a filter misreads, not what it will be worth.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ _UNSEEN = re.compile(r"<(script|style|title)\b.*?</\1\s*>|<!--.*?-->", re.S | re
 _TOKEN = re.compile(r"[a-z0-9]+|[^\sa-z0-9]")
 _PIECE = re.compile(r"https?://\S+|[\w.+-]+@[\w.-]+|([A-Za-z']+)|( +)")
 _COMMON = 3500
-_IDEOGRAPHS = [bytes((row, cell)).decode("gb2312") for row in range(0xB0, 0xD7) for cell in range(0xA1, 0xFF)]
+_IDEOGRAPHS = [
+    bytes((row, cell)).decode("gb2312") for row in range(0xB0, 0xD7) for cell in range(0xA1, 0xFF)
+]
 _IDEOGRAPHS = sorted(_IDEOGRAPHS, key=lambda one: blake2b(one.encode()).digest())[:_COMMON]
-_FREQUENCIES = list(accumulate(1 / rank for rank in range(20, 20 + _COMMON)))  # Zipf's law, flattened at the head
+_FREQUENCIES = list(
+    accumulate(1 / rank for rank in range(20, 20 + _COMMON))
+)  # Zipf's law, flattened at the head
 # codec, as what it is declared, transfer encoding; of so many in a hundred messages
 _CHARSETS = (
     (35, "gb2312", "gb2312", "8bit"),
@@ -50,11 +56,15 @@ def tokenised(raw: bytes) -> bytes:
     """Subject and text in small letters, blanks around every sign, and no line between."""
     subject, text = _read(raw)
     lines = [subject, *filter(str.strip, text.lower().splitlines())]
-    return ("Subject: " + "\n".join(" ".join(_TOKEN.findall(one.lower())) for one in lines) + "\n").encode("utf-8", "replace")
+    return (
+        "Subject: " + "\n".join(" ".join(_TOKEN.findall(one.lower())) for one in lines) + "\n"
+    ).encode("utf-8", "replace")
 
 
 def chinese(raw: bytes) -> bytes:
-    """Every word as one to three ideographs, nothing between them; what stands around words as it is."""
+    """Every word as one to three ideographs, nothing between them; what stands around words as it
+    is.
+    """
     subject, text = map(_in_ideographs, _read(raw))
     codec, declared, encoding = _charset(_number(text) % 100)
     title, body = subject.encode(codec, "replace"), text.encode(codec, "replace")
@@ -71,14 +81,20 @@ def chinese(raw: bytes) -> bytes:
     )
 
 
-WAYS: dict[str, Callable[[bytes], bytes]] = {"line": line, "tokenised": tokenised, "chinese": chinese}
+WAYS: dict[str, Callable[[bytes], bytes]] = {
+    "line": line,
+    "tokenised": tokenised,
+    "chinese": chinese,
+}
 """By name."""
 
 
 def _read(raw: bytes) -> tuple[str, str]:
     """Subject and text, without markup; of alternatives the plain one."""
     message = email.message_from_bytes(raw)
-    subject = MARK.sub(b"", str(message.get("subject", "")).encode("utf-8", "replace")).decode("utf-8", "replace")
+    subject = MARK.sub(b"", str(message.get("subject", "")).encode("utf-8", "replace")).decode(
+        "utf-8", "replace"
+    )
     pieces: list[str] = []
     for part in message.walk():
         content = part.get_payload(decode=True)
@@ -92,7 +108,9 @@ def _read(raw: bytes) -> tuple[str, str]:
 
 
 def _number(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little"
+    )
 
 
 def _charset(hundredth: int) -> tuple[str, str, str]:
@@ -102,7 +120,9 @@ def _charset(hundredth: int) -> tuple[str, str, str]:
 
 def _in_ideographs(text: str) -> str:
     plain = text.encode("ascii", "ignore").decode()
-    return _PIECE.sub(lambda found: _word(found[1].lower()) if found[1] else "" if found[2] else found[0], plain)
+    return _PIECE.sub(
+        lambda found: _word(found[1].lower()) if found[1] else "" if found[2] else found[0], plain
+    )
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,6 +1,8 @@
-"""Small pictures for RESULTS.md, as SVG: readable on light and dark pages, a few kB, the same bytes for the same numbers.
+"""Small pictures for RESULTS.md, as SVG: readable on light and dark pages, a few kB, the same bytes
+for the same numbers.
 
-Values in, text out: it never reads a score and never writes a file. (`spamguard.evaluation.plots` draws a run in detail, as PNG.)
+Values in, text out: it never reads a score and never writes a file. (`spamguard.evaluation.plots`
+draws a run in detail, as PNG.)
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What x and y are, and whether they are logarithmic; then nothing at or below `least` can be drawn, and is drawn there."""
+    """What x and y are, and whether they are logarithmic; then nothing at or below `least` can be
+    drawn, and is drawn there.
+    """
 
     x: str
     y: str
@@ -42,34 +46,62 @@ class _Scale:
     log: bool
 
     def at(self, value: float) -> float:
-        place = [math.log(each) if self.log else each for each in (max(value, self.low), self.low, self.high)]
-        return round(self.start + (self.end - self.start) * (place[0] - place[1]) / (place[2] - place[1]), 1)
+        place = [
+            math.log(each) if self.log else each
+            for each in (max(value, self.low), self.low, self.high)
+        ]
+        return round(
+            self.start + (self.end - self.start) * (place[0] - place[1]) / (place[2] - place[1]), 1
+        )
 
     def ticks(self) -> list[float]:
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            return [n * 10.0**power for power in decades for n in (1, 2, 5) if self.low <= n * 10.0**power <= self.high * 1.001]
+            return [
+                n * 10.0**power
+                for power in decades
+                for n in (1, 2, 5)
+                if self.low <= n * 10.0**power <= self.high * 1.001
+            ]
         step = 10.0 ** math.floor(math.log10(self.high - self.low))
-        step = next(step * part for part in (0.1, 0.2, 0.25, 0.5, 1) if (self.high - self.low) / (step * part) <= 7)
+        step = next(
+            step * part
+            for part in (0.1, 0.2, 0.25, 0.5, 1)
+            if (self.high - self.low) / (step * part) <= 7
+        )
         first = math.ceil(self.low / step)
         return [step * number for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def lines(axes: Axes, named: Mapping[str, Points], *, marks: Mapping[float, str] | None = None) -> str:
+def lines(
+    axes: Axes, named: Mapping[str, Points], *, marks: Mapping[float, str] | None = None
+) -> str:
     """A line for each name; the first is drawn thicker. marks: words at places of x."""
     scales = _scales(axes, [point for points in named.values() for point in points])
     drawn = [_grid(axes, *scales)]
     drawn += [_mark(scales, x, text) for x, text in (marks or {}).items()]
     ends = _apart([scales[1].at(points[-1][1]) for points in named.values()])
     for place, (name, points) in reversed(list(enumerate(named.items()))):
-        drawn.append(_line(scales, points, COLOURS[place % len(COLOURS)], 2.6 if place == 0 else 1.4))
-        drawn.append(_text(WIDTH - RIGHT + 8, ends[place] + 4, name, "start", f' style="fill:{COLOURS[place % len(COLOURS)]}"'))
+        drawn.append(
+            _line(scales, points, COLOURS[place % len(COLOURS)], 2.6 if place == 0 else 1.4)
+        )
+        drawn.append(
+            _text(
+                WIDTH - RIGHT + 8,
+                ends[place] + 4,
+                name,
+                "start",
+                f' style="fill:{COLOURS[place % len(COLOURS)]}"',
+            )
+        )
     return _whole(drawn)
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Messages of about the same predicted chance. observed: the share that was spam, with the bounds of its interval."""
+    """Messages of about the same predicted chance. observed: the share that was spam, with the
+    bounds of its interval.
+    """
 
     predicted: float
     observed: float
@@ -79,7 +111,9 @@ class Bin:
 
 
 def reliability(named: Mapping[str, Sequence[Bin]]) -> str:
-    """What was spam when the filter said p, with intervals and numbers of messages, beside the diagonal."""
+    """What was spam when the filter said p, with intervals and numbers of messages, beside the
+    diagonal.
+    """
     axes = Axes("probability of spam, as judged", "share that was spam")
     scales = _scales(axes, [(0.0, 0.0), (1.0, 1.0)])
     x, y = scales
@@ -87,11 +121,26 @@ def reliability(named: Mapping[str, Sequence[Bin]]) -> str:
     for place, (name, bins) in enumerate(named.items()):
         colour = COLOURS[place]
         for one in bins:
-            drawn.append(f'<path stroke="{colour}" d="M{x.at(one.predicted)} {y.at(one.low)}V{y.at(one.high)}"/>')
-            drawn.append(f'<circle cx="{x.at(one.predicted)}" cy="{y.at(one.observed)}" r="3.5" fill="{colour}"/>')
-            drawn.append(_text(x.at(one.predicted) + 5, y.at(one.observed) + (13 if place else -5), str(one.messages), "start"))
+            drawn.append(
+                f'<path stroke="{colour}" d="M{x.at(one.predicted)} {y.at(one.low)}V{y.at(one.high)}"/>'
+            )
+            drawn.append(
+                f'<circle cx="{x.at(one.predicted)}" cy="{y.at(one.observed)}" r="3.5" fill="{colour}"/>'
+            )
+            drawn.append(
+                _text(
+                    x.at(one.predicted) + 5,
+                    y.at(one.observed) + (13 if place else -5),
+                    str(one.messages),
+                    "start",
+                )
+            )
         drawn.append(_line(scales, [(one.predicted, one.observed) for one in bins], colour, 1.4))
-        drawn.append(_text(WIDTH - RIGHT + 8, TOP + 16 + 18 * place, name, "start", f' style="fill:{colour}"'))
+        drawn.append(
+            _text(
+                WIDTH - RIGHT + 8, TOP + 16 + 18 * place, name, "start", f' style="fill:{colour}"'
+            )
+        )
     return _whole(drawn)
 
 
@@ -99,7 +148,9 @@ def _scales(axes: Axes, points: Points) -> tuple[_Scale, _Scale]:
     spans = []
     for place, log in ((0, axes.log_x), (1, axes.log_y)):
         values = [max(point[place], axes.least) if log else point[place] for point in points]
-        low, high = (min(values), max(values)) if log or place == 0 else (min(0.0, *values), max(values))
+        low, high = (
+            (min(values), max(values)) if log or place == 0 else (min(0.0, *values), max(values))
+        )
         spans.append((low, high if high > low else low + 1))
     return (
         _Scale(*spans[0], LEFT, WIDTH - RIGHT, axes.log_x),
@@ -111,18 +162,32 @@ def _grid(axes: Axes, x: _Scale, y: _Scale) -> str:
     parts = []
     for value in x.ticks():
         parts.append(
-            f'<path class="g" d="M{x.at(value)} {y.start}V{y.end}"/>' + _text(x.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
+            f'<path class="g" d="M{x.at(value)} {y.start}V{y.end}"/>'
+            + _text(x.at(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")
         )
     for value in y.ticks():
-        parts.append(f'<path class="g" d="M{x.start} {y.at(value)}H{x.end}"/>' + _text(LEFT - 6, y.at(value) + 4, f"{value:g}", "end"))
+        parts.append(
+            f'<path class="g" d="M{x.start} {y.at(value)}H{x.end}"/>'
+            + _text(LEFT - 6, y.at(value) + 4, f"{value:g}", "end")
+        )
     parts.append(_text((x.start + x.end) / 2, HEIGHT - 8, axes.x, "middle"))
-    parts.append(_text(0, 0, axes.y, "middle", f' transform="translate(13 {(y.start + y.end) / 2}) rotate(-90)"'))
+    parts.append(
+        _text(
+            0,
+            0,
+            axes.y,
+            "middle",
+            f' transform="translate(13 {(y.start + y.end) / 2}) rotate(-90)"',
+        )
+    )
     return "".join(parts)
 
 
 def _mark(scales: tuple[_Scale, _Scale], x: float, text: str) -> str:
     place = scales[0].at(x)
-    return f'<path class="d" d="M{place} {scales[1].start}V{scales[1].end}"/>' + _text(place + 4, TOP + 10, text, "start")
+    return f'<path class="d" d="M{place} {scales[1].start}V{scales[1].end}"/>' + _text(
+        place + 4, TOP + 10, text, "start"
+    )
 
 
 def _line(scales: tuple[_Scale, _Scale], points: Points, colour: str, width: float) -> str:
@@ -144,4 +209,8 @@ def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
 
 
 def _whole(drawn: Sequence[str]) -> str:
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">{_STYLE}\n' + "\n".join(drawn) + "\n</svg>\n"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">{_STYLE}\n'
+        + "\n".join(drawn)
+        + "\n</svg>\n"
+    )

@@ -1,7 +1,8 @@
-"""How far probabilities can be believed where it matters: in doubt, and beside filters whose scores are no probabilities.
+"""How far probabilities can be believed where it matters: in doubt, and beside filters whose scores
+are no probabilities.
 
-Pure: arrays in, numbers out, in the terms of `spamguard.evaluation.metrics`. It must never change a filter's probability: what is fitted
-here is fitted with hindsight, to be fair to others, and shown.
+Pure: arrays in, numbers out, in the terms of `spamguard.evaluation.metrics`. It must never change a
+filter's probability: what is fitted here is fitted with hindsight, to be fair to others, and shown.
 """
 
 from __future__ import annotations
@@ -12,17 +13,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from spamguard.engine.measures import Bools, Floats, Interval, log_loss, share_interval
 from spamguard.errors import UsageError
-from spamguard.evaluation.metrics import Bools, Floats, Interval, log_loss, share
 
-_CLIPS = (5.0, 10.0, 20.0, 40.0, math.inf)  # nats: some filters print certainty that no constant could turn into odds
+_CLIPS = (
+    5.0,
+    10.0,
+    20.0,
+    40.0,
+    math.inf,
+)  # nats: some filters print certainty that no constant could turn into odds
 _ROUNDS = 100
 _NEAR_ENOUGH = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
 class Recalibration:
-    """log-odds = slope * score + offset, scores beyond `clip` counting as `clip`; log_loss: what that gives, in nats."""
+    """log-odds = slope * score + offset, scores beyond `clip` counting as `clip`; log_loss: what
+    that gives, in nats.
+    """
 
     slope: float
     offset: float
@@ -35,19 +44,27 @@ class Recalibration:
 
 
 def best_recalibration(gold: ArrayLike, score: ArrayLike) -> Recalibration:
-    """The constant recalibration that fits these very messages best: affine in the score (Platt 1999), at the best of a few clips.
+    """The constant recalibration that fits these very messages best: affine in the score (Platt
+    1999), at the best of a few clips.
 
-    Knowing the truth flatters it: a filter's honest log-loss is not below this. Raises UsageError unless there are ham and spam.
+    Knowing the truth flatters it: a filter's honest log-loss is not below this. Raises UsageError
+    unless there are ham and spam.
     """
     truth, scores = np.asarray(gold, dtype=np.bool_), np.asarray(score, dtype=np.float64)
     if truth.all() or not truth.any():
         raise UsageError("a recalibration needs both spam and ham; evaluate on mail of both kinds")
-    found = [_fitted(truth, scores, clip) for clip in _CLIPS if math.isfinite(clip) or np.isfinite(scores).all()]
+    found = [
+        _fitted(truth, scores, clip)
+        for clip in _CLIPS
+        if math.isfinite(clip) or np.isfinite(scores).all()
+    ]
     return min(found, key=lambda one: one.log_loss)
 
 
 def _fitted(truth: Bools, scores: Floats, clip: float) -> Recalibration:
-    """Logistic regression on one variable, by Newton's method with halved steps; where scores part the classes it ends early."""
+    """Logistic regression on one variable, by Newton's method with halved steps; where scores part
+    the classes it ends early.
+    """
     design = np.column_stack([_clipped(scores, clip), np.ones(len(scores))])
     weights = np.zeros(2)
     loss = _loss(truth, design @ weights)
@@ -56,7 +73,12 @@ def _fitted(truth: Bools, scores: Floats, clip: float) -> Recalibration:
         curvature = (design * (chance * (1 - chance))[:, None]).T @ design + 1e-9 * np.eye(2)
         step = np.linalg.solve(curvature, design.T @ (truth - chance))
         better = next(
-            ((tried, part) for part in 0.5 ** np.arange(20) if (tried := _loss(truth, design @ (weights + part * step))) < loss), None
+            (
+                (tried, part)
+                for part in 0.5 ** np.arange(20)
+                if (tried := _loss(truth, design @ (weights + part * step))) < loss
+            ),
+            None,
         )
         if better is None:
             break
@@ -84,7 +106,9 @@ def _logistic(odds: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """Messages about which the filter said nearly the same. predicted: its mean probability. observed: the share that was unwanted."""
+    """Messages about which the filter said nearly the same. predicted: its mean probability.
+    observed: the share that was unwanted.
+    """
 
     predicted: float
     observed: Interval
@@ -99,7 +123,9 @@ class Doubtful:
 def reliability_in_doubt(
     gold: ArrayLike, probability: ArrayLike, *, low: float = 0.05, high: float = 0.95, bins: int = 6
 ) -> list[Doubtful]:
-    """The reliability curve between two probabilities, in bins of equal width; empty ones are left out."""
+    """The reliability curve between two probabilities, in bins of equal width; empty ones are left
+    out.
+    """
     truth, chance = np.asarray(gold, dtype=np.bool_), np.asarray(probability, dtype=np.float64)
     inside = (chance >= low) & (chance < high)
     where = np.minimum(((chance - low) / (high - low) * bins).astype(np.int64), bins - 1)
@@ -108,5 +134,11 @@ def reliability_in_doubt(
         chosen = inside & (where == place)
         messages = int(chosen.sum())
         if messages:
-            found.append(Doubtful(float(chance[chosen].mean()), share(int(truth[chosen].sum()), messages), messages))
+            found.append(
+                Doubtful(
+                    float(chance[chosen].mean()),
+                    share_interval(int(truth[chosen].sum()), messages),
+                    messages,
+                )
+            )
     return found

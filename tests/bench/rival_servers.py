@@ -1,4 +1,5 @@
-"""Other filters of which one process answers for all messages, line for line: "J FILE" by a number, "S FILE" and "H FILE" by anything.
+"""Other filters of which one process answers for all messages, line for line: "J FILE" by a number,
+"S FILE" and "H FILE" by anything.
 
 It never tunes one: settings are stock, or what its authors advise, and are named here.
 """
@@ -23,7 +24,14 @@ class _Server(Rival):
         environment = os.environ | {"PLACE": str(place)}
         self._log = (place / "log").open("wb")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, bufsize=1, env=environment, cwd=place
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            bufsize=1,
+            env=environment,
+            cwd=place,
         )
 
     def _ask(self, line: str) -> str:
@@ -31,7 +39,9 @@ class _Server(Rival):
         given.write(line + "\n")
         answer = said.readline()
         if not answer:
-            raise SystemExit(f"{self._process.args!r} ended: {(self.place / 'log').read_text(errors='replace')[-2000:]}")
+            raise SystemExit(
+                f"{self._process.args!r} ended: {(self.place / 'log').read_text(errors='replace')[-2000:]}"
+            )
         return answer
 
     def teach(self, path: Path, label: str) -> None:
@@ -81,23 +91,33 @@ isolate (:stats:) /pR: 0/
 
 
 class Crm114(_Server):
-    """Debian's crm114, Markov pairs ("osb unique microgroom"), 2^20 slots for each class. near: in doubt below a pR of 10, its advice."""
+    """Debian's crm114, Markov pairs ("osb unique microgroom"), 2^20 slots for each class. near: in
+    doubt below a pR of 10, its advice.
+    """
 
     def __init__(self, place: Path, *, near: bool) -> None:
         place.mkdir(exist_ok=True)
         (place / "loop.crm").write_text(_CRM)
         for name in ("spam", "ham"):
-            subprocess.run(["cssutil", "-b", "-r", "-S", "1048576", f"{place}/{name}.css"], capture_output=True, check=True)
+            subprocess.run(
+                ["cssutil", "-b", "-r", "-S", "1048576", f"{place}/{name}.css"],
+                capture_output=True,
+                check=True,
+            )
         super().__init__(place, ["crm", "loop.crm"])
         self._near = near
 
     def judge(self, path: Path) -> Answer:
         ratio = float(self._ask(f"J {path.absolute()}"))
-        return Answer(ratio * math.log(10), "spam" if ratio > 0 else "ham", self._near and abs(ratio) < 10)
+        return Answer(
+            ratio * math.log(10), "spam" if ratio > 0 else "ham", self._near and abs(ratio) < 10
+        )
 
 
 class Crm114Near(Crm114):
-    """The same, taught by its own advice: only what it gets wrong or nearly so, whatever is offered."""
+    """The same, taught by its own advice: only what it gets wrong or nearly so, whatever is
+    offered.
+    """
 
     def __init__(self, place: Path) -> None:
         super().__init__(place, near=True)
@@ -180,14 +200,18 @@ bayes_path {place}/bayes
 
 
 class SpamassassinBayes(_Server):
-    """SpamAssassin's Bayes alone: no other rule, no network, no learning by itself, no expiry, in force from one lesson of each on."""
+    """SpamAssassin's Bayes alone: no other rule, no network, no learning by itself, no expiry, in
+    force from one lesson of each on.
+    """
 
     def __init__(self, place: Path) -> None:
         place.mkdir(exist_ok=True)
         for name in ("site", "rules", "state"):
             (place / name).mkdir(exist_ok=True)
         shutil.copy("/usr/share/spamassassin/23_bayes.cf", place / "rules")
-        plugins = "".join(f"loadplugin Mail::SpamAssassin::Plugin::{name}\n" for name in ("Bayes", "Check"))
+        plugins = "".join(
+            f"loadplugin Mail::SpamAssassin::Plugin::{name}\n" for name in ("Bayes", "Check")
+        )
         (place / "rules" / "init.pre").write_text(plugins)
         (place / "site" / "init.pre").write_text(plugins)
         (place / "site" / "local.cf").write_text(_PREFERENCES.format(place=place))

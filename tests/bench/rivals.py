@@ -1,4 +1,5 @@
-"""Other filters, each driven the same way: asked about files, taught files, in a directory of its own.
+"""Other filters, each driven the same way: asked about files, taught files, in a directory of its
+own.
 
 It never tunes one: settings are stock, or what its authors advise, and are named here.
 """
@@ -15,8 +16,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from spamguard import Filter, secret
-from spamguard.prepare import Preparer, Teaching
+from spamguard import keys
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import Example, ExampleReader
 from tests.bench.contest import Answer, Rival, answer
 from tests.bench.rival_servers import Bsfilter, Crm114, Crm114Near, SpamassassinBayes
 
@@ -27,18 +29,20 @@ KEY = b"the key of every filter on trial"
 
 
 class Spamguard(Rival):
-    """This package, from Python; settles when the daemon would. Reads each file once, whatever it is asked."""
+    """This package, from Python; settles when the daemon would. Reads each file once, whatever it
+    is asked.
+    """
 
     def __init__(self, place: Path, profile: str = "default", key: bytes = KEY) -> None:
         super().__init__(place)
-        secret.store(place / "key", key)
+        keys.store_key(place / "key", key)
         self.filter = Filter.open(place, profile=profile, durable=False)
-        self._preparer = Preparer(key)
-        self._read: dict[Path, Teaching] = {}
+        self._preparer = ExampleReader(key)
+        self._read: dict[Path, Example] = {}
 
-    def ready(self, path: Path) -> Teaching:
+    def ready(self, path: Path) -> Example:
         if path not in self._read:
-            self._read[path] = self._preparer.ready(path.read_bytes())
+            self._read[path] = self._preparer.read_example(path.read_bytes())
         return self._read[path]
 
     def judge(self, path: Path) -> Answer:
@@ -46,7 +50,7 @@ class Spamguard(Rival):
         return Answer(verdict.log_odds, verdict.label, verdict.label == "unsure")
 
     def teach(self, path: Path, label: str) -> None:
-        self.filter.learn_ready([self.ready(path)], label)
+        self.filter.learn_examples([self.ready(path)], label)
         self.filter.settle_if_due()
 
     def bulk_taught(self) -> None:
@@ -69,7 +73,9 @@ class Bogofilter(Rival):
         return self.judge_all([path])[0]
 
     def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
-        if not (self.place / "wordlist.db").exists():  # it refuses to judge before it was taught anything
+        if not (
+            self.place / "wordlist.db"
+        ).exists():  # it refuses to judge before it was taught anything
             return [Answer(0.0, "unsure", True)] * len(paths)
         given = "".join(f"{path}\n" for path in paths)
         said = _output(self._command("-TT", "-b"), given).splitlines()
@@ -80,7 +86,9 @@ class Bogofilter(Rival):
 
 
 class Spamprobe(Rival):
-    """Debian's spamprobe, stock: spam from 0.6 (its own cutoff of 0.7 is for `receive`); prints seven digits. Every lesson counts."""
+    """Debian's spamprobe, stock: spam from 0.6 (its own cutoff of 0.7 is for `receive`); prints
+    seven digits. Every lesson counts.
+    """
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -95,13 +103,17 @@ class Spamprobe(Rival):
     def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
         answers = []
         for start in range(0, len(paths), 500):
-            said = _output(self._command("-M", "score", *map(str, paths[start : start + 500]))).splitlines()
+            said = _output(
+                self._command("-M", "score", *map(str, paths[start : start + 500]))
+            ).splitlines()
             # "FILE: SPAM 0.9999999 digest", without the file if there is only one
             answers += [self._of(line.split()) for line in said]
         return answers
 
     def _of(self, words: list[str]) -> Answer:
-        return answer(float(next(word for word in words if word[:2] in ("0.", "1."))), 1e-7, 0.6, 0.6 + 1e-9)
+        return answer(
+            float(next(word for word in words if word[:2] in ("0.", "1."))), 1e-7, 0.6, 0.6 + 1e-9
+        )
 
     def teach(self, path: Path, label: str) -> None:
         _output(self._command("-M", "spam" if label == "spam" else "good", str(path)))
@@ -143,8 +155,12 @@ class ScikitLearn(Rival):
     def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
         if len(self._taught) < 2:
             return [Answer(0.0, "unsure", True)] * len(paths)
-        found = self._model.predict_joint_log_proba(self._stack([self._row(path) for path in paths]))
-        return [Answer(float(spam - ham), "spam" if spam > ham else "ham", False) for ham, spam in found]
+        found = self._model.predict_joint_log_proba(
+            self._stack([self._row(path) for path in paths])
+        )
+        return [
+            Answer(float(spam - ham), "spam" if spam > ham else "ham", False) for ham, spam in found
+        ]
 
     def teach(self, path: Path, label: str) -> None:
         self._model.partial_fit(self._row(path), [label], classes=["ham", "spam"])
@@ -158,7 +174,12 @@ def text_of(raw: bytes) -> str:
     for part in message.walk():
         if part.get_content_maintype() == "text":
             content = part.get_payload(decode=True)
-            pieces.append(decoded(content if isinstance(content, bytes) else b"", part.get_content_charset() or "utf-8"))
+            pieces.append(
+                decoded(
+                    content if isinstance(content, bytes) else b"",
+                    part.get_content_charset() or "utf-8",
+                )
+            )
     return "\n".join(pieces)
 
 
@@ -205,5 +226,8 @@ def available(names: Sequence[str]) -> list[str]:
 @contextmanager
 def trial(make: Callable[[Path], Rival]) -> Iterator[Rival]:
     """A filter in a temporary directory, closed and removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="rival-") as directory, closing(make(Path(directory) / "state")) as rival:
+    with (
+        tempfile.TemporaryDirectory(prefix="rival-") as directory,
+        closing(make(Path(directory) / "state")) as rival,
+    ):
         yield rival

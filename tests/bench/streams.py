@@ -1,7 +1,9 @@
-"""Mail in order of arrival, and what trials make of it: halves, splices, unequal classes, lessons and what comes after them.
+"""Mail in order of arrival, and what trials make of it: halves, splices, unequal classes, lessons
+and what comes after them.
 
-Pure but for reading an index: it never reads a message and never asks a filter. Nothing that is judged comes before a lesson, and order is
-kept: near-copies arrive together, so that mail split at random is known already.
+Pure but for reading an index: it never reads a message and never asks a filter. Nothing that is
+judged comes before a lesson, and order is kept: near-copies arrive together, so that mail split at
+random is known already.
 """
 
 from __future__ import annotations
@@ -52,14 +54,24 @@ class Draw:
 
 
 def balanced(mail: Sequence[Mail], split: int, each: int, judged: int, seed: int) -> Draw:
-    """As many of each class, in turns, drawn from what came before place `split`; the next `judged` messages are judged."""
+    """As many of each class, in turns, drawn from what came before place `split`; the next `judged`
+    messages are judged.
+    """
     chance = random.Random(seed)
-    sides = [chance.sample([one for one in mail[:split] if one.label == label], each) for label in ("spam", "ham")]
-    return Draw([one for pair in zip(*sides, strict=True) for one in pair], list(mail[split : split + judged]))
+    sides = [
+        chance.sample([one for one in mail[:split] if one.label == label], each)
+        for label in ("spam", "ham")
+    ]
+    return Draw(
+        [one for pair in zip(*sides, strict=True) for one in pair],
+        list(mail[split : split + judged]),
+    )
 
 
 def splits(mail: Sequence[Mail], each: int, judged: int, draws: int) -> list[int]:
-    """Places at equal distances, from where as many of each class have arrived to where as many are left to be judged."""
+    """Places at equal distances, from where as many of each class have arrived to where as many are
+    left to be judged.
+    """
     counts = {"spam": 0, "ham": 0}
     first = len(mail)
     for place, message in enumerate(mail):
@@ -69,21 +81,31 @@ def splits(mail: Sequence[Mail], each: int, judged: int, draws: int) -> list[int
             break
     last = len(mail) - judged
     if last < first:
-        raise SystemExit(f"too little mail: {each} of each class are there after {first} messages, {judged} more are to be judged")
+        raise SystemExit(
+            f"too little mail: {each} of each class are there after {first} messages, {judged} more are to be judged"
+        )
     return [first + (last - first) * number // max(draws - 1, 1) for number in range(draws)]
 
 
 def natural(mail: Sequence[Mail], start: int, lessons: int, judged: int) -> Draw:
     """So many messages from place `start` on, as they come; the next `judged` are judged."""
-    return Draw(list(mail[start : start + lessons]), list(mail[start + lessons : start + lessons + judged]))
+    return Draw(
+        list(mail[start : start + lessons]), list(mail[start + lessons : start + lessons + judged])
+    )
 
 
 def in_turns(streams: Sequence[Sequence[Mail]]) -> list[Mail]:
     """Several streams as one: each in its own order, all running out together."""
-    due = [((number + 0.5) / len(some), place, one) for place, some in enumerate(streams) for number, one in enumerate(some)]
+    due = [
+        ((number + 0.5) / len(some), place, one)
+        for place, some in enumerate(streams)
+        for number, one in enumerate(some)
+    ]
     return [one for _, _, one in sorted(due, key=lambda item: item[:2])]
 
 
 def side_by_side(mail: Sequence[Mail]) -> list[Mail]:
-    """Ham and spam each in its own order, mixed so that both run out together: however unequal they came, every stretch holds both."""
+    """Ham and spam each in its own order, mixed so that both run out together: however unequal they
+    came, every stretch holds both.
+    """
     return in_turns([[one for one in mail if one.label == label] for label in ("ham", "spam")])

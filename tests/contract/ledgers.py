@@ -1,4 +1,6 @@
-"""What the tests of ledgers stand on: where ledgers of each implementation stand, and votes to cast."""
+"""What the tests of ledgers stand on: where ledgers of each implementation stand, and votes to
+cast.
+"""
 
 import shutil
 from dataclasses import dataclass, field
@@ -8,10 +10,17 @@ from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, settings
 
-from spamguard.ledger import Lesson, NewVote, SqliteLedger, codec
+from spamguard.ledger import codec
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import Lesson, NewVote
 from spamguard.records import Features, Vote
 
-fixed = settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fixed = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 @dataclass
@@ -38,7 +47,7 @@ class SqliteShelf:
     def code(self, name) -> str:
         """Python that opens this ledger in another process, as `ledger`."""
         path = str(self.directory / name)
-        return f"from spamguard.ledger import *; from pathlib import Path; ledger = SqliteLedger.open(Path({path!r}), 'key')"
+        return f"from spamguard.ledger.sqlite import *; from pathlib import Path; ledger = SqliteLedger.open(Path({path!r}), 'key')"
 
     def close(self):
         for ledger in self.opened:
@@ -49,7 +58,9 @@ SHELVES = {"sqlite": SqliteShelf}
 
 
 def packed(*tokens: int) -> bytes:
-    return codec.pack(Features(np.array(tokens, np.uint32), np.zeros(1, np.uint8), np.zeros(1, np.int16)))
+    return codec.pack(
+        Features(np.array(tokens, np.uint32), np.zeros(1, np.uint8), np.zeros(1, np.int16))
+    )
 
 
 def new_vote(label, digest=b"d", user="", *, tokens=(1, 2), extractor=1) -> NewVote:
@@ -62,7 +73,9 @@ def told(label, digest=b"d", user="", clock=1, *, node="elsewhere", extractor=1)
 
 
 def fold(tables: dict[bytes, Lesson], found) -> int:
-    """Folds changes into tables as a reader does, and gives the last seq; wrong subtraction is an assertion."""
+    """Folds changes into tables as a reader does, and gives the last seq; wrong subtraction is an
+    assertion.
+    """
     last = 0
     for seq, before, after in found:
         assert seq > last

@@ -1,13 +1,15 @@
-"""What every door promises, run on each: what the client hears is what the next hop said, and nothing is taken that was not handed on."""
+"""What every door promises, run on each: what the client hears is what the next hop said, and
+nothing is taken that was not handed on.
+"""
 
 import asyncio
 
 import pytest
 
-from spamguard.settings import DoorLimits, Position, Protocol
+from spamguard.config.options import DoorLimits, Position, Protocol
 from tests.support.silent import silent_clients
 from tests.support.waiting import PATIENCE
-from tests.unit.doors.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
+from tests.unit.servers.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
 
 HELLOS = {Protocol.SMTP: b"EHLO me.example", Protocol.LMTP: b"LHLO me.example"}
 
@@ -45,7 +47,11 @@ def test_a_message_arrives_as_it_was_sent(tmp_path, protocol, answers_each):
     assert run(tmp_path, proxy, protocol, talk) == (250, "2.1.5 fine by the next hop")
     (passed,) = proxy.passed
     assert passed.content == sent[: -len(b".\r\n")].replace(b"\r\n..", b"\r\n.")
-    assert (passed.sender.address, passed.recipients[0].address, passed.ended) == ("a@x.example", "b@x.example", 1)
+    assert (passed.sender.address, passed.recipients[0].address, passed.ended) == (
+        "a@x.example",
+        "b@x.example",
+        1,
+    )
 
 
 @pytest.mark.parametrize("reply", [NO, LATER])
@@ -67,25 +73,45 @@ def test_refusals_of_the_next_hop_come_back_as_they_are(tmp_path, protocol, answ
         assert await caller.codes(HELLOS[protocol], b"MAIL FROM:<a@x.example>") == [250, 250]
         return [await caller.say(b"RCPT TO:<bad@x.example>"), (await caller.say(b"DATA"))[0]]
 
-    heard = run(tmp_path, proxy_for(protocol, answers_each, {"bad@x.example": reply}), protocol, talk_to_nobody)
+    heard = run(
+        tmp_path,
+        proxy_for(protocol, answers_each, {"bad@x.example": reply}),
+        protocol,
+        talk_to_nobody,
+    )
     assert heard == [(reply.code, text), 503 if protocol is Protocol.LMTP else 554]
 
 
-def test_what_became_of_the_data_is_told_in_the_words_of_the_next_hop(tmp_path, protocol, answers_each):
+def test_what_became_of_the_data_is_told_in_the_words_of_the_next_hop(
+    tmp_path, protocol, answers_each
+):
     async def talk(caller):
         await caller.begin(HELLOS[protocol])
         return await caller.say(MESSAGE + b".")
 
-    assert run(tmp_path, proxy_for(protocol, answers_each, {"data": [LATER]}), protocol, talk) == (451, "4.2.0 in a moment\n4.2.0 or two")
+    assert run(tmp_path, proxy_for(protocol, answers_each, {"data": [LATER]}), protocol, talk) == (
+        451,
+        "4.2.0 in a moment\n4.2.0 or two",
+    )
 
 
 @pytest.mark.parametrize("where", ["mail", "b@x.example", "data"])
-def test_a_fault_behind_the_door_is_temporary_and_tells_nothing(tmp_path, protocol, answers_each, where, caplog):
+def test_a_fault_behind_the_door_is_temporary_and_tells_nothing(
+    tmp_path, protocol, answers_each, where, caplog
+):
     proxy = proxy_for(protocol, answers_each, {where: RuntimeError("secret path /etc/x")})
 
     async def talk(caller):
         await caller.code()
-        heard = [await caller.say(line) for line in (HELLOS[protocol], b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>", b"DATA")]
+        heard = [
+            await caller.say(line)
+            for line in (
+                HELLOS[protocol],
+                b"MAIL FROM:<a@x.example>",
+                b"RCPT TO:<b@x.example>",
+                b"DATA",
+            )
+        ]
         if heard[-1][0] == 354:
             heard.append(await caller.say(MESSAGE + b"."))
         return [*heard, await caller.say(b"MAIL FROM:<b@x.example>"), await caller.say(b"NOOP")]
@@ -106,13 +132,15 @@ def test_a_message_that_is_too_big_is_read_to_its_end_and_refused(tmp_path, prot
         heard = [await caller.say((b"x" * 998 + b"\r\n") * 400 + b".")]
         return [*heard, await caller.say(b"NOOP")]
 
-    heard = run(tmp_path, proxy, protocol, talk, limits=DoorLimits(message_bytes=100_000))
+    heard = run(tmp_path, proxy, protocol, talk, limits=DoorLimits(message_size=100_000))
     assert heard == [(552, "5.3.4 Message is too big"), (250, "2.0.0 Ok")]
     assert proxy.contents == []
 
 
 @pytest.mark.parametrize("sent", [b"%s\n", b"NOOP\n%s\n", b"%s\nMAIL FROM:<a@x.example>\n", b"\n"])
-def test_a_command_that_ends_in_a_bare_lf_is_answered_at_once_and_ends_the_session(tmp_path, protocol, sent):
+def test_a_command_that_ends_in_a_bare_lf_is_answered_at_once_and_ends_the_session(
+    tmp_path, protocol, sent
+):
     proxy = ScriptedProxy()
 
     async def talk(caller):
@@ -121,11 +149,17 @@ def test_a_command_that_ends_in_a_bare_lf_is_answered_at_once_and_ends_the_sessi
         caller.send(b"MAIL FROM:<a@x.example>\r\n")
         return [*heard, await caller.at_end()]
 
-    assert run(tmp_path, proxy, protocol, talk) == [220, (500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"), True]
+    assert run(tmp_path, proxy, protocol, talk) == [
+        220,
+        (500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"),
+        True,
+    ]
     assert proxy.passed == []
 
 
-@pytest.mark.parametrize("line", [b"NOOP\nNOOP", b"MAIL FROM:<a@x.example>\nRCPT TO:<b@x.example>", b"RSET\n\nRSET"])
+@pytest.mark.parametrize(
+    "line", [b"NOOP\nNOOP", b"MAIL FROM:<a@x.example>\nRCPT TO:<b@x.example>", b"RSET\n\nRSET"]
+)
 def test_a_bare_lf_within_a_line_lets_no_second_command_through(tmp_path, protocol, line):
     """One line, one reply: otherwise the client would take the second for that to its next command."""
     proxy = ScriptedProxy()
@@ -144,7 +178,10 @@ def test_silent_clients_keep_nobody_out(tmp_path, protocol, answers_each):
 
     async def main():
         limits = DoorLimits(connections=40, connections_per_client=13)
-        async with serving(tmp_path, proxy, protocol=protocol, limits=limits) as served, silent_clients(served.port, 52) as silent:
+        async with (
+            serving(tmp_path, proxy, protocol=protocol, limits=limits) as served,
+            silent_clients(served.port, 52) as silent,
+        ):
             evicted = [(await reader.read()).splitlines()[-1] for reader in silent[:12]]
             heard = []
             for _ in range(81):
@@ -181,7 +218,9 @@ def test_who_is_in_a_transaction_is_never_evicted(tmp_path, protocol):
         return newcomers, heard
 
     async def main():
-        async with serving(tmp_path, proxy, protocol=protocol, limits=DoorLimits(connections=3)) as served:
+        async with serving(
+            tmp_path, proxy, protocol=protocol, limits=DoorLimits(connections=3)
+        ) as served:
             return await asyncio.wait_for(talk(await served.call(), served), 30)
 
     newcomers, heard = asyncio.run(main())
@@ -195,7 +234,9 @@ def test_a_pipeline_is_answered_in_order(tmp_path, protocol, answers_each):
 
     async def talk(caller):
         lines = [HELLOS[protocol], b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>", b"DATA"]
-        caller.send(b"\r\n".join(lines) + b"\r\n" + MESSAGE + b".\r\nVRFY x\r\nMAIL FROM:<>\r\nQUIT\r\n")
+        caller.send(
+            b"\r\n".join(lines) + b"\r\n" + MESSAGE + b".\r\nVRFY x\r\nMAIL FROM:<>\r\nQUIT\r\n"
+        )
         return [await caller.code() for _ in range(9)]
 
     assert run(tmp_path, proxy, protocol, talk) == [220, 250, 250, 250, 354, 250, 252, 250, 221]
@@ -213,21 +254,41 @@ def test_smtp_gets_one_reply_and_lmtp_one_for_each_recipient(tmp_path):
 
     each = ScriptedProxy({"data": [OK, NO, LATER]}, answers_each=True)
     assert run(tmp_path, each, Protocol.LMTP, talk) == [250, 550, 451, 250]
-    assert run(tmp_path, ScriptedProxy({"data": [LATER]}), Protocol.LMTP, talk) == [451, 451, 451, 250]
-    assert run(tmp_path, ScriptedProxy({"data": RuntimeError()}), Protocol.LMTP, talk) == [451, 451, 451, 250]
+    assert run(tmp_path, ScriptedProxy({"data": [LATER]}), Protocol.LMTP, talk) == [
+        451,
+        451,
+        451,
+        250,
+    ]
+    assert run(tmp_path, ScriptedProxy({"data": RuntimeError()}), Protocol.LMTP, talk) == [
+        451,
+        451,
+        451,
+        250,
+    ]
 
     async def talk_smtp(caller):
         await caller.begin(recipients=recipients)
         caller.send(MESSAGE + b".\r\nNOOP\r\n")
         return [await caller.code(), (await caller.reply())[1]]
 
-    assert run(tmp_path, ScriptedProxy({"data": [LATER]}), Protocol.SMTP, talk_smtp) == [451, "2.0.0 Ok"]
+    assert run(tmp_path, ScriptedProxy({"data": [LATER]}), Protocol.SMTP, talk_smtp) == [
+        451,
+        "2.0.0 Ok",
+    ]
 
 
 def test_recipients_that_were_refused_get_no_reply_to_the_data(tmp_path):
     async def talk(caller):
         assert await caller.code() == 220
-        lines = [b"LHLO x", b"MAIL FROM:<>", b"RCPT TO:<bad@x.example>", b"RCPT TO:<b@x.example>", b"RCPT TO:<c@x.example>", b"DATA"]
+        lines = [
+            b"LHLO x",
+            b"MAIL FROM:<>",
+            b"RCPT TO:<bad@x.example>",
+            b"RCPT TO:<b@x.example>",
+            b"RCPT TO:<c@x.example>",
+            b"DATA",
+        ]
         assert await caller.codes(*lines) == [250, 250, 550, 250, 250, 354]
         caller.send(MESSAGE + b".\r\nNOOP\r\n")
         return [await caller.code() for _ in range(3)]
@@ -242,14 +303,21 @@ def test_behind_a_queue_recipients_that_are_put_off_are_told(tmp_path, caplog, p
         await caller.codes(b"EHLO x", b"MAIL FROM:<>", *[b"RCPT TO:<b@x.example>"] * 4)
 
     run(tmp_path, ScriptedProxy(answers_each=True), Protocol.SMTP, talk, position=position)
-    assert caplog.text.count("spamguard_destination_recipient_limit = 1") == (position is Position.AFTER_QUEUE)
+    assert caplog.text.count("spamguard_destination_recipient_limit = 1") == (
+        position is Position.AFTER_QUEUE
+    )
 
 
 def test_smtp_in_front_of_a_hop_that_answers_each_takes_one_recipient_at_a_time(tmp_path):
     async def talk(caller):
         await caller.begin(recipients=(b"b@x.example",))
         await caller.say(MESSAGE + b".")
-        return await caller.codes(b"MAIL FROM:<>", b"RCPT TO:<bad@x.example>", b"RCPT TO:<b@x.example>", *[b"RCPT TO:<c@x.example>"] * 40)
+        return await caller.codes(
+            b"MAIL FROM:<>",
+            b"RCPT TO:<bad@x.example>",
+            b"RCPT TO:<b@x.example>",
+            *[b"RCPT TO:<c@x.example>"] * 40,
+        )
 
     proxy = ScriptedProxy({"bad@x.example": NO}, answers_each=True)
     assert run(tmp_path, proxy, Protocol.SMTP, talk, trusted=()) == [250, 550, 250, *[452] * 40]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.errors import LedgerError
-from spamguard.ledger import Lesson, NewVote
+from spamguard.ledger.votes import Lesson, NewVote
 from spamguard.records import Vote
 from tests.contract.ledgers import fixed, fold, lessons, new_vote, packed, told
 
@@ -30,7 +30,9 @@ def test_a_reader_ahead_of_the_ledger_is_told(ledger):
 
 
 def test_walks_over_many_events_while_the_same_object_writes(ledger):
-    ledger.append([new_vote(("spam", "ham")[index % 2], digest=index.to_bytes(2)) for index in range(1, 701)])
+    ledger.append(
+        [new_vote(("spam", "ham")[index % 2], digest=index.to_bytes(2)) for index in range(1, 701)]
+    )
     tables, seen = {}, 0
     for change in ledger.changes_after(0):
         seen += 1
@@ -38,7 +40,7 @@ def test_walks_over_many_events_while_the_same_object_writes(ledger):
         if seen % 100 == 0:
             ledger.append([new_vote("news", digest=seen.to_bytes(2))])
     assert seen == 700
-    for _ in zip(ledger.votes(), ledger.lessons(), strict=False):
+    for _ in zip(ledger.all_votes(), ledger.lessons(), strict=False):
         ledger.set_meta("note", "x")
     fold(tables, ledger.changes_after(700))
     assert tables == lessons(ledger)
@@ -46,7 +48,14 @@ def test_walks_over_many_events_while_the_same_object_writes(ledger):
 
 
 def test_lessons_as_of_an_earlier_event(ledger):
-    ledger.append([new_vote("spam"), new_vote("ham", digest=b"e"), new_vote("ham"), new_vote(None, digest=b"e")])
+    ledger.append(
+        [
+            new_vote("spam"),
+            new_vote("ham", digest=b"e"),
+            new_vote("ham"),
+            new_vote(None, digest=b"e"),
+        ]
+    )
     for upto in range(5):
         tables = {}
         fold(tables, islice(ledger.changes_after(0), upto))
@@ -89,10 +98,10 @@ def test_two_nodes_that_exchange_their_logs_agree(shelf):
     assert here.node != there.node
     here.append([new_vote("spam"), new_vote("spam", digest=b"e", user="anna")])
     there.append([new_vote("ham", digest=b"e", user="bert"), new_vote("ham"), new_vote(None)])
-    assert here.merge(there.votes()) == 3
-    assert there.merge(here.votes()) == 2
+    assert here.merge(there.all_votes()) == 3
+    assert there.merge(here.all_votes()) == 2
     assert lessons(here) == lessons(there)
-    assert here.vote(b"d", "") == there.vote(b"d", "")
+    assert here.get_vote(b"d", "") == there.get_vote(b"d", "")
 
 
 def test_a_version_that_was_given_twice_is_two_votes(shelf):
@@ -101,17 +110,20 @@ def test_a_version_that_was_given_twice_is_two_votes(shelf):
     assert here.node == there.node
     here.append([new_vote("spam"), new_vote("ham", digest=b"the same")])
     there.append([new_vote("ham"), new_vote("ham", digest=b"the same")])
-    assert (here.merge(there.votes()), there.merge(here.votes())) == (1, 1)
-    assert here.vote(b"d", "") == there.vote(b"d", "")
+    assert (here.merge(there.all_votes()), there.merge(here.all_votes())) == (1, 1)
+    assert here.get_vote(b"d", "") == there.get_vote(b"d", "")
     assert lessons(here) == lessons(there)
-    assert (here.merge(there.votes()), there.merge(here.votes())) == (0, 0)
-    assert [vote.digest for vote in here.votes()].count(b"the same") == 1
+    assert (here.merge(there.all_votes()), there.merge(here.all_votes())) == (0, 0)
+    assert [vote.digest for vote in here.all_votes()].count(b"the same") == 1
 
 
 steps_of_nodes = st.lists(
     st.one_of(
         st.tuples(
-            st.integers(0, 2), st.sampled_from(["spam", "ham", "news", None]), st.sampled_from([b"d", b"e"]), st.sampled_from(["", "anna"])
+            st.integers(0, 2),
+            st.sampled_from(["spam", "ham", "news", None]),
+            st.sampled_from([b"d", b"e"]),
+            st.sampled_from(["", "anna"]),
         ),
         st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 9)),
     ),
@@ -122,11 +134,13 @@ steps_of_nodes = st.lists(
 @fixed
 @given(steps_of_nodes, st.randoms(use_true_random=False))
 def test_copies_of_one_node_that_were_apart_agree_once_they_have_met(shelf, steps, shuffler):
-    """Whatever each was taught meanwhile, and whatever some had heard of others; the log comes in any order and twice."""
+    """Whatever each was taught meanwhile, and whatever some had heard of others; the log comes in
+    any order and twice.
+    """
     nodes = [shelf.new() for _ in range(3)]
 
     def hear(here, there, most=None):
-        found = list(there.votes())[:most]
+        found = list(there.all_votes())[:most]
         here.merge(shuffler.sample(found, len(found)))
 
     for number, *step in steps:
@@ -137,7 +151,14 @@ def test_copies_of_one_node_that_were_apart_agree_once_they_have_met(shelf, step
     for here in [*nodes, *nodes]:
         for there in nodes:
             hear(here, there)
-    first, *others = ({(digest, user): node.vote(digest, user) for digest in (b"d", b"e") for user in ("", "anna")} for node in nodes)
+    first, *others = (
+        {
+            (digest, user): node.get_vote(digest, user)
+            for digest in (b"d", b"e")
+            for user in ("", "anna")
+        }
+        for node in nodes
+    )
     assert others == [first, first]
     for node in nodes:
         tables = {}
@@ -148,9 +169,9 @@ def test_copies_of_one_node_that_were_apart_agree_once_they_have_met(shelf, step
 def test_the_clock_rises_to_the_highest_seen(ledger):
     ledger.merge([told("ham", clock=40)])
     assert ledger.append([new_vote("spam")]) == [True]
-    assert ledger.vote(b"d", "").clock == 41
+    assert ledger.get_vote(b"d", "").clock == 41
     assert ledger.merge([told("ham", clock=7, node="late")]) == 1
-    assert ledger.vote(b"d", "").label == "spam"
+    assert ledger.get_vote(b"d", "").label == "spam"
 
 
 @pytest.mark.parametrize("clock", [0, -1, 2**62, 2**80])
@@ -170,7 +191,7 @@ def test_an_unreadable_receipt_from_elsewhere_is_refused(ledger):
 
 
 def test_grown_is_true_once_after_each_change_here(ledger):
-    assert not ledger.grown()
+    assert not ledger.has_grown()
     writes = [
         lambda: ledger.append([new_vote("spam")]),
         lambda: ledger.merge([told("ham", clock=9)]),
@@ -180,43 +201,58 @@ def test_grown_is_true_once_after_each_change_here(ledger):
     ]
     for write in writes:
         write()
-        assert ledger.grown()
-        assert not ledger.grown()
+        assert ledger.has_grown()
+        assert not ledger.has_grown()
     ledger.append([new_vote("ham")])
     ledger.merge([told("ham", clock=9)])
-    assert not ledger.grown()
+    assert not ledger.has_grown()
     assert ledger.compact(4) == 3
-    assert ledger.grown()
+    assert ledger.has_grown()
     assert ledger.compact(4) == 0
-    assert not ledger.grown()
+    assert not ledger.has_grown()
 
 
 def test_first_scores_are_those_of_the_oldest_vote_in_force(ledger):
     def first(label, scores, user="", extractor=1):
         ledger.append([NewVote(b"d", user, label, packed(1), scores, "cli", 5, extractor)])
-        return ledger.scores.first([b"other", b"d"], extractor).get(b"d")
+        return ledger.scores.first_scores([b"other", b"d"], extractor).get(b"d")
 
-    assert ledger.scores.first([b"d"], 1) == {}
+    assert ledger.scores.first_scores([b"d"], 1) == {}
     assert first("spam", b"\1\0") == b"\1\0"
     assert first("ham", b"\2\0", "anna") == b"\1\0"
     assert first("ham", b"\3\0") == b"\2\0"
     assert first(None, b"", "anna") == b"\3\0"
     assert first(None, b"") is None
     assert first("spam", b"") == b""
-    assert ledger.scores.first([b"other"], 1) == ledger.scores.first([], 1) == {}
-    assert first("ham", b"\4\0", "ben", 2) == b"\4\0"  # what experts say of other features is another thing
-    assert ledger.scores.first([b"d"], 1) == {b"d": b""}
+    assert ledger.scores.first_scores([b"other"], 1) == ledger.scores.first_scores([], 1) == {}
+    assert (
+        first("ham", b"\4\0", "ben", 2) == b"\4\0"
+    )  # what experts say of other features is another thing
+    assert ledger.scores.first_scores([b"d"], 1) == {b"d": b""}
 
 
 def test_scored_lessons_come_as_first_heard_of_each_once(ledger):
     def vote(label, digest, user="", scores=b"\1\0", extractor=1) -> NewVote:
         return NewVote(digest, user, label, packed(1), scores, "cli", 5, extractor)
 
-    ledger.append([vote("spam", b"z", "anna"), vote("ham", b"y"), vote("ham", b"x", scores=b""), vote("ham", b"w", extractor=2)])
+    ledger.append(
+        [
+            vote("spam", b"z", "anna"),
+            vote("ham", b"y"),
+            vote("ham", b"x", scores=b""),
+            vote("ham", b"w", extractor=2),
+        ]
+    )
     ledger.append([vote("ham", b"z", "anna", b"\2\0"), vote("ham", b"z", "ben", b"\3\0")])
     ledger.append([vote(None, b"y"), vote("ham", b"v", scores=b"\4\0")])
-    ledger.append([vote("spam", digest.to_bytes(2)) for digest in range(300)])  # more than are read at a time
-    assert list(ledger.scores.of_lessons(1)) == [("ham", b"\2\0"), ("ham", b"\4\0"), *[("spam", b"\1\0")] * 300]
+    ledger.append(
+        [vote("spam", digest.to_bytes(2)) for digest in range(300)]
+    )  # more than are read at a time
+    assert list(ledger.scores.lesson_scores(1)) == [
+        ("ham", b"\2\0"),
+        ("ham", b"\4\0"),
+        *[("spam", b"\1\0")] * 300,
+    ]
 
 
 def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger):
@@ -224,7 +260,7 @@ def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger)
         return NewVote(number.to_bytes(2), "", label, packed(1), b"\1\0", "cli", 5, 1)
 
     ledger.append([vote("spam", number) for number in range(300)])
-    walk = ledger.scores.of_lessons(1)
+    walk = ledger.scores.lesson_scores(1)
     found = [next(walk)]
     ledger.append([vote("ham", 0), vote("ham", 299), vote("ham", 300)])
     assert len([*found, *walk]) == 300
@@ -233,20 +269,26 @@ def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger)
 def test_touched_tells_of_events_on_one_message_between_two_others(ledger):
     for digest in (b"a", b"b", b"a"):
         ledger.append([new_vote("spam" if ledger.last_seq() else "ham", digest)])
-    for after, before, touched in ((0, 2, True), (1, 3, False), (1, 4, True), (0, 1, False), (3, 9, False)):
-        assert ledger.touched(b"a", after, before) is touched
-    assert not ledger.touched(b"c", 0, 9)
+    for after, before, touched in (
+        (0, 2, True),
+        (1, 3, False),
+        (1, 4, True),
+        (0, 1, False),
+        (3, 9, False),
+    ):
+        assert ledger.has_event_between(b"a", after, before) is touched
+    assert not ledger.has_event_between(b"c", 0, 9)
 
 
 def test_grown_is_true_once_after_a_change_elsewhere(shelf, ledger):
     other = shelf.open("a")
     for label in ("spam", "ham"):
         other.append([new_vote(label)])
-        assert ledger.grown()
-        assert not ledger.grown()
-    assert ledger.vote(b"d", "").label == "ham"
+        assert ledger.has_grown()
+        assert not ledger.has_grown()
+    assert ledger.get_vote(b"d", "").label == "ham"
     other.append([new_vote("ham")])
-    assert not ledger.grown()
+    assert not ledger.has_grown()
 
 
 # Compacting
@@ -257,7 +299,7 @@ def test_compact_drops_what_was_superseded_and_keeps_tombstones(ledger):
     assert ledger.compact(2) == 1
     assert ledger.compact(4) == 1
     assert ledger.compact(4) == 0
-    assert [vote.label for vote in ledger.votes()] == [None, "ham"]
+    assert [vote.label for vote in ledger.all_votes()] == [None, "ham"]
     ledger.merge([told("spam", clock=1, node="late")])
     assert list(lessons(ledger)) == [b"e"]
 
@@ -268,14 +310,16 @@ def test_compact_goes_by_version_not_by_arrival(ledger, late):
     ledger.merge([late])
     ledger.append([new_vote("news", digest=b"e")])
     assert ledger.compact(3) == 1
-    assert [vote.label for vote in ledger.votes()] == ["ham", "news"]
+    assert [vote.label for vote in ledger.all_votes()] == ["ham", "news"]
 
 
 def test_a_number_is_never_given_twice(ledger):
     ledger.append([new_vote("spam")])
     ledger.append([new_vote("ham")])
     ledger.merge([told("spam", clock=1, node="late")])
-    assert ledger.compact(3) == 1  # the late one is superseded too, but it carries the highest number
+    assert (
+        ledger.compact(3) == 1
+    )  # the late one is superseded too, but it carries the highest number
     ledger.append([new_vote("news")])
     assert ledger.last_seq() == 4
 
@@ -316,7 +360,9 @@ def test_what_is_compacted_under_a_reader_that_began_anew_is_noticed(ledger):
 
 @fixed
 @given(votes_from_anywhere, st.integers(0, 12), st.integers(0, 12), st.sampled_from([None, 1, 2]))
-def test_compacting_changes_nothing_for_readers_that_had_folded_as_much(shelf, votes, cut, behind, extractor):
+def test_compacting_changes_nothing_for_readers_that_had_folded_as_much(
+    shelf, votes, cut, behind, extractor
+):
     whole, compacted = shelf.new(), shelf.new()
     for ledger in (whole, compacted):
         ledger.merge(votes[:cut])
@@ -326,13 +372,25 @@ def test_compacting_changes_nothing_for_readers_that_had_folded_as_much(shelf, v
     compacted.compact(max(folded - behind, 0))
     for ledger in (whole, compacted):
         ledger.merge(votes[cut:])
-    assert list(compacted.changes_after(folded, extractor=extractor)) == list(whole.changes_after(folded, extractor=extractor))
+    assert list(compacted.changes_after(folded, extractor=extractor)) == list(
+        whole.changes_after(folded, extractor=extractor)
+    )
     fold(tables, compacted.changes_after(folded, extractor=extractor))
     from_nothing = {}
     fold(from_nothing, compacted.changes_after(0, extractor=extractor))
-    assert tables == from_nothing == lessons(compacted, extractor=extractor) == lessons(whole, extractor=extractor)
+    assert (
+        tables
+        == from_nothing
+        == lessons(compacted, extractor=extractor)
+        == lessons(whole, extractor=extractor)
+    )
 
 
 def test_many_lessons_come_in_the_order_of_their_digests_and_the_other_way_round(ledger):
-    ledger.append([new_vote(("spam", "ham")[number % 3 == 0], b"%03d" % (number * 7 % 300)) for number in range(300)])
+    ledger.append(
+        [
+            new_vote(("spam", "ham")[number % 3 == 0], b"%03d" % (number * 7 % 300))
+            for number in range(300)
+        ]
+    )
     assert len(lessons(ledger)) == 300

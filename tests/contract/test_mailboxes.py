@@ -1,6 +1,8 @@
-"""What every `Mailboxes` promises, run on every implementation: add one to `WAYS` and it must pass all of this.
+"""What every `Mailboxes` promises, run on every implementation: add one to `WAYS` and it must pass
+all of this.
 
-People's Maildirs are found, listed and opened; no link is followed, nothing is written, and what changes is told.
+People's Maildirs are found, listed and opened; no link is followed, nothing is written, and what
+changes is told.
 """
 
 from __future__ import annotations
@@ -15,13 +17,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from spamguard import unixsocket
-from spamguard.folders import protocol, watches
-from spamguard.folders.contract import Changes, File, Mailbox, Mailboxes, Place, files
-from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.remote import RemoteMailboxes
-from spamguard.folders.serve import Session
-from spamguard.settings import Watch
+from spamguard import aio
+from spamguard.config.options import Watch
+from spamguard.folders import broker, changes
+from spamguard.folders.broker import BrokerSession, RemoteMailboxes
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import Changes, Folder, Mailbox, Mailboxes, MessageFile, iter_files
 from tests.support.disks import mounted, needs_disks
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 
@@ -35,7 +36,11 @@ Opened = Callable[..., AbstractContextManager[Mailboxes]]
 
 @contextmanager
 def local(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[LocalMailboxes]:
-    with closing(LocalMailboxes([one if isinstance(one, Watch) else Watch(str(one)) for one in patterns], notify=notify)) as found:
+    with closing(
+        LocalMailboxes(
+            [one if isinstance(one, Watch) else Watch(str(one)) for one in patterns], notify=notify
+        )
+    ) as found:
         yield found
 
 
@@ -43,13 +48,17 @@ def local(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[LocalM
 def served(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[RemoteMailboxes]:
     """By way of a socket, at whose other end a thread answers."""
     told = [one if isinstance(one, Watch) else Watch(str(one)) for one in patterns]
-    with TemporaryDirectory() as directory, local(*patterns, notify=notify) as mailboxes, ExitStack() as stack:
+    with (
+        TemporaryDirectory() as directory,
+        local(*patterns, notify=notify) as mailboxes,
+        ExitStack() as stack,
+    ):
         path = Path(directory) / "socket"  # tmp_path is too long for one
-        listening = stack.enter_context(unixsocket.listening(path, 0o600))
+        listening = stack.enter_context(aio.listen_at(path, 0o600))
 
         def serve() -> None:
             with listening.accept()[0] as channel:
-                Session(channel, mailboxes).run(protocol.fingerprint(told))
+                BrokerSession(channel, mailboxes).run(broker.fingerprint_watches(told))
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -67,11 +76,14 @@ def opened(request: pytest.FixtureRequest) -> Opened:
 
 def everything(mailboxes: Mailboxes) -> dict[str, list[str]]:
     """Users and their folders."""
-    return {mailbox.user: [place.directory for place in mailboxes.folders(mailbox)] for mailbox in mailboxes.users()}
+    return {
+        mailbox.user: [place.directory for place in mailboxes.list_folders(mailbox)]
+        for mailbox in mailboxes.find_mailboxes()
+    }
 
 
-def content(mailboxes: Mailboxes, place: Place, file: File) -> bytes:
-    with os.fdopen(mailboxes.open(place, file), "rb") as stream:
+def content(mailboxes: Mailboxes, place: Folder, file: MessageFile) -> bytes:
+    with os.fdopen(mailboxes.open_file(place, file), "rb") as stream:
         return stream.read()
 
 
@@ -81,8 +93,10 @@ def test_users_are_what_the_wildcards_stand_for(opened, tmp_path):
     (tmp_path / "home" / "nomail").mkdir()
     (tmp_path / "home" / "file").write_text("x")
     maildir(tmp_path / "vmail" / "example.org" / "carl" / "Maildir")
-    with opened(tmp_path / "home/*/Maildir", tmp_path / "vmail/*/*/Maildir", tmp_path / "home/a*/Mail?ir") as mailboxes:
-        assert mailboxes.users() == [
+    with opened(
+        tmp_path / "home/*/Maildir", tmp_path / "vmail/*/*/Maildir", tmp_path / "home/a*/Mail?ir"
+    ) as mailboxes:
+        assert mailboxes.find_mailboxes() == [
             Mailbox("anna", f"{tmp_path}/home/anna/Maildir", 0),
             Mailbox("ben", f"{tmp_path}/home/ben/Maildir", 0),
             Mailbox("carl@example.org", f"{tmp_path}/vmail/example.org/carl/Maildir", 1),
@@ -106,19 +120,22 @@ def test_users_are_what_the_wildcards_stand_for(opened, tmp_path):
 def test_of_many_wildcards_the_user_is_an_address(opened, tmp_path, pattern, path, user):
     maildir(tmp_path / path)
     with opened(tmp_path / pattern) as mailboxes:
-        assert [mailbox.user for mailbox in mailboxes.users()] == [user]
+        assert [mailbox.user for mailbox in mailboxes.find_mailboxes()] == [user]
 
 
 def test_users_without_wildcards(opened, tmp_path):
     one, other = maildir(tmp_path / "one"), maildir(tmp_path / "[other]")
     with opened(one, Watch(str(other), "anna"), tmp_path / "missing") as mailboxes:
-        assert [mailbox.user for mailbox in mailboxes.users()] == [getpass.getuser(), "anna"]
+        assert [mailbox.user for mailbox in mailboxes.find_mailboxes()] == [
+            getpass.getuser(),
+            "anna",
+        ]
 
 
 def test_brackets_of_a_pattern_are_letters(opened, tmp_path):
     maildir(tmp_path / "[a]b")
     with opened(tmp_path / "[a]*") as mailboxes:
-        assert [mailbox.user for mailbox in mailboxes.users()] == ["[a]b"]
+        assert [mailbox.user for mailbox in mailboxes.find_mailboxes()] == ["[a]b"]
 
 
 def test_folders_side_by_side_and_within_one_another(opened, tmp_path):
@@ -126,7 +143,10 @@ def test_folders_side_by_side_and_within_one_another(opened, tmp_path):
     maildir(tmp_path / "ben", "Junk", "Lists/Python", "Lists/cur/no")
     (tmp_path / "anna" / "sieve").mkdir()
     with opened(tmp_path / "*") as mailboxes:
-        assert everything(mailboxes) == {"anna": ["", ".Archive.2024", ".Junk"], "ben": ["", "Junk", "Lists", "Lists/Python"]}
+        assert everything(mailboxes) == {
+            "anna": ["", ".Archive.2024", ".Junk"],
+            "ben": ["", "Junk", "Lists", "Lists/Python"],
+        }
 
 
 def test_names_are_those_of_new_and_cur(opened, tmp_path):
@@ -137,32 +157,40 @@ def test_names_are_those_of_new_and_cur(opened, tmp_path):
     odd = os.fsdecode(b"\xff\xfe odd")
     (box / "cur" / odd).write_bytes(b"odd")
     with opened(tmp_path / "*") as mailboxes:
-        (mailbox,) = mailboxes.users()
-        found = list(files(mailboxes.names(Place(mailbox))))
+        (mailbox,) = mailboxes.find_mailboxes()
+        found = list(iter_files(mailboxes.list_files(Folder(mailbox))))
         assert [file.part for file in found] == ["new", "cur", "cur"]
         assert {file.name for file in found[1:]} == {seen.name, odd}
-        assert {content(mailboxes, Place(mailbox), file) for file in found} == {b"one", b"two", b"odd"}
-        assert mailboxes.names(Place(mailbox, ".Junk")) == {"new": [], "cur": []}
+        assert {content(mailboxes, Folder(mailbox), file) for file in found} == {
+            b"one",
+            b"two",
+            b"odd",
+        }
+        assert mailboxes.list_files(Folder(mailbox, ".Junk")) == {"new": [], "cur": []}
         for directory in (".None", "../anna", "new/../cur"):
             with pytest.raises(OSError, match=r".") as caught:
-                mailboxes.names(Place(mailbox, directory))
+                mailboxes.list_files(Folder(mailbox, directory))
             assert isinstance(caught.value, FileNotFoundError)
 
 
 def test_what_is_outside_of_the_patterns_is_not_opened(opened, tmp_path):
     box, secret = maildir(tmp_path / "mail" / "anna"), maildir(tmp_path / "secret")
-    file = File("cur", deliver(secret, b"secret", "cur").name)
+    file = MessageFile("cur", deliver(secret, b"secret", "cur").name)
     deliver(box, b"mine", "cur")
     with opened(tmp_path / "mail/*") as mailboxes:
-        for mailbox in (Mailbox("x", str(secret)), Mailbox("x", f"{tmp_path}/mail/anna/../../secret"), Mailbox("x", str(box), 5)):
+        for mailbox in (
+            Mailbox("x", str(secret)),
+            Mailbox("x", f"{tmp_path}/mail/anna/../../secret"),
+            Mailbox("x", str(box), 5),
+        ):
             with pytest.raises(FileNotFoundError):
-                mailboxes.open(Place(mailbox), file)
-        (mailbox,) = mailboxes.users()
+                mailboxes.open_file(Folder(mailbox), file)
+        (mailbox,) = mailboxes.find_mailboxes()
         for name in ("../../../secret/cur/" + file.name, "..", file.name):
             with pytest.raises(OSError, match=r"."):
-                mailboxes.open(Place(mailbox), File("cur", name))
+                mailboxes.open_file(Folder(mailbox), MessageFile("cur", name))
         with pytest.raises(FileNotFoundError):
-            mailboxes.open(Place(mailbox), File("..", "anna"))
+            mailboxes.open_file(Folder(mailbox), MessageFile("..", "anna"))
 
 
 def test_no_symbolic_link_is_followed(opened, tmp_path, caplog):
@@ -184,15 +212,21 @@ def test_no_symbolic_link_is_followed(opened, tmp_path, caplog):
     with opened(home / "*/Maildir") as mailboxes:
         assert everything(mailboxes) == {"anna": ["", ".Junk"]}
         assert everything(mailboxes) == {"anna": ["", ".Junk"]}
-        (mailbox,) = mailboxes.users()
+        (mailbox,) = mailboxes.find_mailboxes()
         with pytest.raises(OSError, match="symbolic"):
-            mailboxes.open(Place(mailbox), File("cur", "link"))
+            mailboxes.open_file(Folder(mailbox), MessageFile("cur", "link"))
         with pytest.raises(OSError, match=r"."):
-            mailboxes.names(Place(mailbox, ".Half"))
-        assert list(mailboxes.closed()) == [f"{home}/carl/Maildir"], "`status` tells of a mailbox that is not watched, by no name"
+            mailboxes.list_files(Folder(mailbox, ".Half"))
+        assert list(mailboxes.unreadable_directories()) == [f"{home}/carl/Maildir"], (
+            "`status` tells of a mailbox that is not watched, by no name"
+        )
     told = [record.getMessage() for record in caplog.records]
     links = [f"{home}/{name}" for name in ("ben", "carl/Maildir", "dora/Maildir", "emil/Maildir")]
-    assert [text.partition(":")[0] for text in told] == [*links, f"{box}/.Half/cur", f"{box}/.Linked"]
+    assert [text.partition(":")[0] for text in told] == [
+        *links,
+        f"{box}/.Half/cur",
+        f"{box}/.Linked",
+    ]
     assert all("symbolic link, which is not followed" in text for text in told)
 
 
@@ -208,30 +242,39 @@ def test_only_regular_files_are_opened_and_nothing_is_waited_for(opened, tmp_pat
     os.mkfifo(box / "cur" / "pipe")
     (box / "cur" / "directory").mkdir()
     with opened(box) as mailboxes:
-        (mailbox,) = mailboxes.users()
+        (mailbox,) = mailboxes.find_mailboxes()
         for name in ("pipe", "directory"):
             with pytest.raises(OSError, match="no regular file"):
-                mailboxes.open(Place(mailbox), File("cur", name))
+                mailboxes.open_file(Folder(mailbox), MessageFile("cur", name))
 
 
 def test_keywords_of_a_folder_by_their_letters(opened, tmp_path):
     box = maildir(tmp_path / "anna", ".Junk", ".Old", ".Link", ".Pipe")
     (box / "dovecot-keywords").write_bytes(
-        b"0 $Junk\n1 NonJunk\n25 last\n26 beyond\nnonsense\n\n-1 x\n2 \xff\n3 " + b"x" * 300 + b"\n4 end"
+        b"0 $Junk\n1 NonJunk\n25 last\n26 beyond\nnonsense\n\n-1 x\n2 \xff\n3 "
+        + b"x" * 300
+        + b"\n4 end"
     )
-    (box / ".Junk" / "dovecot-keywords").write_bytes(b"0 first\n" + b"#" * (64 << 10) + b"\n1 too far\n")
+    (box / ".Junk" / "dovecot-keywords").write_bytes(
+        b"0 first\n" + b"#" * (64 << 10) + b"\n1 too far\n"
+    )
     (box / ".Link" / "dovecot-keywords").symlink_to(box / "dovecot-keywords")
     os.mkfifo(box / ".Pipe" / "dovecot-keywords")
     with opened(box) as mailboxes:
-        (mailbox,) = mailboxes.users()
-        assert mailboxes.keywords(Place(mailbox)) == {"a": "$Junk", "b": "NonJunk", "z": "last", "e": "end"}
-        assert mailboxes.keywords(Place(mailbox, ".Junk")) == {"a": "first"}
-        assert mailboxes.keywords(Place(mailbox, ".Old")) == {}
+        (mailbox,) = mailboxes.find_mailboxes()
+        assert mailboxes.read_keywords(Folder(mailbox)) == {
+            "a": "$Junk",
+            "b": "NonJunk",
+            "z": "last",
+            "e": "end",
+        }
+        assert mailboxes.read_keywords(Folder(mailbox, ".Junk")) == {"a": "first"}
+        assert mailboxes.read_keywords(Folder(mailbox, ".Old")) == {}
         for folder in (".Link", ".Pipe"):
             with pytest.raises(OSError, match="dovecot-keywords"):
-                mailboxes.keywords(Place(mailbox, folder))
+                mailboxes.read_keywords(Folder(mailbox, folder))
         with pytest.raises(FileNotFoundError):
-            mailboxes.keywords(Place(mailbox, ".Missing"))
+            mailboxes.read_keywords(Folder(mailbox, ".Missing"))
 
 
 def test_a_mailbox_of_another_format_is_told(opened, tmp_path, caplog):
@@ -245,21 +288,21 @@ def test_a_mailbox_of_another_format_is_told(opened, tmp_path, caplog):
 
 def told(mailboxes: Mailboxes) -> Changes:
     """The next changes; AssertionError when there are none."""
-    found = mailboxes.changes(SECONDS)
+    found = mailboxes.wait_for_changes(SECONDS)
     assert found != Changes(), "nothing is told"
     return found
 
 
 def drained(mailboxes: Mailboxes, notify: bool) -> None:
     """Until what has been done so far was told."""
-    while mailboxes.changes(0.05 if notify else 2.5 * watches.POLL_SECONDS) != Changes():
+    while mailboxes.wait_for_changes(0.05 if notify else 2.5 * changes.POLL_SECONDS) != Changes():
         pass
 
 
 @pytest.fixture(params=[True, False], ids=["events", "polled"])
 def notify(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(watches, "_COARSE", 0.1)
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "_COARSE_SECONDS", 0.1)
     return bool(request.param)
 
 
@@ -268,24 +311,24 @@ def test_changes_are_told(opened, tmp_path, notify):
     message = deliver(box, b"one")
     with opened(tmp_path / "home/*", notify=notify) as mailboxes:
         assert list(everything(mailboxes)) == ["anna"]
-        (mailbox,) = mailboxes.users()
+        (mailbox,) = mailboxes.find_mailboxes()
         drained(mailboxes, notify)
-        assert mailboxes.changes(0.3) == Changes()
+        assert mailboxes.wait_for_changes(0.3) == Changes()
         message = move(message, box / ".Junk")
         found = set(told(mailboxes).folders)
         while len(found) < 2:
             found |= told(mailboxes).folders
-        assert found == {Place(mailbox), Place(mailbox, ".Junk")}
+        assert found == {Folder(mailbox), Folder(mailbox, ".Junk")}
         drained(mailboxes, notify)
         message.rename(box / ".Junk" / "cur" / f"{message.name}:2,S")
-        assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
+        assert told(mailboxes).folders == {Folder(mailbox, ".Junk")}
         drained(mailboxes, notify)
         maildir(box, ".New")
         assert mailbox in told(mailboxes).mailboxes
         assert everything(mailboxes)["anna"] == ["", ".Junk", ".New"]
         drained(mailboxes, notify)
         deliver(box / ".New", b"two")
-        assert told(mailboxes).folders == {Place(mailbox, ".New")}
+        assert told(mailboxes).folders == {Folder(mailbox, ".New")}
         drained(mailboxes, notify)
         maildir(tmp_path / "home" / "ben")
         assert told(mailboxes).users
@@ -298,41 +341,47 @@ def test_changes_are_told(opened, tmp_path, notify):
 def test_a_folder_that_comes_in_pieces_is_told_when_it_is_one(opened, tmp_path, notify):
     box = maildir(tmp_path / "anna")
     with opened(box, notify=notify) as mailboxes:
-        (mailbox,) = mailboxes.users()
-        mailboxes.folders(mailbox)
+        (mailbox,) = mailboxes.find_mailboxes()
+        mailboxes.list_folders(mailbox)
         drained(mailboxes, notify)
         (box / ".New").mkdir()
         assert mailbox in told(mailboxes).mailboxes
-        assert [place.directory for place in mailboxes.folders(mailbox)] == [""]
+        assert [place.directory for place in mailboxes.list_folders(mailbox)] == [""]
         drained(mailboxes, notify)
         (box / ".New" / "cur").mkdir()
         assert mailbox in told(mailboxes).mailboxes
-        assert [place.directory for place in mailboxes.folders(mailbox)] == ["", ".New"]
+        assert [place.directory for place in mailboxes.list_folders(mailbox)] == ["", ".New"]
         box.joinpath(".New").rename(box / ".Old")
         assert mailbox in told(mailboxes).mailboxes
-        assert [place.directory for place in mailboxes.folders(mailbox)] == ["", ".Old"]
+        assert [place.directory for place in mailboxes.list_folders(mailbox)] == ["", ".Old"]
 
 
 def test_a_maildir_that_is_yet_to_come(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     with opened(tmp_path / "state" / "Maildir") as mailboxes:
-        assert mailboxes.users() == []
+        assert mailboxes.find_mailboxes() == []
         maildir(tmp_path / "state" / "Maildir")
         assert told(mailboxes).users
-        assert len(mailboxes.users()) == 1
+        assert len(mailboxes.find_mailboxes()) == 1
 
 
 @pytest.mark.parametrize("pattern", ["", "/*"])
 def test_a_disk_that_is_mounted_late(opened, tmp_path, monkeypatch, notify, pattern):
-    """Where another directory is of a sudden, without any event in the one that was there; here by a link to it."""
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    """Where another directory is of a sudden, without any event in the one that was there; here by
+    a link to it.
+    """
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     (tmp_path / "bare" / "home").mkdir(parents=True)
-    box = maildir(tmp_path / "disk" / "home" / "anna") if pattern else maildir(tmp_path / "disk" / "home")
+    box = (
+        maildir(tmp_path / "disk" / "home" / "anna")
+        if pattern
+        else maildir(tmp_path / "disk" / "home")
+    )
     (tmp_path / "mail").symlink_to("bare")
     with opened(f"{tmp_path}/mail/home{pattern}", notify=notify) as mailboxes:
         assert [folder for folders in everything(mailboxes).values() for folder in folders] == []
         drained(mailboxes, notify)
-        assert mailboxes.changes(0.3) == Changes()
+        assert mailboxes.wait_for_changes(0.3) == Changes()
         (tmp_path / "new").symlink_to("disk")
         (tmp_path / "new").rename(tmp_path / "mail")
         assert told(mailboxes) != Changes()
@@ -345,30 +394,42 @@ def test_a_disk_that_is_mounted_late(opened, tmp_path, monkeypatch, notify, patt
 @pytest.mark.parametrize("there", [False, True])
 def test_a_disk_that_is_mounted_late_behind_a_link(opened, tmp_path, monkeypatch, there):
     """What the operator has named may be one to it, which says nothing itself when it is mounted."""
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     disk = tmp_path / "disk"
     (tmp_path / "mail").symlink_to(disk)
     if there:
         disk.mkdir()
     with opened(tmp_path / "mail" / "*") as mailboxes:
-        assert mailboxes.users() == []
-        assert mailboxes.changes(0.3) == Changes()
+        assert mailboxes.find_mailboxes() == []
+        assert mailboxes.wait_for_changes(0.3) == Changes()
         maildir(tmp_path / "new" / "anna")
         if there:
             disk.rename(tmp_path / "bare")
         (tmp_path / "new").rename(disk)
         assert told(mailboxes).users
-        assert [mailbox.user for mailbox in mailboxes.users()] == ["anna"]
+        assert [mailbox.user for mailbox in mailboxes.find_mailboxes()] == ["anna"]
 
 
 @needs_disks
 @pytest.mark.parametrize(
-    "place", ["", "example.org", "example.org/anna b", "example.org/anna b/Maildir", "example.org/anna b/Maildir/.Junk"]
+    "place",
+    [
+        "",
+        "example.org",
+        "example.org/anna b",
+        "example.org/anna b/Maildir",
+        "example.org/anna b/Maildir/.Junk",
+    ],
 )
 def test_a_disk_that_is_mounted_over_what_is_watched(opened, tmp_path, notify, place):
-    """At any part of the pattern, and within a mailbox; the path to it may have a link that the operator has named."""
+    """At any part of the pattern, and within a mailbox; the path to it may have a link that the
+    operator has named.
+    """
     domain = Path("example.org", "anna b", "Maildir")
-    bare, disk = maildir(tmp_path / "real" / domain, ".Junk"), maildir(tmp_path / "disk" / domain, ".Junk", ".Junk.New")
+    bare, disk = (
+        maildir(tmp_path / "real" / domain, ".Junk"),
+        maildir(tmp_path / "disk" / domain, ".Junk", ".Junk.New"),
+    )
     (tmp_path / "mail").symlink_to("real")
     maildir(tmp_path / "disk" / domain.parent.with_name("ben") / "Maildir")
     for path in (tmp_path / "real").rglob("*"):
@@ -379,12 +440,14 @@ def test_a_disk_that_is_mounted_over_what_is_watched(opened, tmp_path, notify, p
         with mounted(tmp_path / "disk" / place, tmp_path / "real" / place):
             (mailbox,) = told(mailboxes).mailboxes
             assert mailbox.user == "anna b@example.org"
-            users = [mailbox.user for mailbox in mailboxes.users()]
+            users = [mailbox.user for mailbox in mailboxes.find_mailboxes()]
             assert ("ben@example.org" in users) == (place in ("", "example.org"))
-            assert (".Junk.New" in everything(mailboxes)[mailbox.user]) == (not place.endswith(".Junk"))
+            assert (".Junk.New" in everything(mailboxes)[mailbox.user]) == (
+                not place.endswith(".Junk")
+            )
             drained(mailboxes, notify)
             deliver((bare if notify else disk) / ".Junk", b"one")
-            assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
+            assert told(mailboxes).folders == {Folder(mailbox, ".Junk")}
 
 
 @needs_disks
@@ -395,7 +458,7 @@ def test_what_is_mounted_elsewhere_is_nobodys_concern(opened, tmp_path):
         assert list(everything(mailboxes)) == ["anna"]
         drained(mailboxes, True)
         with mounted(tmp_path / "home", tmp_path / "homes"):
-            assert mailboxes.changes(0.3) == Changes()
+            assert mailboxes.wait_for_changes(0.3) == Changes()
 
 
 def descriptors() -> int:
@@ -408,9 +471,9 @@ def test_no_descriptor_is_left_open(opened, tmp_path):
     before = descriptors()
     with opened(tmp_path / "*") as mailboxes:
         for _ in range(3):
-            (mailbox,) = mailboxes.users()
-            mailboxes.folders(mailbox)
-            os.close(mailboxes.open(Place(mailbox), File("new", message.name)))
+            (mailbox,) = mailboxes.find_mailboxes()
+            mailboxes.list_folders(mailbox)
+            os.close(mailboxes.open_file(Folder(mailbox), MessageFile("new", message.name)))
     assert descriptors() == before
 
 
@@ -419,32 +482,38 @@ def test_nothing_in_the_mailbox_is_changed(opened, tmp_path):
     deliver(box, b"one")
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     with opened(tmp_path / "*") as mailboxes:
-        (mailbox,) = mailboxes.users()
-        for place in mailboxes.folders(mailbox):
-            for file in files(mailboxes.names(place)):
+        (mailbox,) = mailboxes.find_mailboxes()
+        for place in mailboxes.list_folders(mailbox):
+            for file in iter_files(mailboxes.list_files(place)):
                 content(mailboxes, place, file)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_a_directory_that_cannot_be_looked_at_is_told_once_and_what_lay_below_it_is_not_gone(opened, tmp_path, caplog, monkeypatch):
+def test_a_directory_that_cannot_be_looked_at_is_told_once_and_what_lay_below_it_is_not_gone(
+    opened, tmp_path, caplog, monkeypatch
+):
     home = tmp_path / "home"
     maildir(home / "anna")
     maildir(home / "ben" / "below")
     with opened(home / "ben", home / "*") as mailboxes:
-        before = list(mailboxes.users())
-        assert not mailboxes.closed()
+        before = list(mailboxes.find_mailboxes())
+        assert not mailboxes.unreadable_directories()
         for directory in (home / "anna", home):
             with monkeypatch.context() as closed:
                 forbid(closed, directory)
                 maildir(directory / f"later{len(caplog.records)}")
                 for _ in range(2):
-                    assert sorted(mailboxes.users()) == sorted(before)
-                    assert mailboxes.closed() == {str(directory): "Permission denied"}
+                    assert sorted(mailboxes.find_mailboxes()) == sorted(before)
+                    assert mailboxes.unreadable_directories() == {
+                        str(directory): "Permission denied"
+                    }
                 with pytest.raises(PermissionError):
-                    mailboxes.folders(next(one for one in before if one.user == "anna"))
-        assert len(list(mailboxes.users())) == 3
-        assert not mailboxes.closed()
-    assert [record.getMessage().partition(" (Permission denied)")[0] for record in caplog.records] == [
+                    mailboxes.list_folders(next(one for one in before if one.user == "anna"))
+        assert len(list(mailboxes.find_mailboxes())) == 3
+        assert not mailboxes.unreadable_directories()
+    assert [
+        record.getMessage().partition(" (Permission denied)")[0] for record in caplog.records
+    ] == [
         f"{home}/anna: cannot be looked at",
         f"{home}: cannot be looked at",
     ]
@@ -454,26 +523,26 @@ def test_a_folder_that_cannot_be_looked_at_is_one_all_the_same(opened, tmp_path,
     box = maildir(tmp_path / "anna", ".Junk")
     forbid(monkeypatch, box / ".Junk")
     with opened(tmp_path / "*") as mailboxes:
-        (anna,) = mailboxes.users()
-        assert [place.directory for place in mailboxes.folders(anna)] == ["", ".Junk"]
+        (anna,) = mailboxes.find_mailboxes()
+        assert [place.directory for place in mailboxes.list_folders(anna)] == ["", ".Junk"]
         with pytest.raises(PermissionError):
-            mailboxes.names(Place(anna, ".Junk"))
+            mailboxes.list_files(Folder(anna, ".Junk"))
 
 
 def test_beyond_the_limit_of_watches_directories_are_polled(opened, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(watches, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     box = maildir(tmp_path / "anna", ".Junk")
 
-    class Full(watches.Inotify):
+    class Full(changes.Inotify):
         def add(self, directory: int) -> int:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(watches, "Inotify", Full)
+    monkeypatch.setattr(changes, "Inotify", Full)
     with opened(box) as mailboxes:
-        (mailbox,) = mailboxes.users()
-        mailboxes.folders(mailbox)
+        (mailbox,) = mailboxes.find_mailboxes()
+        mailboxes.list_folders(mailbox)
         drained(mailboxes, False)
         deliver(box / ".Junk", b"x")
-        assert told(mailboxes).folders == {Place(mailbox, ".Junk")}
+        assert told(mailboxes).folders == {Folder(mailbox, ".Junk")}
     (record,) = caplog.records
     assert "fs.inotify.max_user_watches" in record.getMessage()

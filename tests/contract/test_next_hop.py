@@ -1,4 +1,6 @@
-"""What every way out has to do, whatever it speaks. Another way joins in by one more line in `WAYS`."""
+"""What every way out has to do, whatever it speaks. Another way joins in by one more line in
+`WAYS`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.relay.client import StreamHop
-from spamguard.relay.contract import NextHop
-from spamguard.relay.maildir import MaildirHop
-from spamguard.settings import Endpoint, Hop, Protocol
-from spamguard.spool import Content, Spool
-from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
+from spamguard.config.options import Endpoint, Hop, Protocol
+from spamguard.delivery.base import NextHop
+from spamguard.delivery.maildir import MaildirNextHop
+from spamguard.delivery.smtp import SmtpNextHop
+from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
+from spamguard.spool import Spool, SpoolView
 from tests.support.hops import FakeHop
 from tests.support.waiting import PATIENCE
 
@@ -28,7 +30,9 @@ Result = TypeVar("Result")
 
 
 class Copy(NamedTuple):
-    """What one recipient has got; data with CRLF line ends, without anything that the way puts on top of it."""
+    """What one recipient has got; data with CRLF line ends, without anything that the way puts on
+    top of it.
+    """
 
     sender: str
     recipient: str
@@ -52,7 +56,7 @@ class Way:
 
 
 def stream_hop(endpoint: Endpoint) -> NextHop:
-    return StreamHop(Hop(endpoint, connect_seconds=3600, command_seconds=3600, data_seconds=3600), "me.example")
+    return SmtpNextHop(Hop(endpoint, connect=3600, command=3600, data=3600), "me.example")
 
 
 def stream(lmtp: bool, at_socket: bool) -> Way:
@@ -60,14 +64,25 @@ def stream(lmtp: bool, at_socket: bool) -> Way:
 
     @contextlib.asynccontextmanager
     async def running(directory: Path) -> AsyncIterator[Open]:
-        async with FakeHop({}, lmtp=lmtp).running(directory / "socket" if at_socket else None) as fake:
+        async with FakeHop({}, lmtp=lmtp).running(
+            directory / "socket" if at_socket else None
+        ) as fake:
             hop = stream_hop(fake.endpoint)
-            yield Open(hop, lambda: [Copy(one.sender, to, one.data) for one in fake.messages for to in one.recipients])
+            yield Open(
+                hop,
+                lambda: [
+                    Copy(one.sender, to, one.data) for one in fake.messages for to in one.recipients
+                ],
+            )
             await hop.close()
 
     def blocked(directory: Path) -> NextHop:
         protocol = Protocol.LMTP if lmtp else Protocol.SMTP
-        return stream_hop(Endpoint(protocol, path=directory / "nobody") if at_socket else Endpoint(protocol, "127.0.0.1", 1))
+        return stream_hop(
+            Endpoint(protocol, path=directory / "nobody")
+            if at_socket
+            else Endpoint(protocol, "127.0.0.1", 1)
+        )
 
     return Way(running, blocked)
 
@@ -78,11 +93,19 @@ async def into_maildir(directory: Path) -> AsyncIterator[Open]:
 
     def copies() -> list[Copy]:
         files = (directory / "Maildir" / "new").glob("*")
-        ordered = sorted(files, key=lambda path: [int(number) for number in re.findall(r"[.MPQ](\d+)", f".{path.name}")])
+        ordered = sorted(
+            files,
+            key=lambda path: [
+                int(number) for number in re.findall(r"[.MPQ](\d+)", f".{path.name}")
+            ],
+        )
         parted = [path.read_bytes().replace(b"\n", b"\r\n").split(b"\r\n", 2) for path in ordered]
-        return [Copy(_argument(sender), _argument(b"<" + to.partition(b" ")[2] + b">"), data) for sender, to, data in parted]
+        return [
+            Copy(_argument(sender), _argument(b"<" + to.partition(b" ")[2] + b">"), data)
+            for sender, to, data in parted
+        ]
 
-    hop = MaildirHop(directory / "Maildir", "me.example")
+    hop = MaildirNextHop(directory / "Maildir", "me.example")
     yield Open(hop, copies)
     await hop.close()
 
@@ -93,7 +116,7 @@ def _argument(field: bytes) -> str:
 
 def blocked_maildir(directory: Path) -> NextHop:
     (directory / "file").touch()
-    return MaildirHop(directory / "file" / "Maildir", "me.example")
+    return MaildirNextHop(directory / "file" / "Maildir", "me.example")
 
 
 WAYS = {
@@ -121,22 +144,26 @@ def run(way: Way, what: Callable[[Open], Awaitable[Result]]) -> Result:
 
 
 @contextlib.contextmanager
-def content(body: bytes, head: bytes = b"X-Spam-Flag: NO\r\n", kind: type[Spool] = Spool) -> Iterator[Content]:
+def content(
+    body: bytes, head: bytes = b"X-Spam-Flag: NO\r\n", kind: type[Spool] = Spool
+) -> Iterator[SpoolView]:
     spool = kind(Path(tempfile.gettempdir()))
     try:
         spool.write(body)
-        yield Content(head, spool, 0)
+        yield SpoolView(head, spool, 0)
     finally:
         spool.close()
 
 
-async def hand_on(hop: NextHop, message: Content, recipients: Sequence[str], sender: Sender | None = None) -> Sequence[Reply]:
+async def hand_on(
+    hop: NextHop, message: SpoolView, recipients: Sequence[str], sender: Sender | None = None
+) -> Sequence[Reply]:
     """One message to recipients that are all accepted; the replies to its data."""
     transaction = hop.transaction(Client("192.0.2.1", peer="127.0.0.1"))
     try:
         assert (await transaction.mail(sender or Sender("from@s.example"))).code == 250
         for recipient in recipients:
-            assert (await transaction.recipient(Recipient(recipient))).positive
+            assert (await transaction.recipient(Recipient(recipient))).is_positive
         return await transaction.send(message)
     finally:
         await transaction.end()
@@ -153,19 +180,25 @@ def test_every_recipient_gets_it_and_there_are_as_many_replies_as_promised(way: 
         with content(BODY, b"X-Spam-Flag: NO\r\n") as message:
             replies = await hand_on(opened.hop, message, three)
         assert [reply.code for reply in replies] == [250] * (3 if opened.hop.answers_each else 1)
-        assert opened.copies() == [Copy("from@s.example", to, b"X-Spam-Flag: NO\r\n" + BODY) for to in three]
+        assert opened.copies() == [
+            Copy("from@s.example", to, b"X-Spam-Flag: NO\r\n" + BODY) for to in three
+        ]
 
     run(way, one)
 
 
-texts = st.lists(st.binary(max_size=99).map(lambda line: line.translate(None, b"\r\n\0")), max_size=40)
+texts = st.lists(
+    st.binary(max_size=99).map(lambda line: line.translate(None, b"\r\n\0")), max_size=40
+)
 
 
 @pytest.mark.parametrize("name", WAYS)
 @given(st.lists(texts, min_size=1, max_size=4))
 @settings(max_examples=20, deadline=None)
 def test_every_byte_arrives(name: str, drawn: list[list[bytes]]) -> None:
-    bodies = [b"".join([b"Subject: x\r\n\r\n", *[line + b"\r\n" for line in lines]]) for lines in drawn]
+    bodies = [
+        b"".join([b"Subject: x\r\n\r\n", *[line + b"\r\n" for line in lines]]) for lines in drawn
+    ]
 
     async def all_of_them(opened: Open) -> None:
         for body in bodies:
@@ -195,7 +228,8 @@ def test_many_at_once(way: Way) -> None:
 
         await asyncio.gather(*[one(number) for number in range(30)])
         assert sorted(opened.copies()) == sorted(
-            Copy("from@s.example", f"{number}@r.example", b"Subject: x\r\n\r\n%d\r\n" % number) for number in range(30)
+            Copy("from@s.example", f"{number}@r.example", b"Subject: x\r\n\r\n%d\r\n" % number)
+            for number in range(30)
         )
 
     run(way, all_of_them)
@@ -205,8 +239,16 @@ def test_the_null_sender_and_an_internationalised_one(way: Way) -> None:
     async def both(opened: Open) -> None:
         with content(BODY) as message:
             await hand_on(opened.hop, message, ["to@r.example"], Sender(""))
-            await hand_on(opened.hop, message, ["tö@r.example"], Sender("frøm@s.example", (Parameter("SMTPUTF8", None),)))
-        assert [(copy.sender, copy.recipient) for copy in opened.copies()] == [("", "to@r.example"), ("frøm@s.example", "tö@r.example")]
+            await hand_on(
+                opened.hop,
+                message,
+                ["tö@r.example"],
+                Sender("frøm@s.example", (EsmtpParameter("SMTPUTF8", None),)),
+            )
+        assert [(copy.sender, copy.recipient) for copy in opened.copies()] == [
+            ("", "to@r.example"),
+            ("frøm@s.example", "tö@r.example"),
+        ]
 
     run(way, both)
 
@@ -238,7 +280,9 @@ def test_what_cannot_be_read_is_delivered_to_nobody_and_the_way_stays_open(way: 
     async def one_and_another(opened: Open) -> None:
         with content(b"", kind=Failing) as message:
             replies = await hand_on(opened.hop, message, ["a@r.example", "b@r.example"])
-        assert [400 <= reply.code < 500 for reply in replies] == [True] * (2 if opened.hop.answers_each else 1)
+        assert [400 <= reply.code < 500 for reply in replies] == [True] * (
+            2 if opened.hop.answers_each else 1
+        )
         assert opened.copies() == []
         with content(BODY) as message:
             await hand_on(opened.hop, message, ["to@r.example"])
@@ -278,9 +322,9 @@ def test_a_way_that_is_blocked_is_a_temporary_failure(way: Way, tmp_path: Path) 
         transaction = hop.transaction(Client())
         try:
             reply = await transaction.mail(Sender("from@s.example"))
-            if reply.positive:
+            if reply.is_positive:
                 reply = await transaction.recipient(Recipient("to@r.example"))
-            if reply.positive:
+            if reply.is_positive:
                 with content(BODY) as message:
                     (reply,) = await transaction.send(message)
             return reply

@@ -1,5 +1,6 @@
-"""What every scanner door promises, run on each: one verdict whatever is spoken, nothing judged that did not come in whole, limits that
-hold, and a good end."""
+"""What every scanner door promises, run on each: one verdict whatever is spoken, nothing judged
+that did not come in whole, limits that hold, and a good end.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from spamguard.proxy.contract import NotScanned
-from spamguard.reception import door
-from spamguard.settings import OnError, Policy, Protocol, ScannerLimits
+from spamguard.config.options import OnError, Policy, Protocol, ScannerLimits
+from spamguard.proxy.base import NotScanned
+from spamguard.servers import listener
 from tests.support.scanners import HAM, ScriptedJudge, Served, serving
 from tests.support.silent import silent_clients
 from tests.support.waiting import PATIENCE, until
-from tests.unit.doors.milter.mta import Mta
+from tests.unit.servers.milter.mta import Mta
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
@@ -38,7 +39,9 @@ async def by_rspamd(streams: Streams, raw: bytes, cut: int | None) -> str:
     assert b"Traceback" not in body
     if b" 200 " not in status:
         return "refused"
-    return {"add header": "spam", "no action": "pass", "soft reject": "later"}[json.loads(body)["action"]]
+    return {"add header": "spam", "no action": "pass", "soft reject": "later"}[
+        json.loads(body)["action"]
+    ]
 
 
 async def by_spamd(streams: Streams, raw: bytes, cut: int | None) -> str:
@@ -48,7 +51,13 @@ async def by_spamd(streams: Streams, raw: bytes, cut: int | None) -> str:
     answer = await reader.read()
     assert b"Traceback" not in answer
     if not answer or b" 0 EX_OK" not in answer:
-        return "hung up" if not answer else "later" if answer.startswith(b"SPAMD/1.1 75") else "refused"
+        return (
+            "hung up"
+            if not answer
+            else "later"
+            if answer.startswith(b"SPAMD/1.1 75")
+            else "refused"
+        )
     assert answer.endswith(raw)
     return "spam" if b"Spam: True" in answer else "pass"
 
@@ -84,8 +93,12 @@ def protocol(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-async def ask(served: Served, protocol: Protocol, raw: bytes = MAIL, *, cut: int | None = None) -> str:
-    """What a client makes of what it is told: spam, pass, later, refused, hung up. cut: so much of the request is sent, and no more."""
+async def ask(
+    served: Served, protocol: Protocol, raw: bytes = MAIL, *, cut: int | None = None
+) -> str:
+    """What a client makes of what it is told: spam, pass, later, refused, hung up. cut: so much of
+    the request is sent, and no more.
+    """
     streams = await served.connect()
     try:
         return await asyncio.wait_for(ASKERS[protocol](streams, raw, cut), PATIENCE)
@@ -95,7 +108,9 @@ async def ask(served: Served, protocol: Protocol, raw: bytes = MAIL, *, cut: int
         streams[1].close()
 
 
-def run(directory: Path, protocol: Protocol, talk: Callable[[Served], Awaitable[Any]], **settings: Any) -> Any:
+def run(
+    directory: Path, protocol: Protocol, talk: Callable[[Served], Awaitable[Any]], **settings: Any
+) -> Any:
     async def main() -> Any:
         async with serving(directory, protocol, **settings) as served:
             return await asyncio.wait_for(talk(served), PATIENCE)
@@ -110,14 +125,16 @@ def test_a_verdict_is_told_and_remembered(tmp_path: Path, protocol: Protocol) ->
         found.append(await ask(served, protocol))
         assert served.judge.raws == [MAIL, MAIL]
         assert [entry.label for entry in served.entries] == ["spam", "ham"]
-        assert {str(entry.listener.endpoint.protocol) for entry in served.entries} == {protocol}
+        assert {str(entry.listener.listen.protocol) for entry in served.entries} == {protocol}
         return found
 
     assert run(tmp_path, protocol, talk) == ["spam", "pass"]
 
 
 @pytest.mark.parametrize(("on_error", "told"), [(OnError.PASS, "pass"), (OnError.DEFER, "later")])
-def test_what_cannot_be_judged(tmp_path: Path, protocol: Protocol, on_error: OnError, told: str) -> None:
+def test_what_cannot_be_judged(
+    tmp_path: Path, protocol: Protocol, on_error: OnError, told: str
+) -> None:
     async def talk(served: Served) -> str:
         return await ask(served, protocol)
 
@@ -125,7 +142,9 @@ def test_what_cannot_be_judged(tmp_path: Path, protocol: Protocol, on_error: OnE
     assert run(tmp_path, protocol, talk, judge=judge, policy=Policy(on_error=on_error)) == told
 
 
-def test_a_fault_of_ours_lets_mail_pass(tmp_path: Path, protocol: Protocol, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_ours_lets_mail_pass(
+    tmp_path: Path, protocol: Protocol, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(ScriptedJudge):
         async def judge(self, *_: Any) -> Any:
             raise ZeroDivisionError
@@ -146,7 +165,9 @@ def test_strangers_are_sent_away(tmp_path: Path, protocol: Protocol) -> None:
     assert run(tmp_path, protocol, talk, clients=("192.0.2.0/24",)) in AWAY
 
 
-@pytest.mark.parametrize("limits", [ScannerLimits(connections=2), ScannerLimits(connections_per_client=2)])
+@pytest.mark.parametrize(
+    "limits", [ScannerLimits(connections=2), ScannerLimits(connections_per_client=2)]
+)
 def test_one_connection_too_many(tmp_path: Path, protocol: Protocol, limits: ScannerLimits) -> None:
     async def talk(served: Served) -> list[str]:
         served.judge.hold = asyncio.Event()
@@ -169,7 +190,15 @@ def test_silent_clients_keep_nobody_out(tmp_path: Path, protocol: Protocol) -> N
             assert [await reader.read() for reader in silent[:12]] == [b""] * 12
             return [await ask(served, protocol) for _ in range(81)]
 
-    assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=40, connections_per_client=13)) == ["spam"] * 81
+    assert (
+        run(
+            tmp_path,
+            protocol,
+            talk,
+            limits=ScannerLimits(connections=40, connections_per_client=13),
+        )
+        == ["spam"] * 81
+    )
 
 
 def test_who_is_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Protocol) -> None:
@@ -193,7 +222,9 @@ def test_who_is_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Prot
     assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=3)) == ["spam"] * 6
 
 
-@pytest.mark.parametrize("protocol", [Protocol.RSPAMD, Protocol.MILTER])  # spamd's ends with its answer
+@pytest.mark.parametrize(
+    "protocol", [Protocol.RSPAMD, Protocol.MILTER]
+)  # spamd's ends with its answer
 def test_a_kept_connection_is_idle_between_messages(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> list[str]:
         streams = await served.connect()
@@ -205,7 +236,9 @@ def test_a_kept_connection_is_idle_between_messages(tmp_path: Path, protocol: Pr
     assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=1)) == ["spam"] * 2
 
 
-@pytest.mark.parametrize("protocol", sorted(ASKERS.keys() - {Protocol.MILTER}))  # a mail server may wait for its own clients for hours
+@pytest.mark.parametrize(
+    "protocol", sorted(ASKERS.keys() - {Protocol.MILTER})
+)  # a mail server may wait for its own clients for hours
 def test_who_says_nothing_is_not_waited_for(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> None:
         _, writer = await served.connect()
@@ -213,11 +246,15 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path, protocol: Protocol) 
         await until(lambda: served.door.connections == 0)
         writer.close()
 
-    run(tmp_path, protocol, talk, limits=ScannerLimits(command_seconds=0.2))
+    run(tmp_path, protocol, talk, limits=ScannerLimits(command_timeout=0.2))
 
 
-@pytest.mark.parametrize("limits", [ScannerLimits(data_seconds=0.2), ScannerLimits(message_seconds=0.2)])
-def test_half_a_message_is_never_judged(tmp_path: Path, protocol: Protocol, limits: ScannerLimits) -> None:
+@pytest.mark.parametrize(
+    "limits", [ScannerLimits(data_timeout=0.2), ScannerLimits(message_timeout=0.2)]
+)
+def test_half_a_message_is_never_judged(
+    tmp_path: Path, protocol: Protocol, limits: ScannerLimits
+) -> None:
     async def talk(served: Served) -> str:
         found = await ask(served, protocol, cut=len(MAIL) // 2)
         await until(lambda: served.door.connections == 0)
@@ -228,7 +265,12 @@ def test_half_a_message_is_never_judged(tmp_path: Path, protocol: Protocol, limi
 
 
 @pytest.mark.parametrize(
-    "begin", [b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nX: ", b"CHECK SPAMC/1.5\r\nUser: ", b"POST /checkv2 HTTP/1.1\r\nHost: x\r\n"]
+    "begin",
+    [
+        b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nX: ",
+        b"CHECK SPAMC/1.5\r\nUser: ",
+        b"POST /checkv2 HTTP/1.1\r\nHost: x\r\n",
+    ],
 )
 @pytest.mark.parametrize("protocol", sorted(ASKERS.keys() - {Protocol.MILTER}))
 def test_who_drips_is_cut_off(tmp_path: Path, protocol: Protocol, begin: bytes) -> None:
@@ -244,7 +286,10 @@ def test_who_drips_is_cut_off(tmp_path: Path, protocol: Protocol, begin: bytes) 
         assert served.judge.raws == []
         return asyncio.get_running_loop().time() - started
 
-    assert run(tmp_path, protocol, talk, limits=ScannerLimits(data_seconds=10, message_seconds=0.5)) < 10
+    assert (
+        run(tmp_path, protocol, talk, limits=ScannerLimits(data_timeout=10, message_timeout=0.5))
+        < 10
+    )
 
 
 def test_who_goes_in_the_middle_leaves_nothing_behind(tmp_path: Path, protocol: Protocol) -> None:
@@ -258,10 +303,15 @@ def test_who_goes_in_the_middle_leaves_nothing_behind(tmp_path: Path, protocol: 
         assert served.judge.raws == []
         return await ask(served, protocol)
 
-    assert run(tmp_path, protocol, talk, limits=ScannerLimits(bytes_in_flight=len(MAIL) * 310)) == "spam"
+    assert (
+        run(tmp_path, protocol, talk, limits=ScannerLimits(size_in_flight=len(MAIL) * 310))
+        == "spam"
+    )
 
 
-def test_who_goes_while_it_is_judged_leaves_nothing_behind(tmp_path: Path, protocol: Protocol) -> None:
+def test_who_goes_while_it_is_judged_leaves_nothing_behind(
+    tmp_path: Path, protocol: Protocol
+) -> None:
     async def talk(served: Served) -> str:
         served.judge.hold = asyncio.Event()
         for number in range(3):
@@ -272,7 +322,9 @@ def test_who_goes_while_it_is_judged_leaves_nothing_behind(tmp_path: Path, proto
         await until(lambda: served.door.connections == 0)
         return await ask(served, protocol)
 
-    assert run(tmp_path, protocol, talk, limits=ScannerLimits(bytes_in_flight=len(MAIL) * 4)) == "spam"
+    assert (
+        run(tmp_path, protocol, talk, limits=ScannerLimits(size_in_flight=len(MAIL) * 4)) == "spam"
+    )
 
 
 def test_a_message_that_is_too_large_is_not_judged(tmp_path: Path, protocol: Protocol) -> None:
@@ -281,8 +333,11 @@ def test_a_message_that_is_too_large_is_not_judged(tmp_path: Path, protocol: Pro
         assert served.judge.raws == []
         return [*found, await ask(served, protocol)]
 
-    large, usual = run(tmp_path, protocol, talk, limits=ScannerLimits(message_bytes=50_000))
-    assert large in {"refused", "pass"}  # what is not judged passes where the protocol has no word for it
+    large, usual = run(tmp_path, protocol, talk, limits=ScannerLimits(message_size=50_000))
+    assert large in {
+        "refused",
+        "pass",
+    }  # what is not judged passes where the protocol has no word for it
     assert usual == "spam"
 
 
@@ -296,7 +351,9 @@ def test_too_much_at_once_is_not_judged(tmp_path: Path, protocol: Protocol) -> N
         served.judge.hold.set()
         return [await first, second, await ask(served, protocol)]
 
-    first, second, third = run(tmp_path, protocol, talk, limits=ScannerLimits(bytes_in_flight=len(MAIL) * 3 // 2))
+    first, second, third = run(
+        tmp_path, protocol, talk, limits=ScannerLimits(size_in_flight=len(MAIL) * 3 // 2)
+    )
     assert (first, third) == ("spam", "spam")
     assert second in {"refused", "later", "pass"}
 
@@ -317,7 +374,7 @@ def test_a_stranger_may_have_half_of_what_may_come_at_once(
         assert await first == "spam"
         return await second
 
-    limits = ScannerLimits(bytes_in_flight=3 * len(MAIL), message_bytes=len(MAIL) + 100)
+    limits = ScannerLimits(size_in_flight=3 * len(MAIL), message_size=len(MAIL) + 100)
     assert (run(tmp_path, protocol, talk, trusted=trusted, limits=limits) == "spam") is judged
 
 
@@ -352,8 +409,10 @@ def test_who_has_just_come_is_served_while_it_drains(tmp_path: Path, protocol: P
     assert run(tmp_path, protocol, talk) == "spam"
 
 
-def test_nobody_keeps_a_door_open(tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_CUT_SECONDS", 0.2)
+def test_nobody_keeps_a_door_open(
+    tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_CANCEL_TIMEOUT", 0.2)
 
     async def talk(served: Served) -> None:
         served.judge.hold = asyncio.Event()
@@ -371,7 +430,9 @@ def test_nobody_keeps_a_door_open(tmp_path: Path, protocol: Protocol, monkeypatc
     run(tmp_path, protocol, talk)
 
 
-def test_noise_harms_nobody(tmp_path: Path, protocol: Protocol, caplog: pytest.LogCaptureFixture) -> None:
+def test_noise_harms_nobody(
+    tmp_path: Path, protocol: Protocol, caplog: pytest.LogCaptureFixture
+) -> None:
     """Bytes by chance, behind what begins well."""
     chance = random.Random(5)
     begins = (

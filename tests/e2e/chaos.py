@@ -1,7 +1,8 @@
-"""A next hop that refuses, stalls and drops at every step, and clients that send until they are told yes.
+"""A next hop that refuses, stalls and drops at every step, and clients that send until they are
+told yes.
 
-Both keep books: every attempt of a client has a name of its own, so that what was acknowledged and lost, delivered twice
-by one attempt, or changed on the way, is found.
+Both keep books: every attempt of a client has a name of its own, so that what was acknowledged and
+lost, delivered twice by one attempt, or changed on the way, is found.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ class Hop:
         await self._say(writer, "greeting", b"220 hop ESMTP\r\n")
         while verb := (await reader.readline()).split(b" ")[0].strip().upper():
             if verb in (b"EHLO", b"LHLO"):
-                await self._say(writer, "ehlo", b"250-hop\r\n250-PIPELINING\r\n250-SIZE 100000000\r\n250 8BITMIME\r\n")
+                await self._say(
+                    writer,
+                    "ehlo",
+                    b"250-hop\r\n250-PIPELINING\r\n250-SIZE 100000000\r\n250 8BITMIME\r\n",
+                )
             elif verb == b"DATA":
                 if await self._say(writer, "data", b"354 go on\r\n"):
                     await self._data(reader, writer)
@@ -76,14 +81,18 @@ class Hop:
                 writer.write(b"221 bye\r\n")
                 return
             else:
-                await self._say(writer, verb.decode("ascii", "replace").lower(), b"250 2.0.0 ok\r\n")
+                await self._say(
+                    writer, verb.decode("ascii", "replace").lower(), b"250 2.0.0 ok\r\n"
+                )
             await writer.drain()
 
     async def _data(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._fault("middle") == "drop":
             raise _DropError
         message = bytearray()
-        while not message.endswith(b"\r\n.\r\n"):  # every chunk is looked at by its end only: nobody pipelines after the dot here
+        while not message.endswith(
+            b"\r\n.\r\n"
+        ):  # every chunk is looked at by its end only: nobody pipelines after the dot here
             chunk = await reader.read(1 << 20)
             if not chunk:
                 return  # half a message: forgotten
@@ -102,7 +111,9 @@ class Hop:
         if len(_OURS.findall(head)) != 1:
             self.wrong.append(f"{found}: not exactly one field of ours")
 
-    async def _say(self, writer: asyncio.StreamWriter, step: str, text: bytes, *, refuse: bool = True) -> bool:
+    async def _say(
+        self, writer: asyncio.StreamWriter, step: str, text: bytes, *, refuse: bool = True
+    ) -> bool:
         """Answer, unless this step goes wrong; whether it did not."""
         fault = self._fault(step)
         if fault == "drop":
@@ -131,15 +142,29 @@ def summed(body: bytes) -> str:
 
 
 def bodies(count: int, sizes: tuple[int, ...], seed: int = 1) -> Iterator[bytes]:
-    """Bodies with all that is hard to pass on: dots, long lines, 8-bit, empty lines; CRLF line ends."""
+    """Bodies with all that is hard to pass on: dots, long lines, 8-bit, empty lines; CRLF line
+    ends.
+    """
     choose = random.Random(seed)
-    lines = [b".", b"..", b".dot", b"", b"From here", b"gr\xc3\xbc\xc3\x9fe", b"x" * 3000, b"plain words of a message", b"\xff\xfe\xe9"]
+    lines = [
+        b".",
+        b"..",
+        b".dot",
+        b"",
+        b"From here",
+        b"gr\xc3\xbc\xc3\x9fe",
+        b"x" * 3000,
+        b"plain words of a message",
+        b"\xff\xfe\xe9",
+    ]
     blocks = [b"".join([choose.choice(lines) + b"\r\n" for _ in range(200)]) for _ in range(20)]
     for number in range(count):
         size = sizes[number % len(sizes)]
         blob = b"%d\r\n" % number
         while len(blob) < size:
-            blob += choose.choice(blocks) if size < 1 << 20 else b"".join(choose.choices(blocks, k=50))
+            blob += (
+                choose.choice(blocks) if size < 1 << 20 else b"".join(choose.choices(blocks, k=50))
+            )
         end = blob.rfind(b"\r\n", 0, max(size, 8)) + 2
         yield blob[: max(end, 2)]
 
@@ -204,7 +229,9 @@ class _Connection:
 
     async def send(self, name: str, body: bytes) -> bool:
         """Whether it was acknowledged; ConnectionError when the connection is of no more use."""
-        if not await self._ask(b"MAIL FROM:<a@example.org>\r\n", b"2") or not await self._ask(b"RCPT TO:<b@example.net>\r\n", b"2"):
+        if not await self._ask(b"MAIL FROM:<a@example.org>\r\n", b"2") or not await self._ask(
+            b"RCPT TO:<b@example.net>\r\n", b"2"
+        ):
             await self._ask(b"RSET\r\n", b"2")
             return False
         if not await self._ask(b"DATA\r\n", b"3"):

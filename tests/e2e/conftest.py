@@ -1,4 +1,6 @@
-"""What tests with the real daemon begin with: a state directory whose filter knows the mail of `corpora.synthetic`."""
+"""What tests with the real daemon begin with: a state directory whose filter knows the mail of
+`corpora.synthetic`.
+"""
 
 from __future__ import annotations
 

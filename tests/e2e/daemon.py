@@ -1,4 +1,6 @@
-"""The real `spamguard run` for a test, as a process of its own, and a filter that was taught something."""
+"""The real `spamguard run` for a test, as a process of its own, and a filter that was taught
+something.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from functools import cache
 from pathlib import Path
 
 from corpora import synthetic
-from spamguard import Filter, secret
+from spamguard import keys
+from spamguard.engine.filter import Filter
 from tests.e2e.ports import wait_for_port
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import KEY, files
@@ -43,7 +46,9 @@ class Daemon:
         """The lines of the log with this text, once there are so many."""
         until = time.monotonic() + seconds
         while len(found := [line for line in self.log().splitlines() if text in line]) < count:
-            assert time.monotonic() < until, f"{len(found)} of {count} lines with {text!r}; the log ends:\n{self.log()[-4000:]}"
+            assert time.monotonic() < until, (
+                f"{len(found)} of {count} lines with {text!r}; the log ends:\n{self.log()[-4000:]}"
+            )
             time.sleep(0.02)
         return found
 
@@ -54,7 +59,9 @@ class Daemon:
 
 
 def taught(state: Path, messages: int = MESSAGES, seed: int = 3) -> Path:
-    """A filter that knows the mail of `corpora.synthetic`; its key is a known one, so that verdicts repeat."""
+    """A filter that knows the mail of `corpora.synthetic`; its key is a known one, so that verdicts
+    repeat.
+    """
     state.mkdir(mode=0o700)
     for name, data in _taught_once(messages, seed).items():
         (state / name).touch(0o600)
@@ -66,17 +73,19 @@ def taught(state: Path, messages: int = MESSAGES, seed: int = 3) -> Path:
 def _taught_once(messages: int, seed: int) -> dict[str, bytes]:
     """The files of a filter with which many tests begin."""
     with tempfile.TemporaryDirectory() as place:
-        secret.store(Path(place) / "key", KEY)
+        keys.store_key(Path(place) / "key", KEY)
         with Filter.open(Path(place), bits=BITS, durable=False) as spam_filter:
             for label, raw in synthetic.generate(messages, seed):
-                spam_filter.learn_ready([spam_filter._preparer.ready(raw)], label)
+                spam_filter.learn_examples([spam_filter._reader.read_example(raw)], label)
             spam_filter.settle()
         return files(Path(place))
 
 
 def unseen(label: str, count: int, messages: int = MESSAGES, seed: int = 3) -> list[bytes]:
     """Mail of one class that `taught` has not taught, though of its kind; CRLF line ends."""
-    found = [raw for name, raw in _generated(messages + 8 * count + 20, seed)[messages:] if name == label]
+    found = [
+        raw for name, raw in _generated(messages + 8 * count + 20, seed)[messages:] if name == label
+    ]
     assert len(found) >= count
     return [raw.replace(b"\n", b"\r\n") for raw in found[:count]]
 
@@ -88,12 +97,19 @@ def _generated(size: int, seed: int) -> list[tuple[str, bytes]]:
 
 
 @contextmanager
-def running(state: Path, *arguments: str, port: int, log: Path | None = None, before: Sequence[str] = ()) -> Iterator[Daemon]:
-    """`spamguard run`, once it listens on the port; ended by SIGTERM, which must succeed in time. before: words before the command."""
+def running(
+    state: Path, *arguments: str, port: int, log: Path | None = None, before: Sequence[str] = ()
+) -> Iterator[Daemon]:
+    """`spamguard run`, once it listens on the port; ended by SIGTERM, which must succeed in time.
+    before: words before the command.
+    """
     file = log or state.with_name(f"{state.name}.log")
     with file.open("ab") as stream:
         process = subprocess.Popen(
-            [*before, *COMMAND, "--state", str(state), "run", *arguments], stdout=stream, stderr=stream, env=ENVIRONMENT
+            [*before, *COMMAND, "--state", str(state), "run", *arguments],
+            stdout=stream,
+            stderr=stream,
+            env=ENVIRONMENT,
         )
     daemon = Daemon(process, state, file)
     try:

@@ -1,4 +1,6 @@
-"""A real Dovecot of its own for a test: LMTP on a socket and a port, IMAP on a port, a Maildir for every user."""
+"""A real Dovecot of its own for a test: LMTP on a socket and a port, IMAP on a port, a Maildir for
+every user.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +86,17 @@ class Dovecot:
         """The messages in a user's INBOX, oldest first, once there are so many."""
         until = time.monotonic() + seconds
         box = self.root / "mail" / user
-        while len(found := sorted((path for part in ("new", "cur") for path in (box / part).glob("*")), key=came)) < count:
-            assert time.monotonic() < until, f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
+        while (
+            len(
+                found := sorted(
+                    (path for part in ("new", "cur") for path in (box / part).glob("*")), key=came
+                )
+            )
+            < count
+        ):
+            assert time.monotonic() < until, (
+                f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
+            )
             time.sleep(0.05)
         return [path.read_bytes() for path in found]
 
@@ -97,7 +108,9 @@ class Dovecot:
 
 @contextmanager
 def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
-    """A Dovecot that accepts mail for every user. extra: settings to be added, or what makes them, from its directory."""
+    """A Dovecot that accepts mail for every user. extra: settings to be added, or what makes them,
+    from its directory.
+    """
     with open_directory() as root:
         dovecot = Dovecot(root, free_port(), free_port())
         for name in ("mail", "run", "state"):
@@ -105,10 +118,16 @@ def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
         if os.getuid() == 0:
             shutil.chown(root / "mail", "nobody")
         uid, gid = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
-        text = _CONFIGURATION.format(root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port)
+        text = _CONFIGURATION.format(
+            root=root, uid=uid, gid=gid, lmtp_port=dovecot.lmtp_port, imap_port=dovecot.imap_port
+        )
         text += extra if isinstance(extra, str) else extra(root)
         (root / "dovecot.conf").write_text(text)
-        process = subprocess.Popen(["dovecot", "-F", "-c", root / "dovecot.conf"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            ["dovecot", "-F", "-c", root / "dovecot.conf"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             wait_for_port(dovecot.lmtp_port)
             yield dovecot

@@ -1,6 +1,8 @@
-"""A real Exim of its own for a test: own configuration and queue, on loopback, made from the snippets of config/exim.
+"""A real Exim of its own for a test: own configuration and queue, on loopback, made from the
+snippets of config/exim.
 
-It takes mail for example.net and puts it into the Maildirs of anna and ben. Needs root, and an Exim that is installed or unpacked.
+It takes mail for example.net and puts it into the Maildirs of anna and ben. Needs root, and an Exim
+that is installed or unpacked.
 """
 
 from __future__ import annotations
@@ -65,14 +67,28 @@ class Exim:
     def delivered(self, user: str, count: int, seconds: float = 30) -> list[bytes]:
         """The messages of a user, oldest first, once there are so many."""
         until = time.monotonic() + seconds
-        while len(found := sorted((self.root / "mail" / user / "new").glob("*"), key=lambda path: path.stat().st_mtime_ns)) < count:
-            assert time.monotonic() < until, f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
+        while (
+            len(
+                found := sorted(
+                    (self.root / "mail" / user / "new").glob("*"),
+                    key=lambda path: path.stat().st_mtime_ns,
+                )
+            )
+            < count
+        ):
+            assert time.monotonic() < until, (
+                f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
+            )
             time.sleep(0.05)
         return [path.read_bytes() for path in found]
 
     def log(self) -> str:
         """What it has logged."""
-        return "".join(path.read_text(errors="replace") for path in sorted((self.root / "spool").glob("*log")) if path.is_file())
+        return "".join(
+            path.read_text(errors="replace")
+            for path in sorted((self.root / "spool").glob("*log"))
+            if path.is_file()
+        )
 
     def command(self, *arguments: str) -> str:
         """What the program answers with this configuration."""
@@ -90,15 +106,22 @@ def running(filter_port: int, back_port: int) -> Iterator[Exim]:
         for name in ("spool", "mail"):
             (root / name).mkdir()
             shutil.chown(root / name, USER, USER)
-        listens = {"0.0.0.0.25": f"127.0.0.1.{exim.port}", "127.0.0.1.10026": f"127.0.0.1.{back_port}"}
+        listens = {
+            "0.0.0.0.25": f"127.0.0.1.{exim.port}",
+            "127.0.0.1.10026": f"127.0.0.1.{back_port}",
+        }
         parts = {
             "main": snippet("exim/main.conf", **listens),
             "router": snippet("exim/router.conf", **{"{10026}": f"{{{back_port}}}"}),
-            "transport": snippet("exim/transport.conf", **{"port = 10025": f"port = {filter_port}"}),
+            "transport": snippet(
+                "exim/transport.conf", **{"port = 10025": f"port = {filter_port}"}
+            ),
         }
         (root / "exim.conf").write_text(_CONFIGURATION.format(root=root, program=PROGRAM, **parts))
         process = subprocess.Popen(
-            [str(PROGRAM), "-C", root / "exim.conf", "-bdf", "-q1s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [str(PROGRAM), "-C", root / "exim.conf", "-bdf", "-q1s"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             wait_for_port(exim.port)

@@ -1,4 +1,6 @@
-"""People who move mail in a real Dovecot by IMAP, a daemon that watches them, and what it has learnt."""
+"""People who move mail in a real Dovecot by IMAP, a daemon that watches them, and what it has
+learnt.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
-from spamguard.folders.sightings import FILE, Sightings
+from spamguard.engine.filter import Filter
+from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.records import Vote
 from tests.e2e import daemon
 from tests.e2e.daemon import Daemon
@@ -21,10 +23,36 @@ from tests.e2e.dovecot import Dovecot
 from tests.e2e.ports import free_port
 from tests.support.waiting import PATIENCE, eventually
 
-needs_dovecot = pytest.mark.skipif(shutil.which("dovecot") is None, reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd")
+needs_dovecot = pytest.mark.skipif(
+    shutil.which("dovecot") is None,
+    reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd",
+)
 SECONDS = 60.0  # generous
-_FIRST = ("velvet", "umbrella", "harvest", "lantern", "glacier", "orchid", "saddle", "copper", "mosaic", "thimble")
-_WORDS = (*_FIRST, "walnut", "ribbon", "canyon", "puzzle", "meadow", "trumpet", "cactus", "falcon", "pepper", "anchor")
+_FIRST = (
+    "velvet",
+    "umbrella",
+    "harvest",
+    "lantern",
+    "glacier",
+    "orchid",
+    "saddle",
+    "copper",
+    "mosaic",
+    "thimble",
+)
+_WORDS = (
+    *_FIRST,
+    "walnut",
+    "ribbon",
+    "canyon",
+    "puzzle",
+    "meadow",
+    "trumpet",
+    "cactus",
+    "falcon",
+    "pepper",
+    "anchor",
+)
 
 MOVED = (11, 12, 13)  # of a campaign; enough to be sure of the next
 
@@ -41,20 +69,32 @@ def sibling(number: int) -> bytes:
 
 def seen(state: Path, mailbox: Path, folder: str = "") -> int:
     """How many messages of a folder the watcher knows."""
-    if not (state / FILE).exists():
+    if not (state / SIGHTINGS_FILE).exists():
         return 0
-    with Sightings.open(state / FILE) as sightings:
-        return len(sightings.names(str(mailbox), folder)) if sightings.scanned(str(mailbox)) else 0
+    with Sightings.open(state / SIGHTINGS_FILE) as sightings:
+        return (
+            len(sightings.name_keys(str(mailbox), folder))
+            if sightings.is_scanned(str(mailbox))
+            else 0
+        )
 
 
 def all_seen(state: Path, mailbox: Path, count: int, folder: str = "") -> None:
-    eventually(lambda: seen(state, mailbox, folder) == count, f"{count} messages of {mailbox} {folder} are known", SECONDS)
+    eventually(
+        lambda: seen(state, mailbox, folder) == count,
+        f"{count} messages of {mailbox} {folder} are known",
+        SECONDS,
+    )
 
 
 def votes(state: Path) -> list[Vote]:
     """Those in force that folders have cast, in the order in which they were."""
     with Filter.open(state) as spam_filter:
-        last = {(vote.digest, vote.user): vote for vote in spam_filter.ledger.votes() if vote.origin.startswith(("folder ", "evidence "))}
+        last = {
+            (vote.digest, vote.user): vote
+            for vote in spam_filter.ledger.all_votes()
+            if vote.origin.startswith(("folder ", "evidence "))
+        }
     return [vote for vote in last.values() if vote.label is not None]
 
 
@@ -102,7 +142,9 @@ def append(client: imaplib.IMAP4, number: int, source: str, target: str) -> None
 
 
 def uid(client: imaplib.IMAP4, number: int) -> str:
-    found = client.uid("SEARCH", "HEADER", "Message-ID", f"<{number}@offers.example>")[1][0].decode()
+    found = client.uid("SEARCH", "HEADER", "Message-ID", f"<{number}@offers.example>")[1][
+        0
+    ].decode()
     assert found, f"no message {number}"
     return str(found)
 
@@ -116,7 +158,15 @@ def watching(state: Path, server: Dovecot, *arguments: str) -> Iterator[tuple[Da
     """The daemon in front of Dovecot, its eye on everybody's Maildir; and its port."""
     port = free_port()
     hop = f"lmtp:{server.lmtp_socket}"
-    line = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", hop, "--watch", f"{server.root}/mail/*", *arguments)
+    line = (
+        "--listen",
+        f"smtp://127.0.0.1:{port}",
+        "--next-hop",
+        hop,
+        "--watch",
+        f"{server.root}/mail/*",
+        *arguments,
+    )
     with daemon.running(state, *line, port=port) as running:
         yield running, port
 

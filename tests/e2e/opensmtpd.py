@@ -1,7 +1,8 @@
-"""A real OpenSMTPD of its own for a test: own configuration, queue and accounts, on loopback, made from the snippet of config/opensmtpd.
+"""A real OpenSMTPD of its own for a test: own configuration, queue and accounts, on loopback, made
+from the snippet of config/opensmtpd.
 
-It takes mail for example.net, and what comes back goes to one next hop. Needs root that may mount: its places and accounts are
-built into it.
+It takes mail for example.net, and what comes back goes to one next hop. Needs root that may mount:
+its places and accounts are built into it.
 """
 
 from __future__ import annotations
@@ -38,21 +39,38 @@ def runs() -> bool:
     if PROGRAM is None or os.getuid() != 0 or shutil.which("unshare") is None:
         return False
     trying = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    return subprocess.run(trying, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+    return (
+        subprocess.run(trying, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+    )
 
 
 @contextmanager
 def running(port: int, filter_port: int, back_port: int, hop: int) -> Iterator[None]:
-    """An OpenSMTPD that has spamguard at filter_port, takes mail back at back_port, and hands that on to `hop`: all are ports."""
+    """An OpenSMTPD that has spamguard at filter_port, takes mail back at back_port, and hands that
+    on to `hop`: all are ports.
+    """
     with open_directory() as root:
-        places = {"10025": str(filter_port), "10026 tag": f"{back_port} tag", "for local": "for domain example.net"}
-        configuration = _CONFIGURATION.format(port=port, hop=hop, snippet=snippet("opensmtpd/smtpd.conf", **places))
+        places = {
+            "10025": str(filter_port),
+            "10026 tag": f"{back_port} tag",
+            "for local": "for domain example.net",
+        }
+        configuration = _CONFIGURATION.format(
+            port=port, hop=hop, snippet=snippet("opensmtpd/smtpd.conf", **places)
+        )
         (root / "smtpd.conf").write_text(configuration)
-        for name, form in (("passwd", "{name}:x:{number}:{number}::/nonexistent:/bin/false\n"), ("group", "{name}:x:{number}:\n")):
-            own = "".join(form.format(name=account, number=number) for account, number in _ACCOUNTS.items())
+        for name, form in (
+            ("passwd", "{name}:x:{number}:{number}::/nonexistent:/bin/false\n"),
+            ("group", "{name}:x:{number}:\n"),
+        ):
+            own = "".join(
+                form.format(name=account, number=number) for account, number in _ACCOUNTS.items()
+            )
             (root / name).write_text(Path("/etc", name).read_text() + own)
         line = ["unshare", "--mount", "sh", "-c", _BEGINNING.format(root=root, program=PROGRAM)]
-        with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             try:
                 wait_for_port(port)
                 yield

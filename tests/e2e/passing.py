@@ -1,4 +1,6 @@
-"""One daemon with a listener for each position, and next hops that say what a test wants, for tests of what passes through."""
+"""One daemon with a listener for each position, and next hops that say what a test wants, for tests
+of what passes through.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,15 @@ def passing(directory: Path) -> Iterator[Place]:
     """The daemon, while it runs."""
     state = daemon.taught(directory / "state", messages=60)
     hop, each, poor = Hop(), Hop(each=True), Hop({"EHLO": b"250 hop\r\n"})
-    ports = {name: free_port() for name in (*POSITIONS, "lmtp", "smtp-to-lmtp", "lmtp-to-smtp", "poor")}
+    ports = {
+        name: free_port() for name in (*POSITIONS, "lmtp", "smtp-to-lmtp", "lmtp-to-smtp", "poor")
+    }
     lines = ["workers: 1", "listeners:"]
     for name, port in ports.items():
-        behind = {"lmtp": f"lmtp://127.0.0.1:{each.port}", "smtp-to-lmtp": f"lmtp://127.0.0.1:{each.port}"}
+        behind = {
+            "lmtp": f"lmtp://127.0.0.1:{each.port}",
+            "smtp-to-lmtp": f"lmtp://127.0.0.1:{each.port}",
+        }
         target = behind.get(name, f"smtp://127.0.0.1:{poor.port if name == 'poor' else hop.port}")
         lines += [
             f"  - listen: {'lmtp' if name.startswith('lmtp') else 'smtp'}://127.0.0.1:{port}",
@@ -58,7 +65,12 @@ def passing(directory: Path) -> Iterator[Place]:
         ]
     file = directory / "spamguard.yaml"
     file.write_text("\n".join(lines) + "\n")
-    with hop.serving(), each.serving(), poor.serving(), daemon.running(state, "--config", str(file), port=ports["poor"]) as running:
+    with (
+        hop.serving(),
+        each.serving(),
+        poor.serving(),
+        daemon.running(state, "--config", str(file), port=ports["poor"]) as running,
+    ):
         yield Place(running, ports, hop, each, poor)
 
 

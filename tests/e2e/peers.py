@@ -1,4 +1,6 @@
-"""A next hop that says what a test wants, and a client that says its bytes as they are: both on plain sockets, nothing in between."""
+"""A next hop that says what a test wants, and a client that says its bytes as they are: both on
+plain sockets, nothing in between.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ USUAL: Mapping[str, bytes] = {
 ANY_END = re.compile(rb"(?:\r\n|\r|\n)\.(?:\r\n|\r|\n)")
 
 Said = bytes | None | Callable[["Heard", bytes], bytes | None]
-"""What the hop says: these bytes, nothing and it hangs up, or whatever comes out of this for the session and the line."""
+"""What the hop says: these bytes, nothing and it hangs up, or whatever comes out of this for the
+session and the line.
+"""
 
 
 @dataclass
 class Heard:
-    """What one session has brought. messages: as they came over the wire, up to the CRLF before the final dot."""
+    """What one session has brought. messages: as they came over the wire, up to the CRLF before the
+    final dot.
+    """
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
@@ -41,7 +47,9 @@ class Heard:
 
 
 class Hop:
-    """Answers each verb as `answers` says, "250 2.0.0 ok" otherwise; "dot" is the end of data. each: LMTP's replies to it."""
+    """Answers each verb as `answers` says, "250 2.0.0 ok" otherwise; "dot" is the end of data.
+    each: LMTP's replies to it.
+    """
 
     def __init__(self, answers: Mapping[str, Said] | None = None, *, each: bool = False) -> None:
         self.port = free_port()
@@ -54,7 +62,11 @@ class Hop:
     @property
     def messages(self) -> list[bytes]:
         """All messages, dots taken off."""
-        return [(b"\r\n" + raw).replace(b"\r\n.", b"\r\n")[2:] for one in self.sessions for raw in one.messages]
+        return [
+            (b"\r\n" + raw).replace(b"\r\n.", b"\r\n")[2:]
+            for one in self.sessions
+            for raw in one.messages
+        ]
 
     def forget(self) -> None:
         """What was heard so far; sessions may go on."""
@@ -99,11 +111,15 @@ class Hop:
         self.sessions.append(heard)
         with connected, suppress(OSError), connected.makefile("rb") as stream:
             if self._say(connected, heard, "greeting", b""):
-                while (line := stream.readline()) and self._obey(connected, stream, heard, line.rstrip(b"\r\n")):
+                while (line := stream.readline()) and self._obey(
+                    connected, stream, heard, line.rstrip(b"\r\n")
+                ):
                     pass
         self._open.discard(connected)
 
-    def _obey(self, connected: socket.socket, stream: Iterator[bytes], heard: Heard, line: bytes) -> bool:
+    def _obey(
+        self, connected: socket.socket, stream: Iterator[bytes], heard: Heard, line: bytes
+    ) -> bool:
         verb = line.split(b" ")[0].decode("ascii", "replace").upper()
         heard.lines.append(line)
         if verb == "MAIL":
@@ -128,7 +144,10 @@ class Hop:
         else:
             return False  # half a message: forgotten
         heard.messages.append(bytes(message))
-        said = [self._say(connected, heard, "dot", b"%d" % at) for at in range(heard.recipients if self._each else 1)]
+        said = [
+            self._say(connected, heard, "dot", b"%d" % at)
+            for at in range(heard.recipients if self._each else 1)
+        ]
         return None not in said
 
     def _say(self, connected: socket.socket, heard: Heard, step: str, line: bytes) -> bytes | None:

@@ -19,9 +19,11 @@ _ours: deque[socket.socket] = deque()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that nobody is given who asks the system for any: tests run beside each other, and it may
-    be some time until a server is there, or there again. A socket that listens nowhere keeps it: a server may bind to it all the
-    same, as all set SO_REUSEADDR, and who connects before is refused."""
+    """A port that nobody listens on, and that nobody is given who asks the system for any: tests
+    run beside each other, and it may be some time until a server is there, or there again. A socket
+    that listens nowhere keeps it: a server may bind to it all the same, as all set SO_REUSEADDR,
+    and who connects before is refused.
+    """
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.bind(("127.0.0.1", 0))
@@ -51,7 +53,9 @@ def wait_for_port(port: int, seconds: float = PATIENCE) -> None:
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """A directory that servers under other users can walk to; those of pytest are for this user only. Removed at the end."""
+    """A directory that servers under other users can walk to; those of pytest are for this user
+    only. Removed at the end.
+    """
     place = Path(tempfile.mkdtemp(prefix="spamguard-"))
     place.chmod(0o755)
     try:
@@ -61,6 +65,8 @@ def open_directory() -> Iterator[Path]:
 
 
 def _left(place: Path) -> bool:
-    """Whether something is there still: what a server has started may end after it, and write until then."""
+    """Whether something is there still: what a server has started may end after it, and write until
+    then.
+    """
     shutil.rmtree(place, ignore_errors=True)
     return place.exists()

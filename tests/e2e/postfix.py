@@ -1,7 +1,9 @@
-"""A real Postfix of its own for a test: own configuration, queue and log, on loopback, stopped at the end.
+"""A real Postfix of its own for a test: own configuration, queue and log, on loopback, stopped at
+the end.
 
-`smtp_port` takes mail from the world, `back_port` takes it back from spamguard; what arrives for anna and ben
-at example.net lies in Maildirs. The snippets of config/postfix are used as they are, only their ports are moved.
+`smtp_port` takes mail from the world, `back_port` takes it back from spamguard; what arrives for
+anna and ben at example.net lies in Maildirs. The snippets of config/postfix are used as they are,
+only their ports are moved.
 """
 
 from __future__ import annotations
@@ -93,10 +95,14 @@ class Postfix:
         return self.root / "mail" / user
 
     def delivered(self, count: int = 1, user: str = "anna", seconds: float = 30) -> list[bytes]:
-        """The messages delivered to a user, oldest first, once there are so many. AssertionError when they do not come."""
+        """The messages delivered to a user, oldest first, once there are so many. AssertionError
+        when they do not come.
+        """
         until = time.monotonic() + seconds
         while len(found := sorted((self.maildir(user) / "new").glob("*"), key=came)) < count:
-            assert time.monotonic() < until, f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
+            assert time.monotonic() < until, (
+                f"{len(found)} of {count} messages came; the log ends:\n{self.log()[-4000:]}"
+            )
             time.sleep(0.05)
         return [path.read_bytes() for path in found]
 
@@ -107,12 +113,21 @@ class Postfix:
 
     def queue(self) -> str:
         """What is still queued."""
-        return subprocess.run(["postqueue", "-c", self.root / "etc", "-p"], capture_output=True, text=True, check=False).stdout
+        return subprocess.run(
+            ["postqueue", "-c", self.root / "etc", "-p"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
 
 
 @contextmanager
-def running(position: str | None, *, replace: dict[str, str] | None = None, main: str = "") -> Iterator[Postfix]:
-    """A Postfix with the snippets of a position, or a plain one. replace: texts changed in them. main: more lines of main.cf."""
+def running(
+    position: str | None, *, replace: dict[str, str] | None = None, main: str = ""
+) -> Iterator[Postfix]:
+    """A Postfix with the snippets of a position, or a plain one. replace: texts changed in them.
+    main: more lines of main.cf.
+    """
     with open_directory() as root:
         postfix = Postfix(root, free_port(), free_port(), free_port())
         _configure(postfix, position, replace or {}, main)
@@ -125,7 +140,13 @@ def running(position: str | None, *, replace: dict[str, str] | None = None, main
 
 
 def _postfix(root: Path, what: str) -> None:
-    done = subprocess.run(["postfix", "-c", root / "etc", what], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        ["postfix", "-c", root / "etc", what],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
     assert done.returncode == 0, f"postfix {what}: {done.stdout}{done.stderr}"
 
 
@@ -137,7 +158,9 @@ def _configure(postfix: Postfix, position: str | None, replace: dict[str, str], 
     os.chown(root / "mail", pwd.getpwnam("nobody").pw_uid, -1)
     main, master = _snippet(position, "main"), _snippet(position, "master")
     door = "" if position in ("before-queue", "standalone") else _PLAIN_DOOR
-    (root / "etc" / "main.cf").write_text(_MAIN.format(root=root) + _moved(main, postfix, replace) + more)
+    (root / "etc" / "main.cf").write_text(
+        _MAIN.format(root=root) + _moved(main, postfix, replace) + more
+    )
     (root / "etc" / "master.cf").write_text(_SERVICES + _moved(door + master, postfix, replace))
 
 

@@ -13,7 +13,9 @@ from tests.e2e.ports import free_port
 _MESSAGES = 800  # that its filter was taught
 SPAM, HAM = (daemon.unseen(label, 8, _MESSAGES) for label in ("spam", "ham"))  # new to it
 del SPAM[3], HAM[4], HAM[2]  # it has doubts about these, depending on who hands them over
-IN_FORCE_SECONDS = 45.0  # from the answer to a lesson to its being in force: less than is between two settlings
+IN_FORCE_SECONDS = (
+    45.0  # from the answer to a lesson to its being in force: less than is between two settlings
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,18 @@ class Site:
 
 @contextmanager
 def site(root: Path, protocol: str, more: str = "", *, personal: bool = False) -> Iterator[Site]:
-    """A daemon with a filter that was taught something, and one scanner. more: further lines of it, indented by four."""
+    """A daemon with a filter that was taught something, and one scanner. more: further lines of it,
+    indented by four.
+    """
     port = free_port()
     password = root / "password"
     password.write_text("a secret\n")
     password.chmod(0o600)
     file = root / "spamguard.yaml"
-    file.write_text(f"workers: 2\npersonal: {str(personal).lower()}\nscanners:\n  - listen: {protocol}://127.0.0.1:{port}\n{more}")
-    with daemon.running(daemon.taught(root / "state", _MESSAGES), "--config", str(file), port=port) as running:
+    file.write_text(
+        f"workers: 2\npersonal: {str(personal).lower()}\nscanners:\n  - listen: {protocol}://127.0.0.1:{port}\n{more}"
+    )
+    with daemon.running(
+        daemon.taught(root / "state", _MESSAGES), "--config", str(file), port=port
+    ) as running:
         yield Site(running, port)

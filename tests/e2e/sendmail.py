@@ -1,6 +1,8 @@
-"""A real Sendmail of its own for a test: own configuration and queue, on loopback, made from the snippet of config/sendmail.
+"""A real Sendmail of its own for a test: own configuration and queue, on loopback, made from the
+snippet of config/sendmail.
 
-It hands all mail to one next hop. Needs root, for a host name of its own (Sendmail waits a minute where there is none with a dot).
+It hands all mail to one next hop. Needs root, for a host name of its own (Sendmail waits a minute
+where there is none with a dot).
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from tests.support.waiting import PATIENCE
 
 PROGRAM = UNPACKED / "sendmail-bin" / "usr" / "libexec" / "sendmail" / "sendmail"
 _MACROS = UNPACKED / "sendmail-cf" / "usr" / "share" / "sendmail" / "cf"
-RUNS = PROGRAM.exists() and _MACROS.exists() and os.getuid() == 0 and all(map(shutil.which, ("m4", "unshare")))
+RUNS = (
+    PROGRAM.exists()
+    and _MACROS.exists()
+    and os.getuid() == 0
+    and all(map(shutil.which, ("m4", "unshare")))
+)
 
 _CONFIGURATION = """include(`{macros}/m4/cf.m4')dnl
 OSTYPE(`linux')dnl
@@ -52,12 +59,20 @@ def running(hop: int, milter: int) -> Iterator[int]:
         (root / "queue").mkdir(mode=0o700)
         (root / "services").write_text("hosts files\naliases files\n")
         asked = snippet("sendmail/milter.mc", **{"11332": str(milter)})
-        (root / "sendmail.mc").write_text(_CONFIGURATION.format(root=root, macros=_MACROS, hop=hop, port=port, snippet=asked))
+        (root / "sendmail.mc").write_text(
+            _CONFIGURATION.format(root=root, macros=_MACROS, hop=hop, port=port, snippet=asked)
+        )
         expanding = ["m4", f"-D_CF_DIR_={_MACROS}/", root / "sendmail.mc"]
-        made = subprocess.run(expanding, cwd=_MACROS, capture_output=True, check=True, timeout=PATIENCE)
+        made = subprocess.run(
+            expanding, cwd=_MACROS, capture_output=True, check=True, timeout=PATIENCE
+        )
         (root / "sendmail.cf").write_bytes(made.stdout)
         line = f"hostname mx.example.net && exec {PROGRAM} -C {root}/sendmail.cf -bD -q1s"
-        with subprocess.Popen(["unshare", "--uts", "sh", "-c", line], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            ["unshare", "--uts", "sh", "-c", line],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
             try:
                 wait_for_port(port)
                 yield port

@@ -1,4 +1,6 @@
-"""How good the default is on real mail: floors, not records. Needs the SpamAssassin corpus beside the project."""
+"""How good the default is on real mail: floors, not records. Needs the SpamAssassin corpus beside
+the project.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter, secret
-from spamguard.evaluation import metrics, protocols
-from spamguard.prepare import Preparer, Teaching
-from spamguard.sources import messages
+from spamguard import keys
+from spamguard.engine import evaluate, measures
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import Example, ExampleReader
+from spamguard.sources import read_messages
 from tests.support.archives import unpack
 
 SHARED = Path(__file__).parents[3] / "shared"
 ARCHIVE = SHARED / "corpora" / "spamassassin.tar.xz"
 KEY = b"the same in both, for one order."
-Lesson = tuple[Teaching, str]
+Lesson = tuple[Example, str]
 
 pytestmark = pytest.mark.corpus
 
@@ -31,23 +34,35 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("corpus")
     unpack(ARCHIVE, place)
     (source,) = place.rglob("index")
-    subprocess.run([sys.executable, SHARED / "bench" / "prep.py", source.parent, place / "prepared"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, SHARED / "bench" / "prep.py", source.parent, place / "prepared"],
+        check=True,
+        capture_output=True,
+    )
     return place / "prepared" / "index"
 
 
-def roca(trials: Sequence[protocols.Trial]) -> float:
-    return metrics.roca([trial.row.gold == "spam" for trial in trials], [trial.row.score for trial in trials])
+def roca(trials: Sequence[evaluate.Trial]) -> float:
+    return measures.roca(
+        [trial.row.gold == "spam" for trial in trials], [trial.row.score for trial in trials]
+    )
 
 
 def test_online_it_ranks_better_than_any_peer(index: Path) -> None:
-    trials = list(protocols.run("online", lambda: messages(index), protocols.Settings("default")))
+    trials = list(
+        evaluate.run_trial(
+            "online", lambda: read_messages(index), evaluate.TrialSettings("default")
+        )
+    )
     assert len(trials) == 6047
     assert roca(trials) <= 0.20  # bogofilter 0.204, SpamBayes 0.272 on the same files
 
 
 def test_teaching_class_by_class_does_no_harm(index: Path, tmp_path: Path) -> None:
-    preparer = Preparer(KEY)
-    corpus = [(preparer.ready(message.raw), str(message.label)) for message in messages(index)]
+    preparer = ExampleReader(KEY)
+    corpus = [
+        (preparer.read_example(message.raw), str(message.label)) for message in read_messages(index)
+    ]
     border = int(0.7 * len(corpus))
     by_class = sorted(corpus[:border], key=lambda lesson: lesson[1] == "spam")
     apart = judged_after(by_class, corpus[border:], tmp_path / "apart")
@@ -58,11 +73,11 @@ def test_teaching_class_by_class_does_no_harm(index: Path, tmp_path: Path) -> No
 def judged_after(taught: Sequence[Lesson], judged: Sequence[Lesson], state: Path) -> float:
     """1-ROCA % on `judged` of a filter that was taught and settled."""
     state.mkdir()
-    secret.store(state / "key", KEY)
+    keys.store_key(state / "key", KEY)
     with Filter.open(state, durable=False) as spam_filter:
         for ready, label in taught:
-            spam_filter.learn_ready([ready], label)
+            spam_filter.learn_examples([ready], label)
             spam_filter.settle_if_due()
         spam_filter.settle()
         scores = [spam_filter.judge_features(ready.features).log_odds for ready, _ in judged]
-    return metrics.roca([label == "spam" for _, label in judged], scores)
+    return measures.roca([label == "spam" for _, label in judged], scores)

@@ -1,10 +1,12 @@
-"""A daemon is backed up while mail goes through it; restored, the installation knows its own messages and signatures."""
+"""A daemon is backed up while mail goes through it; restored, the installation knows its own
+messages and signatures.
+"""
 
 from __future__ import annotations
 
 import subprocess
 
-from spamguard import Filter
+from spamguard.engine.filter import Filter
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, running, taught, unseen
 from tests.e2e.ports import free_port
 
@@ -26,7 +28,9 @@ listeners:
     message = unseen("spam", 1)[0]
     with running(state, "--config", str(configuration), port=port):
         (tmp_path / "message").write_bytes(message)
-        assert command("--state", state, "learn", "--as", "spam", tmp_path / "message").returncode == 0
+        assert (
+            command("--state", state, "learn", "--as", "spam", tmp_path / "message").returncode == 0
+        )
         assert command("--state", state, "backup", tmp_path / "backup").returncode == 0
         refused = command("--state", state, "restore", "--replace", tmp_path / "backup")
         assert (refused.returncode, refused.stdout) == (2, "")

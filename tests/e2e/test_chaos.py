@@ -1,4 +1,6 @@
-"""Nothing acknowledged is lost, nothing is doubled by us and no body changes, whatever the next hop does and whenever we are killed."""
+"""Nothing acknowledged is lost, nothing is doubled by us and no body changes, whatever the next hop
+does and whenever we are killed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,16 @@ CONNECTIONS = 50
 NEVER = 2 * MESSAGES
 # most mail is small; one in 1,000 has 20 MB
 SIZES = tuple(
-    [20_000_000 if at == 500 else 1_000_000 if at % 250 == 100 else 60_000 if at % 10 == 3 else 500 + 13 * at for at in range(1000)]
+    [
+        20_000_000
+        if at == 500
+        else 1_000_000
+        if at % 250 == 100
+        else 60_000
+        if at % 10 == 3
+        else 500 + 13 * at
+        for at in range(1000)
+    ]
 )
 
 
@@ -25,12 +36,21 @@ def state(tmp_path: Path) -> Path:
     return daemon.taught(tmp_path / "state", messages=60)
 
 
-async def exchange(state: Path, *, messages: int, share: float, kill_after: int) -> tuple[chaos.Hop, chaos.Clients, int]:
-    """All messages through the daemon; how often it was killed. kill_after: each time so many more were acknowledged, however long
-    that takes here: after some seconds a busy machine has not even started all of it."""
+async def exchange(
+    state: Path, *, messages: int, share: float, kill_after: int
+) -> tuple[chaos.Hop, chaos.Clients, int]:
+    """All messages through the daemon; how often it was killed. kill_after: each time so many more
+    were acknowledged, however long that takes here: after some seconds a busy machine has not even
+    started all of it.
+    """
     door, hop_port = free_port(), free_port()
     hop, clients = chaos.Hop(share), chaos.Clients(door)
-    arguments = ("--listen", f"smtp://127.0.0.1:{door}", "--next-hop", f"smtp://127.0.0.1:{hop_port}")
+    arguments = (
+        "--listen",
+        f"smtp://127.0.0.1:{door}",
+        "--next-hop",
+        f"smtp://127.0.0.1:{hop_port}",
+    )
     kills = 0
     async with hop.serving(hop_port), asyncio.TaskGroup() as group:
         sending = group.create_task(clients.send_all(chaos.bodies(messages, SIZES), CONNECTIONS))
@@ -75,7 +95,9 @@ def test_a_next_hop_that_refuses_stalls_and_drops(state: Path) -> None:
 
 
 def test_killed_again_and_again(state: Path) -> None:
-    hop, clients, kills = asyncio.run(exchange(state, messages=MESSAGES, share=0.004, kill_after=MESSAGES // 12))
+    hop, clients, kills = asyncio.run(
+        exchange(state, messages=MESSAGES, share=0.004, kill_after=MESSAGES // 12)
+    )
     check(hop, clients, MESSAGES)
     assert kills > 3
     assert not list((state / "spool").iterdir())

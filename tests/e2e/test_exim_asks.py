@@ -1,4 +1,6 @@
-"""Exim's own `spam` condition, in both its variants, with our daemon in the place of rspamd and of SpamAssassin."""
+"""Exim's own `spam` condition, in both its variants, with our daemon in the place of rspamd and of
+SpamAssassin.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tests.support.waiting import PATIENCE
 
 PROGRAM = UNPACKED / "exim4-daemon-heavy" / "usr" / "sbin" / "exim4"
 pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists() or os.getuid() != 0, reason="needs root, and an Exim with content scanning, unpacked by .ci/packages"
+    not PROGRAM.exists() or os.getuid() != 0,
+    reason="needs root, and an Exim with content scanning, unpacked by .ci/packages",
 )
 
 WAYS = {"rspamd": "127.0.0.1 {port} variant=rspamd", "spamd": "127.0.0.1 {port}"}
@@ -66,9 +69,13 @@ def asking(address: str) -> Iterator[Exim]:
             "main": snippet("exim/scan.main.conf", **{WAYS["rspamd"].format(port=11333): address}),
             "acl": snippet("exim/scan.acl.conf"),
         }
-        (root / "exim.conf").write_text(_CONFIGURATION.format(root=root, port=found.port, program=PROGRAM, **parts))
+        (root / "exim.conf").write_text(
+            _CONFIGURATION.format(root=root, port=found.port, program=PROGRAM, **parts)
+        )
         line = [PROGRAM, "-C", root / "exim.conf", "-bdf", "-q1s"]
-        with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             try:
                 wait_for_port(found.port)
                 yield found
@@ -77,9 +84,15 @@ def asking(address: str) -> Iterator[Exim]:
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Exim]]:
+def asked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Site, Exim]]:
     with (
-        site(tmp_path_factory.mktemp(request.param), request.param, "" if request.param == "spamd" else "    reject_from: 0.95\n") as found,
+        site(
+            tmp_path_factory.mktemp(request.param),
+            request.param,
+            "" if request.param == "spamd" else "    reject_from: 0.95\n",
+        ) as found,
         asking(WAYS[request.param].format(port=found.port)) as server,
     ):
         yield found, server
@@ -100,9 +113,13 @@ def test_exim_tells_what_we_say(asked: tuple[Site, Exim]) -> None:
     spam = sum("verdict=spam" in line for line in judged)
     assert 0 < spam < len(mail)
     assert sum(b"X-Spam-Status: Yes, score=" in raw for raw in mail) == spam
-    assert all("from=<a@x.example> to=<anna@example.net>,<ben@example.net>" in line for line in judged)
+    assert all(
+        "from=<a@x.example> to=<anna@example.net>,<ben@example.net>" in line for line in judged
+    )
     if "rspamd://" in judged[0]:  # by the other way no more is told
-        assert all("client=127.0.0.1 helo=there.example" in line and "queue=" in line for line in judged)
+        assert all(
+            "client=127.0.0.1 helo=there.example" in line and "queue=" in line for line in judged
+        )
         assert sum("action=reject" in line for line in judged) > 0
 
 

@@ -1,11 +1,13 @@
-"""Moving mail teaches: by real IMAP clients in a real Dovecot, by renames, and while the daemon is down."""
+"""Moving mail teaches: by real IMAP clients in a real Dovecot, by renames, and while the daemon is
+down.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from spamguard import Filter
-from spamguard.folders.sightings import FILE, Sightings
+from spamguard.engine.filter import Filter
+from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from tests.e2e import daemon, dovecot
 from tests.e2e.moving import (
     MOVED,
@@ -37,7 +39,9 @@ def test_a_move_changes_the_verdict_on_the_siblings(state: Path) -> None:
         with mail_program(server) as client:
             for number in MOVED:
                 move(client, number, "INBOX", "Junk")
-            (line, *_) = running.lines("lesson user=anna from='INBOX' to='Junk' class=spam", len(MOVED))
+            (line, *_) = running.lines(
+                "lesson user=anna from='INBOX' to='Junk' class=spam", len(MOVED)
+            )
             assert "offers" not in line
             send(port, sibling(2))
             (second,) = server.delivered("anna")
@@ -95,7 +99,7 @@ def test_compressed_mail_teaches_too(state: Path) -> None:
         running.lines("class=spam")
         (vote,) = votes(state)
         with Filter.open(state) as spam_filter:
-            assert vote.digest == spam_filter._preparer.digest(sibling(1))
+            assert vote.digest == spam_filter._reader.digest(sibling(1))
 
 
 @needs_dovecot
@@ -129,11 +133,15 @@ def test_without_any_configuration_moving_teaches(state: Path) -> None:
         send(port, sibling(2))
         running.lines("verdict=spam")
         all_seen(state, box, len(MOVED) + 1, ".Junk")
-    assert [str(vote.label) for vote in votes(state)] == ["spam"] * len(MOVED)  # what we filed ourselves teaches nothing
+    assert [str(vote.label) for vote in votes(state)] == ["spam"] * len(
+        MOVED
+    )  # what we filed ourselves teaches nothing
 
 
 def test_what_we_filed_and_a_person_took_back_at_once_is_ham(state: Path) -> None:
-    """It is first seen where it was put back to, and our own signature says that it was filed as spam."""
+    """It is first seen where it was put back to, and our own signature says that it was filed as
+    spam.
+    """
     port = free_port()
     box = state / "Maildir"
     junk = box / ".Junk" / "new"
@@ -144,9 +152,11 @@ def test_what_we_filed_and_a_person_took_back_at_once_is_ham(state: Path) -> Non
         send(port, sibling(1), sibling(2))
         running.lines("verdict=spam", 2)
         all_seen(state, box, 2, ".Junk")
-    with Sightings.open(state / FILE) as sightings:
-        filed = sightings.names(str(box), ".Junk").tolist()
-        sightings.update(str(box), [], [(".Junk", name) for name in filed])  # as if none had been seen
+    with Sightings.open(state / SIGHTINGS_FILE) as sightings:
+        filed = sightings.name_keys(str(box), ".Junk").tolist()
+        sightings.update(
+            str(box), [], [(".Junk", name) for name in filed]
+        )  # as if none had been seen
     taken = next(junk.iterdir())
     taken.rename(box / "new" / taken.name)
     with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:

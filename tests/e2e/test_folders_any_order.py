@@ -1,4 +1,6 @@
-"""A mail program that does anything in any order in a real Dovecot: what is learnt is what a person would say that it meant."""
+"""A mail program that does anything in any order in a real Dovecot: what is learnt is what a person
+would say that it meant.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
-from spamguard.folders.contract import Changes
-from spamguard.folders.names import encode
-from spamguard.folders.opener import LocalMailboxes
+from spamguard.config.options import Settings, Watch
+from spamguard.engine.filter import Filter
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import Changes
+from spamguard.folders.maildir import encode_utf7
 from spamguard.folders.watcher import Watcher
-from spamguard.settings import Settings, Watch
 from tests.e2e import dovecot
 from tests.e2e.dovecot import Dovecot
 from tests.e2e.moving import append, copy, mail_program, move, needs_dovecot, ok, sibling, uid
 from tests.unit.folders.watched import rest
 
 STEPS = 80
-NESTED = "mail_location = maildir:{root}/mail/%n:LAYOUT=fs\nnamespace inbox {{\n  separator = /\n}}\n"
+NESTED = (
+    "mail_location = maildir:{root}/mail/%n:LAYOUT=fs\nnamespace inbox {{\n  separator = /\n}}\n"
+)
 CLASSES = {
     "INBOX": "ham", "Archive": "ham", "Archive{}2024": "ham", "Junk": "spam", "迷惑メール": "spam", "Werbung": "spam", "Trash": "",
     "Projects": "", "Lists{}Python": "", "Mail & mehr": "", "Entwürfe": None, "Sent": None,
@@ -33,8 +37,9 @@ CLASSES = {
 
 @dataclass(slots=True)
 class Message:
-    """folder: where it is, "" once it is deleted. watched: the last of its folders that are looked at. label: of the last that has a
-    class. said: what was meant by its moves."""
+    """folder: where it is, "" once it is deleted. watched: the last of its folders that are looked
+    at. label: of the last that has a class. said: what was meant by its moves.
+    """
 
     folder: str
     watched: str
@@ -54,10 +59,12 @@ class Message:
 
 
 class Looking:
-    """A watcher that is asked to rest after each thing that is done, and is started anew now and then."""
+    """A watcher that is asked to rest after each thing that is done, and is started anew now and
+    then.
+    """
 
     def __init__(self, server: Dovecot, state: Path) -> None:
-        self._watch = Watch(f"{server.root}/mail/*", debounce_seconds=0.01)
+        self._watch = Watch(f"{server.root}/mail/*", debounce=0.01)
         self._state = state
         self._opened = ExitStack()
         self._open()
@@ -66,20 +73,22 @@ class Looking:
         self.filter = self._opened.enter_context(Filter.open(self._state, bits=14, durable=False))
         mailboxes = self._opened.enter_context(closing(LocalMailboxes([self._watch])))
         settings = Settings(self._state, (), watch=(self._watch,))
-        self._watcher = self._opened.enter_context(closing(Watcher(self.filter, settings, mailboxes, lambda: None)))
+        self._watcher = self._opened.enter_context(
+            closing(Watcher(self.filter, settings, mailboxes, lambda: None))
+        )
 
     def anew(self) -> None:
         self.close()
         self._open()
 
     def lose_events(self) -> None:
-        self._watcher._note(Changes(everything=True))
+        self._watcher._take_changes(Changes(everything=True))
 
     def rest(self) -> None:
         rest(self._watcher)
 
     def said(self) -> dict[bytes, str]:
-        last = {vote.digest: vote.label for vote in self.filter.ledger.votes()}
+        last = {vote.digest: vote.label for vote in self.filter.ledger.all_votes()}
         return {digest: label for digest, label in last.items() if label is not None}
 
     def close(self) -> None:
@@ -87,14 +96,19 @@ class Looking:
 
 
 def quoted(folder: str) -> str:
-    return f'"{encode(folder)}"'
+    return f'"{encode_utf7(folder)}"'
 
 
 @contextmanager
-def looking(layout: str, separator: str, state: Path) -> Iterator[tuple[imaplib.IMAP4, Looking, dict[str, str | None]]]:
+def looking(
+    layout: str, separator: str, state: Path
+) -> Iterator[tuple[imaplib.IMAP4, Looking, dict[str, str | None]]]:
     """With all folders there are."""
     classes = {folder.format(separator): label for folder, label in CLASSES.items()}
-    with dovecot.running(lambda root: layout.format(root=root)) as server, mail_program(server) as client:
+    with (
+        dovecot.running(lambda root: layout.format(root=root)) as server,
+        mail_program(server) as client,
+    ):
         for folder in classes.keys() - {"INBOX", "Junk"}:
             ok(client.create(quoted(folder)))
         with closing(Looking(server, state)) as watcher:
@@ -107,19 +121,25 @@ def looking(layout: str, separator: str, state: Path) -> Iterator[tuple[imaplib.
 def test_votes_are_what_was_meant(tmp_path: Path, layout: str, separator: str, seed: int) -> None:
     chance, messages = random.Random(seed), list[Message]()
     with looking(layout, separator, tmp_path / "state") as (client, watcher, classes):
-        digests = [watcher.filter._preparer.digest(sibling(number)) for number in range(STEPS)]
+        digests = [watcher.filter._reader.digest(sibling(number)) for number in range(STEPS)]
         for _ in range(STEPS):
             there = [number for number, one in enumerate(messages) if one.folder]
             number = chance.choice(there) if there else 0
             what = chance.random()
             if not there or what < 0.2:
                 folder = chance.choice(["INBOX", "Junk", "Projects"])
-                ok(client.append(quoted(folder), chance.choice(["", r"(\Seen)"]), "", sibling(len(messages))))
+                ok(
+                    client.append(
+                        quoted(folder), chance.choice(["", r"(\Seen)"]), "", sibling(len(messages))
+                    )
+                )
                 messages.append(Message(folder, folder, classes[folder] or ""))
             elif what < 0.8:
                 one = messages[number]
                 folder = chance.choice([name for name in classes if name != one.folder])
-                chance.choice([move, copy, append])(client, number, quoted(one.folder), quoted(folder))
+                chance.choice([move, copy, append])(
+                    client, number, quoted(one.folder), quoted(folder)
+                )
                 one.move(folder, classes)
             elif what < 0.9:
                 ok(client.select(quoted(messages[number].folder)))
@@ -131,5 +151,7 @@ def test_votes_are_what_was_meant(tmp_path: Path, layout: str, separator: str, s
             else:
                 chance.choice([watcher.anew, watcher.lose_events])()
             watcher.rest()
-            assert watcher.said() == {digests[number]: one.said for number, one in enumerate(messages) if one.said}
+            assert watcher.said() == {
+                digests[number]: one.said for number, one in enumerate(messages) if one.said
+            }
         assert {one.said for one in messages} == {"", "ham", "spam"}

@@ -1,4 +1,6 @@
-"""Mail moved by the thousand while the daemon is killed: what was learnt is the truth, and no file of a mailbox is another."""
+"""Mail moved by the thousand while the daemon is killed: what was learnt is the truth, and no file
+of a mailbox is another.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from spamguard import Filter
+from spamguard.engine.filter import Filter
 from tests.e2e import daemon
 from tests.e2e.moving import all_seen, sibling, votes
 from tests.support.processes import children
@@ -22,7 +24,8 @@ USERS = ("anna", "ben")
 MESSAGES = 1000  # the same ones for each, who do not always agree
 SHARES = 3  # of each round of moves; in each the daemon is killed
 
-# where a message goes, and what was said about it then; and where it goes after that, and what was said then
+# where a message goes, and what was said about it then; and where it goes after that, and what was
+# said then
 Plan = tuple[tuple[str, ...], str | None, tuple[str, ...], str | None]
 PLANS: tuple[Plan, ...] = (
     ((".Junk",), "spam", ("",), "ham"),
@@ -51,7 +54,11 @@ class Message:
         if self._chance.random() < 0.3:
             self._flag()
         way = self._chance.choice(("move", "move", "rename", "copy"))
-        name = self._path.name if way == "move" else f"{number_of(self._path)}{self._chance.randrange(1 << 30)}.host:2,S"
+        name = (
+            self._path.name
+            if way == "move"
+            else f"{number_of(self._path)}{self._chance.randrange(1 << 30)}.host:2,S"
+        )
         target = self._box / folder / ("cur" if ":2," in name else "new") / name
         if way == "copy":
             target.hardlink_to(self._path)
@@ -85,12 +92,17 @@ class Killed:
 
     def _start(self) -> None:
         with self.log.open("ab") as stream:
-            self.process = subprocess.Popen(self._line, stdout=stream, stderr=stream, env=daemon.ENVIRONMENT)
+            self.process = subprocess.Popen(
+                self._line, stdout=stream, stderr=stream, env=daemon.ENVIRONMENT
+            )
 
     def watcher(self) -> int:
         """The process that watches, once there is one."""
         found: list[int] = []
-        eventually(lambda: found.extend(children(self.process.pid, "spamguard.daemon.watching")) or found, "there is a watcher")
+        eventually(
+            lambda: found.extend(children(self.process.pid, "spamguard.daemon.learner")) or found,
+            "there is a watcher",
+        )
         return found[0]
 
     def kill(self, everything: bool) -> None:
@@ -111,17 +123,24 @@ class Killed:
 def rounds(messages: list[Message], phase: int) -> Iterator[list[tuple[Message, str]]]:
     """Moves, those of one list in any order and at once."""
     for step in range(2):
-        moves = [(message, message.plan[phase][step]) for message in messages if len(message.plan[phase]) > step]
+        moves = [
+            (message, message.plan[phase][step])
+            for message in messages
+            if len(message.plan[phase]) > step
+        ]
         random.Random(phase + step).shuffle(moves)
         yield from (moves[at::SHARES] for at in range(SHARES) if moves)
 
 
 def test_killed_while_thousands_are_moved(state: Path, tmp_path: Path) -> None:
     chance = random.Random(4)
-    boxes = [maildir(tmp_path / "mail" / user, ".Junk", ".Archive", ".Trash", ".Projects") for user in USERS]
+    boxes = [
+        maildir(tmp_path / "mail" / user, ".Junk", ".Archive", ".Trash", ".Projects")
+        for user in USERS
+    ]
     messages = [Message(box, number) for box in boxes for number in range(MESSAGES)]
     with Filter.open(state) as spam_filter:
-        digests = {message.raw: spam_filter._preparer.digest(message.raw) for message in messages}
+        digests = {message.raw: spam_filter._reader.digest(message.raw) for message in messages}
     running = Killed(state, f"{tmp_path}/mail/*")
     try:
         for box in boxes:
@@ -134,10 +153,17 @@ def test_killed_while_thousands_are_moved(state: Path, tmp_path: Path) -> None:
                     running.kill(everything=number % 2 == 0)
                 for one in done:
                     one.result()
-            truth = {(digests[message.raw], message.user): message.plan[phase + 1] for message in messages}
+            truth = {
+                (digests[message.raw], message.user): message.plan[phase + 1]
+                for message in messages
+            }
             truth = {key: label for key, label in truth.items() if label}
             eventually(
-                lambda truth=truth: {(vote.digest, vote.user): vote.label for vote in votes(state)} == truth, "the truth is learnt", 120
+                lambda truth=truth: (
+                    {(vote.digest, vote.user): vote.label for vote in votes(state)} == truth
+                ),
+                "the truth is learnt",
+                120,
             )
         time.sleep(2)
         assert {(vote.digest, vote.user): vote.label for vote in votes(state)} == truth

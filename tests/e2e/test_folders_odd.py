@@ -1,4 +1,6 @@
-"""Moving mail teaches whatever servers, administrators and accidents do to a mailbox: with a real Dovecot, and by hand."""
+"""Moving mail teaches whatever servers, administrators and accidents do to a mailbox: with a real
+Dovecot, and by hand.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from spamguard.folders.sightings import FILE, Sightings
+from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from tests.e2e import daemon, dovecot
 from tests.e2e.daemon import Daemon
 from tests.e2e.dovecot import Dovecot
@@ -46,7 +48,9 @@ def doveadm(server: Dovecot, *arguments: str) -> str:
 
 @contextmanager
 def configured(state: Path, watch: str) -> Iterator[tuple[Daemon, int]]:
-    """The daemon with an entry of `watch:`, and its port; mail it takes goes into a Maildir that nobody watches."""
+    """The daemon with an entry of `watch:`, and its port; mail it takes goes into a Maildir that
+    nobody watches.
+    """
     port = free_port()
     file = state.with_name("spamguard.yaml")
     file.write_text(
@@ -58,8 +62,8 @@ def configured(state: Path, watch: str) -> Iterator[tuple[Daemon, int]]:
 
 
 def weighed(state: Path, box: Path) -> bool:
-    with Sightings.open(state / FILE) as sightings:
-        return sightings.weighed(str(box)) != ""
+    with Sightings.open(state / SIGHTINGS_FILE) as sightings:
+        return sightings.evidence_rule(str(box)) != ""
 
 
 @needs_dovecot
@@ -69,10 +73,42 @@ def test_an_administrator_moves_and_imports(state: Path, tmp_path: Path) -> None
         send(port, *(sibling(number) for number in range(4)))
         all_seen(state, box, 4)
         for number in (0, 1):
-            doveadm(server, "move", "-u", "anna", "Junk", "mailbox", "INBOX", "header", "Message-ID", f"<{number}@offers.example>")
+            doveadm(
+                server,
+                "move",
+                "-u",
+                "anna",
+                "Junk",
+                "mailbox",
+                "INBOX",
+                "header",
+                "Message-ID",
+                f"<{number}@offers.example>",
+            )
         running.lines("class=spam", 2)
-        doveadm(server, "copy", "-u", "anna", "INBOX", "mailbox", "Junk", "header", "Message-ID", "<0@offers.example>")
-        doveadm(server, "expunge", "-u", "anna", "mailbox", "Junk", "header", "Message-ID", "<0@offers.example>")
+        doveadm(
+            server,
+            "copy",
+            "-u",
+            "anna",
+            "INBOX",
+            "mailbox",
+            "Junk",
+            "header",
+            "Message-ID",
+            "<0@offers.example>",
+        )
+        doveadm(
+            server,
+            "expunge",
+            "-u",
+            "anna",
+            "mailbox",
+            "Junk",
+            "header",
+            "Message-ID",
+            "<0@offers.example>",
+        )
         running.lines("class=ham")
         other = maildir(tmp_path / "old", ".Junk", ".Archive")
         deliver(other / ".Junk", sibling(30), "cur", "S")
@@ -103,7 +139,9 @@ def test_folders_of_any_name_made_renamed_and_deleted_by_a_mail_program(state: P
             all_seen(state, box, 2, ".Projects")
             move(client, 1, "Projects", "Junk")
             running.lines("class=spam", 2)
-            ok(client.rename("Projects", "Archive.Projects"))  # from a folder of no class into ham: says nothing
+            ok(
+                client.rename("Projects", "Archive.Projects")
+            )  # from a folder of no class into ham: says nothing
             all_seen(state, box, 1, ".Archive.Projects")
             move(client, 2, "Archive.Projects", "Junk")
             running.lines("class=spam", 3)
@@ -117,10 +155,21 @@ def test_folders_of_any_name_made_renamed_and_deleted_by_a_mail_program(state: P
 
 @needs_dovecot
 def test_people_of_several_domains_whatever_they_are_called(state: Path) -> None:
-    people = ("anna@example.org", "carl o@example.org", "o'brien@b.example", "dörte@b.example", "e+f@b.example")
+    people = (
+        "anna@example.org",
+        "carl o@example.org",
+        "o'brien@b.example",
+        "dörte@b.example",
+        "e+f@b.example",
+    )
     names = "auth_username_format = %Lu\nauth_username_chars =\n"
-    with dovecot.running(lambda root: f"mail_location = maildir:{root}/mail/%d/%n/Maildir\n{names}") as server:
-        with configured(state, f"'{server.root}/mail/*/*/Maildir'") as (running, _), ExitStack() as stack:
+    with dovecot.running(
+        lambda root: f"mail_location = maildir:{root}/mail/%d/%n/Maildir\n{names}"
+    ) as server:
+        with (
+            configured(state, f"'{server.root}/mail/*/*/Maildir'") as (running, _),
+            ExitStack() as stack,
+        ):
             clients = [stack.enter_context(mail_program(server, user)) for user in people]
             for number, client in enumerate(clients):
                 ok(client.append("INBOX", "", "", sibling(number)))
@@ -144,7 +193,11 @@ def test_unread_mail_lands_in_new_wherever_it_goes(state: Path) -> None:
             move(client, 0, "INBOX", "Junk")
             copy(client, 1, "INBOX", "Junk")
             running.lines("class=spam", 2)
-            assert len(list((box / ".Junk" / "new").iterdir())) + len(list((box / ".Junk" / "cur").iterdir())) == 2
+            assert (
+                len(list((box / ".Junk" / "new").iterdir()))
+                + len(list((box / ".Junk" / "cur").iterdir()))
+                == 2
+            )
             move(client, 0, "Junk", "INBOX")
             running.lines("class=ham")
         assert said(state) == {"anna": "ham spam"}
@@ -153,7 +206,10 @@ def test_unread_mail_lands_in_new_wherever_it_goes(state: Path) -> None:
 @needs_dovecot
 def test_flags_and_keywords_teach_where_they_are_asked_for(state: Path) -> None:
     evidence = "ham_evidence: {answered: true, flagged: true}, spam_evidence: [$Junk, Junk]"
-    with dovecot.running() as server, configured(state, f"{{maildir: '{server.root}/mail/*', {evidence}}}") as (running, _):
+    with (
+        dovecot.running() as server,
+        configured(state, f"{{maildir: '{server.root}/mail/*', {evidence}}}") as (running, _),
+    ):
         box = server.root / "mail" / "anna"
         with mail_program(server) as client:
             for number in range(7):
@@ -161,7 +217,9 @@ def test_flags_and_keywords_teach_where_they_are_asked_for(state: Path) -> None:
             eventually(lambda: weighed(state, box), "the mailbox was looked at for evidence")
             all_seen(state, box, 7)
             ok(client.select("INBOX"))
-            for number, flags in enumerate((r"\Answered", r"\Flagged", r"\Seen", "$Junk", "Junk NonJunk", "Other")):
+            for number, flags in enumerate(
+                (r"\Answered", r"\Flagged", r"\Seen", "$Junk", "Junk NonJunk", "Other")
+            ):
                 ok(client.uid("STORE", uid(client, number), "+FLAGS", f"({flags})"))
             running.lines("lesson ", 3)
             assert sorted(f"{vote.origin}: {vote.label}" for vote in votes(state)) == [
@@ -188,7 +246,9 @@ def test_flags_and_keywords_teach_where_they_are_asked_for(state: Path) -> None:
 
 
 def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:
-    """Links out of the tree, names that are no UTF-8, 100 MB, pipes, what is half written, and folders that go while they are read."""
+    """Links out of the tree, names that are no UTF-8, 100 MB, pipes, what is half written, and
+    folders that go while they are read.
+    """
     box = maildir(tmp_path / "home" / "anna", ".Junk", ".Archive")
     outside = maildir(tmp_path / "outside", ".Junk")
     secret = deliver(outside, sibling(50))
@@ -230,7 +290,11 @@ def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:
         log = running.log()
     assert said(state) == {"anna": "spam spam spam spam"}
     assert "Traceback" not in log
-    told = [line.partition(": ")[2] for line in log.splitlines() if "WARNING" in line or " warning " in line]
+    told = [
+        line.partition(": ")[2]
+        for line in log.splitlines()
+        if "WARNING" in line or " warning " in line
+    ]
     assert len(told) == len(set(told))
     assert sum("is a symbolic link, which is not followed" in line for line in told) == 2
     assert str(secret) not in log

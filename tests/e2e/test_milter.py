@@ -1,4 +1,6 @@
-"""The milter door with a real Postfix, made from the snippet of config/postfix; and what becomes of mail when we are killed."""
+"""The milter door with a real Postfix, made from the snippet of config/postfix; and what becomes of
+mail when we are killed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.history import FILE, History, Row
+from spamguard.proxy.history import History
+from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
 from tests.e2e import daemon, postfix
 from tests.e2e.bodies import BODIES, HEAD
 from tests.e2e.peers import Client, Hop
@@ -28,7 +31,9 @@ from tests.e2e.test_positions import body, fields, send
 from tests.support.processes import children
 from tests.support.waiting import PATIENCE, eventually
 
-pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+pytestmark = pytest.mark.skipif(
+    shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
+)
 
 MAIL = {label: daemon.unseen(label, 4) for label in ("spam", "ham")}
 ID = re.compile(r"id=([0-9a-v]{16})")
@@ -36,7 +41,9 @@ ID = re.compile(r"id=([0-9a-v]{16})")
 
 @dataclass
 class Place:
-    """A Postfix that asks a daemon. smtp, rspamd: ports of other doors of that daemon, the first with `hop` behind it."""
+    """A Postfix that asks a daemon. smtp, rspamd: ports of other doors of that daemon, the first
+    with `hop` behind it.
+    """
 
     server: postfix.Postfix
     running: daemon.Daemon
@@ -48,19 +55,23 @@ class Place:
         """What arrives at anna of a message with CRLF line ends."""
         with Client(self.server.smtp_port, 60) as client:
             client.hello()
-            return self.arrives(lambda: client.begin(b"<anna@example.net>", sender=sender).data(stuffed(raw)))
+            return self.arrives(
+                lambda: client.begin(b"<anna@example.net>", sender=sender).data(stuffed(raw))
+            )
 
     def arrives(self, sending: Callable[[], bytes]) -> bytes:
         """What arrives at anna by this."""
         before = {path.name for path in (self.server.maildir() / "new").glob("*")}
         assert (reply := sending()).startswith(b"250 2.0.0 Ok: queued"), reply
         self.server.delivered(len(before) + 1)
-        (new,) = [path for path in (self.server.maildir() / "new").glob("*") if path.name not in before]
+        (new,) = [
+            path for path in (self.server.maildir() / "new").glob("*") if path.name not in before
+        ]
         return new.read_bytes()
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> HistoryRow:
         """What is remembered of a message."""
-        with History.open(self.running.state / FILE, 1 << 30, 30) as history:
+        with History.open(self.running.state / HISTORY_FILE, 1 << 30, 30) as history:
             eventually(lambda: history.find(name), f"{name} in the history")
             return history.find(name) or pytest.fail("it is gone again")
 
@@ -79,7 +90,10 @@ def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Itera
     """more: of the scanner's settings. main: lines of main.cf."""
     hop, smtp, rspamd = Hop(), free_port(), free_port()
     file = directory / "spamguard.yaml"
-    with postfix.running("milter", main=f"local_header_rewrite_clients =\n{main}") as server, hop.serving():
+    with (
+        postfix.running("milter", main=f"local_header_rewrite_clients =\n{main}") as server,
+        hop.serving(),
+    ):
         file.write_text(
             f"workers: 2\nlisteners:\n  - {{listen: 'smtp://127.0.0.1:{smtp}', position: standalone, hostname: mx.example.org,"
             f" next_hop: 'smtp://127.0.0.1:{hop.port}'}}\nscanners:\n  - listen: rspamd://127.0.0.1:{rspamd}\n"
@@ -102,7 +116,9 @@ def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
     sent = MAIL[label][0]
     raw = place.sent(forged + sent.replace(b"\r\nSubject:", b"\r\nX-Bogosity: Ham\r\nSubject:", 1))
     assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
-    assert [one[:5] for one in fields(raw, "X-Spam-Status")] == ["Yes, " if label == "spam" else "No, s"]
+    assert [one[:5] for one in fields(raw, "X-Spam-Status")] == [
+        "Yes, " if label == "spam" else "No, s"
+    ]
     (ours,) = fields(raw, "X-Spamguard")
     assert re.fullmatch(r"(spam|ham|unsure); id=[0-9a-v]{16}; k=\w+; s=[\w-]+", ours)
     assert fields(raw, "X-Bogosity") == []
@@ -113,7 +129,10 @@ def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
     (line,) = place.running.lines(ours.split("id=")[1][:16])
     queue = re.search(r"queue=(\w+)", line)
     assert queue
-    eventually(lambda: f"{queue[1]}: message-id" in place.server.log(), "Postfix tells of it by the same name")
+    eventually(
+        lambda: f"{queue[1]}: message-id" in place.server.log(),
+        "Postfix tells of it by the same name",
+    )
     assert "client=127.0.0.1" in line
 
 
@@ -137,17 +156,28 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("raw", [MAIL["spam"][1], MAIL["ham"][1], *ODD.values()], ids=["spam", "ham", *ODD])
+@pytest.mark.parametrize(
+    "raw", [MAIL["spam"][1], MAIL["ham"][1], *ODD.values()], ids=["spam", "ham", *ODD]
+)
 def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes) -> None:
-    """Identity, verdict and everything that is looked at: what the server shows is put together as it was."""
+    """Identity, verdict and everything that is looked at: what the server shows is put together as
+    it was.
+    """
     first = place.row(name_of(place.sent(raw)))
     place.hop.forget()
     with Client(place.smtp) as client:
         client.hello()
-        assert client.ask(b"XFORWARD NAME=localhost ADDR=127.0.0.1 HELO=client.example PROTO=ESMTP").startswith(b"250")
+        assert client.ask(
+            b"XFORWARD NAME=localhost ADDR=127.0.0.1 HELO=client.example PROTO=ESMTP"
+        ).startswith(b"250")
         assert client.begin(b"<anna@example.net>").data(stuffed(raw)).startswith(b"250")
     second = place.row(name_of(place.hop.messages[0]))
-    assert (first.label, first.sender, first.recipients, first.subject) == (second.label, second.sender, second.recipients, second.subject)
+    assert (first.label, first.sender, first.recipients, first.subject) == (
+        second.label,
+        second.sender,
+        second.recipients,
+        second.subject,
+    )
     assert first.digest == second.digest
     assert first.packed == second.packed
     assert first.log_odds == second.log_odds
@@ -169,7 +199,13 @@ def test_several_messages_and_what_is_given_up_between_them(place: Place) -> Non
             assert client.ask(b"RSET").startswith(b"250")
             assert client.ask(b"XYZZY").startswith(b"500")
             assert client.ask(b"EHLO again.example").startswith(b"250")
-            raws.append(place.arrives(lambda label=label: client.begin(b"<anna@example.net>").data(stuffed(MAIL[label][0]))))  # type: ignore[misc]
+            raws.append(
+                place.arrives(
+                    lambda label=label: client.begin(b"<anna@example.net>").data(
+                        stuffed(MAIL[label][0])
+                    )
+                )
+            )  # type: ignore[misc]
     assert [fields(raw, "X-Spam-Flag") for raw in raws] == [["YES"], [], ["YES"]]
     assert "helo=again.example" in place.running.lines(name_of(raws[2]))[0]
 
@@ -186,7 +222,13 @@ def test_a_client_that_goes_in_the_middle_of_its_message(place: Place) -> None:
 
 def test_several_recipients_get_one_verdict(place: Place) -> None:
     with Client(place.server.smtp_port) as client:
-        raw = place.arrives(lambda: client.hello().begin(b"<anna@example.net>", b"<ben@example.net>").data(stuffed(MAIL["spam"][3])))
+        raw = place.arrives(
+            lambda: (
+                client.hello()
+                .begin(b"<anna@example.net>", b"<ben@example.net>")
+                .data(stuffed(MAIL["spam"][3]))
+            )
+        )
     (other,) = place.server.delivered(1, "ben")
     assert name_of(raw) == name_of(other)
     assert list(place.row(name_of(raw)).recipients) == ["anna@example.net", "ben@example.net"]
@@ -194,8 +236,21 @@ def test_several_recipients_get_one_verdict(place: Place) -> None:
 
 def test_mail_of_programs_of_this_machine(place: Place) -> None:
     def sending() -> bytes:
-        line = ["sendmail", "-C", place.server.root / "etc", "-f", "root@example.org", "anna@example.net"]
-        done = subprocess.run(line, input=MAIL["spam"][0].replace(b"\r\n", b"\n"), capture_output=True, check=False, timeout=PATIENCE)
+        line = [
+            "sendmail",
+            "-C",
+            place.server.root / "etc",
+            "-f",
+            "root@example.org",
+            "anna@example.net",
+        ]
+        done = subprocess.run(
+            line,
+            input=MAIL["spam"][0].replace(b"\r\n", b"\n"),
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE,
+        )
         assert done.returncode == 0, done.stderr
         return b"250 2.0.0 Ok: queued"
 
@@ -206,10 +261,23 @@ def test_mail_of_programs_of_this_machine(place: Place) -> None:
 def test_swaks(place: Place) -> None:
     if shutil.which("swaks") is None:
         pytest.skip("needs swaks: apt-get install swaks")
-    line = ["swaks", "--server", f"127.0.0.1:{place.server.smtp_port}", "--to", "anna@example.net", "--from", "a@example.org"]
+    line = [
+        "swaks",
+        "--server",
+        f"127.0.0.1:{place.server.smtp_port}",
+        "--to",
+        "anna@example.net",
+        "--from",
+        "a@example.org",
+    ]
 
     def sending() -> bytes:
-        done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, check=False, timeout=PATIENCE)
+        done = subprocess.run(
+            [*line, "--body", "line one\n.\n..two\n"],
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE,
+        )
         assert done.returncode == 0, done.stdout
         return b"250 2.0.0 Ok: queued"
 
@@ -228,7 +296,20 @@ def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place)
     if shutil.which("smtp-source") is None:
         pytest.skip("needs smtp-source: apt-get install postfix")
     before, said = len(place.server.delivered(0)), len(place.server.log())
-    line = ["smtp-source", "-s", "8", "-m", "600", "-l", "3000", "-d", "-f", "a@example.org", "-t", "anna@example.net"]
+    line = [
+        "smtp-source",
+        "-s",
+        "8",
+        "-m",
+        "600",
+        "-l",
+        "3000",
+        "-d",
+        "-f",
+        "a@example.org",
+        "-t",
+        "anna@example.net",
+    ]
     with subprocess.Popen([*line, f"127.0.0.1:{place.server.smtp_port}"]) as source:
         place.server.delivered(before + 20)
         place.running.process.send_signal(signal.SIGHUP)
@@ -243,7 +324,10 @@ def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place)
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_older_protocols(state: Path, tmp_path: Path, version: int) -> None:
     with asked(tmp_path, state, main=f"milter_protocol = {version}\n") as place:
-        raw = place.sent(b"X-Spam-Flag: NO\r\nSubject:tight\r\n folded\r\n\r\n" + MAIL["spam"][0].partition(b"\r\n\r\n")[2])
+        raw = place.sent(
+            b"X-Spam-Flag: NO\r\nSubject:tight\r\n folded\r\n\r\n"
+            + MAIL["spam"][0].partition(b"\r\n\r\n")[2]
+        )
         assert [len(fields(raw, name)) for name in ("X-Spam-Status", "X-Spamguard")] == [1, 1]
         assert fields(raw, "X-Spam-Flag") in ([], ["YES"])
         assert fields(raw, "Subject") == ["tight\n folded"]
@@ -268,7 +352,11 @@ def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Pa
             for name, code in (("refused", 550), ("held", 250)):
                 line = f"smtpd_milters = unix:spamguard/{name}.sock"
                 subprocess.run(["postconf", "-c", server.root / "etc", line], check=True)
-                subprocess.run(["postfix", "-c", server.root / "etc", "reload"], check=True, capture_output=True)
+                subprocess.run(
+                    ["postfix", "-c", server.root / "etc", "reload"],
+                    check=True,
+                    capture_output=True,
+                )
                 eventually(lambda code=code: outcome(server, MAIL["spam"][0]) == code, name)  # type: ignore[misc]
             eventually(lambda: "!" in server.queue(), "a message that is held")
             send(server.smtp_port, MAIL["ham"][0])
@@ -287,7 +375,9 @@ def killed_while_judging(running: daemon.Daemon, port: int, raw: bytes) -> bytes
     """What a mail server replies to a message during whose judgement all workers are killed."""
     workers = children(running.process.pid, "daemon.worker")
     for scorer in (one for worker in workers for one in children(worker, "scorer")):
-        os.kill(scorer, signal.SIGSTOP)  # so that a message is being judged; it ends with its worker
+        os.kill(
+            scorer, signal.SIGSTOP
+        )  # so that a message is being judged; it ends with its worker
     with Client(port, 60) as client:
         client.hello().begin(b"<anna@example.net>")
         assert client.ask(b"DATA").startswith(b"354")
@@ -300,22 +390,41 @@ def killed_while_judging(running: daemon.Daemon, port: int, raw: bytes) -> bytes
 
 @pytest.mark.parametrize(("action", "code"), [("tempfail", 451), ("accept", 250)])
 def test_killed_in_between(state: Path, tmp_path: Path, action: str, code: int) -> None:
-    """What Postfix does is its own decision; no mail is lost, and all is as before once the daemon is back."""
+    """What Postfix does is its own decision; no mail is lost, and all is as before once the daemon
+    is back.
+    """
     with asked(tmp_path, state, main=f"milter_default_action = {action}\n") as place:
         place.sent(MAIL["ham"][0])
-        assert int(killed_while_judging(place.running, place.server.smtp_port, MAIL["ham"][1])[:3]) == code
-        eventually(lambda: outcome(place.server, MAIL["ham"][2]) == 250, "mail goes on with new workers")
+        assert (
+            int(killed_while_judging(place.running, place.server.smtp_port, MAIL["ham"][1])[:3])
+            == code
+        )
+        eventually(
+            lambda: outcome(place.server, MAIL["ham"][2]) == 250, "mail goes on with new workers"
+        )
         raws = place.server.delivered(3 if action == "accept" else 2)
-        assert [len(fields(raw, "X-Spamguard")) for raw in raws].count(0) == (1 if action == "accept" else 0)
+        assert [len(fields(raw, "X-Spamguard")) for raw in raws].count(0) == (
+            1 if action == "accept" else 0
+        )
 
 
-def test_killed_again_and_again_no_mail_is_lost_doubled_or_let_through(state: Path, tmp_path: Path) -> None:
+def test_killed_again_and_again_no_mail_is_lost_doubled_or_let_through(
+    state: Path, tmp_path: Path
+) -> None:
     with postfix.running("milter") as server, ThreadPoolExecutor(4) as senders:
         file = tmp_path / "spamguard.yaml"
-        file.write_text(f"workers: 1\nscanners: [{{listen: 'milter://127.0.0.1:{server.filter_port}'}}]\n")
-        sending = [senders.submit(until_taken, server, b"Subject: number %d\r\n\r\ntext\r\n" % number) for number in range(120)]
+        file.write_text(
+            f"workers: 1\nscanners: [{{listen: 'milter://127.0.0.1:{server.filter_port}'}}]\n"
+        )
+        sending = [
+            senders.submit(until_taken, server, b"Subject: number %d\r\n\r\ntext\r\n" % number)
+            for number in range(120)
+        ]
         for kills in (1, 2):
-            with suppress(Killed), daemon.running(state, "--config", str(file), port=server.filter_port) as running:
+            with (
+                suppress(Killed),
+                daemon.running(state, "--config", str(file), port=server.filter_port) as running,
+            ):
                 running.lines("verdict=", 25 * kills)
                 running.process.kill()
                 running.process.wait()
@@ -324,7 +433,9 @@ def test_killed_again_and_again_no_mail_is_lost_doubled_or_let_through(state: Pa
             tries = [one.result() for one in sending]
         raws = server.delivered(120)
     assert max(tries) > 1
-    assert sorted(fields(raw, "Subject")[0] for raw in raws) == sorted(f"number {number}" for number in range(120))
+    assert sorted(fields(raw, "Subject")[0] for raw in raws) == sorted(
+        f"number {number}" for number in range(120)
+    )
     assert {len(fields(raw, "X-Spamguard")) for raw in raws} == {1}
 
 

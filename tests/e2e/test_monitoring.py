@@ -24,7 +24,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from spamguard import Filter, __version__
+from spamguard import __version__
+from spamguard.engine.filter import Filter
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
@@ -46,9 +47,21 @@ class Monitored:
         self.configure()
 
     def configure(self, **more: object) -> None:
-        listener = {"listen": f"smtp://127.0.0.1:{self.port}", "position": "standalone", "next_hop": self._next_hop}
+        listener = {
+            "listen": f"smtp://127.0.0.1:{self.port}",
+            "position": "standalone",
+            "next_hop": self._next_hop,
+        }
         self.file.write_text(
-            yaml.safe_dump({"state": str(self.state), "workers": 2, "metrics": f"127.0.0.1:{self._http}", "listeners": [listener], **more})
+            yaml.safe_dump(
+                {
+                    "state": str(self.state),
+                    "workers": 2,
+                    "metrics": f"127.0.0.1:{self._http}",
+                    "listeners": [listener],
+                    **more,
+                }
+            )
         )
 
     @contextmanager
@@ -64,7 +77,9 @@ class Monitored:
 
     def ask(self, page: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/{page}", timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self._http}/{page}", timeout=PATIENCE
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -75,7 +90,9 @@ class Monitored:
         status, text = self.ask("metrics")
         assert status == 200
         return {
-            (one.name, *(text for _, text in sorted(one.labels.items()))): one.value for family in parsed(text) for one in family.samples
+            (one.name, *(text for _, text in sorted(one.labels.items()))): one.value
+            for family in parsed(text)
+            for one in family.samples
         }
 
     def becomes(self, page: str, status: int, line: str) -> None:
@@ -95,7 +112,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Monitored
 
 def status(state: Path, *options: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     line = [*COMMAND, "--state", str(state), "status", *options]
-    return subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT, check=False, **settings)
+    return subprocess.run(
+        line,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=ENVIRONMENT,
+        check=False,
+        **settings,
+    )
 
 
 def counted(values: Values) -> Counter[str]:
@@ -108,7 +133,11 @@ def counted(values: Values) -> Counter[str]:
 
 
 def growing(values: Values) -> Values:
-    return {name: value for name, value in values.items() if name[0].endswith(("_total", "_bucket", "_count", "_sum"))}
+    return {
+        name: value
+        for name, value in values.items()
+        if name[0].endswith(("_total", "_bucket", "_count", "_sum"))
+    }
 
 
 def told(running: Daemon) -> Counter[str]:
@@ -128,10 +157,18 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
         before = site.values()
         assert counted(before) == told(running)
         assert len(+counted(before)) >= 2
-        assert before["spamguard_message_bytes_total",] == sum(map(int, re.findall(r" size=(\d+)", running.log())))
-        assert all(before["spamguard_stage_seconds_count", stage] == 10 for stage in ("receive", "judge", "hand_on"))
+        assert before["spamguard_message_bytes_total",] == sum(
+            map(int, re.findall(r" size=(\d+)", running.log()))
+        )
+        assert all(
+            before["spamguard_stage_seconds_count", stage] == 10
+            for stage in ("receive", "judge", "hand_on")
+        )
         assert before["spamguard_state_usable",] == 1
-        assert before["spamguard_class_messages", "spam"] + before["spamguard_class_messages", "ham"] == daemon.MESSAGES
+        assert (
+            before["spamguard_class_messages", "spam"] + before["spamguard_class_messages", "ham"]
+            == daemon.MESSAGES
+        )
 
         running.process.send_signal(signal.SIGHUP)
         running.lines("serving", 2)
@@ -145,7 +182,7 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
             os.kill(worker, signal.SIGKILL)
         running.lines("SIGKILL: replaced", 2)
         assert counted(site.values()) == told(running)
-        (reporter,) = children(running.process.pid, "daemon.reporting")
+        (reporter,) = children(running.process.pid, "daemon.monitoring")
         os.kill(reporter, signal.SIGKILL)
         running.lines("monitors may ask", 2)
         for raw in ham[5:]:
@@ -159,9 +196,13 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
 def test_lessons_are_counted_whoever_teaches(shared: tuple[Monitored, Daemon]) -> None:
     site, _ = shared
     spam, ham = daemon.unseen("spam", 2), daemon.unseen("ham", 1)
-    assert not any(name[0] == "spamguard_last_lesson_by_person_timestamp_seconds" for name in site.values())
+    assert not any(
+        name[0] == "spamguard_last_lesson_by_person_timestamp_seconds" for name in site.values()
+    )
     with Filter.open(site.state) as spam_filter:
-        assert all(spam_filter.learn(raw, "spam", user="anna", origin="folder Junk") for raw in spam)
+        assert all(
+            spam_filter.learn(raw, "spam", user="anna", origin="folder Junk") for raw in spam
+        )
         assert spam_filter.learn(ham[0], "ham", origin="cli")
     lessons = {("spam", "folder"): 2.0, ("ham", "cli"): 1.0}
 
@@ -173,7 +214,10 @@ def test_lessons_are_counted_whoever_teaches(shared: tuple[Monitored, Daemon]) -
     found = site.values()
     assert 0 <= time.time() - found["spamguard_last_lesson_by_person_timestamp_seconds",] < 3600
     ledger = site.state / "ledger.sqlite"
-    eventually(lambda: site.values()["spamguard_ledger_bytes",] == ledger.stat().st_size, "it grows as it is settled")
+    eventually(
+        lambda: site.values()["spamguard_ledger_bytes",] == ledger.stat().st_size,
+        "it grows as it is settled",
+    )
 
 
 def test_it_is_ready_while_the_next_hop_answers(state: Path) -> None:
@@ -217,7 +261,9 @@ def test_it_is_not_ready_without_its_ledger(state: Path) -> None:
 def test_a_worker_that_hangs_is_told(shared: tuple[Monitored, Daemon]) -> None:
     site, running = shared
     worker = children(running.process.pid, "daemon.worker")[0]
-    time.sleep(3)  # it has been heard thrice: who was never heard is starting, which may take its time
+    time.sleep(
+        3
+    )  # it has been heard thrice: who was never heard is starting, which may take its time
     os.kill(worker, signal.SIGSTOP)
     try:
         site.becomes("healthz", 503, f"^worker {worker}: not heard for ")
@@ -232,14 +278,16 @@ def test_a_reload_lets_monitors_ask_and_ends_that(state: Path) -> None:
     with daemon.running(state, "--config", str(site.file), port=site.port) as running:
         site.send(daemon.unseen("ham", 1)[0])
         running.lines("verdict=")
-        assert children(running.process.pid, "daemon.reporting") == []
+        assert children(running.process.pid, "daemon.monitoring") == []
         site.configure()
         running.process.send_signal(signal.SIGHUP)
         running.lines("monitors may ask")
         assert counted(site.values()) == told(running)
         site.configure(metrics=None)
         running.process.send_signal(signal.SIGHUP)
-        eventually(lambda: children(running.process.pid, "daemon.reporting") == [], "nobody may ask")
+        eventually(
+            lambda: children(running.process.pid, "daemon.monitoring") == [], "nobody may ask"
+        )
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             site.ask("metrics")
 
@@ -263,9 +311,16 @@ def test_status_of_a_running_daemon(state: Path) -> None:
         running.lines("verdict=", 4)
         site.becomes("readyz", 200, "^ready$")
         answer = json.loads(status(state, "--json").stdout)["daemon"]
-        assert (answer["pid"], answer["version"], answer["answers"], answer["ready"]) == (running.process.pid, __version__, True, True)
+        assert (answer["pid"], answer["version"], answer["answers"], answer["ready"]) == (
+            running.process.pid,
+            __version__,
+            True,
+            True,
+        )
         assert sum(one["number"] for one in answer["messages"]) == 4
-        assert {one["pid"] for one in answer["workers"]} == set(children(running.process.pid, "daemon.worker"))
+        assert {one["pid"] for one in answer["workers"]} == set(
+            children(running.process.pid, "daemon.worker")
+        )
         text = status(state).stdout
         assert f"daemon     ready, pid {running.process.pid}, for " in text
         assert f"listens on smtp://127.0.0.1:{site.port} (standalone), hands on to maildir:" in text
@@ -289,9 +344,16 @@ def test_status_after_a_daemon_that_was_killed(state: Path) -> None:
         running.process.wait()
         assert (state / "daemon.sock").exists()
         assert json.loads(status(state, "--json").stdout)["daemon"] is None
-        restarted = subprocess.Popen([*COMMAND, "run", "--config", str(site.file)], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        restarted = subprocess.Popen(
+            [*COMMAND, "run", "--config", str(site.file)],
+            env=ENVIRONMENT,
+            stderr=subprocess.DEVNULL,
+        )
         try:
-            eventually(lambda: (json.loads(status(state, "--json").stdout)["daemon"] or {}).get("ready"), "it is ready again")
+            eventually(
+                lambda: (json.loads(status(state, "--json").stdout)["daemon"] or {}).get("ready"),
+                "it is ready again",
+            )
         finally:
             restarted.terminate()
             restarted.wait(PATIENCE)
@@ -307,7 +369,8 @@ def runs_as(user: int) -> bool:
 
 
 @pytest.mark.skipif(
-    os.getuid() != 0 or not runs_as(pwd.getpwnam("nobody").pw_uid), reason="needs root, and a Python that is not root's alone"
+    os.getuid() != 0 or not runs_as(pwd.getpwnam("nobody").pw_uid),
+    reason="needs root, and a Python that is not root's alone",
 )
 def test_status_for_root_and_for_the_user_of_the_service(taught: Path) -> None:
     nobody = pwd.getpwnam("nobody")
@@ -319,7 +382,9 @@ def test_status_for_root_and_for_the_user_of_the_service(taught: Path) -> None:
         with site.running() as running:
             for who in ({}, {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}):
                 answer = status(state, "--json", **who)
-                assert json.loads(answer.stdout)["daemon"]["pid"] == running.process.pid, answer.stderr
+                assert json.loads(answer.stdout)["daemon"]["pid"] == running.process.pid, (
+                    answer.stderr
+                )
             assert (state / "daemon.sock").stat().st_uid == nobody.pw_uid
 
 
@@ -330,7 +395,10 @@ def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
     with file.open("wb") as stream:
         journal = f"{os.fstat(stream.fileno()).st_dev}:{os.fstat(stream.fileno()).st_ino}"
         process = subprocess.Popen(
-            [*COMMAND, "run", "--config", str(site.file)], env=ENVIRONMENT | {"JOURNAL_STREAM": journal}, stdout=stream, stderr=stream
+            [*COMMAND, "run", "--config", str(site.file)],
+            env=ENVIRONMENT | {"JOURNAL_STREAM": journal},
+            stdout=stream,
+            stderr=stream,
         )
     running = Daemon(process, state, file)
     try:
@@ -349,6 +417,10 @@ def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
     assert all(line.startswith("<") and line.isprintable() for line in lines)
     assert all(list(one)[:4] == ["level", "logger", "process", "message"] for one in objects)
     (handled,) = [one for one in objects if one["message"] == "handled"]
-    assert (handled["logger"], handled["from"], handled["client"]) == ("spamguard.mail", "<a@example.org>", "127.0.0.1")
+    assert (handled["logger"], handled["from"], handled["client"]) == (
+        "spamguard.mail",
+        "<a@example.org>",
+        "127.0.0.1",
+    )
     assert {"id", "verdict", "action", "words", "reply", "judging", "size"} <= set(handled)
     assert any(one["level"] == "error" and "SIGKILL" in one["message"] for one in objects)

@@ -1,4 +1,6 @@
-"""People's mail is opened by a process that parses nothing, for one that may open nothing; either may die and come back."""
+"""People's mail is opened by a process that parses nothing, for one that may open nothing; either
+may die and come back.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spamguard.folders import protocol
+from spamguard.folders import broker
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT
 from tests.e2e.moving import all_seen, said
@@ -36,9 +38,18 @@ MAIL = "Message-ID: <{0}@x.example>\nFrom: Anna <anna@x.example>\nSubject: numbe
 
 
 def another_user() -> str:
-    """Whom to run the daemon as: without any rights, where this interpreter can be run by others; else as who we are."""
+    """Whom to run the daemon as: without any rights, where this interpreter can be run by others;
+    else as who we are.
+    """
     try:
-        subprocess.run([sys.executable, "-c", ""], user="games", group="games", extra_groups=[], check=True, cwd="/")
+        subprocess.run(
+            [sys.executable, "-c", ""],
+            user="games",
+            group="games",
+            extra_groups=[],
+            check=True,
+            cwd="/",
+        )
     except PermissionError:
         return ""
     return "games"
@@ -64,9 +75,16 @@ class Place:
             "state": str(self.state),
             "user": self.user,
             "watch_socket": str(self.socket),
-            "watch": [{"maildir": one, "debounce": "1s"} for one in (f"{self.directory}/home/*/Maildir", *others)],
+            "watch": [
+                {"maildir": one, "debounce": "1s"}
+                for one in (f"{self.directory}/home/*/Maildir", *others)
+            ],
             "listeners": [
-                {"listen": f"smtp://127.0.0.1:{self.port}", "position": "standalone", "next_hop": f"maildir:{self.state}/Maildir"}
+                {
+                    "listen": f"smtp://127.0.0.1:{self.port}",
+                    "position": "standalone",
+                    "next_hop": f"maildir:{self.state}/Maildir",
+                }
             ],
         }
         self.file.write_text(yaml.safe_dump(settings))
@@ -79,9 +97,19 @@ class Place:
 
     @contextmanager
     def opening(self, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
-        """`spamguard open-mailboxes`, ended by SIGTERM unless it was killed. before: words before the command."""
+        """`spamguard open-mailboxes`, ended by SIGTERM unless it was killed. before: words before
+        the command.
+        """
         self.socket.unlink(missing_ok=True)
-        command = [*before, *COMMAND, "open-mailboxes", "--config", str(self.file), "--user", OPENER]
+        command = [
+            *before,
+            *COMMAND,
+            "open-mailboxes",
+            "--config",
+            str(self.file),
+            "--user",
+            OPENER,
+        ]
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, env=ENVIRONMENT, stderr=log)
         try:
@@ -96,7 +124,10 @@ class Place:
             process.wait()
 
     def logged(self, text: str, count: int = 1) -> None:
-        eventually(lambda: self.log.read_text().count(text) >= count, f"the opener says {text!r} {count} times")
+        eventually(
+            lambda: self.log.read_text().count(text) >= count,
+            f"the opener says {text!r} {count} times",
+        )
 
     def move(self, folder: str, to: str, count: int = 1) -> None:
         for message in sorted((self.box / folder / "cur").iterdir())[:count]:
@@ -122,7 +153,9 @@ def place(taught: Path) -> Iterator[Place]:
 
 def capabilities(process: int) -> dict[str, int]:
     text = Path(f"/proc/{process}/status").read_text()
-    return {line[:6]: int(line.split()[1], 16) for line in text.splitlines() if line.startswith("Cap")}
+    return {
+        line[:6]: int(line.split()[1], 16) for line in text.splitlines() if line.startswith("Cap")
+    }
 
 
 @needs_root
@@ -142,7 +175,9 @@ def test_it_keeps_one_right_of_all(place: Place) -> None:
 @needs_root
 def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
     """And goes on to, whoever dies."""
-    with daemon.running(place.state, "--config", str(place.file), port=place.port, log=place.directory / "log") as running:
+    with daemon.running(
+        place.state, "--config", str(place.file), port=place.port, log=place.directory / "log"
+    ) as running:
         running.lines("nobody opens mailboxes there")
         with place.opening() as opener:
             all_seen(place.state, place.box, 10)
@@ -153,13 +188,23 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
         place.move("", ".Junk")
         running.lines("nobody opens mailboxes there", 2)
         with place.opening():
-            eventually(lambda: said(place.state) == {"anna": "spam spam"}, "what was moved meanwhile is learnt")
+            eventually(
+                lambda: said(place.state) == {"anna": "spam spam"},
+                "what was moved meanwhile is learnt",
+            )
             place.move("", ".Junk")
-            eventually(lambda: said(place.state) == {"anna": "spam spam spam"}, "and what is moved now")
-    again = daemon.running(place.state, "--config", str(place.file), port=place.port, log=place.directory / "log")
+            eventually(
+                lambda: said(place.state) == {"anna": "spam spam spam"}, "and what is moved now"
+            )
+    again = daemon.running(
+        place.state, "--config", str(place.file), port=place.port, log=place.directory / "log"
+    )
     with place.opening(), again as running:
         place.move("", ".Junk")
-        eventually(lambda: said(place.state) == {"anna": "spam spam spam spam"}, "the daemon may go and come back, too")
+        eventually(
+            lambda: said(place.state) == {"anna": "spam spam spam spam"},
+            "the daemon may go and come back, too",
+        )
         if place.user:
             assert {capabilities(one)["CapEff"] for one in children(running.process.pid)} == {0}
     assert "Traceback" not in place.log.read_text()
@@ -169,14 +214,24 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
 @needs_root
 def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
     ask = "import socket, sys; one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); sys.stdout.buffer.write(one.recv(1000))"
-    python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable  # one that others can run
+    python = (
+        shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+    )  # one that others can run
     shutil.chown(place.state, "games")
     place.user = ""
     place.configure()
     with place.opening():
         for user, may in (("games", True), ("root", True), ("nobody", False), ("daemon", False)):
             asking = [python, "-c", ask, str(place.socket)]
-            done = subprocess.run(asking, user=user, extra_groups=[], capture_output=True, check=True, timeout=PATIENCE, cwd="/")
+            done = subprocess.run(
+                asking,
+                user=user,
+                extra_groups=[],
+                capture_output=True,
+                check=True,
+                timeout=PATIENCE,
+                cwd="/",
+            )
             assert _welcomes(done.stdout) is may, (user, done.stdout)
         place.logged(f"uid {OWNER.pw_uid} has asked and is refused")
 
@@ -186,7 +241,9 @@ def test_new_patterns_are_taken_on(place: Place) -> None:
     other = maildir(place.directory / "ben", ".Junk")
     with (
         place.opening() as opener,
-        daemon.running(place.state, "--config", str(place.file), port=place.port, log=place.directory / "log") as running,
+        daemon.running(
+            place.state, "--config", str(place.file), port=place.port, log=place.directory / "log"
+        ) as running,
     ):
         all_seen(place.state, place.box, 10)
         place.configure(str(other))
@@ -216,7 +273,7 @@ def test_a_reload_that_the_system_refuses_ends_nobody(place: Place) -> None:
 
 def _welcomes(line: bytes) -> bool:
     with suppress(OSError):
-        return bool(protocol.found(line))
+        return bool(broker.unpack_answer(line))
     return False
 
 
@@ -253,13 +310,25 @@ def test_what_was_filed_before_is_taught_without_any_right(place: Place) -> None
     place.move("", ".Junk", 4)
 
     def taught() -> subprocess.CompletedProcess[str]:
-        command = ["setpriv", f"--reuid={place.user}", "--clear-groups", *COMMAND, "--state", str(place.state)]
+        command = [
+            "setpriv",
+            f"--reuid={place.user}",
+            "--clear-groups",
+            *COMMAND,
+            "--state",
+            str(place.state),
+        ]
         asked = [*command, "teach-folders", "--config", str(place.file)]
-        return subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        return subprocess.run(
+            asked, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
 
     with place.opening():
         done = taught()
-    assert (done.returncode, done.stdout) == (0, "anna: taught 6 messages as ham, 4 messages as spam\n"), done.stderr
+    assert (done.returncode, done.stdout) == (
+        0,
+        "anna: taught 6 messages as ham, 4 messages as spam\n",
+    ), done.stderr
     done = taught()
     assert done.returncode == 2
     assert "nobody opens mailboxes there" in done.stderr
@@ -267,11 +336,19 @@ def test_what_was_filed_before_is_taught_without_any_right(place: Place) -> None
 
 def test_systemd_is_told(place: Place) -> None:
     with Listener(f"@spamguard-opener-{os.getpid()}") as systemd:
-        with place.opening(("env", f"NOTIFY_SOCKET={systemd.address}", "WATCHDOG_USEC=600000")) as opener:
-            eventually(lambda: systemd.heard("READY=1\nSTATUS=opening messages of"), "it says that it is ready")
+        with place.opening(
+            ("env", f"NOTIFY_SOCKET={systemd.address}", "WATCHDOG_USEC=600000")
+        ) as opener:
+            eventually(
+                lambda: systemd.heard("READY=1\nSTATUS=opening messages of"),
+                "it says that it is ready",
+            )
             eventually(lambda: systemd.heard("WATCHDOG=1", 3), "it says that it lives")
             opener.send_signal(signal.SIGHUP)
-            eventually(lambda: systemd.heard("RELOADING=1") and systemd.heard("READY=1", 2), "it says that it has reloaded")
+            eventually(
+                lambda: systemd.heard("RELOADING=1") and systemd.heard("READY=1", 2),
+                "it says that it has reloaded",
+            )
             opener.send_signal(signal.SIGSTOP)
             eventually(lambda: is_stopped(opener.pid), "it is stopped")
             systemd.read()
@@ -286,21 +363,37 @@ def test_a_second_one_leaves_the_first_its_place(place: Place) -> None:
     with place.opening():
         before = place.socket.stat().st_ino
         command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", OPENER]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert done.returncode not in (0, 78)
-        assert f"{place.socket}: another `open-mailboxes` listens there: stop that one" in done.stderr
+        assert (
+            f"{place.socket}: another `open-mailboxes` listens there: stop that one" in done.stderr
+        )
         assert place.socket.stat().st_ino == before
 
 
 def test_mistakes_have_their_exit_status(place: Place) -> None:
     def tried() -> tuple[int, str]:
-        command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", "no-such-user"]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        command = [
+            *COMMAND,
+            "open-mailboxes",
+            "--config",
+            str(place.file),
+            "--user",
+            "no-such-user",
+        ]
+        done = subprocess.run(
+            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert "Traceback" not in done.stderr
         return done.returncode, done.stderr
 
     if os.getuid() == 0:
-        assert tried() == (2, "spamguard: there is no user 'no-such-user' to run as: create it, or name another with --user\n")
+        assert tried() == (
+            2,
+            "spamguard: there is no user 'no-such-user' to run as: create it, or name another with --user\n",
+        )
     place.file.write_text(place.file.read_text().replace("watch_socket", "# "))
     status, told = tried()
     assert (status, "`watch_socket` is not set" in told) == (78, True)
@@ -313,16 +406,28 @@ REFUSED = ("not permitted", "Permission denied", "Bad system call", "Traceback")
 
 
 @needs_root
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd"
+)
 def test_both_work_within_the_bounds_of_their_units(place: Place) -> None:
-    """Each with what its unit leaves it of capabilities and system calls: a filter is made, mail comes, moves teach, all is reloaded."""
+    """Each with what its unit leaves it of capabilities and system calls: a filter is made, mail
+    comes, moves teach, all is reloaded.
+    """
     units = daemon.ROOT / "systemd"
     if not place.user:
         place.user = "root"  # this interpreter is for root only
         place.configure()
-    of_opener = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search", "--bounding-set=-all,+dac_read_search")
+    of_opener = (
+        "--inh-caps=-all,+dac_read_search",
+        "--ambient-caps=-all,+dac_read_search",
+        "--bounding-set=-all,+dac_read_search",
+    )
     opener = (*_as(OPENER, *of_opener), *CONFINED, str(units / "spamguard-watch.service"))
-    ours = (*_as(place.user, "--inh-caps=-all", "--bounding-set=-all"), *CONFINED, str(units / "spamguard.service"))
+    ours = (
+        *_as(place.user, "--inh-caps=-all", "--bounding-set=-all"),
+        *CONFINED,
+        str(units / "spamguard.service"),
+    )
     shutil.rmtree(place.state)
     for directory, user in ((place.state, place.user), (place.socket.parent, OPENER)):
         directory.mkdir()
@@ -332,7 +437,9 @@ def test_both_work_within_the_bounds_of_their_units(place: Place) -> None:
     shutil.chown(log, place.user)
     with (
         place.opening(opener) as one,
-        daemon.running(place.state, "--config", str(place.file), port=place.port, log=log, before=ours) as two,
+        daemon.running(
+            place.state, "--config", str(place.file), port=place.port, log=log, before=ours
+        ) as two,
     ):
         for process in (one.pid, two.process.pid, *children(two.process.pid)):
             assert "Seccomp:\t2\n" in Path(f"/proc/{process}/status").read_text()
@@ -344,7 +451,9 @@ def test_both_work_within_the_bounds_of_their_units(place: Place) -> None:
         assert len(delivered) == 10
         assert all(b"X-Spamguard: " in path.read_bytes() for path in delivered)
         place.move("", ".Junk", 5)
-        eventually(lambda: said(place.state) == {"anna": " ".join(["spam"] * 5)}, "the moves are learnt")
+        eventually(
+            lambda: said(place.state) == {"anna": " ".join(["spam"] * 5)}, "the moves are learnt"
+        )
         for process in (one, two.process):
             process.send_signal(signal.SIGHUP)
         two.lines("serving", 2)
@@ -356,4 +465,11 @@ def test_both_work_within_the_bounds_of_their_units(place: Place) -> None:
 def _as(name: str, *capabilities: str) -> tuple[str, ...]:
     """As systemd starts a service of theirs."""
     user = pwd.getpwnam(name)
-    return ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--no-new-privs", *capabilities)
+    return (
+        "setpriv",
+        f"--reuid={user.pw_uid}",
+        f"--regid={user.pw_gid}",
+        "--clear-groups",
+        "--no-new-privs",
+        *capabilities,
+    )

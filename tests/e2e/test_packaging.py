@@ -1,4 +1,6 @@
-"""What packagers and users get: a source distribution that passes its own tests, and a wheel that runs where nothing else is."""
+"""What packagers and users get: a source distribution that passes its own tests, and a wheel that
+runs where nothing else is.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,17 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 600
 UNREACHABLE = r"No matching distribution|Could not find a version|onnection\w*Error|ReadTimeoutError|ProtocolError|HTTP error 5\d\d"
 """What pip says when a package index cannot be reached, or breaks off."""
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL", "SPAMGUARD"))}
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("PYTHON", "VIRTUAL", "SPAMGUARD"))
+}
 
 
 def run(*line: str | Path, place: Path) -> str:
-    done = subprocess.run(line, cwd=place, env=CLEAN, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        line, cwd=place, env=CLEAN, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     told = done.stdout + done.stderr
     if done.returncode != 0 and re.search(UNREACHABLE, told):
         pytest.skip("needs a package index that can be reached")
@@ -47,24 +55,66 @@ def test_nothing_is_missing_from_the_source_distribution(unpacked: Path) -> None
 
 def test_it_passes_its_tests(unpacked: Path) -> None:
     """Some of them: of the configuration, its snippets, the page and the made-up mail."""
-    some = ["tests/unit/config/test_config.py", "tests/unit/test_synthetic.py", "tests/e2e/test_recipes.py", "tests/e2e/test_readme.py"]
-    told = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not five_minutes", *some, place=unpacked)
+    some = [
+        "tests/unit/config/test_config.py",
+        "tests/unit/test_synthetic.py",
+        "tests/e2e/test_recipes.py",
+        "tests/e2e/test_readme.py",
+    ]
+    told = run(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not five_minutes",
+        *some,
+        place=unpacked,
+    )
     assert " passed" in told
 
 
 def test_a_wheel_runs_in_a_clean_environment(unpacked: Path, tmp_path: Path) -> None:
     """Made of the source distribution, as package indexes do."""
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, unpacked, place=tmp_path)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        tmp_path,
+        unpacked,
+        place=tmp_path,
+    )
     (wheel,) = tmp_path.glob("spamguard-*.whl")
     with zipfile.ZipFile(wheel) as packed:
-        assert {name for name in sources(ROOT) if name.startswith("spamguard/web/pages/")} <= set(packed.namelist())
+        assert {name for name in sources(ROOT) if name.startswith("spamguard/web/pages/")} <= set(
+            packed.namelist()
+        )
     place = tmp_path / "environment"
     venv.create(place, with_pip=True)
     run(place / "bin" / "pip", "install", "-q", wheel, place=tmp_path)
     program, share = place / "bin" / "spamguard", place / "share" / "spamguard"
-    assert "next_hop: " in run(program, "check", share / "config" / "minimal.yaml", place=tmp_path).replace("\n", " ")
+    assert "next_hop: " in run(
+        program, "check", share / "config" / "minimal.yaml", place=tmp_path
+    ).replace("\n", " ")
     (tmp_path / "message").write_bytes(b"Subject: hello\n\nNice to see you.\n")
-    assert "taught 1 message" in run(program, "--state", tmp_path / "state", "learn", "--as", "ham", tmp_path / "message", place=tmp_path)
+    assert "taught 1 message" in run(
+        program,
+        "--state",
+        tmp_path / "state",
+        "learn",
+        "--as",
+        "ham",
+        tmp_path / "message",
+        place=tmp_path,
+    )
     shipped = {name for name in sources(ROOT) if name.startswith(("config/", "systemd/"))}
     assert {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()} == shipped
-    assert os.access(share / "config/dovecot/spamguard-learn.sh", os.X_OK) == os.access(ROOT / "config/dovecot/spamguard-learn.sh", os.X_OK)
+    assert os.access(share / "config/dovecot/spamguard-learn.sh", os.X_OK) == os.access(
+        ROOT / "config/dovecot/spamguard-learn.sh", os.X_OK
+    )

@@ -1,4 +1,6 @@
-"""Two people who disagree get the same mail: each as they have said themselves, where the next hop can tell them apart."""
+"""Two people who disagree get the same mail: each as they have said themselves, where the next hop
+can tell them apart.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from spamguard import Filter
-from spamguard.history import History
+from spamguard.engine.filter import Filter
+from spamguard.proxy.history import History
 from tests.e2e import daemon, dovecot, peers
 from tests.e2e.daemon import Daemon
 from tests.e2e.moving import all_seen, mail_program, move, needs_dovecot, ok, said, sibling
@@ -24,7 +26,9 @@ AT_ALL = "personal: true\naliases: {sales@example.net: anna}\n"
 
 
 @contextmanager
-def running(state: Path, doors: dict[int, str], hop: str, more: str = AT_ALL, rules: str = "[]") -> Iterator[Daemon]:
+def running(
+    state: Path, doors: dict[int, str], hop: str, more: str = AT_ALL, rules: str = "[]"
+) -> Iterator[Daemon]:
     """The daemon with doors, by port the protocol of each, before one next hop."""
     file = state.parent / "spamguard.yaml"
     listeners = [
@@ -72,7 +76,9 @@ def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state
     lmtp, smtp = free_port(), free_port()
     with dovecot.running() as server:
         watch = f"{AT_ALL}watch: ['{server.root}/mail/*']\n"
-        with running(state, {lmtp: "lmtp", smtp: "smtp"}, f"lmtp:{server.lmtp_socket}", watch) as log:
+        with running(
+            state, {lmtp: "lmtp", smtp: "smtp"}, f"lmtp:{server.lmtp_socket}", watch
+        ) as log:
             for number in TAUGHT:
                 send_to_all(lmtp, sibling(number), ANNA, BEN)
             for user in ("anna", "ben"):
@@ -82,15 +88,28 @@ def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state
                 for number in TAUGHT:
                     move(anna, number, "INBOX", "Junk")
                 log.lines("lesson user=", len(TAUGHT))
-                for number in TAUGHT:  # teaches all others nothing any more; mixed with hers, steps would stay until it is settled
+                # teaches all others nothing any more; mixed with hers, steps would stay until it is
+                # settled
+                for number in TAUGHT:
                     move(ben, number, "INBOX", "Archive")
             log.lines("lesson user=", 2 * len(TAUGHT))
-            assert said(state) == {"anna": " ".join(["spam"] * len(TAUGHT)), "ben": " ".join(["ham"] * len(TAUGHT))}
+            assert said(state) == {
+                "anna": " ".join(["spam"] * len(TAUGHT)),
+                "ben": " ".join(["ham"] * len(TAUGHT)),
+            }
 
             texts = send_to_all(lmtp, sibling(1), ANNA, BEN, "sales+x@example.net")
             assert b"ben" in texts[1]
-            (hers,), (his,), (sales,) = server.delivered("anna"), server.delivered("ben"), server.delivered("sales")
-            assert [fields(raw, "X-Spam-Flag") for raw in (hers, his, sales)] == [["YES"], [], ["YES"]]
+            (hers,), (his,), (sales,) = (
+                server.delivered("anna"),
+                server.delivered("ben"),
+                server.delivered("sales"),
+            )
+            assert [fields(raw, "X-Spam-Flag") for raw in (hers, his, sales)] == [
+                ["YES"],
+                [],
+                ["YES"],
+            ]
             assert body(hers) == body(his) == body(sibling(1))
             assert name_of(hers) == name_of(sales) != name_of(his)
             (line,) = log.lines(f"id={name_of(hers)} ")
@@ -98,7 +117,11 @@ def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state
             assert "personal=anna:spam" in line
             eventually(lambda: remembered(state, name_of(hers)), "it is in the history")
             told = json.loads(spamguard(state, "explain", "--json", name_of(hers)))["then"]
-            assert (told["label"], told["personal"], told["to"]) == ("spam", {"anna": "spam"}, [ANNA, "sales+x@example.net"])
+            assert (told["label"], told["personal"], told["to"]) == (
+                "spam",
+                {"anna": "spam"},
+                [ANNA, "sales+x@example.net"],
+            )
 
             with smtplib.SMTP("127.0.0.1", smtp, timeout=PATIENCE) as client:
                 refused = client.sendmail("news@offers.example", [ANNA, BEN], sibling(2))
@@ -114,17 +137,29 @@ def test_into_one_maildir_each_copy_goes_where_its_person_wants_it(state: Path) 
     with running(state, {port: "lmtp"}, f"maildir:{state}/Maildir") as log:
         send_to_all(port, sibling(1), ANNA, BEN, CARL)
         log.lines("verdict=", 2)
-        junk, inbox = (sorted((state / "Maildir" / part / "new").iterdir()) for part in (".Junk", "."))
+        junk, inbox = (
+            sorted((state / "Maildir" / part / "new").iterdir()) for part in (".Junk", ".")
+        )
         assert [fields(path.read_bytes(), "Delivered-To") for path in junk] == [[ANNA]]
-        assert {one for path in inbox for one in fields(path.read_bytes(), "Delivered-To")} == {BEN, CARL}
+        assert {one for path in inbox for one in fields(path.read_bytes(), "Delivered-To")} == {
+            BEN,
+            CARL,
+        }
         name = name_of(junk[0].read_bytes())
-    assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", "--user", "anna", "--id", name))["taught"] == {"ham": 1}
+    assert json.loads(
+        spamguard(state, "learn", "--json", "--as", "ham", "--user", "anna", "--id", name)
+    )["taught"] == {"ham": 1}
 
 
 def test_held_for_one_and_handed_on_to_another(state: Path) -> None:
     port = free_port()
     disagreeing(state)
-    with running(state, {port: "lmtp"}, f"maildir:{state}/Maildir", rules="[{when: spam, action: quarantine}]"):
+    with running(
+        state,
+        {port: "lmtp"},
+        f"maildir:{state}/Maildir",
+        rules="[{when: spam, action: quarantine}]",
+    ):
         held, _ = send_to_all(port, sibling(1), ANNA, BEN)
     told = json.loads(spamguard(state, "quarantine", "list", "--json"))
     assert told["to"] == [ANNA]
@@ -139,13 +174,19 @@ def test_one_copy_that_is_not_taken_is_told_to_its_recipients_only(state: Path) 
     disagreeing(state)
 
     def dot(heard: peers.Heard, line: bytes) -> bytes:
-        return b"452 4.2.2 full\r\n" if heard.messages[-1].startswith(b"X-Spam-Flag: YES") else b"250 2.0.0 kept\r\n"
+        return (
+            b"452 4.2.2 full\r\n"
+            if heard.messages[-1].startswith(b"X-Spam-Flag: YES")
+            else b"250 2.0.0 kept\r\n"
+        )
 
     with (
         peers.Hop({"dot": dot}, each=True).serving() as hop,
         running(state, {port: "lmtp"}, f"lmtp://127.0.0.1:{hop.port}"),
     ):
-        replies = send_to_all(port, sibling(1), ANNA, BEN, "sales@example.net", codes=(452, 250, 452))
+        replies = send_to_all(
+            port, sibling(1), ANNA, BEN, "sales@example.net", codes=(452, 250, 452)
+        )
         assert replies == [b"4.2.2 full", b"2.0.0 kept", b"4.2.2 full"]
         assert [body(raw) for raw in hop.messages] == [body(sibling(1))] * 2
         assert len(hop.lines(b"RCPT")) == 3 + 3
@@ -154,7 +195,10 @@ def test_one_copy_that_is_not_taken_is_told_to_its_recipients_only(state: Path) 
 def test_where_the_next_hop_has_one_answer_the_mildest_verdict_is_for_all(state: Path) -> None:
     port = free_port()
     disagreeing(state)
-    with peers.Hop().serving() as hop, running(state, {port: "smtp"}, f"smtp://127.0.0.1:{hop.port}") as log:
+    with (
+        peers.Hop().serving() as hop,
+        running(state, {port: "smtp"}, f"smtp://127.0.0.1:{hop.port}") as log,
+    ):
         with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
             for recipients in ([ANNA, BEN], [ANNA], [BEN]):
                 assert client.sendmail("news@offers.example", recipients, sibling(1)) == {}

@@ -1,4 +1,6 @@
-"""The daemon in each of its positions, with a real Postfix made from the snippets of config/postfix."""
+"""The daemon in each of its positions, with a real Postfix made from the snippets of
+config/postfix.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.e2e.ports import free_port
 from tests.e2e.postfix import Postfix
 from tests.support.waiting import PATIENCE, eventually
 
-pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+pytestmark = pytest.mark.skipif(
+    shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
+)
 
 
 def configuration(path: Path, server: Postfix, position: str, extra: str = "") -> Path:
@@ -32,9 +36,16 @@ def configuration(path: Path, server: Postfix, position: str, extra: str = "") -
 
 @contextmanager
 def placed(
-    position: str, state: Path, extra: str = "", *, replace: dict[str, str] | None = None, main: str = ""
+    position: str,
+    state: Path,
+    extra: str = "",
+    *,
+    replace: dict[str, str] | None = None,
+    main: str = "",
 ) -> Iterator[tuple[Postfix, Daemon]]:
-    """Both, one behind the other. extra: more lines of the listener. replace, main: as of `postfix.running`."""
+    """Both, one behind the other. extra: more lines of the listener. replace, main: as of
+    `postfix.running`.
+    """
     with postfix.running(position, replace=replace, main=main) as server:
         file = configuration(state.with_name("spamguard.yaml"), server, position, extra)
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
@@ -42,7 +53,9 @@ def placed(
 
 
 @pytest.fixture(scope="module")
-def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Postfix, Daemon]]:
+def plain(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Postfix, Daemon]]:
     """Both in a position, for tests that mind what has come before."""
     with placed(request.param, daemon.taught(tmp_path_factory.mktemp("plain") / "state")) as both:
         yield both
@@ -53,7 +66,12 @@ def comes(server: Postfix, before: list[bytes], user: str = "anna") -> bytes:
     return next(raw for raw in server.delivered(len(before) + 1, user) if raw not in before)
 
 
-def send(port: int, raw: bytes, to: tuple[str, ...] = ("anna@example.net",), sender: str = "someone@example.org") -> None:
+def send(
+    port: int,
+    raw: bytes,
+    to: tuple[str, ...] = ("anna@example.net",),
+    sender: str = "someone@example.org",
+) -> None:
     with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         client.sendmail(sender, list(to), raw)
 
@@ -68,10 +86,16 @@ def body(raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("plain", ["after-queue", "before-queue", "standalone"], indirect=True)
-def test_mail_is_judged_tagged_and_delivered(plain: tuple[Postfix, Daemon], request: pytest.FixtureRequest) -> None:
+def test_mail_is_judged_tagged_and_delivered(
+    plain: tuple[Postfix, Daemon], request: pytest.FixtureRequest
+) -> None:
     server, running = plain
     before, said = server.delivered(0), running.log().count("verdict=")
-    door = server.filter_port if request.node.callspec.params["plain"] == "standalone" else server.smtp_port
+    door = (
+        server.filter_port
+        if request.node.callspec.params["plain"] == "standalone"
+        else server.smtp_port
+    )
     spam, ham = daemon.unseen("spam", 1)[0], daemon.unseen("ham", 1)[0]
     forged = b"X-Spam-Flag: NO\r\nx-spam-STATUS: No,\r\n score=-99\r\nX-Spamguard: ham\r\n"
     send(door, forged + spam)
@@ -126,14 +150,30 @@ def test_swaks_through_postfix_and_back(plain: tuple[Postfix, Daemon]) -> None:
         pytest.skip("needs swaks: apt-get install swaks")
     server, _ = plain
     before = {user: server.delivered(0, user) for user in ("anna", "ben")}
-    line = ["swaks", "--server", f"127.0.0.1:{server.smtp_port}", "--to", "anna@example.net,ben@example.net", "--from", "a@example.org"]
-    done = subprocess.run([*line, "--body", "line one\n.\n..two\n"], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    line = [
+        "swaks",
+        "--server",
+        f"127.0.0.1:{server.smtp_port}",
+        "--to",
+        "anna@example.net,ben@example.net",
+        "--from",
+        "a@example.org",
+    ]
+    done = subprocess.run(
+        [*line, "--body", "line one\n.\n..two\n"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
     assert done.returncode == 0, done.stdout
     for user, known in before.items():
         assert body(comes(server, known, user)).startswith(b"line one\n.\n..two\n")
 
 
-def test_recipients_are_brought_one_by_one_where_that_is_asked_for(state: Path, tmp_path: Path) -> None:
+def test_recipients_are_brought_one_by_one_where_that_is_asked_for(
+    state: Path, tmp_path: Path
+) -> None:
     """Else all but the first are put off, as there is one answer for all behind the data."""
     asked = {"#spamguard_destination_recipient_limit": "spamguard_destination_recipient_limit"}
     with postfix.running("after-queue", replace=asked) as server:
@@ -141,7 +181,11 @@ def test_recipients_are_brought_one_by_one_where_that_is_asked_for(state: Path, 
         listener = f"listen: smtp://127.0.0.1:{server.filter_port}, position: after-queue, next_hop: 'maildir:{tmp_path}/Maildir'"
         file.write_text(f"listeners:\n  - {{{listener}}}\n")
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
-            send(server.smtp_port, daemon.unseen("ham", 1)[0], ("anna@example.net", "ben@example.net"))
+            send(
+                server.smtp_port,
+                daemon.unseen("ham", 1)[0],
+                ("anna@example.net", "ben@example.net"),
+            )
             running.lines("verdict=", 2)
             eventually(lambda: "is empty" in server.queue())
         assert "status=deferred" not in server.log()
@@ -154,7 +198,11 @@ def test_mail_just_below_the_limit_of_size_does_not_bounce(state: Path) -> None:
             for length in range(100_000, 95_000, -100):  # Postfix counts some bytes of its own
                 raw = b"Subject: large\r\n\r\n"
                 try:
-                    client.sendmail("someone@example.org", ["anna@example.net"], raw + (b"y" * 98 + b"\r\n") * (length // 100))
+                    client.sendmail(
+                        "someone@example.org",
+                        ["anna@example.net"],
+                        raw + (b"y" * 98 + b"\r\n") * (length // 100),
+                    )
                     break
                 except smtplib.SMTPResponseException:
                     pass
@@ -171,10 +219,16 @@ OF_HELLOS = "smtpd_helo_restrictions = permit_mynetworks, reject_non_fqdn_helo_h
     ("position", "main"),
     [
         pytest.param("after-queue", RATES, id="after-queue: so many a minute"),
-        pytest.param("standalone", RATES + OF_CLIENTS + OF_HELLOS, id="standalone: so many a minute, none of such clients and hellos"),
+        pytest.param(
+            "standalone",
+            RATES + OF_CLIENTS + OF_HELLOS,
+            id="standalone: so many a minute, none of such clients and hellos",
+        ),
     ],
 )
-def test_what_is_asked_of_clients_is_not_asked_of_spamguard(state: Path, position: str, main: str) -> None:
+def test_what_is_asked_of_clients_is_not_asked_of_spamguard(
+    state: Path, position: str, main: str
+) -> None:
     with placed(position, state, "    hostname: filter\n", main=main) as (server, _):
         with smtplib.SMTP("127.0.0.1", server.filter_port) as client:
             assert client.ehlo()[1].split()[0] == b"filter"
@@ -186,12 +240,17 @@ def test_what_is_asked_of_clients_is_not_asked_of_spamguard(state: Path, positio
 def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> None:
     nobody = Postfix(tmp_path, free_port(), free_port(), free_port())
     file = configuration(tmp_path / "spamguard.yaml", nobody, "standalone")
-    with daemon.running(state, "--config", str(file), port=nobody.filter_port), smtplib.SMTP("127.0.0.1", nobody.filter_port) as client:
+    with (
+        daemon.running(state, "--config", str(file), port=nobody.filter_port),
+        smtplib.SMTP("127.0.0.1", nobody.filter_port) as client,
+    ):
         client.ehlo("client.example")
         assert client.mail("a@example.org")[0] == 451
 
 
-def test_what_is_done_with_mail_for_others_is_not_done_with_mail_for_spamguard(state: Path, tmp_path: Path) -> None:
+def test_what_is_done_with_mail_for_others_is_not_done_with_mail_for_spamguard(
+    state: Path, tmp_path: Path
+) -> None:
     """Neither is it changed, nor is spamguard reached as other servers are."""
     (tmp_path / "checks").write_text("/^Subject:/ REPLACE Subject: outwards\n")
     main = (
@@ -209,7 +268,12 @@ def test_what_is_done_with_mail_for_others_is_not_done_with_mail_for_spamguard(s
 
 def test_mail_waits_while_spamguard_is_away(state: Path, tmp_path: Path) -> None:
     """Whatever is done with mail for other servers that do not answer."""
-    with Hop().serving() as fallback, postfix.running("after-queue", main=f"smtp_fallback_relay = [127.0.0.1]:{fallback.port}\n") as server:
+    with (
+        Hop().serving() as fallback,
+        postfix.running(
+            "after-queue", main=f"smtp_fallback_relay = [127.0.0.1]:{fallback.port}\n"
+        ) as server,
+    ):
         send(server.smtp_port, daemon.unseen("ham", 1)[0])
         eventually(lambda: "status=" in server.log())
         file = configuration(tmp_path / "spamguard.yaml", server, "after-queue")
@@ -222,7 +286,10 @@ def test_mail_waits_while_spamguard_is_away(state: Path, tmp_path: Path) -> None
     "main",
     [
         pytest.param("always_bcc = ben@example.net\n", id="for the archive"),
-        pytest.param("virtual_alias_maps = inline:{ {anna@example.net = anna@example.net, ben@example.net} }\n", id="by an alias"),
+        pytest.param(
+            "virtual_alias_maps = inline:{ {anna@example.net = anna@example.net, ben@example.net} }\n",
+            id="by an alias",
+        ),
     ],
 )
 def test_copies_are_made_once(state: Path, main: str) -> None:

@@ -1,4 +1,6 @@
-"""Mail that is hard to pass on, through a real Postfix in front of us and behind us, and what both say about its client."""
+"""Mail that is hard to pass on, through a real Postfix in front of us and behind us, and what both
+say about its client.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.e2e.peers import Client
 from tests.e2e.test_positions import body, configuration, fields
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+pytestmark = pytest.mark.skipif(
+    shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
+)
 
 NO_SPEED_ADJUST = {"    -o smtpd_proxy_options=speed_adjust\n": ""}
 PLACES = {
@@ -34,7 +38,9 @@ class Place:
     running: daemon.Daemon
     count: int = 0
 
-    def sent(self, message: bytes, sender: bytes = b"<a@example.org>", xclient: bytes = b"") -> bytes:
+    def sent(
+        self, message: bytes, sender: bytes = b"<a@example.org>", xclient: bytes = b""
+    ) -> bytes:
         """What arrives in the Maildir."""
         before = {path.name for path in (self.server.maildir() / "new").glob("*")}
         with Client(self.server.smtp_port, 60) as client:
@@ -49,16 +55,22 @@ class Place:
             assert reply.startswith(b"250 2.0.0 Ok: queued"), reply
         self.count += 1
         self.server.delivered(self.count)
-        (new,) = [path for path in (self.server.maildir() / "new").glob("*") if path.name not in before]
+        (new,) = [
+            path for path in (self.server.maildir() / "new").glob("*") if path.name not in before
+        ]
         return new.read_bytes()
 
 
 @pytest.fixture(scope="module", params=PLACES.values(), ids=PLACES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("postfix")
     position, replace = request.param
     state = daemon.taught(directory / "state", messages=60)
-    with postfix.running(position, replace=replace, main=f"{XCLIENT}\ninet_protocols = all\n") as server:
+    with postfix.running(
+        position, replace=replace, main=f"{XCLIENT}\ninet_protocols = all\n"
+    ) as server:
         file = configuration(directory / "spamguard.yaml", server, position)
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
             yield Place(server, running)
@@ -66,20 +78,29 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
 def test_bodies_arrive_as_they_were_sent(place: Place, text: bytes) -> None:
-    assert body(place.sent(HEAD + text, b"<a@example.org> BODY=8BITMIME")) == text.replace(b"\r\n", b"\n")
+    assert body(place.sent(HEAD + text, b"<a@example.org> BODY=8BITMIME")) == text.replace(
+        b"\r\n", b"\n"
+    )
 
 
 def test_internationalised_mail(place: Place) -> None:
-    raw = place.sent("Subject: grüße\r\nFrom: <müller@exämple.org>\r\n\r\ngrüße\r\n".encode(), "<müller@exämple.org> SMTPUTF8".encode())
+    raw = place.sent(
+        "Subject: grüße\r\nFrom: <müller@exämple.org>\r\n\r\ngrüße\r\n".encode(),
+        "<müller@exämple.org> SMTPUTF8".encode(),
+    )
     assert raw.startswith("Return-Path: <müller@exämple.org>".encode())
     assert fields(raw, "Subject") == ["grüße"]
     assert body(raw) == "grüße\n".encode()
 
 
-@pytest.mark.parametrize("sender", ["<grün@example.org>", "a@example.org", "<a@example.org> ENVID=cGFkZGVk=="])
+@pytest.mark.parametrize(
+    "sender", ["<grün@example.org>", "a@example.org", "<a@example.org> ENVID=cGFkZGVk=="]
+)
 def test_what_postfix_takes_is_not_refused_behind_it(place: Place, sender: str) -> None:
     address = sender.partition(" ")[0].strip("<>")
-    assert place.sent(HEAD + b"text\r\n", sender.encode()).startswith(f"Return-Path: <{address}>\n".encode())
+    assert place.sent(HEAD + b"text\r\n", sender.encode()).startswith(
+        f"Return-Path: <{address}>\n".encode()
+    )
 
 
 def test_the_null_sender(place: Place) -> None:
@@ -97,10 +118,15 @@ def test_a_first_line_that_is_no_field(place: Place, first: bytes) -> None:
 @pytest.mark.parametrize("address", ["192.0.2.77", "2001:db8::77"])
 def test_everybody_knows_who_the_client_is(place: Place, address: str) -> None:
     told = address if "." in address else f"IPV6:{address}"
-    place.sent(HEAD + b"text\r\n", xclient=b"NAME=mail.stranger.example PORT=4242 ADDR=" + told.encode())
+    place.sent(
+        HEAD + b"text\r\n", xclient=b"NAME=mail.stranger.example PORT=4242 ADDR=" + told.encode()
+    )
     (ours,) = place.running.lines(f"client={address} ")
     assert "helo=client.example" in ours
-    eventually(lambda: f"orig_client=mail.stranger.example[{address}]" in place.server.log(), "Postfix tells who it was")
+    eventually(
+        lambda: f"orig_client=mail.stranger.example[{address}]" in place.server.log(),
+        "Postfix tells who it was",
+    )
     before = len(took_back(place))
     place.sent(HEAD + b"the next client is another one\r\n")
     eventually(lambda: len(took_back(place)) > before, "Postfix tells who it is now")
@@ -109,4 +135,8 @@ def test_everybody_knows_who_the_client_is(place: Place, address: str) -> None:
 
 def took_back(place: Place) -> list[str]:
     """What Postfix tells of those it took mail back from."""
-    return [line for line in place.server.log().splitlines() if "/back/smtpd" in line and "client=" in line]
+    return [
+        line
+        for line in place.server.log().splitlines()
+        if "/back/smtpd" in line and "client=" in line
+    ]

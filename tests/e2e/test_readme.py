@@ -1,7 +1,8 @@
-"""What the README shows is what happens: a fresh copy, the commands typed as they stand, one after another.
+"""What the README shows is what happens: a fresh copy, the commands typed as they stand, one after
+another.
 
-Every block of the page is marked as `tested: NAME` (run or loaded here) or `shown: NAME` (what the command of that name answers,
-up to numbers and names); a block without a mark fails.
+Every block of the page is marked as `tested: NAME` (run or loaded here) or `shown: NAME` (what the
+command of that name answers, up to numbers and names); a block without a mark fails.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from textwrap import dedent
 import pytest
 
 from corpora import synthetic
-from spamguard import config
+from spamguard.config.load import load_settings
 from tests.e2e.moving import all_seen
 from tests.support.sources import sources
 from tests.unit.folders.manual import as_markdown
@@ -34,11 +35,24 @@ ROOT = Path(__file__).parents[2]
 PORT = 10025  # the one that `spamguard run` takes without a configuration
 SECONDS = 60
 README = (ROOT / "README.md").read_text("utf-8")
-_BLOCK = re.compile(r"^ *(?:<!-- (?P<mark>[^\n]*) -->\n)? *```(?P<kind>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [(found["mark"], found["kind"], dedent(found["text"])) for found in _BLOCK.finditer(README)]
+_BLOCK = re.compile(
+    r"^ *(?:<!-- (?P<mark>[^\n]*) -->\n)? *```(?P<kind>\w*)\n(?P<text>.*?)^ *```$",
+    re.MULTILINE | re.DOTALL,
+)
+BLOCKS = [
+    (found["mark"], found["kind"], dedent(found["text"])) for found in _BLOCK.finditer(README)
+]
 TYPED = ["something to begin with", "send", "look", "move", "sibling", "why", "page", "commands"]
 SHOWN = ["look", "move", "sibling", "why"]
-OTHERS = ["first command", "test command", "other tests", "configuration", "scanners", "folders", "python"]
+OTHERS = [
+    "first command",
+    "test command",
+    "other tests",
+    "configuration",
+    "scanners",
+    "folders",
+    "python",
+]
 
 
 def block(mark: str) -> str:
@@ -48,10 +62,14 @@ def block(mark: str) -> str:
 
 
 def shape(text: str) -> list[str]:
-    """Lines without what differs from one installation to the next: numbers, ids, signatures, bars, the user's name."""
+    """Lines without what differs from one installation to the next: numbers, ids, signatures, bars,
+    the user's name.
+    """
     text = re.sub(r"\b(id|k|s|user)=[\w-]+", r"\1=", text)
     text = re.sub(r"message=\w+", "message=", text)
-    return [re.sub(r" *[-+]*$", "", re.sub(r"[-+]?\d[\d.]*", "#", line)) for line in text.splitlines()]
+    return [
+        re.sub(r" *[-+]*$", "", re.sub(r"[-+]?\d[\d.]*", "#", line)) for line in text.splitlines()
+    ]
 
 
 class Terminal:
@@ -59,7 +77,13 @@ class Terminal:
 
     def __init__(self, place: Path, environment: dict[str, str]) -> None:
         self._shell = subprocess.Popen(
-            ["bash"], cwd=place, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["bash"],
+            cwd=place,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
@@ -111,12 +135,19 @@ def first_command(place: Path, environment: dict[str, str]) -> Iterator[Running]
     log = place.with_name("log")
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            ["bash", "-c", block("tested: first command")], cwd=place, env=environment, stdout=stream, stderr=stream, start_new_session=True
+            ["bash", "-c", block("tested: first command")],
+            cwd=place,
+            env=environment,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
         )
     try:
         until = time.monotonic() + 10 * SECONDS
         while f"serving smtp on 127.0.0.1:{PORT}" not in log.read_text():
-            if process.poll() is not None and re.search("No matching distribution|Could not find a version|onnection", log.read_text()):
+            if process.poll() is not None and re.search(
+                "No matching distribution|Could not find a version|onnection", log.read_text()
+            ):
                 pytest.skip("needs a package index that can be reached")
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()
@@ -139,7 +170,9 @@ def _listens() -> bool:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The first command in a fresh copy of the sources, by somebody with an empty home (but what pip needs of the real one)."""
+    """The first command in a fresh copy of the sources, by somebody with an empty home (but what
+    pip needs of the real one).
+    """
     if _listens():
         pytest.skip(f"somebody listens on port {PORT} already")
     place = tmp_path_factory.mktemp("readme") / "spamguard"
@@ -148,8 +181,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         shutil.copy2(ROOT / name, place / name)
     home = place.with_name("home")
     home.mkdir()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPAMGUARD", "XDG", "PYTHON", "VIRTUAL"))}
-    pip = {f"XDG_{kind.upper()}_HOME": str(Path.home() / f".{kind}") for kind in ("config", "cache")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPAMGUARD", "XDG", "PYTHON", "VIRTUAL"))
+    }
+    pip = {
+        f"XDG_{kind.upper()}_HOME": str(Path.home() / f".{kind}") for kind in ("config", "cache")
+    }
     with first_command(place, {**kept, **pip, "HOME": str(home)}) as found:
         yield found
 
@@ -164,7 +203,9 @@ def terminal(running: Running) -> Iterator[Terminal]:
 
 def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> None:
     def typed(name: str) -> str:
-        return terminal.type(block(f"tested: {name}").replace("/tmp/made-up-mail", str(tmp_path / "mail")))
+        return terminal.type(
+            block(f"tested: {name}").replace("/tmp/made-up-mail", str(tmp_path / "mail"))
+        )
 
     def shown(name: str) -> list[str]:
         return shape(block(f"shown: {name}"))
@@ -174,7 +215,9 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
     assert shape(typed("look")) == shown("look")
     assert running.says(["Maildir: seen for the first time"])
     state = Path(running.environment["HOME"]) / ".local" / "state" / "spamguard"
-    all_seen(state, state / "Maildir", 1)  # who types is not quicker; the watcher would say the same then, for another reason
+    all_seen(
+        state, state / "Maildir", 1
+    )  # who types is not quicker; the watcher would say the same then, for another reason
     assert typed("move") == ""
     learnt = "to='Junk' class=spam message=: "
     assert running.says([learnt])
@@ -201,16 +244,23 @@ def test_nothing_stands_on_the_page_that_nobody_tries() -> None:
 def test_the_configurations(tmp_path: Path) -> None:
     file, whole = tmp_path / "spamguard.yaml", block("tested: configuration")
     file.write_text(whole)
-    assert [one.maildir for one in config.load(file).watch] == ["/home/*/Maildir"]
+    assert [one.maildir for one in load_settings(file).watch] == ["/home/*/Maildir"]
     file.write_text(whole.partition("watch:")[0] + block("tested: folders"))
-    assert len(config.load(file).watch) == 2
+    assert len(load_settings(file).watch) == 2
     file.write_text(whole.partition("listeners:")[0] + block("tested: scanners"))
-    assert [one.endpoint.protocol for one in config.load(file).scanners] == ["rspamd", "spamd", "milter"]
+    assert [one.listen.protocol for one in load_settings(file).scanners] == [
+        "rspamd",
+        "spamd",
+        "milter",
+    ]
 
 
 def test_python(tmp_path: Path) -> None:
     (_, raw), *more = synthetic.generate(4, 1)
-    exec(block("tested: python"), {"directory": tmp_path / "state", "raw": raw, "messages": [message for _, message in more]})
+    exec(
+        block("tested: python"),
+        {"directory": tmp_path / "state", "raw": raw, "messages": [message for _, message in more]},
+    )
 
 
 def test_what_teaches_is_the_table_of_the_code() -> None:
@@ -220,7 +270,11 @@ def test_what_teaches_is_the_table_of_the_code() -> None:
 def test_the_files_it_names_are_there() -> None:
     named = set(re.findall(r"`((?:config|corpora|systemd|tests|\.ci)/[\w./*-]+)`", README))
     named |= {f"config/{name}" for name in re.findall(r"`((?:minimal|postfix/)[\w.*-]+)`", README)}
-    assert {"config/spamguard.yaml", "config/minimal.yaml", "config/postfix/after-queue.*.cf"} <= named
+    assert {
+        "config/spamguard.yaml",
+        "config/minimal.yaml",
+        "config/postfix/after-queue.*.cf",
+    } <= named
     assert [name for name in named if not list(ROOT.glob(name))] == []
 
 
@@ -229,7 +283,9 @@ def test_every_snippet_says_what_it_is_for_and_how_to_see_that_it_works() -> Non
     files = [path for path in (ROOT / "config").rglob("*") if path.is_file()]
     assert len(files) > 20
     for path in files:
-        head = "".join(line for line in path.read_text().splitlines(keepends=True)[:30] if line.startswith("#"))
+        head = "".join(
+            line for line in path.read_text().splitlines(keepends=True)[:30] if line.startswith("#")
+        )
         assert re.search(r"Check (that )?it|`spamguard check FILE`|stands in [\w.-]+\.", head), path
 
 
@@ -238,12 +294,19 @@ def test_ci_runs_the_commands_that_check(tmp_path: Path) -> None:
     (tmp_path / ".ci").mkdir()
     shutil.copy2(ROOT / ".ci" / "run", tmp_path / ".ci")
     (tmp_path / "README.md").write_text(
-        README.replace(block("tested: test command"), "echo first\n").replace(block("tested: other tests"), "echo second\n")
+        README.replace(block("tested: test command"), "echo first\n").replace(
+            block("tested: other tests"), "echo second\n"
+        )
     )
-    done = subprocess.run([tmp_path / ".ci" / "run"], cwd="/", capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [tmp_path / ".ci" / "run"], cwd="/", capture_output=True, text=True, check=True
+    )
     assert done.stdout == "first\nsecond\n"
 
 
 def test_the_commands_that_check_run_every_test_once() -> None:
-    quick, slow = block("tested: test command").split("&&")[-1], block("tested: other tests").split("&&")[-1]
+    quick, slow = (
+        block("tested: test command").split("&&")[-1],
+        block("tested: other tests").split("&&")[-1],
+    )
     assert quick.replace('"not slow"', "slow") == slow

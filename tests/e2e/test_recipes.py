@@ -1,4 +1,6 @@
-"""The snippets of config/ for one message at a time: procmail, maildrop, getmail and fetchmail run them for real."""
+"""The snippets of config/ for one message at a time: procmail, maildrop, getmail and fetchmail run
+them for real.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ MAIL = {label: daemon.unseen(label, 1)[0].replace(b"\r\n", b"\n") for label in (
 
 
 def needs(program: str, package: str = "") -> pytest.MarkDecorator:
-    return pytest.mark.skipif(shutil.which(program) is None, reason=f"needs {package or program}: apt-get install {package or program}")
+    return pytest.mark.skipif(
+        shutil.which(program) is None,
+        reason=f"needs {package or program}: apt-get install {package or program}",
+    )
 
 
 @pytest.fixture
@@ -34,8 +39,18 @@ def home(state: Path, tmp_path: Path) -> Path:
 
 
 def run(line: list[str | Path], home: Path, given: bytes = b"") -> str:
-    environment = {**os.environ, "HOME": str(home)} | dict.fromkeys(("XDG_STATE_HOME", "SPAMGUARD_STATE"), "")
-    done = subprocess.run(line, cwd=home, env=environment, input=given, capture_output=True, timeout=PATIENCE, check=False)
+    environment = {**os.environ, "HOME": str(home)} | dict.fromkeys(
+        ("XDG_STATE_HOME", "SPAMGUARD_STATE"), ""
+    )
+    done = subprocess.run(
+        line,
+        cwd=home,
+        env=environment,
+        input=given,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     told = (done.stdout + done.stderr).decode(errors="replace")
     assert done.returncode == 0, told
     return told
@@ -48,7 +63,9 @@ def lies(box: Path) -> list[bytes]:
 def is_judged(raw: bytes, sent: bytes, label: str) -> None:
     """The bytes are those that were sent, below a verdict."""
     assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
-    assert re.match("spam; id=" if label == "spam" else "(ham|unsure); id=", fields(raw, "X-Spamguard")[0])
+    assert re.match(
+        "spam; id=" if label == "spam" else "(ham|unsure); id=", fields(raw, "X-Spamguard")[0]
+    )
     assert raw.partition(b"\n\n")[2].rstrip(b"\n") == sent.partition(b"\n\n")[2].rstrip(b"\n")
 
 
@@ -57,7 +74,9 @@ def is_judged(raw: bytes, sent: bytes, label: str) -> None:
 def test_procmail(label: str, home: Path) -> None:
     (home / "Maildir").mkdir()
     text = snippet("procmail/procmailrc", **{"/usr/local/bin/spamguard": str(command(home))})
-    (home / ".procmailrc").write_text(f"HOME={home}\n{text}")  # which procmail takes from the list of users otherwise
+    (home / ".procmailrc").write_text(
+        f"HOME={home}\n{text}"
+    )  # which procmail takes from the list of users otherwise
     run(["procmail", "-m", home / ".procmailrc"], home, MAIL[label])
     box = home / "Maildir" / ".Junk" if label == "spam" else home / "Maildir"
     (raw,) = lies(box)
@@ -68,7 +87,8 @@ def test_procmail(label: str, home: Path) -> None:
 def test_procmail_delivers_without_the_filter(home: Path) -> None:
     (home / "Maildir").mkdir()
     (home / ".procmailrc").write_text(
-        f"HOME={home}\n" + snippet("procmail/procmailrc", **{"/usr/local/bin/spamguard": "/nowhere/spamguard"})
+        f"HOME={home}\n"
+        + snippet("procmail/procmailrc", **{"/usr/local/bin/spamguard": "/nowhere/spamguard"})
     )
     run(["procmail", "-m", home / ".procmailrc"], home, MAIL["spam"])
     assert lies(home / "Maildir") == [MAIL["spam"]]
@@ -77,7 +97,9 @@ def test_procmail_delivers_without_the_filter(home: Path) -> None:
 def with_maildrop(home: Path) -> None:
     """As the snippet says under "make ready"."""
     text = snippet("maildrop/mailfilter", **{"/usr/local/bin/spamguard": str(command(home))})
-    (home / ".mailfilter").write_text(f'HOME="{home}"\n{text}')  # which maildrop takes from the list of users otherwise
+    (home / ".mailfilter").write_text(
+        f'HOME="{home}"\n{text}'
+    )  # which maildrop takes from the list of users otherwise
     (home / ".mailfilter").chmod(0o600)
     (ready,) = [line for line in text.splitlines() if line.startswith("# Make ready: ")]
     run(["sh", "-euc", ready.removeprefix("# Make ready: ")], home)
@@ -121,7 +143,10 @@ def test_getmail(home: Path) -> None:
         }
         if os.getuid() == 0:  # which getmail does not like
             subprocess.run(["chown", "-R", "nobody", place], check=True)
-            places |= {'("filter",)': '("filter",)\nallow_root_commands = true', "path = ~/Maildir/": f"path = {box}/\nuser = nobody"}
+            places |= {
+                '("filter",)': '("filter",)\nallow_root_commands = true',
+                "path = ~/Maildir/": f"path = {box}/\nuser = nobody",
+            }
         (home / "getmailrc").write_text(snippet("getmail/getmailrc", **places))
         line: list[str | Path] = ["getmail", "--getmaildir", home, "--rcfile", "getmailrc"]
         run(line, home)
@@ -134,7 +159,11 @@ def test_getmail(home: Path) -> None:
 
 def fetched(home: Path, server: dovecot.Dovecot, **more: str) -> None:
     """What fetchmail does with its snippet. more: texts to be replaced."""
-    places = {"imap.example.net": "127.0.0.1", "993": str(server.imap_port), "ssl sslcertck": "sslproto ''"}
+    places = {
+        "imap.example.net": "127.0.0.1",
+        "993": str(server.imap_port),
+        "ssl sslcertck": "sslproto ''",
+    }
     (home / ".fetchmailrc").write_text(snippet("fetchmail/fetchmailrc", **places, **more))
     (home / ".fetchmailrc").chmod(0o600)
     own = ("--pidfile", home / "fetchmail.pid")  # root's would be another test's as well
@@ -159,10 +188,17 @@ def test_fetchmail_with_maildrop(home: Path) -> None:
 def test_fetchmail_with_the_daemon(home: Path, tmp_path: Path) -> None:
     """The other way that its snippet names."""
     state, port = home / ".local" / "state" / "spamguard", free_port()
-    with dovecot.running() as server, daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port, log=tmp_path / "log"):
+    with (
+        dovecot.running() as server,
+        daemon.running(
+            state, "--listen", f"smtp://127.0.0.1:{port}", port=port, log=tmp_path / "log"
+        ),
+    ):
         provider(server)
         assert "smtphost 127.0.0.1/10025" in snippet("fetchmail/fetchmailrc")
-        fetched(home, server, **{'mda "/usr/bin/maildrop .mailfilter"': f"smtphost 127.0.0.1/{port}"})
+        fetched(
+            home, server, **{'mda "/usr/bin/maildrop .mailfilter"': f"smtphost 127.0.0.1/{port}"}
+        )
     for label, box in (("spam", state / "Maildir" / ".Junk"), ("ham", state / "Maildir")):
         (raw,) = lies(box)
         is_judged(raw, MAIL[label], label)

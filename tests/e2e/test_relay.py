@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.relay.client import StreamHop
-from spamguard.settings import Endpoint, Hop, Protocol
-from spamguard.spool import Content, Spool
-from spamguard.wire.values import Client, Parameter, Recipient, Reply, Sender
+from spamguard.config.options import Endpoint, Hop, Protocol
+from spamguard.delivery.smtp import SmtpNextHop
+from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
+from spamguard.spool import Spool, SpoolView
 from tests.e2e import dovecot, postfix
 from tests.support.sinks import SINK, smtp_sink
 
-SENDER = Sender("from@example.org", (Parameter("SIZE", "100"), Parameter("BODY", "8BITMIME"), Parameter("RET", "HDRS")))
+SENDER = Sender(
+    "from@example.org",
+    (
+        EsmtpParameter("SIZE", "100"),
+        EsmtpParameter("BODY", "8BITMIME"),
+        EsmtpParameter("RET", "HDRS"),
+    ),
+)
 FIELDS = b"From: <from@example.org>\r\nDate: Fri, 20 Nov 2026 12:00:00 +0000\r\nMessage-Id: <1@example.org>\r\n"  # Postfix adds what lacks
 BODIES = [
     FIELDS + b"Subject: dots\r\n\r\n.\r\n..\r\n.x\r\n\r\n.\r\n",
@@ -29,26 +36,34 @@ with_dovecot = pytest.mark.skipif(shutil.which("dovecot") is None, reason="no Do
 with_postfix = pytest.mark.skipif(shutil.which("postfix") is None, reason="no Postfix here")
 
 
-def way_to(endpoint: Endpoint) -> StreamHop:
-    return StreamHop(Hop(endpoint, command_seconds=20, data_seconds=20), "me.example.org")
+def way_to(endpoint: Endpoint) -> SmtpNextHop:
+    return SmtpNextHop(Hop(endpoint, command=20, data=20), "me.example.org")
 
 
-async def hand_on(hop: StreamHop, body: bytes, recipients: Sequence[str], directory: Path) -> list[Reply]:
+async def hand_on(
+    hop: SmtpNextHop, body: bytes, recipients: Sequence[str], directory: Path
+) -> list[Reply]:
     """Replies to MAIL, to each RCPT, to the data."""
     spool = Spool(directory)
     spool.write(body)
     transaction = hop.transaction(Client("192.0.2.7", "client.example.org", peer="127.0.0.1"))
     try:
         replies = [await transaction.mail(SENDER)]
-        if replies[0].positive:
+        if replies[0].is_positive:
             replies += [await transaction.recipient(Recipient(one)) for one in recipients]
-        return [*replies, *await transaction.send(Content(b"X-Spam-Flag: NO\r\n", spool, 0))] if replies[-1].positive else replies
+        return (
+            [*replies, *await transaction.send(SpoolView(b"X-Spam-Flag: NO\r\n", spool, 0))]
+            if replies[-1].is_positive
+            else replies
+        )
     finally:
         await transaction.end()
         spool.close()
 
 
-def hand_on_all(endpoint: Endpoint, bodies: Sequence[bytes], recipients: Sequence[str], directory: Path) -> list[list[int]]:
+def hand_on_all(
+    endpoint: Endpoint, bodies: Sequence[bytes], recipients: Sequence[str], directory: Path
+) -> list[list[int]]:
     """The codes of the replies to each message."""
 
     async def run() -> list[list[int]]:
@@ -64,18 +79,32 @@ def hand_on_all(endpoint: Endpoint, bodies: Sequence[bytes], recipients: Sequenc
 def bodies_of(messages: Sequence[bytes]) -> list[bytes]:
     """From our own field on, with CRLF line ends; in no order."""
     return sorted(
-        one[one.index(b"X-Spam-Flag: NO") :].split(b"\n", 1)[1].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for one in messages
+        one[one.index(b"X-Spam-Flag: NO") :]
+        .split(b"\n", 1)[1]
+        .replace(b"\r\n", b"\n")
+        .replace(b"\n", b"\r\n")
+        for one in messages
     )
 
 
 @with_dovecot
 def test_dovecot_by_lmtp(tmp_path: Path) -> None:
     with dovecot.running() as server:
-        endpoints = [Endpoint(Protocol.LMTP, path=server.lmtp_socket), Endpoint(Protocol.LMTP, "127.0.0.1", server.lmtp_port)]
+        endpoints = [
+            Endpoint(Protocol.LMTP, path=server.lmtp_socket),
+            Endpoint(Protocol.LMTP, "127.0.0.1", server.lmtp_port),
+        ]
         for endpoint in endpoints:
-            codes = hand_on_all(endpoint, BODIES, ["anna@example.net", "ben@example.net", "anna@example.net"], tmp_path)
+            codes = hand_on_all(
+                endpoint,
+                BODIES,
+                ["anna@example.net", "ben@example.net", "anna@example.net"],
+                tmp_path,
+            )
             assert codes == [[250] * 7] * len(BODIES)
-        assert server.log().count("Connect from") <= 2 + 1  # the first only looked whether the port is open
+        assert (
+            server.log().count("Connect from") <= 2 + 1
+        )  # the first only looked whether the port is open
         for user in ("anna", "ben"):  # Dovecot keeps one copy for each, however often she is named
             assert bodies_of(server.delivered(user, len(BODIES) * 2)) == sorted(BODIES * 2)
 
@@ -84,10 +113,14 @@ def test_dovecot_by_lmtp(tmp_path: Path) -> None:
 def test_postfix_by_smtp(tmp_path: Path) -> None:
     with postfix.running(None) as server:
         endpoint = Endpoint(Protocol.SMTP, "127.0.0.1", server.smtp_port)
-        assert hand_on_all(endpoint, BODIES, ["anna@example.net"], tmp_path) == [[250] * 3] * len(BODIES)
+        assert hand_on_all(endpoint, BODIES, ["anna@example.net"], tmp_path) == [[250] * 3] * len(
+            BODIES
+        )
         assert hand_on_all(endpoint, BODIES[:1], ["nobody@example.net"], tmp_path) == [[250, 550]]
         assert bodies_of(server.delivered(len(BODIES))) == sorted(BODIES)
-        assert server.log().count(" connect from ") <= 2 + 1  # the first only looked whether the port is open
+        assert (
+            server.log().count(" connect from ") <= 2 + 1
+        )  # the first only looked whether the port is open
         assert "improper" not in server.log()
 
 
@@ -109,6 +142,11 @@ def test_postfix_by_smtp(tmp_path: Path) -> None:
         (Protocol.SMTP, ("-q", "mail"), [451]),
     ],
 )
-def test_smtp_sink_in_all_moods(protocol: Protocol, options: Sequence[str], codes: list[int], tmp_path: Path) -> None:
+def test_smtp_sink_in_all_moods(
+    protocol: Protocol, options: Sequence[str], codes: list[int], tmp_path: Path
+) -> None:
     with smtp_sink(*options, protocol=protocol) as endpoint:
-        assert hand_on_all(endpoint, [BODIES[0]] * 3, ["a@r.example", "b@r.example"], tmp_path) == [codes] * 3
+        assert (
+            hand_on_all(endpoint, [BODIES[0]] * 3, ["a@r.example", "b@r.example"], tmp_path)
+            == [codes] * 3
+        )

@@ -1,4 +1,6 @@
-"""Another version is installed under a running daemon: mail goes on, nothing of the two is mixed, and the log says once what to do."""
+"""Another version is installed under a running daemon: mail goes on, nothing of the two is mixed,
+and the log says once what to do.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,30 @@ NOTE = "another spamguard was installed than the one that runs: restart it"
 @contextmanager
 def running(place: Path, port: int) -> Iterator[Daemon]:
     """One worker and one scorer, of a copy of the package."""
-    shutil.copytree(ROOT / "spamguard", place / "lib/spamguard", ignore=shutil.ignore_patterns("__pycache__"))
-    listener = {"listen": f"smtp://127.0.0.1:{port}", "position": "standalone", "next_hop": f"maildir:{place}/Maildir"}
-    settings = {"state": str(place / "state"), "workers": 1, "listeners": [listener], "scoring": {"scorers": 1}}
+    shutil.copytree(
+        ROOT / "spamguard", place / "lib/spamguard", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    listener = {
+        "listen": f"smtp://127.0.0.1:{port}",
+        "position": "standalone",
+        "next_hop": f"maildir:{place}/Maildir",
+    }
+    settings = {
+        "state": str(place / "state"),
+        "workers": 1,
+        "listeners": [listener],
+        "scoring": {"scorers": 1},
+    }
     (place / "c.yaml").write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-P", "-m", "spamguard", "run", "--config", str(place / "c.yaml")]
     with (place / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**ENVIRONMENT, "PYTHONPATH": str(place / "lib")}, cwd="/")
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            env={**ENVIRONMENT, "PYTHONPATH": str(place / "lib")},
+            cwd="/",
+        )
     try:
         found = Daemon(process, place / "state", place / "log")
         found.lines("serving")
@@ -44,11 +63,19 @@ def running(place: Path, port: int) -> Iterator[Daemon]:
 
 def send(port: int, number: int) -> None:
     with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
-        client.sendmail("a@x.example", "b@y.example", f"Subject: {number}\r\nMessage-ID: <{number}@x.example>\r\n\r\nlantern\r\n")
+        client.sendmail(
+            "a@x.example",
+            "b@y.example",
+            f"Subject: {number}\r\nMessage-ID: <{number}@x.example>\r\n\r\nlantern\r\n",
+        )
 
 
 def child(parent: int, module: str) -> int:
-    (found,) = [one for one in children(parent) if module.encode() in Path(f"/proc/{one}/cmdline").read_bytes()]
+    (found,) = [
+        one
+        for one in children(parent)
+        if module.encode() in Path(f"/proc/{one}/cmdline").read_bytes()
+    ]
     return found
 
 
@@ -57,7 +84,9 @@ def port() -> int:
     return free_port()
 
 
-def test_what_is_installed_under_a_running_daemon_is_not_mixed_with_it(tmp_path: Path, port: int) -> None:
+def test_what_is_installed_under_a_running_daemon_is_not_mixed_with_it(
+    tmp_path: Path, port: int
+) -> None:
     with running(tmp_path, port) as one:
         send(port, 0)
         one.lines("verdict=unsure")

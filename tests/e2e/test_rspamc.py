@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from spamguard.history import History
+from spamguard.proxy.history import History
 from tests.e2e import daemon
 from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
 from tests.support.waiting import PATIENCE, eventually
 
-pytestmark = pytest.mark.skipif(shutil.which("rspamc") is None, reason="needs rspamc: apt-get install --no-install-recommends rspamd")
+pytestmark = pytest.mark.skipif(
+    shutil.which("rspamc") is None,
+    reason="needs rspamc: apt-get install --no-install-recommends rspamd",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +48,33 @@ def told(where: Site, *arguments: str, raw: bytes) -> Any:
 def test_verdicts(here: Site, packed: tuple[str, ...]) -> None:
     for raw, spam in ((SPAM[0], True), (HAM[0], False)):
         text = rspamc(here, *packed, "symbols", raw=raw)
-        assert f"Action: {'add header' if spam else 'no action'}\nSpam: {str(spam).lower()}\nScore: " in text
+        assert (
+            f"Action: {'add header' if spam else 'no action'}\nSpam: {str(spam).lower()}\nScore: "
+            in text
+        )
         assert ("Symbol: SPAMGUARD_SPAM (" in text) is spam
         found = told(here, *packed, raw=raw)
         assert (found["score"] >= found["required_score"]) is spam
-        assert found["milter"]["add_headers"]["X-Spam-Status"].startswith("Yes, " if spam else "No, ")
+        assert found["milter"]["add_headers"]["X-Spam-Status"].startswith(
+            "Yes, " if spam else "No, "
+        )
     mail = rspamc(here, "--mime", raw=SPAM[0])
     assert "X-Spam: yes" in mail
 
 
 def test_what_is_said_of_a_message_is_remembered(here: Site) -> None:
-    arguments = ("-i", "192.0.2.9", "-F", "a@x.example", "-r", "b@y.example", "-r", "c@y.example", "--helo", "h.example")
+    arguments = (
+        "-i",
+        "192.0.2.9",
+        "-F",
+        "a@x.example",
+        "-r",
+        "b@y.example",
+        "-r",
+        "c@y.example",
+        "--helo",
+        "h.example",
+    )
     found = told(here, *arguments, raw=SPAM[1])
     name = found["symbols"]["SPAMGUARD_SPAM"]["options"][0]
 
@@ -65,9 +84,16 @@ def test_what_is_said_of_a_message_is_remembered(here: Site) -> None:
 
     eventually(row, "it is in the history")
     kept = row()
-    assert (kept.client, kept.sender, kept.recipients) == ("192.0.2.9", "a@x.example", ("b@y.example", "c@y.example"))
+    assert (kept.client, kept.sender, kept.recipients) == (
+        "192.0.2.9",
+        "a@x.example",
+        ("b@y.example", "c@y.example"),
+    )
     explained = subprocess.run(
-        [*daemon.COMMAND, "--state", str(here.running.state), "explain", name], capture_output=True, env=daemon.ENVIRONMENT, check=True
+        [*daemon.COMMAND, "--state", str(here.running.state), "explain", name],
+        capture_output=True,
+        env=daemon.ENVIRONMENT,
+        check=True,
     )
     assert b"spam" in explained.stdout
 
@@ -79,7 +105,10 @@ def test_learning(here: Site) -> None:
     assert "success = true" in rspamc(here, *teaching, raw=raw)
     since = time.monotonic()
     assert "success = true" in rspamc(here, *teaching, raw=raw)  # 208: a repeat is no failure
-    eventually(lambda: told(here, "-d", "anna", raw=raw)["action"] == "no action", "what anna says is in force for her")
+    eventually(
+        lambda: told(here, "-d", "anna", raw=raw)["action"] == "no action",
+        "what anna says is in force for her",
+    )
     assert time.monotonic() - since < IN_FORCE_SECONDS
     assert "success = true" in rspamc(here, "-P", here.password, "learn_spam", raw=SPAM[3])
     here.running.lines('lesson user="" by=rspamd class=spam')
@@ -88,7 +117,9 @@ def test_learning(here: Site) -> None:
 def test_learning_takes_a_password(here: Site) -> None:
     for arguments in ((), ("-P", "wrong")):
         command = ["rspamc", "-h", f"127.0.0.1:{here.port}", *arguments, "learn_spam"]
-        done = subprocess.run(command, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False
+        )
         assert b"success" not in done.stdout
         assert b"may not teach" in done.stdout + done.stderr
         assert done.returncode == 1

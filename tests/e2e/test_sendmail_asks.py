@@ -17,7 +17,9 @@ from tests.e2e.test_milter import MAIL, killed_while_judging, stuffed
 from tests.e2e.test_positions import body, fields
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.skipif(not sendmail.RUNS, reason="needs root, m4, and a Sendmail, unpacked by .ci/packages")
+pytestmark = pytest.mark.skipif(
+    not sendmail.RUNS, reason="needs root, m4, and a Sendmail, unpacked by .ci/packages"
+)
 
 
 @dataclass
@@ -63,28 +65,44 @@ def test_mail_is_judged_and_tagged(tmp_path: Path) -> None:
             assert reply.startswith(b"250 "), reply
             raw = place.arrived(number)[-1]
             assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
-            assert [one[:5] for one in fields(raw, "X-Spam-Status")] == ["Yes, " if label == "spam" else "No, s"]
+            assert [one[:5] for one in fields(raw, "X-Spam-Status")] == [
+                "Yes, " if label == "spam" else "No, s"
+            ]
             assert fields(raw, "X-Bogosity") == []
             assert body(raw) == body(sent)
-            assert raw.startswith(b"X-Spam-Flag: YES\r\n" if label == "spam" else b"X-Spam-Status: No, ")
+            assert raw.startswith(
+                b"X-Spam-Flag: YES\r\n" if label == "spam" else b"X-Spam-Status: No, "
+            )
             (ours,) = fields(raw, "X-Spamguard")
             (line,) = place.running.lines(re.findall("id=([0-9a-v]{16})", ours)[0])
             assert f"queue={reply.split()[2].decode()} " in line
-            assert "client=127.0.0.1 helo=client.example from=<a@example.org> to=<anna@example.net>" in line
+            assert (
+                "client=127.0.0.1 helo=client.example from=<a@example.org> to=<anna@example.net>"
+                in line
+            )
 
 
 def test_what_is_given_up_between_messages(tmp_path: Path) -> None:
-    """At RSET it says nothing to a filter that does not answer MAIL; the next message must not be put off for that."""
+    """At RSET it says nothing to a filter that does not answer MAIL; the next message must not be
+    put off for that.
+    """
     with asked(tmp_path) as place, Client(place.port, 60) as client:
         client.hello()
-        sent = (("spam", b"RSET"), ("ham", b"EHLO again.example"), ("spam", b"RSET"), ("ham", b"XYZZY"))
+        sent = (
+            ("spam", b"RSET"),
+            ("ham", b"EHLO again.example"),
+            ("spam", b"RSET"),
+            ("ham", b"XYZZY"),
+        )
         for number, (label, between) in enumerate(sent, start=1):
             client.begin(b"<gone@example.net>")
             client.ask(between)
             client.ask(b"RSET")
             reply = client.begin(b"<anna@example.net>").data(stuffed(MAIL[label][0]))
             assert reply.startswith(b"250 "), reply
-            raw = place.arrived(number)[-1]  # one after the other: Sendmail hands on what it has taken in any order
+            raw = place.arrived(number)[
+                -1
+            ]  # one after the other: Sendmail hands on what it has taken in any order
             assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
         assert "hanging up" not in place.running.log()
         assert "gone@example.net" not in place.running.log()
@@ -102,5 +120,7 @@ def test_killed_in_between(tmp_path: Path) -> None:
     with asked(tmp_path) as place:
         place.sent(MAIL["ham"][0])
         assert killed_while_judging(place.running, place.port, MAIL["ham"][1]).startswith(b"451 ")
-        eventually(lambda: place.sent(MAIL["ham"][2]).startswith(b"250 "), "mail goes on with a new worker")
+        eventually(
+            lambda: place.sent(MAIL["ham"][2]).startswith(b"250 "), "mail goes on with a new worker"
+        )
         assert [len(fields(raw, "X-Spamguard")) for raw in place.arrived(2)] == [1, 1]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.passing import MESSAGE, POSITIONS, Place, body, heard, passing
 from tests.e2e.peers import ANY_END
-from tests.unit.wire.smuggling import ENDS
+from tests.unit.smtp.smuggling import ENDS
 
 REFUSING = ("before-queue", "standalone")
 
@@ -117,7 +117,19 @@ def test_odd_commands_are_refused_and_never_passed_on(place: Place, line: bytes)
 
 
 @pytest.mark.parametrize(
-    "line", [b"<>", b"", b"<@>", b"<b@c", b'<"b\r"@c>', b"<b@c>\r", b"<b\n@c>", b"<b@c> NOTIFY=NEVER,SUCCESS", b"<b@c> ORCPT=x", b"<b@[]>"]
+    "line",
+    [
+        b"<>",
+        b"",
+        b"<@>",
+        b"<b@c",
+        b'<"b\r"@c>',
+        b"<b@c>\r",
+        b"<b\n@c>",
+        b"<b@c> NOTIFY=NEVER,SUCCESS",
+        b"<b@c> ORCPT=x",
+        b"<b@[]>",
+    ],
 )
 def test_odd_recipients_are_refused_and_never_passed_on(place: Place, line: bytes) -> None:
     with place.client() as client:

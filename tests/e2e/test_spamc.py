@@ -1,4 +1,6 @@
-"""SpamAssassin's own client, with our daemon in the place of its own. Debian builds it without zlib: `Compress` is for other tests."""
+"""SpamAssassin's own client, with our daemon in the place of its own. Debian builds it without
+zlib: `Compress` is for other tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ import pytest
 from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
 from tests.support.waiting import PATIENCE, eventually
 
-pytestmark = pytest.mark.skipif(shutil.which("spamc") is None, reason="needs spamc: apt-get install spamc")
+pytestmark = pytest.mark.skipif(
+    shutil.which("spamc") is None, reason="needs spamc: apt-get install spamc"
+)
 
 TEACHERS = "    teachers: [127.0.0.1]\n"
 
@@ -57,7 +61,9 @@ def test_a_message_comes_back_but_for_our_fields(here: Site) -> None:
     assert (status, flag, rest) == (0, b"X-Spam-Flag: YES", raw.partition(b"\r\n")[2])
     assert verdict.startswith(b"X-Spam-Status: Yes, score=")
     assert signed.startswith(b"X-Spamguard: spam; id=")
-    _, headers = spamc(here, "--headers", raw=SPAM[1])  # puts the header section it gets before the body it has
+    _, headers = spamc(
+        here, "--headers", raw=SPAM[1]
+    )  # puts the header section it gets before the body it has
     assert headers.startswith(b"X-Spam-Flag: YES\r\n")
     assert headers.endswith(SPAM[1])
     _, unix = spamc(here, raw=SPAM[1].replace(b"\r\n", b"\n"))
@@ -89,7 +95,10 @@ def test_teaching_and_taking_back(here: Site) -> None:
         status, found = spamc(here, "-L", label, "-u", "anna", raw=raw)
         assert (status, told in found) == (0, True)
     since = time.monotonic()
-    eventually(lambda: spamc(here, "-c", "-u", "anna", raw=raw)[0] == 0, "what anna says is in force for her")
+    eventually(
+        lambda: spamc(here, "-c", "-u", "anna", raw=raw)[0] == 0,
+        "what anna says is in force for her",
+    )
     assert time.monotonic() - since < IN_FORCE_SECONDS
     assert b"successfully" in spamc(here, "-L", "forget", "-u", "anna", raw=raw)[1]
     assert b"already" in spamc(here, "-L", "forget", "-u", "anna", raw=raw)[1]

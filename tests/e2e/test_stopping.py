@@ -1,4 +1,6 @@
-"""The daemon as a process: how many files it may open, and what a stop or a reload does to mail that is under way."""
+"""The daemon as a process: how many files it may open, and what a stop or a reload does to mail
+that is under way.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,16 @@ MESSAGE = b"Subject: hello\r\n\r\nsome text\r\n"
 
 
 def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) -> None:
-    """Each has a session with the next hop and perhaps a spool file; service managers and shells allow 1,024 in all."""
+    """Each has a session with the next hop and perhaps a spool file; service managers and shells
+    allow 1,024 in all.
+    """
     port, hop = free_port(), Hop()
-    arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"smtp://127.0.0.1:{hop.port}")
+    arguments = (
+        "--listen",
+        f"smtp://127.0.0.1:{port}",
+        "--next-hop",
+        f"smtp://127.0.0.1:{hop.port}",
+    )
     few_files = ("bash", "-c", 'ulimit -S -n 64 && exec "$@"', "bash")
     with hop.serving(), ExitStack() as stack:
         state = daemon.taught(tmp_path / "state", messages=10)
@@ -35,13 +44,23 @@ def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) 
 
 def test_stopping_finishes_what_is_under_way_and_sends_the_others_away(tmp_path: Path) -> None:
     port, hop = free_port(), Hop({"dot": _slow})
-    arguments = ("--listen", f"smtp://127.0.0.1:{port}", "--next-hop", f"smtp://127.0.0.1:{hop.port}")
+    arguments = (
+        "--listen",
+        f"smtp://127.0.0.1:{port}",
+        "--next-hop",
+        f"smtp://127.0.0.1:{hop.port}",
+    )
     with (
         hop.serving(),
-        daemon.running(daemon.taught(tmp_path / "state", messages=10), *arguments, port=port) as running,
+        daemon.running(
+            daemon.taught(tmp_path / "state", messages=10), *arguments, port=port
+        ) as running,
         ExitStack() as stack,
     ):
-        clients = {name: stack.enter_context(Client(port)) for name in ("greeted", "served", "recipients", "data", "dot", "gone")}
+        clients = {
+            name: stack.enter_context(Client(port))
+            for name in ("greeted", "served", "recipients", "data", "dot", "gone")
+        }
         for name, client in clients.items():
             if name != "greeted":
                 client.hello()
@@ -57,8 +76,17 @@ def test_stopping_finishes_what_is_under_way_and_sends_the_others_away(tmp_path:
         assert clients["served"].reply().startswith(b"421")
         clients["data"].send(b".\r\n")
         assert clients["recipients"].data(MESSAGE).startswith(b"250")
-        assert [clients[name].reply()[:3] for name in ("data", "dot", "greeted")] == [b"250", b"250", b"421"]
-        assert [clients[name].reply()[:3] for name in ("data", "dot", "recipients", "greeted")] == [b"421", b"421", b"421", b""]
+        assert [clients[name].reply()[:3] for name in ("data", "dot", "greeted")] == [
+            b"250",
+            b"250",
+            b"421",
+        ]
+        assert [clients[name].reply()[:3] for name in ("data", "dot", "recipients", "greeted")] == [
+            b"421",
+            b"421",
+            b"421",
+            b"",
+        ]
         assert running.process.wait(PATIENCE) == 0
     assert len(hop.messages) == 5
 
@@ -91,7 +119,12 @@ def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) 
                 wrong.append(repr(error))
 
     configure(1)
-    with hop.serving(), daemon.running(daemon.taught(tmp_path / "state", messages=10), "--config", str(file), port=ports[0]) as running:
+    with (
+        hop.serving(),
+        daemon.running(
+            daemon.taught(tmp_path / "state", messages=10), "--config", str(file), port=ports[0]
+        ) as running,
+    ):
         threads = [threading.Thread(target=keep_sending) for _ in range(4)]
         running.lines("serving smtp")
         for thread in threads:

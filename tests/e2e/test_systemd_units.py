@@ -1,4 +1,6 @@
-"""The units: systemd finds no fault with them and exposes little by them; what they say fits the program and its configuration."""
+"""The units: systemd finds no fault with them and exposes little by them; what they say fits the
+program and its configuration.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import cli, config
-from spamguard.cli import rim
+from spamguard.cli import common, main
+from spamguard.config.load import load_settings
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
 from tests.support.waiting import PATIENCE
@@ -24,12 +26,21 @@ SERVICES = ("spamguard.service", "spamguard-watch.service")
 INSTALLED = "/opt/spamguard/bin/spamguard"
 CONFIGURATION = "/etc/spamguard/spamguard.yaml"
 MOST_EXPOSED = 1.5
-analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd")
+analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd"
+)
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give directories to others")
 
 
 def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env={**os.environ, "SYSTEMD_COLORS": "0"})
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env={**os.environ, "SYSTEMD_COLORS": "0"},
+    )
 
 
 @pytest.fixture
@@ -43,7 +54,9 @@ def units(tmp_path: Path) -> Path:
 @analyze
 def test_systemd_finds_no_fault(units: Path) -> None:
     done = ran("systemd-analyze", "verify", "--man=no", *sorted(units.iterdir()))
-    about = [line for line in done.stderr.splitlines() if "spamguard" in line]  # it speaks of the machine's other units, too
+    about = [
+        line for line in done.stderr.splitlines() if "spamguard" in line
+    ]  # it speaks of the machine's other units, too
     assert (done.returncode, about) == (0, []), done.stderr
 
 
@@ -68,9 +81,9 @@ def test_what_is_started_is_a_command_of_ours(name: str) -> None:
     (line,) = options(UNITS / name)["ExecStart"]
     program, *arguments = shlex.split(line)
     assert program == INSTALLED
-    parsed = cli.parser().parse_args(arguments)
+    parsed = main.build_parser().parse_args(arguments)
     assert str(parsed.config) == CONFIGURATION
-    assert options(UNITS / name)["RestartPreventExitStatus"] == [str(rim.CONFIG)]
+    assert options(UNITS / name)["RestartPreventExitStatus"] == [str(common.EXIT_CONFIG)]
 
 
 @analyze
@@ -81,7 +94,9 @@ def test_a_reload_fails_when_the_file_has_mistakes(name: str, tmp_path: Path) ->
     assert signal == "kill -HUP $MAINPID"
     file = tmp_path / "spamguard.yaml"
     file.write_bytes((ROOT / "config/minimal.yaml").read_bytes())
-    command = shlex.split(check.replace(INSTALLED, f"{sys.executable} -m spamguard").replace(CONFIGURATION, str(file)))
+    command = shlex.split(
+        check.replace(INSTALLED, f"{sys.executable} -m spamguard").replace(CONFIGURATION, str(file))
+    )
     confined = (sys.executable, ROOT / "tests/support/confined.py", UNITS / name)
     done = ran(*confined, *command)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -103,13 +118,16 @@ def test_who_may_read_everything_can_reach_no_network() -> None:
 
 
 def test_the_socket_is_where_the_smallest_configuration_listens() -> None:
-    (listener,) = config.load(ROOT / "config/minimal.yaml").listeners
-    assert options(UNITS / "spamguard.socket")["ListenStream"] == [f"{listener.endpoint.host}:{listener.endpoint.port}"]
+    (listener,) = load_settings(ROOT / "config/minimal.yaml").listeners
+    assert options(UNITS / "spamguard.socket")["ListenStream"] == [
+        f"{listener.listen.host}:{listener.listen.port}"
+    ]
 
 
 def test_the_socket_comes_back_with_the_daemon() -> None:
-    # While the configuration has mistakes, each client makes systemd start the daemon, until it gives up both: who mends the file and
-    # starts the daemon would have it without the socket, and cannot start that beside it.
+    # While the configuration has mistakes, each client makes systemd start the daemon, until it
+    # gives up both: who mends the file and starts the daemon would have it without the socket, and
+    # cannot start that beside it.
     assert "spamguard.socket" in options(UNITS / SERVICES[0])["Wants"]
 
 
@@ -118,23 +136,38 @@ def test_the_socket_is_opened_before_its_address_is_there() -> None:
 
 
 def test_the_socket_of_mailboxes_is_in_the_directory_that_is_made_for_it() -> None:
-    shown = re.search(r"^# watch_socket: /run/([^/\n]+)/[^/\n]+$", (ROOT / "config/spamguard.yaml").read_text("utf-8"), re.M)
+    shown = re.search(
+        r"^# watch_socket: /run/([^/\n]+)/[^/\n]+$",
+        (ROOT / "config/spamguard.yaml").read_text("utf-8"),
+        re.M,
+    )
     assert shown is not None
     assert options(UNITS / SERVICES[1])["RuntimeDirectory"] == [shown[1]]
     assert shown[0].removeprefix("# ") in (UNITS / SERVICES[1]).read_text()
 
 
 @needs_root
-@pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="needs systemd-tmpfiles: apt-get install systemd")
+@pytest.mark.skipif(
+    shutil.which("systemd-tmpfiles") is None,
+    reason="needs systemd-tmpfiles: apt-get install systemd",
+)
 def test_users_and_directories(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     done = ran("systemd-sysusers", f"--root={tmp_path}", UNITS / "sysusers.d/spamguard.conf")
     assert done.returncode == 0, done.stderr
-    users = {line.split(":")[0]: line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()}
+    users = {
+        line.split(":")[0]: line.split(":")
+        for line in (tmp_path / "etc/passwd").read_text().splitlines()
+    }
     assert {options(UNITS / name)["User"][0] for name in SERVICES} <= set(users)
     assert users["spamguard"][5] == "/var/lib/spamguard"
-    done = ran("systemd-tmpfiles", f"--root={tmp_path}", "--create", UNITS / "tmpfiles.d/spamguard.conf")
+    done = ran(
+        "systemd-tmpfiles", f"--root={tmp_path}", "--create", UNITS / "tmpfiles.d/spamguard.conf"
+    )
     assert done.returncode == 0, done.stderr
-    for path, user, mode in (("lib/spamguard", "spamguard", 0o700), ("spool/spamguard/teach", "spamguard", 0o3733)):
+    for path, user, mode in (
+        ("lib/spamguard", "spamguard", 0o700),
+        ("spool/spamguard/teach", "spamguard", 0o3733),
+    ):
         found = (tmp_path / "var" / path).stat()
         assert (str(found.st_uid), stat.S_IMODE(found.st_mode)) == (users[user][2], mode)

@@ -1,4 +1,6 @@
-"""Other ways to teach than watched folders: Dovecot's IMAPSieve with the shipped snippets, and mail forwarded to addresses that teach."""
+"""Other ways to teach than watched folders: Dovecot's IMAPSieve with the shipped snippets, and mail
+forwarded to addresses that teach.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
+from spamguard.engine.filter import Filter
 from spamguard.records import Vote
 from tests.e2e import daemon, dovecot, postfix
 from tests.e2e.daemon import Daemon
@@ -28,7 +30,9 @@ from tests.support.waiting import PATIENCE, eventually
 
 SNIPPETS = daemon.ROOT / "config" / "dovecot"
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")
-HOOK_SECONDS = 30.0  # half of what is between two settlings, for which nobody may wait; below 0.3 on a machine that does nothing else
+# half of what is between two settlings, for which nobody may wait; below 0.3 on a machine that does
+# nothing else
+HOOK_SECONDS = 30.0
 _FOLDERS = """
 auth_username_chars =  # any, blanks too
 namespace inbox {
@@ -85,42 +89,66 @@ teach: {{socket: {root}/door/teach.sock, spool: {root}/left, for_others: [nobody
     def votes(self) -> list[tuple[str, str | None]]:
         """All votes of programs in force, by user and label, in the order in which they were cast."""
         with Filter.open(self.state) as spam_filter:
-            return [(vote.user, vote.label) for vote in in_force(spam_filter) if vote.origin == "teach-pipe"]
+            return [
+                (vote.user, vote.label)
+                for vote in in_force(spam_filter)
+                if vote.origin == "teach-pipe"
+            ]
 
     def come(self, *wanted: tuple[str, str]) -> None:
-        eventually(lambda: sorted(map(str, self.votes())) == sorted(map(str, wanted)), f"{wanted}, not {self.votes()}\n{self.log()}")
+        eventually(
+            lambda: sorted(map(str, self.votes())) == sorted(map(str, wanted)),
+            f"{wanted}, not {self.votes()}\n{self.log()}",
+        )
 
     def log(self) -> str:
         return self.server.log()[-4000:]
 
 
 def in_force(spam_filter: Filter) -> list[Vote]:
-    last = {(vote.digest, vote.user): vote for vote in spam_filter.ledger.votes()}
+    last = {(vote.digest, vote.user): vote for vote in spam_filter.ledger.all_votes()}
     return [vote for vote in last.values() if vote.label is not None]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    extra = _FOLDERS + "".join((SNIPPETS / name).read_text() for name in ("lmtp.conf", "imapsieve-2.3.conf"))
+    extra = _FOLDERS + "".join(
+        (SNIPPETS / name).read_text() for name in ("lmtp.conf", "imapsieve-2.3.conf")
+    )
     with dovecot.running(lambda root: prepare(root, extra)) as server:
         compile_scripts(server)
         yield Place(server, daemon.taught(tmp_path / "state"))
 
 
 def prepare(root: Path, extra: str) -> str:
-    """Put the scripts and the client where the snippets look for them, as an administrator would; the settings to be added."""
-    for name, mode in (("sieve", 0o755), ("bin", 0o755), ("door", 0o755), ("left", 0o3733), ("package", 0o755)):
+    """Put the scripts and the client where the snippets look for them, as an administrator would;
+    the settings to be added.
+    """
+    for name, mode in (
+        ("sieve", 0o755),
+        ("bin", 0o755),
+        ("door", 0o755),
+        ("left", 0o3733),
+        ("package", 0o755),
+    ):
         (root / name).mkdir()
         (root / name).chmod(mode)
     (root / "package" / "spamguard").mkdir(mode=0o755)
     for name in ("__init__.py", "__main__.py"):
         shutil.copy(daemon.ROOT / "spamguard" / name, root / "package" / "spamguard")
-    shutil.copytree(daemon.ROOT / "spamguard" / "teaching", root / "package" / "spamguard" / "teaching")
+    shutil.copytree(
+        daemon.ROOT / "spamguard" / "teaching", root / "package" / "spamguard" / "teaching"
+    )
     program = root / "bin" / "spamguard"
     program.write_text(f'#!/bin/sh\nPYTHONPATH={root}/package exec {PYTHON} -m spamguard "$@"\n')
     program.chmod(0o755)
     settings = moved(extra, root)
-    for name in ("report-spam.sieve", "report-ham.sieve", "file-by-header.sieve", "spamguard-learn.sh"):
+    for name in (
+        "report-spam.sieve",
+        "report-ham.sieve",
+        "file-by-header.sieve",
+        "spamguard-learn.sh",
+    ):
         script = root / "sieve" / name
         script.write_text(moved((SNIPPETS / name).read_text(), root))
         script.chmod(0o755 if name.endswith(".sh") else 0o644)
@@ -130,7 +158,12 @@ def prepare(root: Path, extra: str) -> str:
 def compile_scripts(server: Dovecot) -> None:
     for name in ("report-spam", "report-ham", "file-by-header"):
         line = ["sievec", "-c", str(server.root / "dovecot.conf")]
-        done = subprocess.run([*line, server.root / "sieve" / f"{name}.sieve"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*line, server.root / "sieve" / f"{name}.sieve"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -150,7 +183,11 @@ def test_people_teach_with_their_mail_program(place):
         move(client, 1, "Junk", "INBOX")
         place.come(*[("anna", "spam")] * 2, ("anna", "ham"))
         move(client, 2, "Junk", "Trash")  # teaches nothing
-        for folder in ("Kosz", "INBOX.Corbeille", "Archive.Spam"):  # nor do these, whatever they are called
+        for folder in (
+            "Kosz",
+            "INBOX.Corbeille",
+            "Archive.Spam",
+        ):  # nor do these, whatever they are called
             ok(client.create(folder))
             move(client, 2, "Trash", "Junk")
             move(client, 2, "Junk", folder)
@@ -200,7 +237,10 @@ def test_what_is_reported_while_nobody_listens_is_learnt_later(place):
         move(client, 2, "INBOX", "Junk")
         move(client, 2, "Junk", "INBOX")
     assert place.votes() == []
-    eventually(lambda: len(list((place.server.root / "left").iterdir())) == 3, f"three lessons are left\n{place.log()}")
+    eventually(
+        lambda: len(list((place.server.root / "left").iterdir())) == 3,
+        f"three lessons are left\n{place.log()}",
+    )
     with place.spamguard():
         place.come(("anna", "spam"), ("anna", "ham"))
         eventually(lambda: not list((place.server.root / "left").iterdir()), "nothing is left")
@@ -217,7 +257,9 @@ def test_moving_is_not_slowed_down(place):
             ok(client.uid("MOVE", name, "Junk"))
             times.append(time.monotonic() - start)
         place.come(*[("anna", "spam")] * 8)
-        print(f"MOVE with the hook: median {sorted(times)[4] * 1e3:.0f} ms, most {max(times) * 1e3:.0f} ms")
+        print(
+            f"MOVE with the hook: median {sorted(times)[4] * 1e3:.0f} ms, most {max(times) * 1e3:.0f} ms"
+        )
         assert sorted(times)[4] < HOOK_SECONDS
 
 
@@ -258,7 +300,11 @@ FORWARD = """
 
 def report(*originals: bytes) -> bytes:
     found = EmailMessage(SMTP)
-    found["From"], found["To"], found["Subject"] = "anna@example.net", "spam@example.net", "Fwd: this one"
+    found["From"], found["To"], found["Subject"] = (
+        "anna@example.net",
+        "spam@example.net",
+        "Fwd: this one",
+    )
     found.set_content("See there.\n")
     for original in originals:
         found.add_attachment(original, maintype="application", subtype="octet-stream")
@@ -280,7 +326,9 @@ listeners:
 
 def forwarded(state: Path) -> list[tuple[str, str | None]]:
     with Filter.open(state) as spam_filter:
-        return sorted((vote.user, vote.label) for vote in in_force(spam_filter) if vote.origin == "mail")
+        return sorted(
+            (vote.user, vote.label) for vote in in_force(spam_filter) if vote.origin == "mail"
+        )
 
 
 def test_forwarded_mail_teaches_what_was_attached(tmp_path):
@@ -291,10 +339,14 @@ def test_forwarded_mail_teaches_what_was_attached(tmp_path):
         with pytest.raises(smtplib.SMTPDataError, match="attachment") as refused:
             client.sendmail("anna@example.net", "spam@example.net", sibling(4))
         assert refused.value.smtp_code == 550
-        client.sendmail("anna@elsewhere.example", "spam@example.net", report(sibling(5)))  # of somebody unknown: mail as any other
+        client.sendmail(
+            "anna@elsewhere.example", "spam@example.net", report(sibling(5))
+        )  # of somebody unknown: mail as any other
         wanted = [("anna", "ham"), ("anna", "spam"), ("anna", "spam")]
         eventually(lambda: forwarded(state) == wanted, f"{wanted}, not {forwarded(state)}")
-        (delivered,) = [file for part in ("new", "cur") for file in (state / "Maildir").rglob(f"{part}/*")]
+        (delivered,) = [
+            file for part in ("new", "cur") for file in (state / "Maildir").rglob(f"{part}/*")
+        ]
         assert b"Subject: Fwd: this one" in delivered.read_bytes()
 
 
@@ -302,7 +354,9 @@ def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
     state = daemon.taught(tmp_path / "state")
     with forwarding(state) as (running, port):
         with smtplib.SMTP("127.0.0.1", port) as client:
-            client.sendmail("anna@example.net", "spam@example.net", report(*map(sibling, range(20))))
+            client.sendmail(
+                "anna@example.net", "spam@example.net", report(*map(sibling, range(20)))
+            )
         running.process.kill()
         running.process.wait(PATIENCE)
         running.process.returncode = 0  # killed, and meant to be
@@ -310,7 +364,9 @@ def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
         eventually(lambda: forwarded(state) == [("anna", "spam")] * 20, "all of them are learnt")
 
 
-@pytest.mark.skipif(shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix")
+@pytest.mark.skipif(
+    shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
+)
 @pytest.mark.parametrize("position", ["after-queue", "before-queue"])
 def test_forwarding_behind_a_real_postfix(tmp_path, position):
     """ben's address teaches there, as Postfix knows it. What the client is comes by XFORWARD."""
@@ -323,9 +379,15 @@ listeners:
     next_hop: smtp://127.0.0.1:{server.back_port}
     teach: {{addresses: {{ben@example.net: spam}}, senders: ["*@example.net"], clients: [127.0.0.0/8]}}
 """)
-        with daemon.running(state, "--config", str(file), port=server.filter_port), smtplib.SMTP("127.0.0.1", server.smtp_port) as client:
+        with (
+            daemon.running(state, "--config", str(file), port=server.filter_port),
+            smtplib.SMTP("127.0.0.1", server.smtp_port) as client,
+        ):
             client.sendmail("anna@example.net", "ben@example.net", report(sibling(1)))
-            eventually(lambda: forwarded(state) == [("anna@example.net", "spam")], f"it is learnt; the log ends:\n{server.log()[-3000:]}")
+            eventually(
+                lambda: forwarded(state) == [("anna@example.net", "spam")],
+                f"it is learnt; the log ends:\n{server.log()[-3000:]}",
+            )
             client.sendmail("carl@elsewhere.example", "ben@example.net", report(sibling(2)))
             assert b"Fwd: this one" in server.delivered(1, "ben")[0]
             assert len(forwarded(state)) == 1

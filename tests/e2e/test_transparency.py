@@ -1,4 +1,6 @@
-"""What the client says reaches the next hop as it was said, and what the next hop says comes back as it is."""
+"""What the client says reaches the next hop as it was said, and what the next hop says comes back
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,17 @@ REFUSALS = {
     "several lines": b"450-4.2.0 not now\r\n450-4.2.0\r\n450 4.2.0 see https://example.org/?a=b\r\n",
     "8-bit": b"554 5.7.1 gr\xc3\xbc\xc3\x9fe \xff\xe9\r\n",
     "no enhanced code": b"552 too much\r\n",
-    "many lines": b"".join(b"550-5.0.0 line %d\r\n" % at for at in range(99)) + b"550 5.0.0 end\r\n",
+    "many lines": b"".join(b"550-5.0.0 line %d\r\n" % at for at in range(99))
+    + b"550 5.0.0 end\r\n",
 }
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "dot"])
 @pytest.mark.parametrize("position", POSITIONS)
-def test_refusals_come_back_byte_for_byte(place: Place, position: str, step: str, refusal: bytes) -> None:
+def test_refusals_come_back_byte_for_byte(
+    place: Place, position: str, step: str, refusal: bytes
+) -> None:
     place.hop.answers[step] = refusal
     with place.client(position) as client:
         replies = {"MAIL": client.ask(b"MAIL FROM:<a@example.org>")}
@@ -50,7 +55,10 @@ def test_refusals_come_back_byte_for_byte(place: Place, position: str, step: str
         assert client.begin().data(MESSAGE).startswith(b"250")
 
 
-@pytest.mark.parametrize("text", [b"250 2.1.5 fine, wherever\r\n", b"251 2.1.5 forwarded\r\n", b"250-a\r\n250 b \xff\r\n"])
+@pytest.mark.parametrize(
+    "text",
+    [b"250 2.1.5 fine, wherever\r\n", b"251 2.1.5 forwarded\r\n", b"250-a\r\n250 b \xff\r\n"],
+)
 def test_agreement_comes_back_byte_for_byte(place: Place, text: bytes) -> None:
     place.hop.answers |= {"MAIL": text, "RCPT": text, "dot": text}
     with place.client() as client:
@@ -109,7 +117,9 @@ def mixed(heard: object, line: bytes) -> bytes:
 def test_very_many_recipients_each_with_its_answer(place: Place, name: str) -> None:
     hop = place.each if name == "lmtp" else place.hop
     hop.answers["RCPT"] = mixed
-    dots: Said = lambda _, number: (b"250 2.0.0 r%s\r\n" if int(number) % 2 else b"452 4.2.2 full %s\r\n") % number  # noqa: E731
+    dots: Said = lambda _, number: (  # noqa: E731
+        (b"250 2.0.0 r%s\r\n" if int(number) % 2 else b"452 4.2.2 full %s\r\n") % number
+    )
     hop.answers["dot"] = dots if name == "lmtp" else b"250 2.0.0 all\r\n"
     count = 1500
     with place.client(name) as client:
@@ -122,7 +132,10 @@ def test_very_many_recipients_each_with_its_answer(place: Place, name: str) -> N
         accepted = len([at for at in range(count) if at % 3 == 0])
         replies = [client.reply() for _ in range(accepted if name.startswith("lmtp") else 1)]
         if name == "lmtp":
-            assert replies == [(b"250 2.0.0 r%d\r\n" if at % 2 else b"452 4.2.2 full %d\r\n") % at for at in range(accepted)]
+            assert replies == [
+                (b"250 2.0.0 r%d\r\n" if at % 2 else b"452 4.2.2 full %d\r\n") % at
+                for at in range(accepted)
+            ]
         else:
             assert set(replies) == {b"250 2.0.0 all\r\n"}
         assert client.ask(b"NOOP").startswith(b"250")
@@ -144,7 +157,9 @@ def test_whole_transactions_in_one_segment(place: Place) -> None:
     one = b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: %d\r\n\r\n..text %d\r\n.\r\n"
     with place.client() as client:
         client.send(b"".join(one % (at, at) for at in range(20)) + b"QUIT\r\n")
-        assert [client.reply()[:3] for _ in range(81)] == [b"250", b"250", b"354", b"250"] * 20 + [b"221"]
+        assert [client.reply()[:3] for _ in range(81)] == [b"250", b"250", b"354", b"250"] * 20 + [
+            b"221"
+        ]
         assert client.reply() == b""
     assert [body(raw) for raw in place.hop.messages] == [b".text %d\r\n" % at for at in range(20)]
 
@@ -169,18 +184,31 @@ def test_parameters_arrive_as_they_were_written(place: Place) -> None:
     with place.client() as client:
         assert client.begin(recipient, sender=sender).data(MESSAGE).startswith(b"250")
         wide = b"<gr\xc3\xbcn@example.org> SMTPUTF8 BODY=8BITMIME"
-        assert client.begin("<müller@exämple.net>".encode(), sender=wide).data(MESSAGE).startswith(b"250")
+        assert (
+            client.begin("<müller@exämple.net>".encode(), sender=wide)
+            .data(MESSAGE)
+            .startswith(b"250")
+        )
     assert place.hop.lines(b"MAIL") == [b"MAIL FROM:" + sender, b"MAIL FROM:" + wide]
-    assert place.hop.lines(b"RCPT") == [b"RCPT TO:" + recipient, b"RCPT TO:" + "<müller@exämple.net>".encode()]
+    assert place.hop.lines(b"RCPT") == [
+        b"RCPT TO:" + recipient,
+        b"RCPT TO:" + "<müller@exämple.net>".encode(),
+    ]
 
 
 def test_a_hop_without_extensions(place: Place) -> None:
-    """Wishes it does not know are dropped, but internationalised mail is refused (RFC 6531, section 3.5)."""
+    """Wishes it does not know are dropped, but internationalised mail is refused (RFC 6531, section
+    3.5).
+    """
     with place.client("poor") as client:
         offered = client.ask(b"EHLO client.example")
         assert not any(word in offered for word in (b"8BITMIME", b"SMTPUTF8", b"DSN", b"CHUNKING"))
         sender = b"<a@example.org> SIZE=12 BODY=8BITMIME RET=HDRS ENVID=x"
-        assert client.begin(b"<b@example.net> NOTIFY=NEVER", sender=sender).data(MESSAGE + b"\xff\r\n").startswith(b"250")
+        assert (
+            client.begin(b"<b@example.net> NOTIFY=NEVER", sender=sender)
+            .data(MESSAGE + b"\xff\r\n")
+            .startswith(b"250")
+        )
         assert client.ask(b"MAIL FROM:<a@example.org> SMTPUTF8").startswith(b"553 5.6.7")
     assert place.poor.lines(b"MAIL") == [b"MAIL FROM:<a@example.org>"]
     assert place.poor.lines(b"RCPT") == [b"RCPT TO:<b@example.net>"]
@@ -215,7 +243,9 @@ HARD = {
     "first line is a dot": b".\r\n",
     "first line begins with a dot": b".a: b\r\n\r\n.\r\n",
     "long lines": b"Subject: x\r\n\r\n" + b"y" * 200_000 + b"\r\n" + b"." * 70_000 + b"\r\n",
-    "8-bit": b"Subject: gr\xc3\xbc\xff\r\n\r\n" + bytes(one for one in range(256) if one not in (0, 10, 13)) + b"\r\n",
+    "8-bit": b"Subject: gr\xc3\xbc\xff\r\n\r\n"
+    + bytes(one for one in range(256) if one not in (0, 10, 13))
+    + b"\r\n",
     "not a header": b"this is no header\r\nat all\r\n\r\nbody\r\n",
     "a field without name": b": x\r\nSubject: y\r\n\r\nbody\r\n",
     "big": b"Subject: big\r\n\r\n" + b"line of text\r\n.dotted\r\n" * 60_000,
@@ -224,7 +254,9 @@ HARD = {
 
 @pytest.mark.parametrize("message", HARD.values(), ids=HARD)
 @pytest.mark.parametrize("name", ["before-queue", "after-queue", "lmtp"])
-def test_the_bytes_below_our_fields_are_those_that_came(place: Place, name: str, message: bytes) -> None:
+def test_the_bytes_below_our_fields_are_those_that_came(
+    place: Place, name: str, message: bytes
+) -> None:
     with place.client(name) as client:
         stuffed = (b"\r\n" + message).replace(b"\r\n.", b"\r\n..")[2:]
         assert client.begin().data(stuffed).startswith(b"250")
@@ -238,18 +270,24 @@ def test_the_bytes_below_our_fields_are_those_that_came(place: Place, name: str,
 
 
 def test_what_xforward_says_is_passed_on_in_full_without_its_odd_bytes(place: Place) -> None:
-    place.hop.answers["EHLO"] = b"250-hop\r\n250-PIPELINING\r\n250 XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE\r\n"
+    place.hop.answers["EHLO"] = (
+        b"250-hop\r\n250-PIPELINING\r\n250 XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE\r\n"
+    )
     place.hop.answers["DATA"] = None  # the sessions of before are to go
     with place.client() as client:
         client.begin().data(MESSAGE)
     place.hop.answers["DATA"] = USUAL["DATA"]
     place.hop.forget()
     with place.client() as client:
-        assert client.ask(b"XFORWARD NAME=mail+0D+0AMAIL.example ADDR=192.0.2.7 HELO=a+00b+E2+80+A8").startswith(b"250")
+        assert client.ask(
+            b"XFORWARD NAME=mail+0D+0AMAIL.example ADDR=192.0.2.7 HELO=a+00b+E2+80+A8"
+        ).startswith(b"250")
         assert client.begin().data(MESSAGE).startswith(b"250")
         assert client.begin().data(MESSAGE).startswith(b"250")
     first, second = place.hop.lines(b"XFORWARD")
-    assert first == b"XFORWARD NAME=mail??MAIL.example ADDR=192.0.2.7 PORT=[UNAVAILABLE] PROTO=[UNAVAILABLE] HELO=a?b? " + (
-        b"IDENT=[UNAVAILABLE] SOURCE=[UNAVAILABLE]"
+    assert (
+        first
+        == b"XFORWARD NAME=mail??MAIL.example ADDR=192.0.2.7 PORT=[UNAVAILABLE] PROTO=[UNAVAILABLE] HELO=a?b? "
+        + (b"IDENT=[UNAVAILABLE] SOURCE=[UNAVAILABLE]")
     )
     assert b"192.0.2.7" not in second

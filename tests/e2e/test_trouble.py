@@ -1,4 +1,6 @@
-"""Next hops, clients and parts of our own that fail: what was acknowledged is not lost, nothing is sent twice, nobody waits for ever."""
+"""Next hops, clients and parts of our own that fail: what was acknowledged is not lost, nothing is
+sent twice, nobody waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     )
     file = directory / "spamguard.yaml"
     file.write_text(text)
-    with hop.serving(), daemon.running(state, "--config", str(file), port=ports["small"]) as running:
+    with (
+        hop.serving(),
+        daemon.running(state, "--config", str(file), port=ports["small"]) as running,
+    ):
         yield Place(running, ports, hop)
 
 
@@ -124,7 +129,9 @@ def test_other_answers_on_the_new_session_are_temporary(place: Place) -> None:
     assert place.hop.messages == []
 
 
-@pytest.mark.parametrize("said", [None, b"", b"nonsense\r\n", b"354 again\r\n", b"421 4.0.0 gone\r\n"], ids=str)
+@pytest.mark.parametrize(
+    "said", [None, b"", b"nonsense\r\n", b"354 again\r\n", b"421 4.0.0 gone\r\n"], ids=str
+)
 def test_after_the_final_dot_there_is_one_attempt(place: Place, said: bytes | None) -> None:
     place.hop.answers["dot"] = said
     with place.client() as client:
@@ -224,7 +231,9 @@ def judged(place: Place) -> None:
 def test_a_scorer_that_hangs(place: Place, name: str, wanted: bytes) -> None:
     os.kill(place.scorer, signal.SIGSTOP)
     with place.client(name) as client:
-        assert client.begin().data(MESSAGE % os.getpid() + name.encode() + b"\r\n").startswith(wanted)
+        assert (
+            client.begin().data(MESSAGE % os.getpid() + name.encode() + b"\r\n").startswith(wanted)
+        )
     if name == "pass":
         assert b"X-Spamguard: not-scanned; reason=timeout\r\n" in place.hop.messages[0]
     else:
@@ -247,7 +256,9 @@ def test_a_message_that_kills_scorers_passes_unjudged_from_then_on(place: Place)
             time.sleep(0.8)  # until the scorer has been at it for so long that no other is to try
             os.kill(scorer, signal.SIGKILL)
             assert client.reply().startswith(b"250")
-        reasons.append(re.findall(rb"X-Spamguard: not-scanned; reason=(\S+)", place.hop.messages[-1]))
+        reasons.append(
+            re.findall(rb"X-Spamguard: not-scanned; reason=(\S+)", place.hop.messages[-1])
+        )
     assert reasons == [[b"crashed"], [b"crashed"], [b"poison"]]
     judged(place)
 
@@ -274,7 +285,11 @@ def test_what_is_too_big_is_refused_for_good_and_the_session_goes_on(place: Plac
         assert b"250-SIZE 1048576\r\n" in client.ask(b"EHLO client.example")
         assert client.ask(b"MAIL FROM:<a@b> SIZE=1048577").startswith(b"552 5.3.4")
         assert client.begin().data(MESSAGE + b"0123456789\r\n" * 90_000).startswith(b"552 5.3.4")
-        assert client.begin().data(b"Subject: x\r\nX-Long: " + b"y" * 11_000 + b"\r\n\r\n").startswith(b"552 5.3.4")
+        assert (
+            client.begin()
+            .data(b"Subject: x\r\nX-Long: " + b"y" * 11_000 + b"\r\n\r\n")
+            .startswith(b"552 5.3.4")
+        )
         assert client.begin().data(MESSAGE + b"0123456789\r\n" * 80_000).startswith(b"250")
         client.begin(b"<a@b>", b"<b@b>", b"<c@b>")
         assert client.ask(b"RCPT TO:<d@b>").startswith(b"452 4.5.3")
@@ -310,7 +325,10 @@ def test_connections_are_limited(place: Place) -> None:
     eventually(welcome)
 
 
-@pytest.mark.parametrize(("line", "count"), [(b"NOOP", 10), (b"HELP", 10), (b"RSET", 10), (b"VRFY x", 10), (b"WHAT", 6), (b"MAIL x", 6)])
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [(b"NOOP", 10), (b"HELP", 10), (b"RSET", 10), (b"VRFY x", 10), (b"WHAT", 6), (b"MAIL x", 6)],
+)
 def test_patience_ends(place: Place, line: bytes, count: int) -> None:
     """EHLO is one of the idle ones."""
     with place.client("impatient") as client:
@@ -321,7 +339,9 @@ def test_patience_ends(place: Place, line: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize(("within", "drop"), [(b"", b"N"), (b"DATA\r\n", b"x"), (b"DATA\r\n", b"")])
-def test_who_drips_is_cut_off_and_keeps_nobody_waiting(place: Place, within: bytes, drop: bytes) -> None:
+def test_who_drips_is_cut_off_and_keeps_nobody_waiting(
+    place: Place, within: bytes, drop: bytes
+) -> None:
     begun = time.monotonic()
     with place.client("impatient") as slow:
         if within:
@@ -348,7 +368,10 @@ def test_what_lies_in_the_state_directory_is_for_its_user_alone(place: Place) ->
         assert client.begin().data(MESSAGE).startswith(b"250 2.0.0 Held as ")
         assert client.begin().data(MESSAGE + b"0123456789\r\n" * 90_000).startswith(b"250")
     eventually((place.running.state / "history.sqlite").exists)
-    found = {path: path.stat().st_mode & 0o777 for path in [place.running.state, *place.running.state.rglob("*")]}
+    found = {
+        path: path.stat().st_mode & 0o777
+        for path in [place.running.state, *place.running.state.rglob("*")]
+    }
     assert {mode for path, mode in found.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in found.items() if path.is_file()} == {0o600}
     assert [path for path in found if path.suffix == ".eml"]

@@ -1,4 +1,6 @@
-"""Where mail goes on to: a real Dovecot by LMTP, a Maildir, a quarantine; and what can be asked and taught afterwards."""
+"""Where mail goes on to: a real Dovecot by LMTP, a Maildir, a quarantine; and what can be asked and
+taught afterwards.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,17 @@ from tests.e2e.ports import free_port
 from tests.e2e.test_positions import fields
 from tests.support.waiting import PATIENCE
 
-needs_dovecot = pytest.mark.skipif(shutil.which("dovecot") is None, reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd")
+needs_dovecot = pytest.mark.skipif(
+    shutil.which("dovecot") is None,
+    reason="needs Dovecot: apt-get install dovecot-lmtpd dovecot-imapd",
+)
 
 
 def spamguard(state: Path, *arguments: str) -> str:
     line = [*daemon.COMMAND, "--state", str(state), *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, env=daemon.ENVIRONMENT, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        line, capture_output=True, text=True, env=daemon.ENVIRONMENT, check=False, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -30,8 +37,14 @@ def spamguard(state: Path, *arguments: str) -> str:
 def test_an_smtp_door_in_front_of_lmtp_takes_one_recipient_at_a_time(way: str, state: Path) -> None:
     with dovecot.running() as server:
         port = free_port()
-        hop = f"lmtp:{server.lmtp_socket}" if way == "socket" else f"lmtp://127.0.0.1:{server.lmtp_port}"
-        with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", "--next-hop", hop, port=port):
+        hop = (
+            f"lmtp:{server.lmtp_socket}"
+            if way == "socket"
+            else f"lmtp://127.0.0.1:{server.lmtp_port}"
+        )
+        with daemon.running(
+            state, "--listen", f"smtp://127.0.0.1:{port}", "--next-hop", hop, port=port
+        ):
             spam = daemon.unseen("spam", 1)[0]
             with smtplib.SMTP("127.0.0.1", port) as client:
                 client.ehlo()
@@ -55,7 +68,9 @@ def test_an_lmtp_door_answers_for_each_recipient(state: Path) -> None:
         hop = f"lmtp:{server.lmtp_socket}"
         recipients = ["anna@example.net", "not an address", "ben@example.net", "anna@example.net"]
         with (
-            daemon.running(state, "--listen", f"lmtp://127.0.0.1:{port}", "--next-hop", hop, port=port),
+            daemon.running(
+                state, "--listen", f"lmtp://127.0.0.1:{port}", "--next-hop", hop, port=port
+            ),
             smtplib.LMTP("127.0.0.1", port) as client,
         ):
             client.ehlo()
@@ -67,7 +82,9 @@ def test_an_lmtp_door_answers_for_each_recipient(state: Path) -> None:
             replies = [client.getreply() for _ in range(3)]
             assert [code for code, _ in replies] == [250] * 3
             assert [b"anna" in text for _, text in replies] == [True, False, True]
-        assert len(server.delivered("anna")) == 1  # Dovecot files a duplicate once, and says yes twice
+        assert (
+            len(server.delivered("anna")) == 1
+        )  # Dovecot files a duplicate once, and says yes twice
 
 
 def test_without_any_configuration_mail_is_filed(state: Path) -> None:
@@ -79,7 +96,9 @@ def test_without_any_configuration_mail_is_filed(state: Path) -> None:
         running.lines("verdict=", 2)
     (ham,) = (state / "Maildir" / "new").iterdir()
     (spam,) = (state / "Maildir" / ".Junk" / "new").iterdir()
-    assert ham.read_bytes().startswith(b"Return-Path: <a@example.org>\nDelivered-To: b@example.net\n")
+    assert ham.read_bytes().startswith(
+        b"Return-Path: <a@example.org>\nDelivered-To: b@example.net\n"
+    )
     assert fields(spam.read_bytes(), "X-Spam-Flag") == ["YES"]
     assert b"\r" not in spam.read_bytes()
 
@@ -95,11 +114,15 @@ def test_what_went_through_is_explained_taught_and_taken_back_by_its_id(state: P
         assert "verdict=spam" in line
     told = json.loads(spamguard(state, "explain", "--json", name))
     assert told["then"]["label"] == "spam"
-    assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", "--id", name))["taught"] == {"ham": 1}
+    assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", "--id", name))[
+        "taught"
+    ] == {"ham": 1}
     # what was taught from the features alone is the message that was sent: the same receipt
     file = state.parent / "message"
     file.write_bytes(raw)
-    assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", str(file)))["known"] == {"ham": 1}
+    assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", str(file)))["known"] == {
+        "ham": 1
+    }
     assert json.loads(spamguard(state, "forget", "--json", "--id", name))["forgotten"] == 1
 
 
@@ -110,11 +133,20 @@ def test_quarantined_mail_is_held_and_released_once(state: Path, tmp_path: Path)
         f"listeners:\n  - listen: smtp://127.0.0.1:{port}\n    position: standalone\n    next_hop: maildir:{state}/Maildir\n"
         "    rules: [{when: spam, action: quarantine}]\n"
     )
-    with daemon.running(state, "--config", str(file), port=port), smtplib.SMTP("127.0.0.1", port) as client:
-        assert client.sendmail("a@example.org", ["b@example.net"], daemon.unseen("spam", 1)[0]) == {}
+    with (
+        daemon.running(state, "--config", str(file), port=port),
+        smtplib.SMTP("127.0.0.1", port) as client,
+    ):
+        assert (
+            client.sendmail("a@example.org", ["b@example.net"], daemon.unseen("spam", 1)[0]) == {}
+        )
     held = json.loads(spamguard(state, "quarantine", "list", "--json"))
     assert not (state / "Maildir").exists() or not list((state / "Maildir" / "new").iterdir())
     for _ in range(2):
-        spamguard(state, "quarantine", "release", "--next-hop", f"maildir:{state}/Released", held["id"])
-    found = [path for part in ("new", ".Junk/new") for path in (state / "Released" / part).glob("*")]
+        spamguard(
+            state, "quarantine", "release", "--next-hop", f"maildir:{state}/Released", held["id"]
+        )
+    found = [
+        path for part in ("new", ".Junk/new") for path in (state / "Released" / part).glob("*")
+    ]
     assert len(found) == 1

@@ -1,4 +1,6 @@
-"""The HTTP API of the real daemon: what passed, what is taught, whose it is, and that mail does not need any of it."""
+"""The HTTP API of the real daemon: what passed, what is taught, whose it is, and that mail does not
+need any of it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from spamguard.web.api.operations import OPERATIONS
+from spamguard.web.api import OPERATIONS
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
@@ -45,14 +47,31 @@ class Site:
         self.configure({"listen": f"127.0.0.1:{self.port}"}, **more)
 
     def configure(self, web: dict[str, Any] | None, **more: Any) -> None:
-        listener = {"listen": f"smtp://127.0.0.1:{self.smtp}", "position": "standalone", "next_hop": f"smtp://127.0.0.1:{self.hop.port}"}
+        listener = {
+            "listen": f"smtp://127.0.0.1:{self.smtp}",
+            "position": "standalone",
+            "next_hop": f"smtp://127.0.0.1:{self.hop.port}",
+        }
         listener |= more.pop("listener", {})
-        self.file.write_text(yaml.safe_dump({"state": str(self.state), "workers": 1, "web": web, "listeners": [listener], **more}))
+        self.file.write_text(
+            yaml.safe_dump(
+                {
+                    "state": str(self.state),
+                    "workers": 1,
+                    "web": web,
+                    "listeners": [listener],
+                    **more,
+                }
+            )
+        )
 
     @contextmanager
     def running(self, *, served: bool = True) -> Iterator[Daemon]:
         try:
-            with self.hop.serving(), daemon.running(self.state, "--config", str(self.file), port=self.smtp) as running:
+            with (
+                self.hop.serving(),
+                daemon.running(self.state, "--config", str(self.file), port=self.smtp) as running,
+            ):
                 if served:
                     running.lines("page and API on")
                 yield running
@@ -76,7 +95,12 @@ class Site:
         """With a new token. who: options of `spamguard token create`."""
         token = self.command("token", "create", f"t{time.monotonic_ns()}", *who)
         url = more.pop("url", f"http://127.0.0.1:{self.port}")
-        found = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE, **more)
+        found = httpx.Client(
+            base_url=f"{url}/api/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=PATIENCE,
+            **more,
+        )
         self.clients.append(found)
         return found
 
@@ -103,17 +127,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made = Site(daemon.taught(tmp_path_factory.mktemp("site") / "state"))
     with made.running():
         letters = [*daemon.unseen("spam", 3), *daemon.unseen("ham", 1)]
-        for raw, recipients in zip(letters, (["anna"], ["anna"], ["ben"], ["anna", "ben"]), strict=True):
+        for raw, recipients in zip(
+            letters, (["anna"], ["anna"], ["ben"], ["anna", "ben"]), strict=True
+        ):
             made.send(raw, *(f"{name}@example.net" for name in recipients))
             time.sleep(0.01)  # ids tell milliseconds
-        made.anna, made.ben, made.olga = made.client("--user", "anna"), made.client("--user", "ben"), made.client("--operator")  # type: ignore[attr-defined]
+        made.anna, made.ben, made.olga = (
+            made.client("--user", "anna"),
+            made.client("--user", "ben"),
+            made.client("--operator"),
+        )  # type: ignore[attr-defined]
         passed(made.olga, 4)  # type: ignore[attr-defined]
         yield made
 
 
 @pytest.fixture(scope="module")
 def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Daemon]]:
-    """Whose processes may be ended, and which may be set up otherwise for a while; it holds spam back."""
+    """Whose processes may be ended, and which may be set up otherwise for a while; it holds spam
+    back.
+    """
     made = Site(daemon.taught(tmp_path_factory.mktemp("another") / "state"), listener=HOLDING)
     with made.running() as running:
         yield made, running
@@ -137,7 +169,9 @@ def olga(site: Any) -> httpx.Client:
     return found
 
 
-def test_everybody_sees_their_own_mail(anna: httpx.Client, ben: httpx.Client, olga: httpx.Client) -> None:
+def test_everybody_sees_their_own_mail(
+    anna: httpx.Client, ben: httpx.Client, olga: httpx.Client
+) -> None:
     everything = passed(olga, 4)
     both, bens, *annas = everything
     assert [one["id"] for one in passed(anna, 3)] == [both["id"], *(one["id"] for one in annas)]
@@ -149,7 +183,9 @@ def test_everybody_sees_their_own_mail(anna: httpx.Client, ben: httpx.Client, ol
     assert ben.get("/history", params={"to": "anna"}).json()["judgements"] == []
 
 
-def test_nobody_teaches_about_others_mail(anna: httpx.Client, ben: httpx.Client, olga: httpx.Client) -> None:
+def test_nobody_teaches_about_others_mail(
+    anna: httpx.Client, ben: httpx.Client, olga: httpx.Client
+) -> None:
     mine = passed(anna, 3)[-1]["id"]
     assert ben.post(f"/history/{mine}/learn", params={"class": "ham"}).status_code == 404
     assert ben.post(f"/history/{mine}/forget").status_code == 404
@@ -171,12 +207,16 @@ def test_history_teaches_and_takes_back(anna: httpx.Client, olga: httpx.Client) 
     shares = sum(one["share"] for one in why["now"]["experts"].values()) + why["now"]["prior"]
     assert shares == pytest.approx(why["now"]["sum"])
     assert why["then"]["log_odds"] > why["now"]["log_odds"]
-    dry = anna.post("/undo", params={"user": "anna", "since": "2020-01-01", "dry_run": "true"}).json()
+    dry = anna.post(
+        "/undo", params={"user": "anna", "since": "2020-01-01", "dry_run": "true"}
+    ).json()
     assert (dry["taken_back"], dry["dry_run"]) == (1, True)
     assert anna.post(f"/history/{name}/forget").json()["was"] == "ham"
     assert anna.get(f"/history/{name}").json()["taught"] == ""
     anna.post(f"/history/{name}/learn", params={"class": "ham"})
-    assert anna.post("/undo", params={"user": "anna", "since": "2020-01-01"}).json()["taken_back"] == 1
+    assert (
+        anna.post("/undo", params={"user": "anna", "since": "2020-01-01"}).json()["taken_back"] == 1
+    )
     assert anna.get(f"/history/{name}").json()["own"] == ""
 
 
@@ -193,7 +233,9 @@ def test_messages_are_judged_taught_and_forgotten(olga: httpx.Client) -> None:
     after = olga.post("/judge", **given).json()
     assert (after["taught"], after["own"]) == ("ham", "ham")
     assert after["log_odds"] < before["log_odds"]
-    assert olga.post("/explain", **given).json()["now"]["log_odds"] == pytest.approx(after["log_odds"])
+    assert olga.post("/explain", **given).json()["now"]["log_odds"] == pytest.approx(
+        after["log_odds"]
+    )
     assert olga.post("/forget", params={"digest": before["digest"]}).json()["was"] == "ham"
     assert olga.post("/judge", **given).json()["taught"] == ""
     assert olga.post("/learn", params={"class": "nonsense-class"}, **given).status_code == 422
@@ -209,17 +251,24 @@ def test_odd_messages_are_judged(olga: httpx.Client) -> None:
     ):
         found = olga.post("/judge", content=raw, headers=MESSAGE)
         assert found.status_code in (200, 422), found.text
-    assert olga.post("/judge", content=daemon.unseen("ham", 1)[0], headers=MESSAGE).status_code == 200
+    assert (
+        olga.post("/judge", content=daemon.unseen("ham", 1)[0], headers=MESSAGE).status_code == 200
+    )
 
 
 def test_a_message_is_looked_for(anna: httpx.Client, olga: httpx.Client) -> None:
     everything = passed(olga, 4)
     some = everything[1]
-    found = olga.get("/history", params={"subject": some["subject"].upper(), "from": "SENDER@", "label": some["label"]}).json()
+    found = olga.get(
+        "/history",
+        params={"subject": some["subject"].upper(), "from": "SENDER@", "label": some["label"]},
+    ).json()
     assert some["id"] in [one["id"] for one in found["judgements"]]
     page = olga.get("/history", params={"limit": 3}).json()
     rest = olga.get("/history", params={"limit": 3, "before": page["following"]}).json()
-    assert [one["id"] for one in [*page["judgements"], *rest["judgements"]]] == [one["id"] for one in everything]
+    assert [one["id"] for one in [*page["judgements"], *rest["judgements"]]] == [
+        one["id"] for one in everything
+    ]
     assert rest["following"] == ""
     assert olga.get("/history", params={"until": "2020-01-01"}).json()["judgements"] == []
     assert len(olga.get("/history", params={"since": "2020-01-01"}).json()["judgements"]) == 4
@@ -258,7 +307,10 @@ def test_who_is_no_operator_is_refused_or_sees_their_own(site: Site) -> None:
             content=b"Subject: x\r\n\r\ny\r\n" if one.takes_message else None,
             headers=MESSAGE if one.takes_message else {},
         )
-        assert str(found.status_code) in described["paths"]["/api/v1" + one.path][one.method.lower()]["responses"], (one.name, found.text)
+        assert (
+            str(found.status_code)
+            in described["paths"]["/api/v1" + one.path][one.method.lower()]["responses"]
+        ), (one.name, found.text)
         if found.status_code != 200:
             assert found.headers["content-type"] == "application/problem+json"
 
@@ -275,10 +327,17 @@ def test_revoked_is_refused(site: Site) -> None:
 def test_a_link_leads_to_the_page(site: Site) -> None:
     link = site.command("login-link", "--user", "anna")
     assert link.startswith(f"http://127.0.0.1:{site.port}/login?link=")
-    with httpx.Client(base_url=link.partition("/login")[0], headers={"Sec-Fetch-Site": "same-origin"}) as browser:
+    with httpx.Client(
+        base_url=link.partition("/login")[0], headers={"Sec-Fetch-Site": "same-origin"}
+    ) as browser:
         assert browser.get("/history").status_code == 401
         assert browser.get(link).status_code == 200
-        assert browser.post("/login", data={"link": link.partition("link=")[2], "csrf": ""}).status_code == 303
+        assert (
+            browser.post(
+                "/login", data={"link": link.partition("link=")[2], "csrf": ""}
+            ).status_code
+            == 303
+        )
         assert browser.get("/history").status_code == 200
         site.command("login-link", "--user", "anna", "--revoke")
         assert browser.get("/history").status_code == 401
@@ -293,14 +352,21 @@ def test_status_names_it(site: Site) -> None:
 
 def test_what_is_held_back_is_released_or_deleted(another: tuple[Site, Daemon]) -> None:
     site, _ = another
-    anna, ben, olga = site.client("--user", "anna"), site.client("--user", "ben"), site.client("--operator")
+    anna, ben, olga = (
+        site.client("--user", "anna"),
+        site.client("--user", "ben"),
+        site.client("--operator"),
+    )
     came = len(site.hop.messages)
     first, second = daemon.unseen("spam", 6)[-2:]  # spam beyond doubt
     site.send(first, "anna@example.net")
     site.send(second, "anna@example.net", "ben@example.net")
     eventually(lambda: len(olga.get("/quarantine").json()["messages"]) == 2, "two are held")
     both, one = olga.get("/quarantine").json()["messages"]
-    assert [held["id"] for held in anna.get("/quarantine").json()["messages"]] == [both["id"], one["id"]]
+    assert [held["id"] for held in anna.get("/quarantine").json()["messages"]] == [
+        both["id"],
+        one["id"],
+    ]
     assert [held["id"] for held in ben.get("/quarantine").json()["messages"]] == [both["id"]]
     assert ben.get(f"/quarantine/{one['id']}").status_code == 404
     assert ben.post(f"/quarantine/{one['id']}/release").status_code == 404
@@ -319,7 +385,7 @@ def test_what_is_held_back_is_released_or_deleted(another: tuple[Site, Daemon]) 
 
 def serving(running: Daemon) -> list[int]:
     """Numbers of the processes that serve page and API."""
-    return children(running.process.pid, "spamguard.daemon.serving")
+    return children(running.process.pid, "spamguard.daemon.web")
 
 
 def open_files(pid: int) -> Iterator[str]:
@@ -336,9 +402,15 @@ def test_what_a_form_brings_lies_where_messages_do(another: tuple[Site, Daemon])
         browser.sendall(
             f"POST /teach HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode()
         )
-        browser.sendall(b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 3_000_000)
+        browser.sendall(
+            b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+            + b"x" * 3_000_000
+        )
         (pid,) = serving(running)
-        eventually(lambda: [one for one in open_files(pid) if one.startswith(f"{site.state}/spool/")], "it is there")
+        eventually(
+            lambda: [one for one in open_files(pid) if one.startswith(f"{site.state}/spool/")],
+            "it is there",
+        )
 
 
 def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[Site, Daemon]) -> None:
@@ -387,10 +459,18 @@ def test_a_port_in_use_is_told_and_mail_flows(tmp_path: Path) -> None:
 def test_https_and_a_new_certificate(tmp_path: Path) -> None:
     site = Site(daemon.taught(tmp_path / "state"))
     pem = certificates.self_signed(tmp_path)
-    site.configure({"listen": f"127.0.0.1:{site.port}", "hosts": ["localhost"], "tls": {"certificate": str(pem), "key": str(pem)}})
+    site.configure(
+        {
+            "listen": f"127.0.0.1:{site.port}",
+            "hosts": ["localhost"],
+            "tls": {"certificate": str(pem), "key": str(pem)},
+        }
+    )
     with site.running() as running:
         url = f"https://localhost:{site.port}"
-        olga = site.client("--operator", url=url, verify=ssl.create_default_context(cafile=str(pem)))
+        olga = site.client(
+            "--operator", url=url, verify=ssl.create_default_context(cafile=str(pem))
+        )
         found = olga.get("/classes")
         assert found.status_code == 200
         assert found.headers["strict-transport-security"]
@@ -403,4 +483,9 @@ def test_https_and_a_new_certificate(tmp_path: Path) -> None:
         assert "; Secure" in entered.headers["set-cookie"]
         certificates.self_signed(tmp_path)  # in the same place
         running.lines("use the new certificate")
-        assert httpx.get(f"{url}/login", verify=ssl.create_default_context(cafile=str(pem))).status_code == 200
+        assert (
+            httpx.get(
+                f"{url}/login", verify=ssl.create_default_context(cafile=str(pem))
+            ).status_code
+            == 200
+        )

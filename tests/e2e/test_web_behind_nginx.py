@@ -1,4 +1,6 @@
-"""The page behind a real nginx that speaks HTTPS, by the snippets of config/nginx: on a host of its own, and below a path."""
+"""The page behind a real nginx that speaks HTTPS, by the snippets of config/nginx: on a host of its
+own, and below a path.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +68,18 @@ class Behind:
 
 
 @pytest.fixture(scope="module", params=["", "/spam"], ids=["own host", "below a path"])
-def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
+def behind(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Behind]:
     directory = tmp_path_factory.mktemp("nginx")
     state = daemon.taught(tmp_path_factory.mktemp("behind") / "state")
-    site = Site(state, web={"hosts": ["localhost"], "proxy": {"networks": ["127.0.0.1/32"], "path": request.param}})
+    site = Site(
+        state,
+        web={
+            "hosts": ["localhost"],
+            "proxy": {"networks": ["127.0.0.1/32"], "path": request.param},
+        },
+    )
     pem, port = self_signed(directory), free_port()
     with site.running(), nginx(directory, _configured(request.param, site.port, port, pem)):
         wait_for_port(port)
@@ -79,11 +89,15 @@ def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def _configured(root: str, upstream: int, port: int, pem: Path) -> str:
     """A snippet as it is, with what is to be put in place of its examples."""
     text = (SNIPPETS / ("below.conf" if root else "own-host.conf")).read_text()
-    text = text.replace("127.0.0.1:8080", f"127.0.0.1:{upstream}").replace("listen 443", f"listen 127.0.0.1:{port}")
+    text = text.replace("127.0.0.1:8080", f"127.0.0.1:{upstream}").replace(
+        "listen 443", f"listen 127.0.0.1:{port}"
+    )
     for example in ("/etc/ssl/spam.example.org.pem", "/etc/ssl/private/spam.example.org.key"):
         text = text.replace(example, str(pem))
     return (
-        _HOST.format(port=port, pem=pem, locations=text) if root else text.replace("server_name spam.example.org", "server_name localhost")
+        _HOST.format(port=port, pem=pem, locations=text)
+        if root
+        else text.replace("server_name spam.example.org", "server_name localhost")
     )
 
 
@@ -109,13 +123,17 @@ def browser() -> Iterator[Chrome]:
 
 
 def link(behind: Behind, *who: str) -> str:
-    """As the command prints it: with the path, but for the port, which is nginx's usual one elsewhere."""
+    """As the command prints it: with the path, but for the port, which is nginx's usual one
+    elsewhere.
+    """
     page, asked, secret = behind.site.command("login-link", *who).strip().partition("/login?")
     assert page == f"https://localhost{behind.root}"
     return f"{behind.url}{asked}{secret}"
 
 
-def test_people_come_in_teach_take_back_and_release(behind: Behind, browser: Chrome, tmp_path: Path) -> None:
+def test_people_come_in_teach_take_back_and_release(
+    behind: Behind, browser: Chrome, tmp_path: Path
+) -> None:
     site = behind.site
     site.send(sibling(1))
     site.send(daemon.unseen("spam", 6)[-1], held=True)
@@ -132,16 +150,19 @@ def test_people_come_in_teach_take_back_and_release(behind: Behind, browser: Chr
 
     press(browser, "Teach", "header")
     file = tmp_path / "message.eml"
-    file.write_bytes(b"Subject: large\r\nFrom: a@b.example\r\n\r\n" + b"A long letter, in which nothing stands.\r\n" * 50_000)
+    file.write_bytes(
+        b"Subject: large\r\nFrom: a@b.example\r\n\r\n"
+        + b"A long letter, in which nothing stands.\r\n" * 50_000
+    )
     browser.find_element("id", "file").send_keys(str(file))
     browser.find_element("css selector", "input[name=class][value=ham]").click()
     press(browser, "Preview")
-    shows(browser, "If it is taught as not spam")
+    shows(browser, "Teach as ham")
 
     press(browser, "Quarantine", "header")
     browser.find_element("css selector", ".mail .subject").click()
-    press(browser, "Release, it is not spam")
-    shows(browser, "Released to 1 recipient. Learnt as not spam.", "#notice")
+    press(browser, "Release as ham")
+    shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
     assert browser.current_url.startswith(f"{behind.url}/quarantine?told=")
     _all_is_ours(behind, browser)
 
@@ -157,7 +178,12 @@ def _has_a_safe_cookie(behind: Behind, browser: Chrome) -> None:
     (cookie,) = browser.get_cookies()
     expected = ("__Secure-spamguard", "/spam/") if behind.root else ("__Host-spamguard", "/")
     assert (cookie["name"], cookie["path"]) == expected
-    assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"], cookie["domain"]) == (True, True, "Lax", "localhost")
+    assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"], cookie["domain"]) == (
+        True,
+        True,
+        "Lax",
+        "localhost",
+    )
 
 
 def _all_is_ours(behind: Behind, browser: Chrome) -> None:
@@ -181,17 +207,31 @@ def test_what_strangers_send_is_refused(behind: Behind) -> None:
         assert client.post(f"{behind.url}/login", data=form).status_code == 403
         port = behind.url.partition("localhost:")[2].partition("/")[0]
         client.headers["Origin"] = f"https://localhost:{port}"
-        told = {"X-Forwarded-Prefix": "/elsewhere", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example"}
+        told = {
+            "X-Forwarded-Prefix": "/elsewhere",
+            "X-Forwarded-Proto": "http",
+            "X-Forwarded-Host": "evil.example",
+        }
         answer = client.post(f"{behind.url}/login", data=form, headers=told)
         assert (answer.status_code, answer.headers["location"]) == (303, f"{behind.root}/history")
         assert "secure" in answer.headers["set-cookie"].lower()
 
 
 def test_programs_ask_there_too(behind: Behind) -> None:
-    token = behind.site.command("token", "create", f"for{len(behind.root)}", "--operator").split()[-1]
+    token = behind.site.command("token", "create", f"for{len(behind.root)}", "--operator").split()[
+        -1
+    ]
     with _client(behind) as client:
         client.headers["Authorization"] = f"Bearer {token}"
         found = client.get(f"{behind.url}/api/v1/openapi.json").json()
         assert found["servers"] == [{"url": behind.root or "/"}]
-        letter = client.post(f"{behind.url}/api/v1/judge", content=sibling(2), headers={"Content-Type": "message/rfc822"})
-        assert (letter.status_code, letter.json()["label"]) in ((200, "unsure"), (200, "spam"), (200, "ham"))
+        letter = client.post(
+            f"{behind.url}/api/v1/judge",
+            content=sibling(2),
+            headers={"Content-Type": "message/rfc822"},
+        )
+        assert (letter.status_code, letter.json()["label"]) in (
+            (200, "unsure"),
+            (200, "spam"),
+            (200, "ham"),
+        )

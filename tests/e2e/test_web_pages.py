@@ -1,4 +1,6 @@
-"""The page of the real daemon in a real Chromium: mail comes in, people see it, ask why, and put it right."""
+"""The page of the real daemon in a real Chromium: mail comes in, people see it, ask why, and put it
+right.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from selenium.webdriver.support.select import Select
 from tests.e2e import daemon
 from tests.e2e.moving import MOVED, sibling
 from tests.e2e.web_site import Site
-from tests.support.browser import chromium, complaints, log_in, needs_browser, press, shows, steadily, text, texts
+from tests.support.browser import (
+    chromium,
+    complaints,
+    log_in,
+    needs_browser,
+    press,
+    shows,
+    steadily,
+    text,
+    texts,
+)
 from tests.support.waiting import eventually
 
 pytestmark = needs_browser
@@ -66,13 +78,22 @@ def address(who: str) -> str:
 
 def subject(number: int) -> str:
     """Of a sibling."""
-    return next(line for line in sibling(number).decode().splitlines() if line.startswith("Subject: ")).removeprefix("Subject: ")
+    return next(
+        line for line in sibling(number).decode().splitlines() if line.startswith("Subject: ")
+    ).removeprefix("Subject: ")
 
 
 def seen(driver: Chrome, words: str) -> None:
-    """Wait until the history shows these words: the mouse out of its way, as new mail waits while it is over the list; without scripts
-    one loads the page again."""
-    steadily(lambda: ActionChains(driver).move_to_element(driver.find_element("css selector", "header .mark")).perform())
+    """Wait until the history shows these words: the mouse out of its way, as new mail waits while
+    it is over the list; without scripts one loads the page again.
+    """
+    steadily(
+        lambda: (
+            ActionChains(driver)
+            .move_to_element(driver.find_element("css selector", "header .mark"))
+            .perform()
+        )
+    )
 
     def is_there() -> bool:
         if words in text(driver):
@@ -88,7 +109,11 @@ def row(driver: Chrome, words: str) -> str:
     """Selector of the row with these words."""
 
     def found() -> str:
-        return next(str(one.get_attribute("id")) for one in driver.find_elements("css selector", ".mail li") if words in one.text)
+        return next(
+            str(one.get_attribute("id"))
+            for one in driver.find_elements("css selector", ".mail li")
+            if words in one.text
+        )
 
     return f"#{steadily(found)}"
 
@@ -105,12 +130,12 @@ def test_mail_shows_up_and_one_click_teaches(site: Site, browser: Chrome) -> Non
         here = row(browser, subject(number))
         press(browser, "Spam", here)
         shows(browser, "Learnt as spam.", "#notice")
-        shows(browser, "Receipt", "#notice")
+        shows(browser, "Message digest", "#notice")
         shows(browser, "You said: spam", here)
     site.send(sibling(2))
     assert SPAM_FLAG in site.delivered(subject(2).encode())
     seen(browser, subject(2))
-    assert "spam" in text(browser, row(browser, subject(2))).split()
+    assert "✕spam" in text(browser, row(browser, subject(2))).split()
     for number in MOVED:
         here = row(browser, subject(number))
         press(browser, "Undo", here)
@@ -142,7 +167,12 @@ def test_no_mail_is_left_out_of_a_list_that_grows(site: Site, browser: Chrome) -
     log_in(browser, site.link("--operator"))
     browser.get(f"{site.url}/history")
     seen(browser, subject(1))
-    site.send(*(b"From: a@b.example\r\nSubject: letter %d\r\n\r\nhello\r\n" % number for number in range(70)))
+    site.send(
+        *(
+            b"From: a@b.example\r\nSubject: letter %d\r\n\r\nhello\r\n" % number
+            for number in range(70)
+        )
+    )
     seen(browser, "letter 69")
     found = set(texts(browser, ".mail .subject"))
     while browser.find_elements("css selector", "a[rel=next]"):
@@ -159,7 +189,7 @@ def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
     browser.get(f"{shared.url}/history")
     seen(browser, subject(1))
     press(browser, subject(1))
-    press(browser, "All that adds up to the score")
+    press(browser, "All parts of the score")
     shows(browser, "By expert")
     shows(browser, "What would change it")
     press(browser, "Spam", ".say-it")
@@ -197,7 +227,13 @@ def test_searching(shared: Site, who: str, browser: Chrome) -> None:
     shared.send(daemon.unseen("spam", 1)[0], sender="offers@pills.example", to=[address(who)])
     log_in(browser, shared.link("--user", who))
     browser.get(f"{shared.url}/history")
-    eventually(lambda: browser.get(f"{shared.url}/history") or len(browser.find_elements("css selector", ".mail li")) == 5, "five messages")
+    eventually(
+        lambda: (
+            browser.get(f"{shared.url}/history")
+            or len(browser.find_elements("css selector", ".mail li")) == 5
+        ),
+        "five messages",
+    )
     press(browser, "Search")
     browser.find_element("name", "subject").send_keys(subject(3).upper())
     browser.find_element("css selector", ".search button").click()
@@ -210,7 +246,7 @@ def test_searching(shared: Site, who: str, browser: Chrome) -> None:
     assert len(browser.find_elements("css selector", ".mail li")) == 1
     assert "offers@pills.example" in text(browser, ".mail")
     press(browser, "not scanned")
-    shows(browser, "No message fits")
+    shows(browser, "No message matches")
     assert complaints(browser) == []
 
 
@@ -223,8 +259,8 @@ def test_release_from_quarantine(site: Site, browser: Chrome) -> None:
     browser.find_element("css selector", ".mail li:last-child .subject").click()
     shows(browser, "Header")
     assert "X-Spam-Flag: YES" in text(browser, "pre")
-    press(browser, "Release, it is not spam")
-    shows(browser, "Released to 1 recipient. Learnt as not spam.", "#notice")
+    press(browser, "Release as ham")
+    shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
     assert len(list(site.box.glob("**/new/*"))) == 1
     press(browser, "Delete…", ".mail li:first-child")
     shows(browser, "Delete this message for good?")
@@ -235,7 +271,9 @@ def test_release_from_quarantine(site: Site, browser: Chrome) -> None:
     assert complaints(browser) == []
 
 
-def test_teach_by_upload_with_preview(shared: Site, who: str, browser: Chrome, tmp_path: Path) -> None:
+def test_teach_by_upload_with_preview(
+    shared: Site, who: str, browser: Chrome, tmp_path: Path
+) -> None:
     shared.send(sibling(4), to=[address(who)])
     shared.delivered(subject(4).encode())
     file = tmp_path / "message.eml"
@@ -247,7 +285,7 @@ def test_teach_by_upload_with_preview(shared: Site, who: str, browser: Chrome, t
     browser.find_element("id", "file").send_keys(str(file))
     browser.find_element("css selector", "input[name=class][value=spam]").click()
     press(browser, "Preview")
-    shows(browser, "If it is taught as spam")
+    shows(browser, "Teach as spam")
     shows(browser, "What else would change")
     assert "the last 1 message" in text(browser)
     press(browser, "Teach it as spam")
@@ -255,7 +293,7 @@ def test_teach_by_upload_with_preview(shared: Site, who: str, browser: Chrome, t
     press(browser, "Undo", "#notice")
     shows(browser, "Taken back: you had said spam.", "#notice")
     press_and_paste(browser, sibling(6).decode())
-    shows(browser, "If it is taught as not spam")
+    shows(browser, "Teach as ham")
     assert complaints(browser) == []
 
 
@@ -282,7 +320,9 @@ def test_words_and_what_was_learnt(shared: Site, browser: Chrome) -> None:
 
 EVIL = (
     b'Message-ID: <evil@evil.example>\r\nFrom: "<img src=x onerror=alert(1)>" <evil@evil.example>\r\nTo: anna@example.net\r\n'
-    b"Subject: =?utf-8?B?" + b64encode("<script>alert(1)</script>\u202egnp.exe\x1b[31m&lt;".encode()) + b"?=\r\n\r\n"
+    b"Subject: =?utf-8?B?"
+    + b64encode("<script>alert(1)</script>\u202egnp.exe\x1b[31m&lt;".encode())
+    + b"?=\r\n\r\n"
     b'<script>alert(2)</script> "><svg/onload=alert(3)> \xe2\x80\xaeevil {{7*7}} javascript:alert(4)\r\n'
 )
 

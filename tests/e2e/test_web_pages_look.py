@@ -1,4 +1,6 @@
-"""Every page in a real Chromium, over a service of fixed values: as it looks and reads, and with the worst that strangers can write."""
+"""Every page in a real Chromium, over a service of fixed values: as it looks and reads, and with
+the worst that strangers can write.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import pytest
 from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.errors import HistoryError
-from spamguard.web.access.store import Kind
-from spamguard.web.service.values import Found, Person, Receipt, Released, Search
+from spamguard.web.credentials import CredentialKind
+from spamguard.web.models import JudgementPage, LessonReceipt, Person, Released, Search
 from tests.support.browser import (
     DESK,
     PHONE,
@@ -51,7 +53,7 @@ def browser() -> Iterator[Chrome]:
 def enter(driver: Chrome, server: Served, person: Person = OPERATOR) -> None:
     driver.delete_all_cookies()
     shape(driver, DESK)
-    log_in(driver, f"{server.url}/login?link={server.secret(Kind.LINK, person)}")
+    log_in(driver, f"{server.url}/login?link={server.secret(CredentialKind.LINK, person)}")
     complaints(driver)
 
 
@@ -59,22 +61,31 @@ def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
     """Every page there is, one after the other; those that forms lead to as well."""
     for path in [*PAGES, "/history?subject=nothing&since=2026-01-01", "/nowhere"]:
         driver.get(server.url + path)
-        driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        driver.execute_script(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+        )
         yield path
     driver.get(f"{server.url}/teach")
     driver.find_element("id", "file").send_keys(str(mail))
     driver.find_element("css selector", "input[name=class][value=spam]").click()
     press(driver, "Preview")
-    shows(driver, "Go on?")
+    shows(driver, "Teach it?")
     yield "preview"
 
 
 @pytest.mark.parametrize(
     ("service", "likings"),
-    [(Fixed(), (False, True)), (Fixed(empty=True), (True,)), (Fixed(taught_classes=LONG), ()), (Hostile(), (False,))],
+    [
+        (Fixed(), (False, True)),
+        (Fixed(empty=True), (True,)),
+        (Fixed(taught_classes=LONG), ()),
+        (Hostile(), (False,)),
+    ],
     ids=["usual", "empty", "long", "hostile"],
 )
-def test_nobody_is_kept_out_and_nothing_is_too_wide(tmp_path: Path, browser: Chrome, service: Fixed, likings: tuple[bool, ...]) -> None:
+def test_nobody_is_kept_out_and_nothing_is_too_wide(
+    tmp_path: Path, browser: Chrome, service: Fixed, likings: tuple[bool, ...]
+) -> None:
     """axe, in light and dark, which differ in colours; 320 pixels; nothing that the policy forbids."""
     mail = tmp_path / "a.eml"
     mail.write_bytes(MAIL)
@@ -99,7 +110,10 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
     mail.write_bytes(MAIL)
     with served(tmp_path, service=Hostile()) as server:
         enter(browser, server, Person("olga", operator=True))
-        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": "window.alerts = 0; window.alert = () => { alerts++ }"})
+        browser.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument",
+            {"source": "window.alerts = 0; window.alert = () => { alerts++ }"},
+        )
         for path in walk(browser, server, mail):
             assert browser.execute_script(
                 "return [alerts, document.scripts.length, document.querySelectorAll('img, iframe, [style]').length]"
@@ -110,7 +124,9 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
         assert "⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+2069⟩⟨U+200F⟩" in subject
         assert "␀␛[31m␡" in subject
         assert browser.title == "History · spamguard"
-        browser.find_element("css selector", ".mail button").click()  # and what the script puts into the page
+        browser.find_element(
+            "css selector", ".mail button"
+        ).click()  # and what the script puts into the page
         shows(browser, "Learnt as <script>alert(1)</script>", "#notice")
         assert browser.execute_script("return alerts") == 0
         assert [line for line in complaints(browser) if "404" not in line] == []
@@ -137,23 +153,37 @@ def test_letters_with_a_hundred_marks_cover_nothing(tmp_path: Path, browser: Chr
 
 @pytest.mark.parametrize("size", [DESK, PHONE, NARROWEST])
 def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[int, int]) -> None:
-    """However long a name is, and whatever it looks like, all of the address can be read, and so can the envelope's."""
+    """However long a name is, and whatever it looks like, all of the address can be read, and so
+    can the envelope's.
+    """
     host = f"{'long-' * 9}host.evil.example"
     named = [("paypal@paypal.com " * 9)[:48], "W" * 48, "שלום " * 9, "<paypal@paypal.com>"]
-    rows = [judgement(f"06gvk961gretkb{number:02}", author=f"{name} <x@{host}>") for number, name in enumerate(named)]
+    rows = [
+        judgement(f"06gvk961gretkb{number:02}", author=f"{name} <x@{host}>")
+        for number, name in enumerate(named)
+    ]
     cut = "return [...document.querySelectorAll('.address')].filter((one) => one.scrollWidth > one.clientWidth + 1"
-    with served(tmp_path, service=Fixed([replace(one, sender=f"{'bounce-' * 6}4711@mailer.example") for one in rows])) as server:
+    with served(
+        tmp_path,
+        service=Fixed([replace(one, sender=f"{'bounce-' * 6}4711@mailer.example") for one in rows]),
+    ) as server:
         enter(browser, server)
         shape(browser, size)
         browser.get(f"{server.url}/history")
         assert texts(browser, ".people:not(.envelope) .address") == [f"<x@{host}>"] * len(rows)
-        assert all(one.endswith("4711@mailer.example") for one in texts(browser, ".envelope .address"))
-        assert browser.execute_script(f"{cut} || one.scrollHeight > one.clientHeight + 1).length") == 0
+        assert all(
+            one.endswith("4711@mailer.example") for one in texts(browser, ".envelope .address")
+        )
+        assert (
+            browser.execute_script(f"{cut} || one.scrollHeight > one.clientHeight + 1).length") == 0
+        )
         assert not too_wide(browser)
 
 
 def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None:
-    """No column of the mistakes is out of sight; what stands on the axes is not tiny, and does not touch."""
+    """No column of the mistakes is out of sight; what stands on the axes is not tiny, and does not
+    touch.
+    """
     with served(tmp_path) as server:
         enter(browser, server)
         shape(browser, PHONE)
@@ -172,10 +202,20 @@ def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None
 
 @pytest.mark.parametrize("width", [1280, 360])
 def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: int) -> None:
-    """WCAG 2.2, 1.4.4, also by a browser that has larger letters only: nothing is cut off but what may be, nor to be scrolled for."""
-    with served(tmp_path, service=Fixed([judgement(taught="ham", action="quarantine", held=True), judgement(OTHER)])) as server:
+    """WCAG 2.2, 1.4.4, also by a browser that has larger letters only: nothing is cut off but what
+    may be, nor to be scrolled for.
+    """
+    with served(
+        tmp_path,
+        service=Fixed([judgement(taught="ham", action="quarantine", held=True), judgement(OTHER)]),
+    ) as server:
         enter(browser, server)
-        for path in ["/history?subject=Solar", f"/history/{NAME}", "/quarantine", f"/quarantine/{NAME}"]:
+        for path in [
+            "/history?subject=Solar",
+            f"/history/{NAME}",
+            "/quarantine",
+            f"/quarantine/{NAME}",
+        ]:
             browser.get(server.url + path)
             shape(browser, (width, 740))
             browser.execute_script("document.documentElement.style.fontSize = '200%'")
@@ -190,7 +230,9 @@ def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: i
 
 
 def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
-    """The first stop leads past the navigation; from there to the first button, which teaches; Undo is the next stop."""
+    """The first stop leads past the navigation; from there to the first button, which teaches; Undo
+    is the next stop.
+    """
     service = Fixed([judgement(OTHER, label="ham"), judgement(NAME)])
     with served(tmp_path, service=service) as server:
         enter(browser, server)
@@ -198,14 +240,20 @@ def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
 
         def press_keys(*keys: str) -> str:
             ActionChains(browser).send_keys(*keys).perform()
-            return str(browser.execute_script("const at = document.activeElement; return at.id || at.innerText || at.tagName"))
+            return str(
+                browser.execute_script(
+                    "const at = document.activeElement; return at.id || at.innerText || at.tagName"
+                )
+            )
 
         assert press_keys(Keys.TAB) == "Skip to the content"
         assert press_keys(Keys.ENTER) == "main"
         stops = [press_keys(Keys.TAB) for _ in range(8)]
         assert stops[5:7] == ["Search", "Solar panels"]
         assert "Spam" in stops[7]
-        outline = browser.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
+        outline = browser.execute_script(
+            "return getComputedStyle(document.activeElement).outlineStyle"
+        )
         assert outline == "solid"
         press_keys(Keys.ENTER)
         shows(browser, "Learnt as spam.", "#notice")
@@ -219,7 +267,10 @@ def test_times_are_the_readers_own(tmp_path: Path, browser: Chrome) -> None:
         browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Auckland"})
         browser.get(f"{server.url}/history/{NAME}")
         time = browser.find_element("css selector", ".facts time")
-        assert (time.get_attribute("datetime"), time.get_attribute("title")) == ("2026-09-21T14:13:20Z", "2026-09-21 14:13:20 UTC")
+        assert (time.get_attribute("datetime"), time.get_attribute("title")) == (
+            "2026-09-21T14:13:20Z",
+            "2026-09-21 14:13:20 UTC",
+        )
         assert "22" in time.text  # the 21st in UTC
         assert "2:13:20" in time.text  # on the page of one message to the second, as the log has it
         browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
@@ -238,7 +289,7 @@ def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
             browser.execute_cdp_cmd("Input.dispatchDragEvent", {"type": step, **over})
         browser.find_element("css selector", "input[value=ham]").click()
         press(browser, "Preview")
-        shows(browser, "If it is taught as not spam")
+        shows(browser, "Teach as ham")
         assert server.service.messages == [b"Subject: dropped\n\nx"]
 
 
@@ -251,7 +302,9 @@ def test_who_is_logged_out_meanwhile_is_told(tmp_path: Path, browser: Chrome) ->
         complaints(browser)
 
 
-def test_who_teaches_while_nobody_answers_stays_and_is_told(tmp_path: Path, browser: Chrome) -> None:
+def test_who_teaches_while_nobody_answers_stays_and_is_told(
+    tmp_path: Path, browser: Chrome
+) -> None:
     """As while the daemon is started anew."""
     with served(tmp_path, service=Fixed([judgement()])) as server:
         enter(browser, server)
@@ -259,16 +312,22 @@ def test_who_teaches_while_nobody_answers_stays_and_is_told(tmp_path: Path, brow
         browser.execute_cdp_cmd("Network.enable", {})
         browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/teach"]})
         for _ in range(2):
-            press(browser, "Not spam")
-            shows(browser, "No answer, the filter may be starting anew: try again in a moment.", ".mail form")
+            press(browser, "Ham")
+            shows(
+                browser,
+                "No answer. The filter may be restarting: try again in a moment.",
+                ".mail form",
+            )
         assert len(browser.find_elements("css selector", "[role=alert]")) == 1
         browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
-        press(browser, "Not spam")
-        shows(browser, "Learnt as not spam.", "#notice")
+        press(browser, "Ham")
+        shows(browser, "Learnt as ham.", "#notice")
         complaints(browser)
 
 
-def test_buttons_stand_beside_a_message_where_there_is_room(tmp_path: Path, browser: Chrome) -> None:
+def test_buttons_stand_beside_a_message_where_there_is_room(
+    tmp_path: Path, browser: Chrome
+) -> None:
     """On a tablet, too; on a phone below it."""
     with served(tmp_path, service=Fixed([judgement()])) as server:
         enter(browser, server)
@@ -325,12 +384,16 @@ def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browse
     with served(tmp_path, service=service) as server:
         enter(browser, server)
         browser.get(f"{server.url}/history")
-        ActionChains(browser).move_to_element(browser.find_element("css selector", ".mail button")).perform()
+        ActionChains(browser).move_to_element(
+            browser.find_element("css selector", ".mail button")
+        ).perform()
         service.judgements.insert(0, judgement("06gvk975a57i83vv", subject="second"))
-        shows(browser, "1 new: move away from the list to see it", "#fresh")
+        shows(browser, "1 new: move the pointer off the list to see it", "#fresh")
         assert texts(browser, ".mail .subject") == ["first"]
         # no look but the one that is due; it shows as soon as the pointer is away all the same
-        browser.execute_script("const plain = setTimeout; window.setTimeout = (work, wait) => wait ? document.title = 'due' : plain(work)")
+        browser.execute_script(
+            "const plain = setTimeout; window.setTimeout = (work, wait) => wait ? document.title = 'due' : plain(work)"
+        )
         eventually(lambda: browser.title == "due", "the last look is over")
         ActionChains(browser).move_to_element(browser.find_element("css selector", "h1")).perform()
         shows(browser, "second", ".mail")
@@ -338,9 +401,11 @@ def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browse
         assert text(browser, "#fresh") == ""
 
 
-def test_a_list_that_takes_long_to_find_is_looked_for_less_often(tmp_path: Path, browser: Chrome) -> None:
+def test_a_list_that_takes_long_to_find_is_looked_for_less_often(
+    tmp_path: Path, browser: Chrome
+) -> None:
     class Slow(Fixed):
-        async def history(self, person: Person, search: Search) -> Found:
+        async def history(self, person: Person, search: Search) -> JudgementPage:
             await asyncio.sleep(0.3)
             return await super().history(person, search)
 
@@ -348,28 +413,45 @@ def test_a_list_that_takes_long_to_find_is_looked_for_less_often(tmp_path: Path,
         enter(browser, server)
         browser.get(f"{server.url}/history?subject=rare")
         browser.execute_script("window.setTimeout = (work, wait) => { document.title = wait }")
-        eventually(lambda: browser.title.partition(".")[0].isdecimal() and float(browser.title) >= 20 * 300, "the next look is far away")
+        eventually(
+            lambda: (
+                browser.title.partition(".")[0].isdecimal() and float(browser.title) >= 20 * 300
+            ),
+            "the next look is far away",
+        )
 
 
-def test_a_list_that_waited_for_the_network_is_looked_for_within_a_minute(tmp_path: Path, browser: Chrome) -> None:
+def test_a_list_that_waited_for_the_network_is_looked_for_within_a_minute(
+    tmp_path: Path, browser: Chrome
+) -> None:
     """Or for a laptop that slept: it would stand still for days."""
     with served(tmp_path, service=Fixed()) as server:
         enter(browser, server)
         browser.get(f"{server.url}/history")
         hours = "let now = 0; performance.now = () => now += 8 * 3600 * 1000; "
-        browser.execute_script(hours + "window.setTimeout = (work, wait) => { document.title = wait }")
+        browser.execute_script(
+            hours + "window.setTimeout = (work, wait) => { document.title = wait }"
+        )
         eventually(lambda: browser.title == "60000", "the next look is a minute away")
 
 
 def test_what_comes_with_a_click_shows_up_too(tmp_path: Path, browser: Chrome) -> None:
-    """New mail, and other rows that the lesson changes, such as those of the same message to others."""
+    """New mail, and other rows that the lesson changes, such as those of the same message to
+    others.
+    """
 
     class Busy(Fixed):
-        async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
-            self.judgements = [judgement("06gvk975a57i83vv", subject="second"), *(replace(one, own=label) for one in self.judgements)]
+        async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
+            self.judgements = [
+                judgement("06gvk975a57i83vv", subject="second"),
+                *(replace(one, own=label) for one in self.judgements),
+            ]
             return await super().learn_passed(person, name, label)
 
-    with served(tmp_path, service=Busy([judgement(OTHER, subject="first"), judgement(NAME, subject="the same")])) as server:
+    with served(
+        tmp_path,
+        service=Busy([judgement(OTHER, subject="first"), judgement(NAME, subject="the same")]),
+    ) as server:
         enter(browser, server)
         browser.get(f"{server.url}/history")
         browser.find_element("css selector", f"#m-{OTHER} button").click()
@@ -385,15 +467,17 @@ def test_a_click_after_the_session_has_ended_tells_so(tmp_path: Path, browser: C
         enter(browser, server)
         browser.get(f"{server.url}/history")
         browser.delete_all_cookies()
-        press(browser, "Not spam")
+        press(browser, "Ham")
         shows(browser, "You are not logged in")
         assert service.calls == []
         complaints(browser)
 
 
-def test_a_click_whose_list_cannot_be_shown_afterwards_teaches_once_and_tells_so(tmp_path: Path, browser: Chrome) -> None:
+def test_a_click_whose_list_cannot_be_shown_afterwards_teaches_once_and_tells_so(
+    tmp_path: Path, browser: Chrome
+) -> None:
     class Damaged(Fixed):
-        async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
+        async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
             self.failure = HistoryError("damaged")
             return await super().learn_passed(person, name, label)
 
@@ -401,8 +485,8 @@ def test_a_click_whose_list_cannot_be_shown_afterwards_teaches_once_and_tells_so
     with served(tmp_path, service=service) as server:
         enter(browser, server)
         browser.get(f"{server.url}/history")
-        press(browser, "Not spam")
-        shows(browser, "only this page cannot be shown")
-        shows(browser, "Learnt as not spam.", "#notice")
+        press(browser, "Ham")
+        shows(browser, "Only the page that follows cannot be shown")
+        shows(browser, "Learnt as ham.", "#notice")
         assert len(service.calls) == 1
         complaints(browser)

@@ -19,8 +19,9 @@ from tests.support.waiting import PATIENCE, eventually
 
 @dataclass
 class Site:
-    """What passes is delivered to a Maildir; what comes through the other listener is held back where it is spam.
-    web: more of that part of the configuration."""
+    """What passes is delivered to a Maildir; what comes through the other listener is held back
+    where it is spam. web: more of that part of the configuration.
+    """
 
     state: Path
     passing: int = field(default_factory=free_port)
@@ -49,7 +50,11 @@ class Site:
         ]  # fmt: skip
         file = self.state.with_name(f"{self.state.name}.yaml")
         web = {"listen": f"127.0.0.1:{self.port}", **self.web}
-        file.write_text(yaml.safe_dump({"state": str(self.state), "workers": 1, "web": web, "listeners": listeners}))
+        file.write_text(
+            yaml.safe_dump(
+                {"state": str(self.state), "workers": 1, "web": web, "listeners": listeners}
+            )
+        )
         with daemon.running(self.state, "--config", str(file), port=self.passing) as running:
             wait_for_port(self.port)
             yield running
@@ -61,13 +66,21 @@ class Site:
     def command(self, *words: str) -> str:
         """What a command says."""
         line = [*COMMAND, "--state", str(self.state), *words]
-        return subprocess.run(line, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE).stdout
+        return subprocess.run(
+            line, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE
+        ).stdout
 
     def send(
-        self, *messages: bytes, sender: str = "news@offers.example", to: Sequence[str] = ("anna@example.net",), held: bool = False
+        self,
+        *messages: bytes,
+        sender: str = "news@offers.example",
+        to: Sequence[str] = ("anna@example.net",),
+        held: bool = False,
     ) -> None:
         """Mail comes."""
-        with smtplib.SMTP("127.0.0.1", self.holding if held else self.passing, timeout=PATIENCE) as client:
+        with smtplib.SMTP(
+            "127.0.0.1", self.holding if held else self.passing, timeout=PATIENCE
+        ) as client:
             for raw in messages:
                 client.sendmail(sender, to, raw)
 
@@ -76,7 +89,11 @@ class Site:
         found: list[bytes] = []
 
         def is_there() -> bool:
-            found[:] = [raw for raw in (file.read_bytes() for file in self.box.glob("**/new/*")) if text in raw]
+            found[:] = [
+                raw
+                for raw in (file.read_bytes() for file in self.box.glob("**/new/*"))
+                if text in raw
+            ]
             return bool(found)
 
         eventually(is_there, f"{text!r} is delivered")

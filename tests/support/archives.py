@@ -1,4 +1,6 @@
-"""Archives, unpacked by any Python: filters came with 3.11.4, and from 3.12 on it warns where none is named."""
+"""Archives, unpacked by any Python: filters came with 3.11.4, and from 3.12 on it warns where none
+is named.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A real Chromium over pages: a profile of its own for each, no network but what a test opens, ended by who started it."""
+"""A real Chromium over pages: a profile of its own for each, no network but what a test opens,
+ended by who started it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.support.waiting import eventually
 Found = TypeVar("Found")
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium or no chromedriver: see .ci/packages")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no chromium or no chromedriver: see .ci/packages"
+)
 
 DESK, PHONE = (1200, 900), (360, 740)
 """Sizes of a page, in pixels of CSS."""
@@ -39,12 +43,22 @@ _NO_SCRIPTS = {"profile.managed_default_content_settings.javascript": 2}
 
 
 @contextmanager
-def chromium(size: tuple[int, int] = DESK, *, dark: bool = False, scripts: bool = True) -> Iterator[Chrome]:
-    """A browser with one page of that size; dark: its reader likes that better; scripts: whether pages may run any."""
-    with tempfile.TemporaryDirectory(prefix="spamguard-chromium-", ignore_cleanup_errors=True) as profile:
+def chromium(
+    size: tuple[int, int] = DESK, *, dark: bool = False, scripts: bool = True
+) -> Iterator[Chrome]:
+    """A browser with one page of that size; dark: its reader likes that better; scripts: whether
+    pages may run any.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix="spamguard-chromium-", ignore_cleanup_errors=True
+    ) as profile:
         options = ChromeOptions()
         options.binary_location = CHROMIUM or ""
-        for argument in (*_ARGUMENTS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])):
+        for argument in (
+            *_ARGUMENTS,
+            f"--user-data-dir={profile}",
+            *(["--no-sandbox"] if os.geteuid() == 0 else []),
+        ):
             options.add_argument(argument)
         if not scripts:
             options.add_experimental_option("prefs", _NO_SCRIPTS)
@@ -77,7 +91,9 @@ def log_in(driver: Chrome, link: str) -> None:
 
 
 def barriers(driver: Chrome, *, colours_only: bool = False) -> list[str]:
-    """What keeps people with disabilities out of the page that is shown: serious and critical violations that axe finds."""
+    """What keeps people with disabilities out of the page that is shown: serious and critical
+    violations that axe finds.
+    """
     options: dict[str, object] = {"resultTypes": ["violations"]}  # of all else it tells an example
     if colours_only:
         options["runOnly"] = ["color-contrast", "link-in-text-block"]
@@ -92,7 +108,11 @@ def barriers(driver: Chrome, *, colours_only: bool = False) -> list[str]:
 
 def too_wide(driver: Chrome) -> int:
     """By how many pixels the page can be scrolled sideways."""
-    return int(driver.execute_script("const page = document.documentElement; return page.scrollWidth - page.clientWidth"))
+    return int(
+        driver.execute_script(
+            "const page = document.documentElement; return page.scrollWidth - page.clientWidth"
+        )
+    )
 
 
 def text(driver: Chrome, selector: str = "main") -> str:
@@ -102,25 +122,37 @@ def text(driver: Chrome, selector: str = "main") -> str:
 
 def shows(driver: Chrome, words: str, selector: str = "main") -> None:
     """Wait until a reader sees these words in one such element."""
-    eventually(lambda: any(words in one for one in texts(driver, selector)), f"{words!r} in {selector} of {driver.current_url}")
+    eventually(
+        lambda: any(words in one for one in texts(driver, selector)),
+        f"{words!r} in {selector} of {driver.current_url}",
+    )
 
 
 def texts(driver: Chrome, selector: str) -> list[str]:
     """What a reader sees of each such element."""
-    return steadily(lambda: [element.text for element in driver.find_elements("css selector", selector)])
+    return steadily(
+        lambda: [element.text for element in driver.find_elements("css selector", selector)]
+    )
 
 
 def press(driver: Chrome, words: str, within: str = "main") -> None:
-    """Click the first button or link whose text begins so, whatever sign stands before it, once there is one."""
+    """Click the first button or link whose text begins so, whatever sign stands before it, once
+    there is one.
+    """
 
     def pressed() -> bool:
-        for element in driver.find_elements("css selector", f"{within} button, {within} a, {within} summary"):
+        for element in driver.find_elements(
+            "css selector", f"{within} button, {within} a, {within} summary"
+        ):
             if element.text.lstrip("✓✕?– \n").startswith(words):
                 element.click()
                 return True
         return False
 
-    eventually(lambda: steadily(pressed), f"something to press that says {words!r} in {within} of {driver.current_url}")
+    eventually(
+        lambda: steadily(pressed),
+        f"something to press that says {words!r} in {within} of {driver.current_url}",
+    )
 
 
 def steadily(look: Callable[[], Found]) -> Found:
@@ -136,13 +168,24 @@ def steadily(look: Callable[[], Found]) -> Found:
 
 
 def _replaced(failed: WebDriverException) -> bool:
-    """Whether the page went while it was looked at, or something in it moved while the mouse was on its way. One that comes anew is
-    empty at first. The driver has words for a page that went only where it had gone before it asked; in between it passes on the
-    browser's own (code -32000: no such node, or no such context, in the document that is there now)."""
-    moved = isinstance(failed, StaleElementReferenceException | ElementClickInterceptedException | NoSuchElementException)
+    """Whether the page went while it was looked at, or something in it moved while the mouse was on
+    its way. One that comes anew is empty at first. The driver has words for a page that went only
+    where it had gone before it asked; in between it passes on the browser's own (code -32000: no
+    such node, or no such context, in the document that is there now).
+    """
+    moved = isinstance(
+        failed,
+        StaleElementReferenceException | ElementClickInterceptedException | NoSuchElementException,
+    )
     return moved or "unhandled inspector error" in str(failed.msg)
 
 
 def complaints(driver: Chrome) -> list[str]:
-    """What the browser has to say about the pages since it was asked last: errors of scripts, violations of policy."""
-    return [str(entry["message"]) for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    """What the browser has to say about the pages since it was asked last: errors of scripts,
+    violations of policy.
+    """
+    return [
+        str(entry["message"])
+        for entry in driver.get_log("browser")
+        if entry["level"] in ("SEVERE", "WARNING")
+    ]

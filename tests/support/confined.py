@@ -1,7 +1,9 @@
-"""A program for the tests: runs a command under the restrictions of a systemd unit that need no systemd, as it would make them.
+"""A program for the tests: runs a command under the restrictions of a systemd unit that need no
+systemd, as it would make them.
 
-`python confined.py UNIT COMMAND …`: SystemCallFilter=, RestrictAddressFamilies=, MemoryDenyWriteExecute=, RestrictNamespaces= and
-NoNewPrivileges=, by libseccomp, which systemd itself uses. A call that is refused fails with EPERM.
+`python confined.py UNIT COMMAND …`: SystemCallFilter=, RestrictAddressFamilies=,
+MemoryDenyWriteExecute=, RestrictNamespaces= and NoNewPrivileges=, by libseccomp, which systemd
+itself uses. A call that is refused fails with EPERM.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ NAMESPACES = 0x7E020080  # CLONE_NEW* of clone(2)
 class Comparison(ctypes.Structure):
     """struct scmp_arg_cmp of seccomp_rule_add(3)."""
 
-    _fields_ = (("argument", ctypes.c_uint), ("how", ctypes.c_int), ("one", ctypes.c_uint64), ("other", ctypes.c_uint64))
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("how", ctypes.c_int),
+        ("one", ctypes.c_uint64),
+        ("other", ctypes.c_uint64),
+    )
 
 
 def options(unit: Path) -> dict[str, list[str]]:
@@ -44,7 +51,9 @@ def calls(words: list[str]) -> set[str]:
         if not word.startswith("@"):
             found.add(word)
             continue
-        told = subprocess.run(["systemd-analyze", "syscall-filter", word], capture_output=True, text=True, check=True).stdout
+        told = subprocess.run(
+            ["systemd-analyze", "syscall-filter", word], capture_output=True, text=True, check=True
+        ).stdout
         inside = [line.strip() for line in told.splitlines()[1:]]
         found |= calls([line for line in inside if line and not line.startswith("#")])
     return found
@@ -65,9 +74,15 @@ def families(line: str) -> list[int]:
 
 def rules(unit: dict[str, list[str]]) -> dict[str, list[Comparison]]:
     """Calls that are allowed only with some arguments: any one of these."""
-    found = {"socket": [Comparison(0, EQUAL, family) for family in families(unit["RestrictAddressFamilies"][-1])]}
+    found = {
+        "socket": [
+            Comparison(0, EQUAL, family) for family in families(unit["RestrictAddressFamilies"][-1])
+        ]
+    }
     if unit["MemoryDenyWriteExecute"][-1] == "yes":
-        found["mmap"] = [Comparison(2, MASKED, WRITE | EXECUTE, either) for either in (0, WRITE, EXECUTE)]
+        found["mmap"] = [
+            Comparison(2, MASKED, WRITE | EXECUTE, either) for either in (0, WRITE, EXECUTE)
+        ]
         found["mprotect"] = [Comparison(2, MASKED, EXECUTE, 0)]
         found["pkey_mprotect"] = [Comparison(2, MASKED, EXECUTE, 0)]
     if unit["RestrictNamespaces"][-1] == "yes":
@@ -87,10 +102,19 @@ def confine(unit: dict[str, list[str]]) -> None:
             continue  # not of this machine
         for one in special.get(name, [None]):
             arguments = (0, None) if one is None else (1, ctypes.byref(one))
-            done = library.seccomp_rule_add_array(context, ctypes.c_uint32(ALLOW), number, *arguments)
+            done = library.seccomp_rule_add_array(
+                context, ctypes.c_uint32(ALLOW), number, *arguments
+            )
             assert done == 0, (name, os.strerror(-done))
-    clone3 = library.seccomp_syscall_resolve_name(b"clone3")  # whose arguments a filter cannot see: the old one is used then
-    assert library.seccomp_rule_add_array(context, ctypes.c_uint32(ERRNO | errno.ENOSYS), clone3, 0, None) == 0
+    clone3 = library.seccomp_syscall_resolve_name(
+        b"clone3"
+    )  # whose arguments a filter cannot see: the old one is used then
+    assert (
+        library.seccomp_rule_add_array(
+            context, ctypes.c_uint32(ERRNO | errno.ENOSYS), clone3, 0, None
+        )
+        == 0
+    )
     done = library.seccomp_load(context)
     assert done == 0, os.strerror(-done)
 

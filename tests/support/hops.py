@@ -1,4 +1,6 @@
-"""Next hops for tests: small real servers that do at every step what a script tells them, and write down what they hear."""
+"""Next hops for tests: small real servers that do at every step what a script tells them, and write
+down what they hear.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from spamguard.settings import Endpoint, Protocol
+from spamguard.config.options import Endpoint, Protocol
 
 
 class Act(Enum):
@@ -41,12 +43,18 @@ class Middle:
 
 Answer = bytes | Act | Then
 Script = Mapping[str, Answer | Sequence[Answer]]
-"""By verb (or GREETING, and DOT for the end of data): one answer for always, or a sequence of which the last is repeated."""
+"""By verb (or GREETING, and DOT for the end of data): one answer for always, or a sequence of which
+the last is repeated.
+"""
 
 _LIMIT = 64 << 20  # bytes of one line
 EVERYTHING = b"250-hop.example\r\n250-PIPELINING\r\n250-SIZE 1000000\r\n250-8BITMIME\r\n250-DSN\r\n250 SMTPUTF8\r\n"
 _USUAL: Script = {"GREETING": b"220 hop.example ready\r\n", "EHLO": EVERYTHING, "LHLO": EVERYTHING}
-_USUAL |= {"DATA": b"354 go on\r\n", "STARTTLS": b"220 go on\r\n", "QUIT": Then(b"221 bye\r\n", Act.DROP)}
+_USUAL |= {
+    "DATA": b"354 go on\r\n",
+    "STARTTLS": b"220 go on\r\n",
+    "QUIT": Then(b"221 bye\r\n", Act.DROP),
+}
 
 
 @dataclass
@@ -73,9 +81,17 @@ class Heard:
 
 
 class FakeHop:
-    """A server for tests. middle: what happens within the first message. sessions: what was heard, in order of connection."""
+    """A server for tests. middle: what happens within the first message. sessions: what was heard,
+    in order of connection.
+    """
 
-    def __init__(self, script: Script, lmtp: bool = False, middle: Middle | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        lmtp: bool = False,
+        middle: Middle | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._script = {**_USUAL, **script}
         self._turns: dict[str, int] = {}
         self._lmtp = lmtp
@@ -94,10 +110,14 @@ class FakeHop:
         return [command for session in self.sessions for command in session.commands]
 
     @contextlib.asynccontextmanager
-    async def running(self, path: Path | None = None, host: str = "127.0.0.1") -> AsyncIterator[FakeHop]:
+    async def running(
+        self, path: Path | None = None, host: str = "127.0.0.1"
+    ) -> AsyncIterator[FakeHop]:
         protocol = Protocol.LMTP if self._lmtp else Protocol.SMTP
         if path is not None:
-            server: asyncio.Server = await asyncio.start_unix_server(self._serve, path, limit=_LIMIT)
+            server: asyncio.Server = await asyncio.start_unix_server(
+                self._serve, path, limit=_LIMIT
+            )
             self.endpoint = Endpoint(protocol, path=path)
         else:
             server = await asyncio.start_server(self._serve, host, 0, limit=_LIMIT)
@@ -143,7 +163,9 @@ class _OverError(Exception):
 
 
 class _Dialogue:
-    def __init__(self, hop: FakeHop, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, hop: FakeHop, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._hop = hop
         self._heard = heard
         self._reader = reader
@@ -164,7 +186,10 @@ class _Dialogue:
         await self._do(answer)
         positive = isinstance(answer, bytes) and answer[:1] in b"23"
         if verb == "MAIL" and positive:
-            self._sender, self._recipients = command[command.index("<") + 1 : command.rindex(">")], []
+            self._sender, self._recipients = (
+                command[command.index("<") + 1 : command.rindex(">")],
+                [],
+            )
         elif verb == "RCPT" and positive:
             self._recipients.append(command[command.index("<") + 1 : command.rindex(">")])
         elif verb == "STARTTLS" and positive and self._hop._tls is not None:
@@ -200,6 +225,8 @@ class _Dialogue:
             await asyncio.Event().wait()
         else:
             if answer is Act.RESET:
-                self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self._writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
             self._writer.transport.abort()
             raise _OverError

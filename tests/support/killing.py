@@ -1,4 +1,6 @@
-"""Kills work half-way: a child process that dies, as by `kill -9`, before a chosen one of its system calls on files."""
+"""Kills work half-way: a child process that dies, as by `kill -9`, before a chosen one of its
+system calls on files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from collections.abc import Callable
 def in_child(work: Callable[[], object]) -> int:
     """Do this in a process of its own; its exit status, negative if a signal ended it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads that other tests left are not used here
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # threads that other tests left are not used here
         child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -27,7 +31,9 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def killed_at(step: int, work: Callable[[], object]) -> int:
-    """Do this in a process of its own that is killed before its system call number `step`; its exit status."""
+    """Do this in a process of its own that is killed before its system call number `step`; its exit
+    status.
+    """
     steps = itertools.count()
 
     def dying(function: Callable[..., object]) -> Callable[..., object]:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def children(process: int, module: str = "") -> list[int]:
-    """Numbers of the processes that this one has started and that are still there; module: of those that run it."""
+    """Numbers of the processes that this one has started and that are still there; module: of those
+    that run it.
+    """
     with suppress(FileNotFoundError):
         file = Path(f"/proc/{process}/task/{process}/children")
         found, before = file.read_text(), ""

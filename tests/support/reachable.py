@@ -1,4 +1,6 @@
-"""Directories that other users can reach: root is not bound by permission bits, so what is refused is tried by a child without root."""
+"""Directories that other users can reach: root is not bound by permission bits, so what is refused
+is tried by a child without root.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The snippets of config/ as a user would take them over, with only the places changed that a test must choose."""
+"""The snippets of config/ as a user would take them over, with only the places changed that a test
+must choose.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ UNPACKED = ROOT / ".ci" / "unpacked"
 
 
 def snippet(name: str, **replace: str) -> str:
-    """A file of config/. replace: texts by what stands there, as `{"10025": "4711"}`. AssertionError: it does not stand there."""
+    """A file of config/. replace: texts by what stands there, as `{"10025": "4711"}`.
+    AssertionError: it does not stand there.
+    """
     text = (ROOT / "config" / name).read_text("utf-8")
     for old, new in replace.items():
         assert old in text, f"{name} has no {old!r}"
@@ -28,6 +32,8 @@ def program(name: str, package: str) -> str | None:
 def command(place: Path) -> Path:
     """`spamguard` as a program that needs nothing of this process's environment."""
     file = place / "spamguard"
-    file.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 exec {sys.executable} -m spamguard "$@"\n')
+    file.write_text(
+        f'#!/bin/sh\nPYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 exec {sys.executable} -m spamguard "$@"\n'
+    )
     file.chmod(0o755)
     return file

@@ -1,4 +1,6 @@
-"""Scanner doors on real sockets, with the real `Asking` and a judge behind it that does as it is told."""
+"""Scanner doors on real sockets, with the real `Asking` and a judge behind it that does as it is
+told.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +13,38 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from spamguard.daemon.assembly import open_scanner
-from spamguard.doors.rspamd.answers import Statistics
-from spamguard.policy import SPAM_FROM, logit
-from spamguard.proxy.asking import Asking
-from spamguard.proxy.contract import NotScanned
-from spamguard.proxy.journal import Entry
-from spamguard.proxy.lessons import Lessons
-from spamguard.proxy.people import People
-from spamguard.proxy.tools import Tools
-from spamguard.quarantine import Quarantine
-from spamguard.reception.door import Door
+from spamguard.config.options import Endpoint, Protocol, Scanner
+from spamguard.daemon.worker import open_scanner
+from spamguard.delivery.quarantine import Quarantine
+from spamguard.engine.policy import SPAM_THRESHOLD, logit
+from spamguard.learning.lessons import TrainingIntake
+from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
+from spamguard.proxy.base import NotScanned
+from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.scan import ScanService
+from spamguard.proxy.transaction import ProxyContext
+from spamguard.proxy.users import UserResolver
 from spamguard.records import Scan, Verdict, Word
-from spamguard.settings import Endpoint, Protocol, Scanner
+from spamguard.servers.listener import Door
+from spamguard.servers.rspamd_protocol import RspamdStatistics
 from spamguard.spool import Spool
-from spamguard.teaching.lesson import Lesson
-from spamguard.teaching.queue import DIRECTORY, Queue
+from spamguard.users import QueuedLesson
 from tests.support.waiting import PATIENCE
 
 KEY = b"k" * 32
-STATISTICS = Statistics(
-    7, {"spam": 2, "scam": 4, "ham": 3, "news": 1, "unsure": 6, "not-scanned": 8}, {"spam": 5}, frozenset(("spam", "scam"))
+STATISTICS = RspamdStatistics(
+    7,
+    {"spam": 2, "scam": 4, "ham": 3, "news": 1, "unsure": 6, "not-scanned": 8},
+    {"spam": 5},
+    frozenset(("spam", "scam")),
 )
 
 
 def verdict(probability: float) -> Verdict:
-    label = "spam" if probability >= SPAM_FROM else "ham" if probability <= 0.1 else "unsure"
-    return Verdict(label, probability, logit(probability), {"ham": 1 - probability, "spam": probability})
+    label = "spam" if probability >= SPAM_THRESHOLD else "ham" if probability <= 0.1 else "unsure"
+    return Verdict(
+        label, probability, logit(probability), {"ham": 1 - probability, "spam": probability}
+    )
 
 
 SPAM, HAM, UNSURE = (verdict(probability) for probability in (0.999, 0.001, 0.5))
@@ -45,7 +52,9 @@ SPAM, HAM, UNSURE = (verdict(probability) for probability in (0.999, 0.001, 0.5)
 
 @dataclass
 class ScriptedJudge:
-    """Says the same of every message. personal: of users who are asked about. hold: what is waited for before that."""
+    """Says the same of every message. personal: of users who are asked about. hold: what is waited
+    for before that.
+    """
 
     says: Verdict | NotScanned = SPAM
     personal: Mapping[str, Verdict] = field(default_factory=dict)
@@ -54,7 +63,9 @@ class ScriptedJudge:
     on_top: list[bytes] = field(default_factory=list)
     users: list[Sequence[str]] = field(default_factory=list)
 
-    async def judge(self, message: Spool, on_top: bytes, users: Sequence[str] = ()) -> Scan | NotScanned:
+    async def judge(
+        self, message: Spool, on_top: bytes, users: Sequence[str] = ()
+    ) -> Scan | NotScanned:
         self.raws.append(message.read())
         self.on_top.append(on_top)
         self.users.append(users)
@@ -65,7 +76,7 @@ class ScriptedJudge:
         digest = blake2b(self.raws[-1], digest_size=16).digest()
         words = (Word(1, "cheap", 1.5), Word(2, "odd\r\nX-Evil: yes\x00", -0.25))
         found = {user: self.personal[user] for user in users if user in self.personal}
-        return Scan(self.says, digest, b"", words, SPAM_FROM, personal=found)
+        return Scan(self.says, digest, b"", words, SPAM_THRESHOLD, personal=found)
 
 
 @dataclass
@@ -73,11 +84,11 @@ class Served:
     """An open scanner door, and all that came of it."""
 
     door: Door
-    asking: Asking
+    asking: ScanService
     judge: ScriptedJudge
     address: Any
     state: Path
-    entries: list[Entry]
+    entries: list[DeliveryRecord]
     settled: list[bool]
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -104,16 +115,30 @@ class Served:
         finally:
             writer.close()
 
-    def lessons(self) -> list[Lesson]:
+    def lessons(self) -> list[QueuedLesson]:
         """Those that wait to be learnt, oldest first."""
-        queue = Queue(self.state / DIRECTORY)
+        queue = LessonQueue(self.state / QUEUE_DIRECTORY)
         return [lesson for name in queue.names() if (lesson := queue.take(name))]
 
 
-def asking(state: Path, scanner: Scanner, judge: Any, *, entries: list[Entry], settled: list[bool], people: People | None = None) -> Asking:
+def asking(
+    state: Path,
+    scanner: Scanner,
+    judge: Any,
+    *,
+    entries: list[DeliveryRecord],
+    settled: list[bool],
+    people: UserResolver | None = None,
+) -> ScanService:
     """As in a worker, for a filter in that directory."""
-    tools = Tools(Quarantine(state / "quarantine"), lambda: KEY, entries.append, lambda: settled.append(True), people)
-    return Asking(scanner, judge, tools, Lessons(state), "mx.example.org")
+    tools = ProxyContext(
+        Quarantine(state / "quarantine"),
+        lambda: KEY,
+        entries.append,
+        lambda: settled.append(True),
+        people,
+    )
+    return ScanService(scanner, judge, tools, TrainingIntake(state), "mx.example.org")
 
 
 def scanner(protocol: Protocol, **settings: Any) -> Scanner:
@@ -122,12 +147,23 @@ def scanner(protocol: Protocol, **settings: Any) -> Scanner:
 
 @asynccontextmanager
 async def serving(
-    state: Path, protocol: Protocol, judge: ScriptedJudge | None = None, people: People | None = None, **settings: Any
+    state: Path,
+    protocol: Protocol,
+    judge: ScriptedJudge | None = None,
+    people: UserResolver | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
     """A door that is open, and closed in the end."""
-    said, entries, settled = judge or ScriptedJudge(), list[Entry](), list[bool]()
+    said, entries, settled = judge or ScriptedJudge(), list[DeliveryRecord](), list[bool]()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        made = asking(state, scanner(protocol, **settings), said, entries=entries, settled=settled, people=people)
+        made = asking(
+            state,
+            scanner(protocol, **settings),
+            said,
+            entries=entries,
+            settled=settled,
+            people=people,
+        )
         door = open_scanner(made, [listening], state, lambda: STATISTICS)
         await door.start()
         assert isinstance(door, Door)

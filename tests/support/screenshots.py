@@ -1,4 +1,5 @@
-"""Pictures of every page, in light, in dark and on a phone, over made-up mail that has passed through the real daemon:
+"""Pictures of every page, in light, in dark and on a phone, over made-up mail that has passed
+through the real daemon:
 
     python -m tests.support.screenshots DIRECTORY
 
@@ -19,7 +20,18 @@ from selenium.webdriver import Chrome
 from corpora import synthetic
 from tests.e2e import daemon
 from tests.e2e.web_site import Site
-from tests.support.browser import CHROMIUM, DESK, DRIVER, PHONE, chromium, log_in, press, shape, shows, texts
+from tests.support.browser import (
+    CHROMIUM,
+    DESK,
+    DRIVER,
+    PHONE,
+    chromium,
+    log_in,
+    press,
+    shape,
+    shows,
+    texts,
+)
 from tests.support.waiting import eventually
 
 MAIL, HELD = 44, 3
@@ -31,11 +43,18 @@ _USERS = ("anna", "ben", "clara")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.screenshots", description="Pictures of every page.")
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="where to; made if it is not there")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.screenshots", description="Pictures of every page."
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIRECTORY", help="where to; made if it is not there"
+    )
     directory: Path = parser.parse_args(arguments).directory
     if not (CHROMIUM and DRIVER):
-        print("chromium and chromedriver are needed (Debian: apt-get install chromium chromium-driver)", file=sys.stderr)
+        print(
+            "chromium and chromedriver are needed (Debian: apt-get install chromium chromium-driver)",
+            file=sys.stderr,
+        )
         return 1
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="spamguard-pictures-") as place:
@@ -55,14 +74,25 @@ def _lived_in(site: Site, driver: Chrome, place: Path) -> Mapping[str, str]:
         site.send(_wire(raw), sender=_sender(raw), to=[f"{_USERS[number % 3]}@example.net"])
     site.send(*[_wire(raw) for label, raw in mail[MAIL:] if label == "spam"][:HELD], held=True)
     driver.get(f"{site.url}/history")
-    eventually(lambda: driver.refresh() or len(texts(driver, ".mail li")) >= MAIL, "all mail has passed")
+    eventually(
+        lambda: driver.refresh() or len(texts(driver, ".mail li")) >= MAIL, "all mail has passed"
+    )
     for _ in range(6):
         press(driver, "Spam", ".mail li:not(:has(.own)):has(.chip.unsure)")
         shows(driver, "Learnt as", "#notice")
     driver.get(f"{site.url}/history")
-    why = str(driver.find_element("css selector", ".mail li:has(.chip.unwanted) a.subject").get_attribute("href"))
+    why = str(
+        driver.find_element("css selector", ".mail li:has(.chip.unwanted) a.subject").get_attribute(
+            "href"
+        )
+    )
     pages = {name: f"/{name}" for name in ("history", "teach", "quarantine", "model")}
-    pages |= {"today": "/", "login": "/login?link=shown", "undo": "/model/undo?user=&hours=", "words": "/words?word=account"}
+    pages |= {
+        "today": "/",
+        "login": "/login?link=shown",
+        "undo": "/model/undo?user=&hours=",
+        "words": "/words?word=account",
+    }
     preview, held = _preview(site, driver, mail[-1][1], place), _held(site, driver)
     return pages | {"why": why.removeprefix(site.url), "preview": preview, "held": held}
 
@@ -75,13 +105,15 @@ def _preview(site: Site, driver: Chrome, raw: bytes, place: Path) -> str:
     driver.find_element("id", "file").send_keys(str(file))
     driver.find_element("css selector", "input[name=class][value=spam]").click()
     press(driver, "Preview")
-    shows(driver, "Go on?")
+    shows(driver, "Teach it?")
     return driver.current_url.removeprefix(site.url)
 
 
 def _held(site: Site, driver: Chrome) -> str:
     driver.get(f"{site.url}/quarantine")
-    return str(driver.find_element("css selector", ".mail a.subject").get_attribute("href")).removeprefix(site.url)
+    return str(
+        driver.find_element("css selector", ".mail a.subject").get_attribute("href")
+    ).removeprefix(site.url)
 
 
 def _pictures(driver: Chrome, address: str, directory: Path, name: str) -> None:

@@ -1,4 +1,5 @@
-"""How setuptools makes the source distribution: with everything that the tests need, of which it would leave out most.
+"""How setuptools makes the source distribution: with everything that the tests need, of which it
+would leave out most.
 
 Named in pyproject.toml; run by builders, in an environment that has setuptools only.
 """

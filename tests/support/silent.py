@@ -17,7 +17,9 @@ async def silent_clients(port: int, number: int) -> AsyncIterator[list[asyncio.S
     try:
         for count in range(number):
             source = ADDRESSES[count % len(ADDRESSES)]
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, local_addr=(source, 0)
+            )
             readers.append(reader)
             writers.append(writer)
         yield readers

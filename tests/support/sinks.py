@@ -1,4 +1,6 @@
-"""Postfix's smtp-sink as a next hop: a real server, written by others, that takes everything and forgets it."""
+"""Postfix's smtp-sink as a next hop: a real server, written by others, that takes everything and
+forgets it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from spamguard.settings import Endpoint, Protocol
+from spamguard.config.options import Endpoint, Protocol
 from tests.e2e.ports import free_port
 
 SINK = shutil.which("smtp-sink", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -23,7 +25,9 @@ def smtp_sink(*options: str, protocol: Protocol = Protocol.SMTP) -> Iterator[End
     port = free_port()
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
     lmtp = ["-L"] if protocol is Protocol.LMTP else []
-    sink = subprocess.Popen([SINK, *user, *lmtp, *options, f"127.0.0.1:{port}", "100"], stdout=subprocess.DEVNULL)
+    sink = subprocess.Popen(
+        [SINK, *user, *lmtp, *options, f"127.0.0.1:{port}", "100"], stdout=subprocess.DEVNULL
+    )
     try:
         _until_it_listens(port)
         yield Endpoint(protocol, "127.0.0.1", port)
@@ -34,7 +38,10 @@ def smtp_sink(*options: str, protocol: Protocol = Protocol.SMTP) -> Iterator[End
 
 def _until_it_listens(port: int) -> None:
     for _ in range(1500):
-        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        with (
+            contextlib.suppress(ConnectionRefusedError),
+            socket.create_connection(("127.0.0.1", port)),
+        ):
             return
         time.sleep(0.02)
     raise TimeoutError("smtp-sink does not start")

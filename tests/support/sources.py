@@ -11,7 +11,9 @@ _MADE = {"__pycache__", "unpacked"}  # directories of what is made from the sour
 
 
 def sources(root: Path) -> list[str]:
-    """Their names, relative to the root. Files that git does not ignore count even before they are committed."""
+    """Their names, relative to the root. Files that git does not ignore count even before they are
+    committed.
+    """
     found = _told_by_git(root) if (root / ".git").exists() else None
     return sorted(_looked_up(root) if found is None else found)
 
@@ -27,6 +29,11 @@ def _told_by_git(root: Path) -> list[str] | None:
 
 
 def _looked_up(root: Path) -> list[str]:
-    inside = [path for place in _PLACES for path in (root / place).rglob("*") if path.is_file() and path.suffix != ".so"]
+    inside = [
+        path
+        for place in _PLACES
+        for path in (root / place).rglob("*")
+        if path.is_file() and path.suffix != ".so"
+    ]
     names = [str(path.relative_to(root)) for path in inside if not _MADE & set(path.parts)]
     return names + [name for name in _FILES if (root / name).is_file()]

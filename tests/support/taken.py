@@ -1,4 +1,6 @@
-"""What a peer has taken of what was sent to it, as the system tells: a test need not guess how long a busy one takes for that."""
+"""What a peer has taken of what was sent to it, as the system tells: a test need not guess how long
+a busy one takes for that.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def _on_its_way(ours: int, theirs: int) -> bool:
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, _, queues = line.split()[:5]
         ports, (unsent, unread) = (_port(local), _port(remote)), queues.split(":")
-        if (ports == (ours, theirs) and int(unsent, 16)) or (ports == (theirs, ours) and int(unread, 16)):
+        if (ports == (ours, theirs) and int(unsent, 16)) or (
+            ports == (theirs, ours) and int(unread, 16)
+        ):
             return True
     return False
 

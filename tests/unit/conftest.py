@@ -7,9 +7,9 @@ from datetime import date
 
 import pytest
 
-from spamguard import Filter
-from spamguard.cli import people
-from spamguard.folders import refusals
+from spamguard.cli import status
+from spamguard.engine.filter import Filter
+from spamguard.learning import refusals
 from tests.unit.filters import mail, opened, teach
 
 
@@ -40,6 +40,6 @@ class _OneDay(date):
 @pytest.fixture
 def one_day(monkeypatch: pytest.MonkeyPatch) -> date:
     """The day on which moves are refused, and asked about: in a test no midnight comes between."""
-    for module in (refusals, people):
+    for module in (refusals, status):
         monkeypatch.setattr(module, "date", _OneDay)
     return TODAY

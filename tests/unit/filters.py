@@ -1,4 +1,6 @@
-"""What the tests of filters share: a small filter with a known key, messages, and everything it holds to compare bit for bit."""
+"""What the tests of filters share: a small filter with a known key, messages, and everything it
+holds to compare bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from corpora.synthetic import generate
-from spamguard import Filter, secret
+from spamguard import keys
 from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from spamguard.engine.filter import Filter
 from tests.support.waiting import PATIENCE
 
 KEY = b"the key of all filters in tests!"
@@ -24,7 +27,7 @@ def opened(directory: Path, **settings: Any) -> Filter:
     """The filter in `directory`; a new one gets the known key, so that canonical orders repeat."""
     directory.mkdir(exist_ok=True)
     if not (directory / "ledger.sqlite").exists() and not (directory / "key").exists():
-        secret.store(directory / "key", KEY)
+        keys.store_key(directory / "key", KEY)
     return Filter.open(directory, **{"bits": BITS, "durable": False, **settings})
 
 
@@ -42,16 +45,25 @@ def mail(size: int, seed: int = 1) -> list[tuple[str, bytes]]:
 def teach(spam_filter: Filter, lessons: Sequence[tuple[str, bytes]], user: str = "") -> None:
     """One by one, without settling."""
     for label, raw in lessons:
-        spam_filter.learn_ready([spam_filter._preparer.ready(raw)], label, user=user)
+        spam_filter.learn_examples([spam_filter._reader.read_example(raw)], label, user=user)
 
 
 def bits_of(tables: Tables) -> dict[str, Any]:
-    """Everything in the tables, comparable bit for bit; how much room a histogram has in reserve is nobody's business."""
-    arrays = {name: getattr(tables, name) for name in (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")}
+    """Everything in the tables, comparable bit for bit; how much room a histogram has in reserve is
+    nobody's business.
+    """
+    arrays = {
+        name: getattr(tables, name)
+        for name in (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
+    }
     width = max([1, *(arrays["histogram"].any(axis=0).nonzero()[0] + 1).tolist()])
     arrays["histogram"] = arrays["histogram"][:, :width]
     arrays |= {f"column {at}": column for at, column in enumerate(tables.columns)}
-    return {"rows": tables.rows.tobytes(), "classes": tables.classes, **{name: array.tobytes() for name, array in arrays.items()}}
+    return {
+        "rows": tables.rows.tobytes(),
+        "classes": tables.classes,
+        **{name: array.tobytes() for name, array in arrays.items()},
+    }
 
 
 def held(spam_filter: Filter) -> dict[str, Any]:
@@ -61,15 +73,25 @@ def held(spam_filter: Filter) -> dict[str, Any]:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """Every byte in a directory; the shared-memory index of SQLite, in which readers leave their marks, is none of the data."""
-    found = (path for path in directory.rglob("*") if path.is_file() and path.suffix != ".sqlite-shm")
+    """Every byte in a directory; the shared-memory index of SQLite, in which readers leave their
+    marks, is none of the data.
+    """
+    found = (
+        path for path in directory.rglob("*") if path.is_file() and path.suffix != ".sqlite-shm"
+    )
     return {path.name: path.read_bytes() for path in found}
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own, in which `opened`, `mail` and `teach` are known."""
     head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.unit.filters import *\nfrom pathlib import Path\n"
-    return subprocess.run([sys.executable, "-c", head + code, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", head + code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
 
 
 def serve(directory: str, connection: Any) -> None:

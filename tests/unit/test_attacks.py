@@ -18,7 +18,9 @@ from tests.bench import attacks, bench_evasion
 SPAM = [raw for label, raw in generate(30, 5) if label == "spam"]
 GOOD = ["meeting", "thanks", "patch", "tomorrow", "kernel", "minutes"]
 TELLTALE = {"order", "offer", "account", "pills", "click", "price", "winner", "bestellen", "verify"}
-LATIN = str.maketrans("асеіорхуѕјАВСЕНІКМОРТХЅЈ", "aceiopxysjABCEHIKMOPTXSJ") | str.maketrans("013458", "oieasb")
+LATIN = str.maketrans("асеіорхуѕјАВСЕНІКМОРТХЅЈ", "aceiopxysjABCEHIKMOPTXSJ") | str.maketrans(
+    "013458", "oieasb"
+)
 
 PAGE = b"""From: a@example.com
 Subject: Order pills now
@@ -38,7 +40,10 @@ Order pills=2C caf=E9=A0price, at http://order.example/pills or order@pills.exam
 
 SHOWN_AS_BEFORE: dict[str, Callable[[bytes], bytes]] = {
     "rebuilt": attacks.rebuilt,
-    **{f"hidden, {place}": (lambda raw, place=place: attacks.hidden(raw, GOOD, 4, place)) for place in attacks.HIDING_PLACES},
+    **{
+        f"hidden, {place}": (lambda raw, place=place: attacks.hidden(raw, GOOD, 4, place))
+        for place in attacks.HIDING_PLACES
+    },
     "cut by markup": lambda raw: attacks.cut_by_markup(raw, TELLTALE),
     "base64": attacks.in_base64,
     "damaged base64": attacks.in_damaged_base64,
@@ -70,7 +75,9 @@ def read(raw: bytes) -> EmailMessage:
 
 def text_of(raw: bytes) -> str:
     """All text, markup and all."""
-    return "".join([part.get_content() for part in read(raw).walk() if part.get_content_maintype() == "text"])
+    return "".join(
+        [part.get_content() for part in read(raw).walk() if part.get_content_maintype() == "text"]
+    )
 
 
 def seen(raw: bytes) -> str:
@@ -89,12 +96,18 @@ def without_good(text: str) -> str:
 def test_attacked_mail_is_valid_and_comes_from_whom_it_came(name: str) -> None:
     for raw in ALL_SPAM:
         attacked, before = read(ALL[name](raw)), read(raw)
-        kept = [field for field in ("from", "to", "date", "message-id", "received") if field in before]
-        assert [attacked.get_all(field) for field in kept] == [before.get_all(field) for field in kept]
+        kept = [
+            field for field in ("from", "to", "date", "message-id", "received") if field in before
+        ]
+        assert [attacked.get_all(field) for field in kept] == [
+            before.get_all(field) for field in kept
+        ]
         for part in attacked.walk():
             part.get_payload(decode=True)
             damage = [
-                defect for defect in part.defects if name != "damaged base64" or not isinstance(defect, InvalidBase64CharactersDefect)
+                defect
+                for defect in part.defects
+                if name != "damaged base64" or not isinstance(defect, InvalidBase64CharactersDefect)
             ]
             assert not damage
 
@@ -123,7 +136,13 @@ def test_disguised_words_are_still_read(name: str) -> None:
 
 def plainly(text: str) -> str:
     """Letters as they look, without what has no width."""
-    return "".join([one for one in text.translate(LATIN).lower() if not one.isspace() and unicodedata.category(one) != "Cf"])
+    return "".join(
+        [
+            one
+            for one in text.translate(LATIN).lower()
+            if not one.isspace() and unicodedata.category(one) != "Cf"
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", DISGUISED)
@@ -193,11 +212,20 @@ def test_attackers_know_the_mail_that_was_taught(tmp_path: Path) -> None:
     assert set(words.good) <= set(words.ham)
 
 
-def test_poison_is_the_asked_share_of_what_is_taught_and_slices_hold_the_dictionary_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poison_is_the_asked_share_of_what_is_taught_and_slices_hold_the_dictionary_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(bench_evasion, "SLICE", 8)
     taught = list(generate(200, 5))
-    words = bench_evasion.Words([], frozenset(), [], [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"])
-    whole, sliced = (bench_evasion.poison(taught, words, 0.05, sliced=sliced) for sliced in (False, True))
+    words = bench_evasion.Words(
+        [],
+        frozenset(),
+        [],
+        [f"word{letter}{other}" for letter in "abcdefgh" for other in "abcdefgh"],
+    )
+    whole, sliced = (
+        bench_evasion.poison(taught, words, 0.05, sliced=sliced) for sliced in (False, True)
+    )
     assert len(whole) == len(sliced) == round(0.05 * (200 + len(whole)))
     assert {label for label, _ in whole} == {"spam"}
     assert all(attacks.words_of(raw) == set(words.ham) for _, raw in whole)

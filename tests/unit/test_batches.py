@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from spamguard.batches import batches
+from spamguard.storage import batches
 
 
 def test_batches() -> None:

@@ -1,4 +1,6 @@
-"""The benchmark of more classes than two: mail is sorted, what tells of a list is taken out, measures are of what was said."""
+"""The benchmark of more classes than two: mail is sorted, what tells of a list is taken out,
+measures are of what was said.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tests.unit.filters import mail
 pytestmark = pytest.mark.slow
 
 LISTED = (
-    b"From: a@b.example\r\nList-Id: Fork <fork.example>\r\nSubject: [Fork] tea\r\n\r\nHello\r\n" + b"_" * 47 + b"\r\nFork mailing list\r\n"
+    b"From: a@b.example\r\nList-Id: Fork <fork.example>\r\nSubject: [Fork] tea\r\n\r\nHello\r\n"
+    + b"_" * 47
+    + b"\r\nFork mailing list\r\n"
 )
 
 
@@ -29,7 +33,9 @@ LISTED = (
 )
 def test_kinds(raw: bytes, label: str, kind: str) -> None:
     assert by_kind(raw, label) == kind
-    assert SPAMASSASSIN["by kind, ham never taught"](raw, label) == ("personal" if kind == "ham" else kind)
+    assert SPAMASSASSIN["by kind, ham never taught"](raw, label) == (
+        "personal" if kind == "ham" else kind
+    )
     assert SPAMASSASSIN["lists apart"](raw, label) == (kind if kind in ("list", "spam") else "ham")
 
 
@@ -44,14 +50,22 @@ def test_nothing_is_left_of_a_list() -> None:
     assert unmarked(LISTED) == b"From: a@b.example\nSubject:  tea\n\nHello\n"
 
 
-def test_every_filter_tells_classes_apart_and_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_filter_tells_classes_apart_and_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench_classes, "SIZES", (10,))
     monkeypatch.setattr(bench_classes, "DRAWS", 1)
     monkeypatch.setattr(bench_classes, "COLUMNS", 1 << 10)
     for number, (label, raw) in enumerate(mail(60)):
-        (tmp_path / str(number)).write_bytes(raw + (b"\nunsubscribe here\n" if label == "ham" and number % 2 else b""))
-    (tmp_path / "index").write_text("".join(f"{label} {number}\n" for number, (label, _) in enumerate(mail(60))))
-    some = bench_classes.sorted_by(SPAMASSASSIN["newsletters apart"], bench_classes.read(tmp_path / "index"))
+        (tmp_path / str(number)).write_bytes(
+            raw + (b"\nunsubscribe here\n" if label == "ham" and number % 2 else b"")
+        )
+    (tmp_path / "index").write_text(
+        "".join(f"{label} {number}\n" for number, (label, _) in enumerate(mail(60)))
+    )
+    some = bench_classes.sorted_by(
+        SPAMASSASSIN["newsletters apart"], bench_classes.read(tmp_path / "index")
+    )
     assert {one.label for one in some} == {"ham", "newsletter", "spam"}
     for taught in bench_classes.FILTERS.values():
         answers = taught(some[:45])(some[45:])

@@ -1,4 +1,6 @@
-"""The benchmarks beside peers: no lesson comes after what is judged, classes come out as unequal as asked for, peers are asked once."""
+"""The benchmarks beside peers: no lesson comes after what is judged, classes come out as unequal as
+asked for, peers are asked once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ import numpy as np
 import pytest
 
 from corpora import synthetic
-from tests.bench import bare, bench_drift, bench_learning, bench_peers, contest, courses, foreign, pictures, rivals, streams
+from tests.bench import (
+    bare,
+    bench_drift,
+    bench_learning,
+    bench_peers,
+    contest,
+    courses,
+    foreign,
+    pictures,
+    rivals,
+    streams,
+)
 from tests.bench.streams import Mail
 
 pytestmark = pytest.mark.slow
@@ -40,10 +53,15 @@ def test_one_class_is_thinned_evenly_and_the_other_kept() -> None:
 def test_lessons_come_before_what_is_judged() -> None:
     for seed, split in enumerate(streams.splits(STREAM, 50, 200, 4)):
         draw = streams.balanced(STREAM, split, 50, 200, seed)
-        assert max(int(str(one.path)) for one in draw.lessons) < min(int(str(one.path)) for one in draw.judged)
+        assert max(int(str(one.path)) for one in draw.lessons) < min(
+            int(str(one.path)) for one in draw.judged
+        )
         assert [one.label for one in draw.lessons] == ["spam", "ham"] * 50
         assert len(draw.judged) == 200
-    assert streams.balanced(STREAM, 400, 50, 200, 1).lessons != streams.balanced(STREAM, 400, 50, 200, 2).lessons
+    assert (
+        streams.balanced(STREAM, 400, 50, 200, 1).lessons
+        != streams.balanced(STREAM, 400, 50, 200, 2).lessons
+    )
 
 
 def test_splits_reach_from_the_first_possible_to_the_last() -> None:
@@ -58,13 +76,19 @@ def test_streams_in_turns_keep_their_orders_and_run_out_together() -> None:
     together = streams.in_turns([first, second])
     assert [one for one in together if one in first] == first
     assert [one for one in together if one in second] == second
-    assert all(sum(one in second for one in together[start : start + 90]) == 30 for start in range(0, 900, 90))
+    assert all(
+        sum(one in second for one in together[start : start + 90]) == 30
+        for start in range(0, 900, 90)
+    )
 
 
 def test_hardly_a_header_is_left() -> None:
     head = b"Received: from a\r\n by b\r\nFrom: anna@example.org\r\nSUBJECT: Re: [list] one\r\n\ttwo\r\nContent-Type: text/plain\r\n"
     raw = head + b"\r\nbody: [kept]\r\n\r\nyes\r\n"
-    assert bare.bare(raw) == b"SUBJECT: Re: one\n\ttwo\nContent-Type: text/plain\n\nbody: [kept]\n\nyes\n"
+    assert (
+        bare.bare(raw)
+        == b"SUBJECT: Re: one\n\ttwo\nContent-Type: text/plain\n\nbody: [kept]\n\nyes\n"
+    )
     assert bare.bare(raw, ["from"]).startswith(b"From: anna@example.org\nSUBJECT")
     assert bare.bare(b"no header at all") == b""
 
@@ -90,8 +114,13 @@ def test_side_by_side_both_run_out_together() -> None:
     sorted_by_class = sorted(STREAM, key=lambda one: one.label)
     mixed = streams.side_by_side(sorted_by_class)
     assert sorted(mixed) == sorted(STREAM)
-    assert all(sum(one.label == "spam" for one in mixed[start : start + 90]) in (29, 30, 31) for start in range(0, 900, 90))
-    assert [one for one in mixed if one.label == "ham"] == [one for one in STREAM if one.label == "ham"]
+    assert all(
+        sum(one.label == "spam" for one in mixed[start : start + 90]) in (29, 30, 31)
+        for start in range(0, 900, 90)
+    )
+    assert [one for one in mixed if one.label == "ham"] == [
+        one for one in STREAM if one.label == "ham"
+    ]
     draw = streams.natural(mixed, 100, 50, 200)
     assert draw.lessons + draw.judged == mixed[100:350]
 
@@ -111,7 +140,13 @@ def test_every_filter_learns_and_judging_teaches_nothing(name: str, mail: list[M
         said = rival.judge_all([path for _, path in mail[60:]])
         assert [rival.judge(path) for _, path in mail[60:]] == said
     mean = {
-        label: np.mean([answer.score for one, answer in zip(mail[60:], said, strict=True) if one.label == label])
+        label: np.mean(
+            [
+                answer.score
+                for one, answer in zip(mail[60:], said, strict=True)
+                if one.label == label
+            ]
+        )
         for label in ("ham", "spam")
     }
     assert mean["spam"] > mean["ham"]
@@ -157,7 +192,9 @@ def test_corrections_teach_only_what_was_wrong_or_in_doubt(tmp_path: Path) -> No
     assert all(row.trained for row in courses.online(Parrot(tmp_path / "b"), three))
 
 
-def test_peers_are_asked_once_and_ours_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_are_asked_once_and_ours_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(rivals.RIVALS, "parrot", Parrot)
     monkeypatch.setitem(rivals.RIVALS, courses.OURS, Parrot)
     counts = []
@@ -168,7 +205,9 @@ def test_peers_are_asked_once_and_ours_each_time(tmp_path: Path, monkeypatch: py
     assert counts == [20, 0, 20, 20]
 
 
-def test_learning_judges_the_same_mail_after_each_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learning_judges_the_same_mail_after_each_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench_learning, "SIZES", (2, 5))
     monkeypatch.setitem(rivals.RIVALS, "parrot", Parrot)
     draw = streams.balanced(STREAM, 300, 5, 40, 1)
@@ -181,7 +220,10 @@ def test_learning_judges_the_same_mail_after_each_size(tmp_path: Path, monkeypat
 def test_tables_tell_measures_gain_and_belief(capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(1)
     gold = ["spam" if spam else "ham" for spam in rng.random(600) < 0.4]
-    run = [bench_peers.Scored(n, label, label, 3.0 * (label == "spam") + rng.normal(), True) for n, label in enumerate(gold, 1)]
+    run = [
+        bench_peers.ScoredMessage(n, label, label, 3.0 * (label == "spam") + rng.normal(), True)
+        for n, label in enumerate(gold, 1)
+    ]
     bench_peers.areas({courses.OURS: run, "other": [row._replace(score=-row.score) for row in run]})
     bench_peers.beliefs({courses.OURS: run})
     said = capsys.readouterr().out
@@ -196,13 +238,26 @@ def test_tables_tell_measures_gain_and_belief(capsys: pytest.CaptureFixture[str]
 
 def test_pictures_are_well_formed_and_stay_inside() -> None:
     axes = pictures.Axes("lessons", "1-ROCA %", log_x=True, log_y=True)
-    drawn = pictures.lines(axes, {"ours <now>": [(10, 5.0), (500, 0.0)], "other": [(10, 9.0), (500, 0.5)]}, marks={50.0: "splice"})
-    curve = pictures.reliability({"SA": [pictures.Bin(0.2, 0.25, 0.1, 0.4, 12), pictures.Bin(0.8, 1.0, 0.7, 1.0, 3)]})
+    drawn = pictures.lines(
+        axes,
+        {"ours <now>": [(10, 5.0), (500, 0.0)], "other": [(10, 9.0), (500, 0.5)]},
+        marks={50.0: "splice"},
+    )
+    curve = pictures.reliability(
+        {"SA": [pictures.Bin(0.2, 0.25, 0.1, 0.4, 12), pictures.Bin(0.8, 1.0, 0.7, 1.0, 3)]}
+    )
     for text in (drawn, curve):
         root = ElementTree.fromstring(text)
         assert len(text) < 20_000
         assert "prefers-color-scheme:dark" in text
-        numbers = [float(one.attrib[key]) for one in root.iter() for key in ("x", "y", "cx", "cy") if key in one.attrib]
+        numbers = [
+            float(one.attrib[key])
+            for one in root.iter()
+            for key in ("x", "y", "cx", "cy")
+            if key in one.attrib
+        ]
         assert all(-1 <= number <= pictures.WIDTH for number in numbers)
     assert "ours &lt;now&gt;" in drawn
-    assert pictures.lines(axes, {"a": [(10, 5.0), (500, 1.0)]}) == pictures.lines(axes, {"a": [(10, 5.0), (500, 1.0)]})
+    assert pictures.lines(axes, {"a": [(10, 5.0), (500, 1.0)]}) == pictures.lines(
+        axes, {"a": [(10, 5.0), (500, 1.0)]}
+    )

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from spamguard.engine.measures import log_loss
 from spamguard.errors import UsageError
-from spamguard.evaluation.metrics import log_loss
 from tests.bench.recalibration import best_recalibration, reliability_in_doubt
 
 RNG = np.random.default_rng(7)
@@ -29,7 +29,9 @@ def test_a_scale_and_a_shift_are_undone() -> None:
 def test_false_certainty_is_clipped() -> None:
     certain = np.where(RNG.random(len(ODDS)) < 0.05, np.sign(ODDS) * 1e6, ODDS)
     assert best_recalibration(GOLD, certain).clip <= 10
-    assert best_recalibration(GOLD, np.where(certain > 1e5, np.inf, certain)).log_loss < 1.2 * log_loss(GOLD, CHANCE)
+    assert best_recalibration(
+        GOLD, np.where(certain > 1e5, np.inf, certain)
+    ).log_loss < 1.2 * log_loss(GOLD, CHANCE)
 
 
 @pytest.mark.parametrize("score", [np.where(GOLD, 1.0, -1.0), np.zeros(len(GOLD)), -ODDS])
@@ -54,7 +56,9 @@ def test_honest_probabilities_follow_the_diagonal() -> None:
 
 def test_boasting_is_seen() -> None:
     boast = 1 / (1 + np.exp(-3 * ODDS))
-    assert not any(one.honest for one in reliability_in_doubt(GOLD, boast) if abs(one.predicted - 0.5) > 0.2)
+    assert not any(
+        one.honest for one in reliability_in_doubt(GOLD, boast) if abs(one.predicted - 0.5) > 0.2
+    )
 
 
 def test_what_is_outside_or_empty_is_left_out() -> None:

@@ -1,4 +1,6 @@
-"""A database that is made while the disk fills up is there whole, or not at all: what is half made would stand in the way for good."""
+"""A database that is made while the disk fills up is there whole, or not at all: what is half made
+would stand in the way for good.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ import pytest
 
 from spamguard.errors import SpamguardError
 from spamguard.folders.sightings import Sightings
-from spamguard.history import History
-from spamguard.ledger import SqliteLedger
-from spamguard.web.access.store import Store
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.proxy.history import History
+from spamguard.web.credentials import CredentialStore
 from tests.support.disks import needs_disks, small_disk
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "ledger": lambda place: SqliteLedger.open(place / "ledger.sqlite", "key").close(),
     "history": lambda place: History.open(place / "history.sqlite", 8 << 20, 7).close(),
     "sightings": lambda place: Sightings.open(place / "sightings.sqlite").close(),
-    "tokens": lambda place: Store.open(place).close(),
+    "tokens": lambda place: CredentialStore.open(place).close(),
 }
 
 

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from spamguard.hostname import hostname
-from spamguard.relay.client import StreamHop
-from spamguard.settings import Endpoint, Hop, Protocol
+from spamguard.aio import hostname
+from spamguard.config.options import Endpoint, Hop, Protocol
+from spamguard.delivery.smtp import SmtpNextHop
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,9 @@ from spamguard.settings import Endpoint, Hop, Protocol
         ("ü" * 60, "localhost"),
     ],
 )
-def test_it_can_be_said_to_any_server(monkeypatch: pytest.MonkeyPatch, machine: str, told: str) -> None:
+def test_it_can_be_said_to_any_server(
+    monkeypatch: pytest.MonkeyPatch, machine: str, told: str
+) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: machine)
     assert hostname() == told
-    StreamHop(Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 25)), hostname())
+    SmtpNextHop(Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 25)), hostname())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.ids import is_id, new_id, time_of
+from spamguard.keys import id_time, is_id, new_id
 
 TIMES = st.floats(0, 2**48 / 1000 - 1)
 RANDOM = st.binary(min_size=4, max_size=4)
@@ -25,7 +25,7 @@ def test_names_sort_by_time(first: float, second: float, one: bytes, other: byte
 
 @given(TIMES, RANDOM)
 def test_names_tell_when_they_were_made(now: float, random: bytes) -> None:
-    assert time_of(new_id(now, random)) == int(now * 1000) / 1000
+    assert id_time(new_id(now, random)) == int(now * 1000) / 1000
 
 
 def test_the_random_part_tells_names_of_one_moment_apart() -> None:
@@ -38,6 +38,18 @@ def test_too_little_or_too_much_randomness_is_refused(random: bytes) -> None:
         new_id(0, random)
 
 
-@pytest.mark.parametrize("text", ["", "../../etc/passwd", "0" * 15, "0" * 17, "A" * 16, "w" * 16, "0" * 16 + "\n", "000000000000000/"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "../../etc/passwd",
+        "0" * 15,
+        "0" * 17,
+        "A" * 16,
+        "w" * 16,
+        "0" * 16 + "\n",
+        "000000000000000/",
+    ],
+)
 def test_what_is_no_name(text: str) -> None:
     assert not is_id(text)

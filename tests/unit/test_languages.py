@@ -1,4 +1,6 @@
-"""Mail in languages with and without blanks between words: what is about different things comes apart after a few lessons."""
+"""Mail in languages with and without blanks between words: what is about different things comes
+apart after a few lessons.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter, policy, secret
+from spamguard import keys
+from spamguard.engine import policy
+from spamguard.engine.filter import Filter
 
 # of each language: what parts words and sentences, words of one topic, of another, of every text
 LANGUAGES = {
@@ -76,25 +80,38 @@ def message(language: str, topic: int, chance: random.Random) -> bytes:
     gap, end, *topics, always = LANGUAGES[language]
     words, common = topics[topic].split(), always.split()
     sentences = [
-        gap.join(chance.choice(words if chance.random() < 0.6 else common) for _ in range(chance.randint(6, 12)))
+        gap.join(
+            chance.choice(words if chance.random() < 0.6 else common)
+            for _ in range(chance.randint(6, 12))
+        )
         for _ in range(chance.randint(3, 6))
     ]
     return HEAD + end.join(sentences).encode() + b"\n"
 
 
 def apart(make: Callable[[int], bytes], place: Path) -> None:
-    """Messages of two topics, by number, come apart by probability after four lessons of each: too few for the label spam."""
-    secret.store(place / "key", b"the key of a test of languages..")
+    """Messages of two topics, by number, come apart by probability after four lessons of each: too
+    few for the label spam.
+    """
+    keys.store_key(place / "key", b"the key of a test of languages..")
     with Filter.open(place) as spam_filter:
         for topic, label in [(0, "spam"), (1, "ham")] * 4:
             spam_filter.learn(make(topic), label)
         spam_filter.settle()
         verdicts = [spam_filter.judge(make(topic)) for topic in [0] * 10 + [1] * 10]
     probabilities = [verdict.probability for verdict in verdicts]
-    assert min(probabilities[:10]) > policy.HAM_TO
-    assert max(probabilities[10:]) < policy.SPAM_FROM
-    assert sum(policy.HAM_TO < probability < policy.SPAM_FROM for probability in probabilities) <= 2
-    assert min(verdict.log_odds for verdict in verdicts[:10]) > max(verdict.log_odds for verdict in verdicts[10:])
+    assert min(probabilities[:10]) > policy.HAM_THRESHOLD
+    assert max(probabilities[10:]) < policy.SPAM_THRESHOLD
+    assert (
+        sum(
+            policy.HAM_THRESHOLD < probability < policy.SPAM_THRESHOLD
+            for probability in probabilities
+        )
+        <= 2
+    )
+    assert min(verdict.log_odds for verdict in verdicts[:10]) > max(
+        verdict.log_odds for verdict in verdicts[10:]
+    )
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -105,9 +122,20 @@ def test_topics_come_apart_after_four_messages_of_each(language: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("language", "charset"),
-    [("chinese", "gbk"), ("japanese", "shift_jis"), ("japanese", "euc-jp"), ("korean", "euc-kr"), ("thai", "cp874")],
+    [
+        ("chinese", "gbk"),
+        ("japanese", "shift_jis"),
+        ("japanese", "euc-jp"),
+        ("korean", "euc-kr"),
+        ("thai", "cp874"),
+    ],
 )
 def test_and_where_no_charset_is_named(language: str, charset: str, tmp_path: Path) -> None:
     chance = random.Random(1)
     unnamed = HEAD.replace(b"; charset=utf-8", b"")
-    apart(lambda topic: unnamed + message(language, topic, chance).removeprefix(HEAD).decode().encode(charset), tmp_path)
+    apart(
+        lambda topic: (
+            unnamed + message(language, topic, chance).removeprefix(HEAD).decode().encode(charset)
+        ),
+        tmp_path,
+    )

@@ -7,8 +7,8 @@ import gc
 
 import pytest
 
-from spamguard import lately as module
-from spamguard.lately import Lately
+from spamguard import aio
+from spamguard.aio import AsyncTtlCache
 from tests.support.waiting import until
 
 
@@ -33,7 +33,7 @@ class Looking:
 def test_one_look_for_all_who_ask() -> None:
     async def run() -> None:
         looking = Looking()
-        lately = Lately(looking.look, seconds=60, patience=20)
+        lately = AsyncTtlCache(looking.look, ttl_seconds=60, timeout=20)
         assert await asyncio.gather(*(lately.get() for _ in range(20))) == [1] * 20
         assert await lately.get() == 1
         assert looking.times == 1
@@ -43,20 +43,22 @@ def test_one_look_for_all_who_ask() -> None:
 
 def test_it_is_looked_at_again_later() -> None:
     async def run() -> None:
-        lately = Lately(Looking().look, seconds=0, patience=20)
+        lately = AsyncTtlCache(Looking().look, ttl_seconds=0, timeout=20)
         assert [await lately.get() for _ in range(3)] == [1, 2, 3]
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(600.0, 1), (0.0, 3)])
-def test_errors_are_kept_too_but_shortly(monkeypatch: pytest.MonkeyPatch, seconds: float, times: int) -> None:
+def test_errors_are_kept_too_but_shortly(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, times: int
+) -> None:
     """What was wrong for a moment must not be told for a minute."""
-    monkeypatch.setattr(module, "ERROR_SECONDS", seconds)
+    monkeypatch.setattr(aio, "ERROR_TTL_SECONDS", seconds)
 
     async def run() -> None:
         looking = Looking(error=OSError("x"))
-        lately = Lately(looking.look, seconds=60, patience=20)
+        lately = AsyncTtlCache(looking.look, ttl_seconds=60, timeout=20)
         for _ in range(3):
             with pytest.raises(OSError, match="x"):
                 await lately.get()
@@ -66,10 +68,12 @@ def test_errors_are_kept_too_but_shortly(monkeypatch: pytest.MonkeyPatch, second
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_waits_in_vain_starts_no_second_look_and_no_error_is_left_over(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_waits_in_vain_starts_no_second_look_and_no_error_is_left_over(
+    fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         looking = Looking(OSError("x") if fails else None)
-        lately = Lately(looking.look, seconds=0, patience=0.02)
+        lately = AsyncTtlCache(looking.look, ttl_seconds=0, timeout=0.02)
         looking.may_end.clear()
         for _ in range(3):
             with pytest.raises(TimeoutError):

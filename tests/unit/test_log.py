@@ -1,4 +1,6 @@
-"""The log: an event is a line for people or an object for the journal, whatever senders put into it."""
+"""The log: an event is a line for people or an object for the journal, whatever senders put into
+it.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,17 @@ except ValueError:
 
 def logged(file: Path, journal: str | None = None) -> str:
     with file.open("wb") as stderr:
-        environment = os.environ | {"JOURNAL_STREAM": journal or f"{os.fstat(stderr.fileno()).st_dev}:{os.fstat(stderr.fileno()).st_ino}"}
-        subprocess.run([sys.executable, "-c", CODE], env=environment, stderr=stderr, check=True, timeout=PATIENCE)
+        environment = os.environ | {
+            "JOURNAL_STREAM": journal
+            or f"{os.fstat(stderr.fileno()).st_dev}:{os.fstat(stderr.fileno()).st_ino}"
+        }
+        subprocess.run(
+            [sys.executable, "-c", CODE],
+            env=environment,
+            stderr=stderr,
+            check=True,
+            timeout=PATIENCE,
+        )
     return file.read_text()
 
 
@@ -55,7 +66,12 @@ def test_the_time_is_that_of_each_event() -> None:
     for seconds in (1_790_000_000.0, 1_790_000_000.25, 1_790_000_001.999):
         event = record("x")
         event.created, event.msecs = seconds, 1000 * (seconds % 1)
-        lines.append((log.ForPeople(colours=False).format(event), logging.Formatter("%(asctime)s").format(event)))
+        lines.append(
+            (
+                log.TextFormatter(colours=False).format(event),
+                logging.Formatter("%(asctime)s").format(event),
+            )
+        )
     assert [line[:23] for line, _ in lines] == [told for _, told in lines]
 
 
@@ -76,9 +92,17 @@ def test_objects_for_the_journal(tmp_path: Path) -> None:
 def on_a_terminal(**environment: str) -> str:
     ours, theirs = pty.openpty()
     code = "import logging, os\nfrom spamguard import log\nlog.configure(os.environ)\nlogging.error('bad')\nlogging.info('well')"
-    plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm"}
+    plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {
+        "TERM": "xterm"
+    }
     try:
-        subprocess.run([sys.executable, "-c", code], env=plain | environment, stderr=theirs, check=True, timeout=PATIENCE)
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=plain | environment,
+            stderr=theirs,
+            check=True,
+            timeout=PATIENCE,
+        )
         return os.read(ours, 10_000).decode()
     finally:
         os.close(ours)
@@ -93,21 +117,26 @@ def test_colours_on_a_terminal_only_where_they_are_wanted() -> None:
     assert "\x1b" not in on_a_terminal(TERM="dumb")
 
 
-@pytest.mark.parametrize("text", ["anna", "anna@example.org", "jürgen", "<a@b.example>", "C:\\x", "250;ok"])
+@pytest.mark.parametrize(
+    "text", ["anna", "anna@example.org", "jürgen", "<a@b.example>", "C:\\x", "250;ok"]
+)
 def test_one_word_is_told_as_it_is(text: str) -> None:
-    assert log.word(text) == text
+    assert log.quote_value(text) == text
 
 
-@pytest.mark.parametrize("text", ["", "anna b", "anna class=ham", 'a"b', "a=b", "a\xa0b", "jürgen\n", "\u202egnp", "\x1b[31m"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "anna b", "anna class=ham", 'a"b', "a=b", "a\xa0b", "jürgen\n", "\u202egnp", "\x1b[31m"],
+)
 def test_anything_else_stands_in_quotes(text: str) -> None:
     """So that a line can be taken apart, whatever strangers call themselves."""
-    told = log.word(text)
+    told = log.quote_value(text)
     assert json.loads(told) == text
     assert told.isprintable()
 
 
 def test_letters_can_be_read_in_quotes_too() -> None:
-    assert log.word("Jürgen Groß") == '"Jürgen Groß"'
+    assert log.quote_value("Jürgen Groß") == '"Jürgen Groß"'
 
 
 def record(message: str, facts: Mapping[str, str] | None = None) -> logging.LogRecord:
@@ -125,49 +154,76 @@ def parsed(line: str) -> dict[str, Any]:
 
 
 def test_facts_are_fields() -> None:
-    found = parsed(log.ForJournal().format(record("id=1 from=<a>", {"id": "1", "from": "<a>", "level": "forged", "message": "forged"})))
-    assert found == {"level": "info", "logger": "spamguard.mail", "process": os.getpid(), "message": "handled", "id": "1", "from": "<a>"}
+    found = parsed(
+        log.JournalFormatter().format(
+            record(
+                "id=1 from=<a>", {"id": "1", "from": "<a>", "level": "forged", "message": "forged"}
+            )
+        )
+    )
+    assert found == {
+        "level": "info",
+        "logger": "spamguard.mail",
+        "process": os.getpid(),
+        "message": "handled",
+        "id": "1",
+        "from": "<a>",
+    }
 
 
 def test_a_lesson_is_a_line_or_fields(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for way in ({"by": "web"}, {"from": "INBOX", "to": "Old junk"}):
-        log.lesson(logging.getLogger("spamguard.x"), "anna b", way, "spam", bytes(16), "learnt")
+        log.log_lesson(logging.getLogger("spamguard.x"), "anna b", way, "spam", bytes(16), "learnt")
     by, moved = caplog.records
     assert by.getMessage() == 'lesson user="anna b" by=web class=spam message=000000000000: learnt'
-    assert moved.getMessage() == "lesson user=\"anna b\" from='INBOX' to='Old junk' class=spam message=000000000000: learnt"
-    found = parsed(log.ForJournal().format(moved))
+    assert (
+        moved.getMessage()
+        == "lesson user=\"anna b\" from='INBOX' to='Old junk' class=spam message=000000000000: learnt"
+    )
+    found = parsed(log.JournalFormatter().format(moved))
     assert found["message"] == "lesson"
-    told = {"user": "anna b", "from": "INBOX", "to": "Old junk", "class": "spam", "digest": "000000000000", "outcome": "learnt"}
+    told = {
+        "user": "anna b",
+        "from": "INBOX",
+        "to": "Old junk",
+        "class": "spam",
+        "digest": "000000000000",
+        "outcome": "learnt",
+    }
     assert told.items() <= found.items()
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text()))
 def test_nothing_breaks_an_object(message: str, facts: Mapping[str, str]) -> None:
-    found = parsed(log.ForJournal().format(record(message, facts)))
+    found = parsed(log.JournalFormatter().format(record(message, facts)))
     assert found["message"] == "handled"
-    assert parsed(log.ForJournal().format(record(message)))["message"] == message
+    assert parsed(log.JournalFormatter().format(record(message)))["message"] == message
 
 
-@pytest.mark.parametrize("text", ["\udc80", "\x7f", "\x85", "\u2028", "\U000e0001", "a\r\nb", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["\udc80", "\x7f", "\x85", "\u2028", "\U000e0001", "a\r\nb", "\x00"]
+)
 def test_odd_letters(text: str) -> None:
-    line = log.ForJournal().format(record(text))
+    line = log.JournalFormatter().format(record(text))
     assert line.encode("utf-8")
     assert parsed(line)["message"] == ("\\udc80" if text == "\udc80" else text)
-    told = log.ForPeople(colours=False).format(record(text))
+    told = log.TextFormatter(colours=False).format(record(text))
     assert told.isprintable()
 
 
 def test_what_is_very_long_is_cut() -> None:
-    form: Callable[[logging.LogRecord], str] = log.ForJournal().format
+    form: Callable[[logging.LogRecord], str] = log.JournalFormatter().format
     assert len(form(record("x" * 100_000))) < 20_000
 
 
-def test_a_trouble_that_comes_again_and_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = log.Repeated(logging.getLogger("spamguard.test"), logging.WARNING)
+def test_a_trouble_that_comes_again_and_again_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trouble = log.LogOnChange(logging.getLogger("spamguard.test"), logging.WARNING)
     for why in ("full", "full", "gone", "gone"):
-        trouble.tell("cannot be written: %s", why)
-    trouble.over()
-    trouble.tell("cannot be written: %s", "gone")
+        trouble.report("cannot be written: %s", why)
+    trouble.clear()
+    trouble.report("cannot be written: %s", "gone")
     told = [("WARNING", f"cannot be written: {why}") for why in ("full", "gone", "gone")]
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == told

@@ -1,4 +1,6 @@
-"""Root in somebody else's state directory: what its owner puts there must not reach beyond what the owner could do alone."""
+"""Root in somebody else's state directory: what its owner puts there must not reach beyond what the
+owner could do alone.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import cli
-from spamguard.backup.archive import Archive
+from spamguard.backup import BackupReader
+from spamguard.cli import main
 from spamguard.folders.sightings import Sightings
-from spamguard.history import History
-from spamguard.owner import Owner, as_owner_of
-from spamguard.web.access.store import Store
+from spamguard.proxy.history import History
+from spamguard.storage import Owner, as_directory_owner
+from spamguard.web.credentials import CredentialStore
 from tests.unit.filters import mail, opened, teach
 
 NOBODY = 65534
@@ -32,7 +34,7 @@ def state(tmp_path) -> Path:
         teach(one, mail(4))
     Sightings.open(place / "sightings.sqlite").close()
     History.open(place / "history.sqlite", 8 << 20, 1).close()
-    Store.open(place).close()
+    CredentialStore.open(place).close()
     for path in (place, *place.iterdir()):
         os.chown(path, NOBODY, NOBODY)
     for above in (tmp_path, *tmp_path.parents):  # whoever owns it must get there
@@ -50,30 +52,45 @@ def treasure(tmp_path) -> Path:
 
 
 def journal_that_deletes(database: Path, victim: Path) -> None:
-    """As if a transaction over several files had been cut off: SQLite then takes the journal that they have in common away.
+    """As if a transaction over several files had been cut off: SQLite then takes the journal that
+    they have in common away.
 
     Format: "Database File Format", section 3 (sqlite.org/fileformat2.html).
     """
     page = int.from_bytes(database.read_bytes()[16:18], "big")
     head = MAGIC + struct.pack(">IIIII", 0, 0, database.stat().st_size // page, 512, page)
     name = bytes(victim)
-    tail = struct.pack(">I", 0x40000000 // page + 1) + name + struct.pack(">II", len(name), sum(name)) + MAGIC
+    tail = (
+        struct.pack(">I", 0x40000000 // page + 1)
+        + name
+        + struct.pack(">II", len(name), sum(name))
+        + MAGIC
+    )
     journal = database.with_name(database.name + "-journal")
     journal.write_bytes(head.ljust(512, b"\0") + tail)
     os.chown(journal, NOBODY, NOBODY)
 
 
 def command(state: Path, *arguments: object) -> int:
-    return cli.main(["--state", str(state), *map(str, arguments)])
+    return main.main(["--state", str(state), *map(str, arguments)])
 
 
 USES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "ledger": ("ledger.sqlite", lambda state: command(state, "status")),
     "history": ("history.sqlite", lambda state: command(state, "explain", "0" * 16)),
-    "sightings": ("sightings.sqlite", lambda state: Sightings.open(state / "sightings.sqlite").close()),
-    "sightings in a backup": ("sightings.sqlite", lambda state: command(state, "backup", state.parent / "backup")),
+    "sightings": (
+        "sightings.sqlite",
+        lambda state: Sightings.open(state / "sightings.sqlite").close(),
+    ),
+    "sightings in a backup": (
+        "sightings.sqlite",
+        lambda state: command(state, "backup", state.parent / "backup"),
+    ),
     "tokens": ("access.sqlite", lambda state: command(state, "token", "list")),
-    "login link": ("access.sqlite", lambda state: command(state, "login-link", "--user", "anna", "--url", "http://localhost")),
+    "login link": (
+        "access.sqlite",
+        lambda state: command(state, "login-link", "--user", "anna", "--url", "http://localhost"),
+    ),
 }
 
 
@@ -104,21 +121,23 @@ def test_the_journal_would_delete_it(state, treasure):
 
 def test_a_restore_follows_no_link_out_of_the_directory(state, treasure, monkeypatch, capsys):
     assert command(state, "backup", state.parent / "backup") == 0
-    real = Archive.extract
+    real = BackupReader.extract
 
-    def extract(archive: Archive, place: Path, advance: Callable[[int], object]) -> None:
+    def extract(archive: BackupReader, place: Path, advance: Callable[[int], object]) -> None:
         place.rename(place.with_name("away"))
         place.symlink_to(treasure.parent)
         real(archive, place, advance)
 
-    monkeypatch.setattr(Archive, "extract", extract)
+    monkeypatch.setattr(BackupReader, "extract", extract)
     assert command(state, "restore", "--replace", state.parent / "backup") == 2
     assert "Permission denied" in capsys.readouterr().err
     assert [path.name for path in treasure.parent.iterdir()] == ["treasure"]
 
 
 @pytest.mark.parametrize("kind", [("backup",), ("export", "--with-key")])
-def test_the_key_is_not_given_to_whoever_owns_the_directory_that_root_writes_to(state, tmp_path, kind):
+def test_the_key_is_not_given_to_whoever_owns_the_directory_that_root_writes_to(
+    state, tmp_path, kind
+):
     home = tmp_path / "home"
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)
@@ -132,12 +151,14 @@ def test_what_was_restored_belongs_to_the_owner(state, mode):
     command(state, "backup", state.parent / "backup")
     state.parent.chmod(mode)
     assert command(state, "restore", "--replace", state.parent / "backup") == 0
-    assert {path.name: path.stat().st_uid for path in state.rglob("*")} == {path.name: NOBODY for path in state.rglob("*")}
+    assert {path.name: path.stat().st_uid for path in state.rglob("*")} == {
+        path.name: NOBODY for path in state.rglob("*")
+    }
 
 
 def test_where_its_owner_cannot_get_root_works_as_root(state):
     state.parent.chmod(0o700)
-    with as_owner_of(state):
+    with as_directory_owner(state):
         assert os.geteuid() == 0
     assert command(state, "status") == 0
 
@@ -148,8 +169,8 @@ def _write_where_only_root_may(state: Path) -> None:
 
 
 def test_rights_come_back_whatever_happens(state):
-    with pytest.raises(PermissionError), as_owner_of(state):
+    with pytest.raises(PermissionError), as_directory_owner(state):
         _write_where_only_root_may(state)
     assert (os.geteuid(), os.getegid()) == (0, 0)
-    with Owner(0, 0).acting():
+    with Owner(0, 0).impersonate():
         assert os.geteuid() == 0

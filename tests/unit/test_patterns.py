@@ -1,7 +1,8 @@
 """Regular expressions mean the same to every Python that we run on.
 
-Up to 3.11.4, which Debian 12 has, a possessive group whose last try fails behind a repetition keeps what that try had taken
-(https://github.com/python/cpython/issues/106052): `(?:ab?c)*+` takes all of "aca". With an empty alternative at its end nothing fails.
+Up to 3.11.4, which Debian 12 has, a possessive group whose last try fails behind a repetition keeps
+what that try had taken (https://github.com/python/cpython/issues/106052): `(?:ab?c)*+` takes all of
+"aca". With an empty alternative at its end nothing fails.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from spamguard.mail.rewrite import _pattern
+from spamguard.mail.rewrite import _field_pattern
 
 ROOT = Path(__file__).parents[2]
 _ONE = {kinds.LITERAL, kinds.NOT_LITERAL, kinds.IN, kinds.ANY, kinds.CATEGORY, kinds.AT}
@@ -29,7 +30,7 @@ def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
         if file.name != "__main__.py":
             for name, value in vars(import_module(module.removesuffix(".__init__"))).items():
                 yield from ((f"{module}.{name}", found) for found in within(value))
-    yield "spamguard.mail.rewrite._pattern", _pattern((b"x-*", b"y"), by_cr=True)
+    yield "spamguard.mail.rewrite._field_pattern", _field_pattern((b"x-*", b"y"), by_cr=True)
 
 
 def within(value: object, depth: int = 0) -> Iterator[re.Pattern[Any]]:
@@ -41,7 +42,9 @@ def within(value: object, depth: int = 0) -> Iterator[re.Pattern[Any]]:
 
 
 def unsafe(tree: Iterable[Any]) -> bool:
-    """Whether an atomic or possessive group in it may fail with something taken, and does not end in an empty alternative."""
+    """Whether an atomic or possessive group in it may fail with something taken, and does not end
+    in an empty alternative.
+    """
     for kind, value in tree:
         if kind is kinds.ATOMIC_GROUP:
             return True
@@ -67,9 +70,16 @@ def keeps(body: list[Any]) -> bool:
         body = list(body[0][1][3])
     if len(body) == 1 and body[0][0] is kinds.BRANCH:
         choices = [list(choice) for choice in body[0][1][1]]
-        return bool(choices[-1]) and not all(kind in _ONE for choice in choices for kind, _ in choice)
+        return bool(choices[-1]) and not all(
+            kind in _ONE for choice in choices for kind, _ in choice
+        )
     *first, (kind, value) = body
-    last = kind in _ONE or (kind is kinds.POSSESSIVE_REPEAT and value[0] == 0 and len(value[2]) == 1 and value[2][0][0] in _ONE)
+    last = kind in _ONE or (
+        kind is kinds.POSSESSIVE_REPEAT
+        and value[0] == 0
+        and len(value[2]) == 1
+        and value[2][0][0] in _ONE
+    )
     return not (last and all(kind in _ONE for kind, _ in first))
 
 
@@ -77,7 +87,11 @@ def keeps(body: list[Any]) -> bool:
 def test_no_possessive_group_may_fail_with_something_taken() -> None:
     found = dict(patterns())
     assert len(found) > 150
-    assert [where for where, pattern in found.items() if unsafe(parser.parse(pattern.pattern, pattern.flags))] == []
+    assert [
+        where
+        for where, pattern in found.items()
+        if unsafe(parser.parse(pattern.pattern, pattern.flags))
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Reading mail from disk: every kind of store, byte for byte, and one clear line for what cannot be read."""
+"""Reading mail from disk: every kind of store, byte for byte, and one clear line for what cannot be
+read.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.errors import SourceError
-from spamguard.sources import Message, count, messages
+from spamguard.sources import SourceMessage, count_messages, read_messages
 
 MAIL = b"Subject: one\nX: y\n\nbody\n"
 OTHER = b"Subject: two\n\nother\n"
@@ -30,7 +32,7 @@ def write(path: Path, raw: bytes) -> Path:
 
 
 def raws(path: Path | str, **settings: int) -> list[bytes]:
-    return [message.raw for message in messages(path, **settings)]
+    return [message.raw for message in read_messages(path, **settings)]
 
 
 def maildir(path: Path) -> Path:
@@ -49,12 +51,20 @@ class Stdin:
 
 @pytest.mark.parametrize(
     "raw",
-    [MAIL, MAIL.replace(b"\n", b"\r\n"), MAIL.replace(b"\n", b"\r"), b"no header", b"a\0b\xff\n\n", b"\n" + MAIL, b"From : a@b\n\nx"],
+    [
+        MAIL,
+        MAIL.replace(b"\n", b"\r\n"),
+        MAIL.replace(b"\n", b"\r"),
+        b"no header",
+        b"a\0b\xff\n\n",
+        b"\n" + MAIL,
+        b"From : a@b\n\nx",
+    ],
 )
 def test_a_single_file_is_given_as_it_is(tmp_path: Path, raw: bytes) -> None:
     path = write(tmp_path / "m", raw)
-    assert list(messages(path)) == [Message(str(path), raw, None)]
-    assert count(path) == 1
+    assert list(read_messages(path)) == [SourceMessage(str(path), raw, None)]
+    assert count_messages(path) == 1
 
 
 def test_an_empty_file_has_no_messages(tmp_path: Path) -> None:
@@ -62,7 +72,9 @@ def test_an_empty_file_has_no_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [len(MAIL), (1 << 16) - 1, 1 << 16, (1 << 16) + 1, (1 << 17) + 5])
-def test_a_file_of_any_size_is_read_whole_and_no_further_than_asked(tmp_path: Path, size: int) -> None:
+def test_a_file_of_any_size_is_read_whole_and_no_further_than_asked(
+    tmp_path: Path, size: int
+) -> None:
     long = MAIL.ljust(size, b"x")
     (maildir(tmp_path / "box") / "cur" / "1.a:2,S").write_bytes(long)
     (tmp_path / "index").write_text("spam m\n")
@@ -74,7 +86,12 @@ def test_a_file_of_any_size_is_read_whole_and_no_further_than_asked(tmp_path: Pa
 
 def test_a_big_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     assert raws(write(tmp_path / "m", MAIL * 1000), limit=100) == [(MAIL * 1000)[:100]]
-    assert [len(raw) for raw in raws(write(tmp_path / "n", (FROM + MAIL + b"long\n" * 1000 + b"\n") * 2), limit=50)] == [50, 50]
+    assert [
+        len(raw)
+        for raw in raws(
+            write(tmp_path / "n", (FROM + MAIL + b"long\n" * 1000 + b"\n") * 2), limit=50
+        )
+    ] == [50, 50]
 
 
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
@@ -82,7 +99,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(FROM + MAIL + b"\n" + FROM + OTHER,))
     writer.start()
-    assert count(pipe) == 1
+    assert count_messages(pipe) == 1
     assert raws(pipe) == [MAIL, OTHER]
     writer.join()
 
@@ -93,22 +110,33 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 def test_mbox_messages_lose_their_wrapping_and_nothing_else(tmp_path: Path) -> None:
     path = write(tmp_path / "box", FROM + MAIL + b"\n" + FROM + OTHER + b"\n\n\n" + FROM + MAIL)
     assert raws(path) == [MAIL, OTHER + b"\n\n", MAIL]
-    assert [message.name for message in messages(path)] == [str(path), f"{path}#2", f"{path}#3"]
-    assert count(path) == 3
+    assert [message.name for message in read_messages(path)] == [
+        str(path),
+        f"{path}#2",
+        f"{path}#3",
+    ]
+    assert count_messages(path) == 3
 
 
 def test_mbox_with_crlf(tmp_path: Path) -> None:
     whole = (FROM + MAIL + b"\n" + FROM + OTHER + b"\n").replace(b"\n", b"\r\n")
-    assert raws(write(tmp_path / "box", whole)) == [MAIL.replace(b"\n", b"\r\n"), OTHER.replace(b"\n", b"\r\n")]
+    assert raws(write(tmp_path / "box", whole)) == [
+        MAIL.replace(b"\n", b"\r\n"),
+        OTHER.replace(b"\n", b"\r\n"),
+    ]
 
 
 def test_mbox_of_one_with_bare_cr(tmp_path: Path) -> None:
-    assert raws(write(tmp_path / "box", (FROM + MAIL).replace(b"\n", b"\r"))) == [MAIL.replace(b"\n", b"\r")]
+    assert raws(write(tmp_path / "box", (FROM + MAIL).replace(b"\n", b"\r"))) == [
+        MAIL.replace(b"\n", b"\r")
+    ]
 
 
 def test_one_level_of_quoting_is_undone(tmp_path: Path) -> None:
     body = b"Subject: q\n\n>From me\n>>From you\n> From x\n>Fromage\nx >From y\n"
-    assert raws(write(tmp_path / "box", FROM + body)) == [b"Subject: q\n\nFrom me\n>From you\n> From x\n>Fromage\nx >From y\n"]
+    assert raws(write(tmp_path / "box", FROM + body)) == [
+        b"Subject: q\n\nFrom me\n>From you\n> From x\n>Fromage\nx >From y\n"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -135,40 +163,64 @@ def test_content_length_is_ignored(tmp_path: Path) -> None:
 def test_lines_of_any_length(tmp_path: Path) -> None:
     long = b"Subject: x\n\n" + b"y" * 200_000 + b"\nFrom here\n"
     assert raws(write(tmp_path / "box", FROM + long + b"\n" + FROM + MAIL)) == [long, MAIL]
-    border = b"Subject: x\n\n" + b"y" * 65_536 + b">From the middle of a line\n"  # a piece must not look like a line
+    border = (
+        b"Subject: x\n\n" + b"y" * 65_536 + b">From the middle of a line\n"
+    )  # a piece must not look like a line
     assert raws(write(tmp_path / "box", FROM + border)) == [border]
 
 
-LINES = st.lists(st.sampled_from([b"", b"From me", b">From you", b">>From all", b"text", b"A: b", b"\r", b"\xff\0", b"> From"]), max_size=8)
+LINES = st.lists(
+    st.sampled_from(
+        [
+            b"",
+            b"From me",
+            b">From you",
+            b">>From all",
+            b"text",
+            b"A: b",
+            b"\r",
+            b"\xff\0",
+            b"> From",
+        ]
+    ),
+    max_size=8,
+)
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(bodies=st.lists(LINES, min_size=1, max_size=4), end=st.sampled_from([b"\n", b"\r\n"]))
-def test_what_an_mboxrd_writer_wrote_comes_back(bodies: list[list[bytes]], end: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_an_mboxrd_writer_wrote_comes_back(
+    bodies: list[list[bytes]], end: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     def quoted(line: bytes) -> bytes:
         return b">" + line if line.lstrip(b">").startswith(b"From ") else line
 
     written = [end.join([b"Subject: x", b"", *lines]) + end for lines in bodies]
     stored = [end.join([b"Subject: x", b"", *map(quoted, lines)]) + end for lines in bodies]
     separator = FROM.replace(b"\n", end)
-    path = write(tmp_path_factory.mktemp("p") / "box", b"".join(separator + message + end for message in stored))
+    path = write(
+        tmp_path_factory.mktemp("p") / "box",
+        b"".join(separator + message + end for message in stored),
+    )
     assert raws(path) == written
-    assert count(path) == len(written)
+    assert count_messages(path) == len(written)
 
 
 def test_a_large_mbox_is_counted_from_its_beginning(tmp_path: Path) -> None:
     path = write(tmp_path / "box", (FROM + MAIL + b"x" * 900 + b"\n\n") * 3000)
-    assert count(path) == pytest.approx(3000, rel=0.02)
+    assert count_messages(path) == pytest.approx(3000, rel=0.02)
 
 
 # ---- standard input
 
 
-@pytest.mark.parametrize(("raw", "expected"), [(MAIL, [MAIL]), (FROM + MAIL + b"\n" + FROM + OTHER, [MAIL, OTHER])])
+@pytest.mark.parametrize(
+    ("raw", "expected"), [(MAIL, [MAIL]), (FROM + MAIL + b"\n" + FROM + OTHER, [MAIL, OTHER])]
+)
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, raw: bytes, expected: list[bytes]) -> None:
     monkeypatch.setattr(sys, "stdin", Stdin(raw))
     assert raws("-") == expected
-    assert count("-") is None
+    assert count_messages("-") is None
 
 
 def test_empty_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +242,7 @@ def test_maildir_in_order_of_delivery_without_tmp_and_subfolders(tmp_path: Path)
     write(box / "dovecot-uidlist", b"3 V1\n")
     write(maildir(box / ".Junk") / "cur" / "5.e", OTHER)
     assert raws(box) == [MAIL, FROM + b">From is kept: a Maildir quotes nothing\n"]
-    assert count(box) == 3  # the empty file is counted: an estimate opens nothing
+    assert count_messages(box) == 3  # the empty file is counted: an estimate opens nothing
 
 
 def test_an_empty_maildir_is_no_mistake(tmp_path: Path) -> None:
@@ -201,7 +253,7 @@ def test_a_maildir_in_use(tmp_path: Path) -> None:
     box = maildir(tmp_path / "box")
     for name in ("1", "2", "3"):
         write(box / "new" / name, b"Subject: " + name.encode() + b"\n")
-    found = messages(box)
+    found = read_messages(box)
     assert next(found).raw == b"Subject: 1\n"
     (box / "new" / "2").rename(box / "cur" / "2:2,S")  # read by its owner
     (box / "new" / "3").unlink()
@@ -209,14 +261,19 @@ def test_a_maildir_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["box", "box/cur"])
-def test_a_maildir_from_which_much_is_moved_away(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_maildir_from_which_much_is_moved_away(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     box = maildir(tmp_path / "box")
     for number in range(100):
         write(box / "cur" / f"{number:03}:2,", b"Subject: x\n")
-    found = messages(tmp_path / place)
+    found = read_messages(tmp_path / place)
     assert next(found).name.endswith("000:2,")
     looks = []
-    monkeypatch.setattr("spamguard.sources.os.scandir", lambda path, scan=os.scandir: looks.append(path) or scan(path))
+    monkeypatch.setattr(
+        "spamguard.sources.os.scandir",
+        lambda path, scan=os.scandir: looks.append(path) or scan(path),
+    )
     for number in range(1, 99):
         (box / "cur" / f"{number:03}:2,").unlink()
     (box / "cur" / "099:2,").rename(box / "cur" / "099:2,S")
@@ -251,7 +308,7 @@ def test_a_tree_in_order_of_names(tmp_path: Path) -> None:
     write(tmp_path / "subscriptions", b"Junk\n")
     write(tmp_path / "d" / "index", b"spam ../a\n")
     assert raws(tmp_path) == [MAIL, MAIL, OTHER, OTHER, b"Subject: in maildir\n"]
-    assert count(tmp_path) == 5
+    assert count_messages(tmp_path) == 5
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -284,7 +341,7 @@ def test_a_very_deep_tree(tmp_path: Path) -> None:
 def test_names_are_printable(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9\n\x1b[31m \xd0\xb6")
     write(tmp_path / name, MAIL)
-    (message,) = messages(tmp_path)
+    (message,) = read_messages(tmp_path)
     assert message.name == f"{tmp_path}/caf\\xe9\\n\\x1b[31m ж"
 
 
@@ -293,29 +350,41 @@ def test_names_are_printable(tmp_path: Path) -> None:
 
 def test_an_index_gives_labels_and_order(tmp_path: Path) -> None:
     write(tmp_path / "data" / "2", MAIL)
-    write(tmp_path / "data" / "1", FROM + OTHER + b"\n>From q\n\nFrom a@b Thu Jan  4 10:11:12 2024\nA: b\n")
+    write(
+        tmp_path / "data" / "1",
+        FROM + OTHER + b"\n>From q\n\nFrom a@b Thu Jan  4 10:11:12 2024\nA: b\n",
+    )
     index = write(tmp_path / "index", b"spam data/2\n\nHAM data/1\r\nnewsletters data/2\n")
-    expected = [("spam", MAIL), ("ham", OTHER + b"\nFrom q\n\nFrom a@b Thu Jan  4 10:11:12 2024\nA: b\n"), ("newsletters", MAIL)]
+    expected = [
+        ("spam", MAIL),
+        ("ham", OTHER + b"\nFrom q\n\nFrom a@b Thu Jan  4 10:11:12 2024\nA: b\n"),
+        ("newsletters", MAIL),
+    ]
     for path in (index, tmp_path, index.rename(tmp_path / "index")):
-        assert [(message.label, message.raw) for message in messages(path)] == expected
-        assert count(path) == 3
+        assert [(message.label, message.raw) for message in read_messages(path)] == expected
+        assert count_messages(path) == 3
 
 
 def test_the_trec_layout(tmp_path: Path) -> None:
     write(tmp_path / "data" / "inmail.1", MAIL)
     index = write(tmp_path / "full" / "index", b"spam ../data/inmail.1\n")
-    assert [(message.label, message.raw) for message in messages(index)] == [("spam", MAIL)]
-    assert [message.label for message in messages(tmp_path)] == ["spam"]
+    assert [(message.label, message.raw) for message in read_messages(index)] == [("spam", MAIL)]
+    assert [message.label for message in read_messages(tmp_path)] == ["spam"]
 
 
 def test_an_index_by_another_name(tmp_path: Path) -> None:
     write(tmp_path / "m", MAIL)
-    assert [message.label for message in messages(write(tmp_path / "first-fold", b"ham m\n"))] == ["ham"]
+    assert [
+        message.label for message in read_messages(write(tmp_path / "first-fold", b"ham m\n"))
+    ] == ["ham"]
 
 
-@pytest.mark.parametrize("raw", [b"Subject: not an index\n\nx", b"Hello world\n", b"From a b\nSubject: x\n\n", b"", b"spam\n"])
+@pytest.mark.parametrize(
+    "raw",
+    [b"Subject: not an index\n\nx", b"Hello world\n", b"From a b\nSubject: x\n\n", b"", b"spam\n"],
+)
 def test_a_message_may_be_called_index(tmp_path: Path, raw: bytes) -> None:
-    assert all(message.label is None for message in messages(write(tmp_path / "index", raw)))
+    assert all(message.label is None for message in read_messages(write(tmp_path / "index", raw)))
 
 
 def test_what_an_index_gets_wrong_is_named(tmp_path: Path) -> None:
@@ -334,7 +403,7 @@ def test_what_an_index_gets_wrong_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["gone", "nul\0byte", "m/below-a-file", "x" * 300])
 def test_a_path_that_is_not_there(tmp_path: Path, path: str) -> None:
     write(tmp_path / "m", MAIL)
-    for call in (raws, count):
+    for call in (raws, count_messages):
         with pytest.raises(SourceError, match="check the path") as caught:
             call(tmp_path / path)
         assert "\n" not in str(caught.value)

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spamguard.spool import IN_MEMORY, Content, Spool
+from spamguard.spool import MAX_MEMORY_BYTES, Spool, SpoolView
 
-LARGE = os.urandom(IN_MEMORY + 300_000)
+LARGE = os.urandom(MAX_MEMORY_BYTES + 300_000)
 
 
 @pytest.fixture
@@ -41,7 +41,13 @@ def full_disk(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-@settings(derandomize=True, deadline=None, max_examples=30, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=30,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(st.integers(0, 400_000), max_size=6), st.integers(0, 900_000))
 def test_what_was_written_is_read(tmp_path: Path, sizes: list[int], start: int) -> None:
     spool, written = Spool(tmp_path), b""
@@ -49,33 +55,33 @@ def test_what_was_written_is_read(tmp_path: Path, sizes: list[int], start: int) 
         piece = LARGE[len(written) % 1000 :][:size]
         spool.write(piece)
         written += piece
-        assert (spool.size, spool.head(1000)) == (len(written), written[:1000])
-    assert (spool.descriptor is None) == (len(written) <= IN_MEMORY)
-    assert spool.read() == spool.read() == spool.head(len(written) + 1) == written
+        assert (spool.size, spool.read_start(1000)) == (len(written), written[:1000])
+    assert (spool.descriptor is None) == (len(written) <= MAX_MEMORY_BYTES)
+    assert spool.read() == spool.read() == spool.read_start(len(written) + 1) == written
     assert b"".join(spool.chunks(start)) == written[start:]
-    content = Content(b"on top", spool, min(start, len(written)))
+    content = SpoolView(b"on top", spool, min(start, len(written)))
     assert b"".join(content.chunks()) == b"on top" + written[start:]
     assert content.size == len(b"".join(content.chunks()))
     spool.close()
 
 
 def test_a_large_message_leaves_memory(spool: Spool) -> None:
-    spool.write(b"x" * IN_MEMORY)
+    spool.write(b"x" * MAX_MEMORY_BYTES)
     assert spool.descriptor is None
     spool.write(b"y")
     assert spool.descriptor is not None
-    assert spool.head(IN_MEMORY + 1) == b"x" * IN_MEMORY + b"y"
-    assert max(map(len, spool.chunks())) < IN_MEMORY
+    assert spool.read_start(MAX_MEMORY_BYTES + 1) == b"x" * MAX_MEMORY_BYTES + b"y"
+    assert max(map(len, spool.chunks())) < MAX_MEMORY_BYTES
 
 
 def test_memory_is_given_back_once_it_lies_in_a_file(spool: Spool) -> None:
     tracemalloc.start()
     try:
         for _ in range(8):
-            spool.write(b"x" * (IN_MEMORY // 8))
-        assert tracemalloc.get_traced_memory()[0] >= IN_MEMORY
+            spool.write(b"x" * (MAX_MEMORY_BYTES // 8))
+        assert tracemalloc.get_traced_memory()[0] >= MAX_MEMORY_BYTES
         spool.write(b"y")
-        assert tracemalloc.get_traced_memory()[0] < IN_MEMORY // 4
+        assert tracemalloc.get_traced_memory()[0] < MAX_MEMORY_BYTES // 4
     finally:
         tracemalloc.stop()
 
@@ -91,13 +97,19 @@ def test_no_file_is_ever_seen(tmp_path: Path) -> None:
 def test_a_kill_leaves_nothing_behind(tmp_path: Path) -> None:
     code = "import os, sys; from pathlib import Path; from spamguard.spool import Spool\n"
     code += "Spool(Path(sys.argv[1])).write(bytes(2 << 20)); os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_system_without_unnamed_files(spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # EISDIR, as from a kernel that does not know the flag
+def test_a_file_system_without_unnamed_files(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "O_TMPFILE", os.O_DIRECTORY
+    )  # EISDIR, as from a kernel that does not know the flag
     spool.write(LARGE)
     assert list(tmp_path.iterdir()) == []
     assert spool.read() == LARGE
@@ -114,13 +126,18 @@ def test_a_directory_that_is_missing(tmp_path: Path) -> None:
 
 def unusable(spool: Spool) -> None:
     """Neither a part of the message nor a message without its middle can be had."""
-    for use in (lambda: spool.write(b"more"), lambda: spool.head(1), spool.read, lambda: list(spool.chunks())):
+    for use in (
+        lambda: spool.write(b"more"),
+        lambda: spool.read_start(1),
+        spool.read,
+        lambda: list(spool.chunks()),
+    ):
         with pytest.raises(OSError, match=r"."):
             use()
     assert spool.descriptor is None
 
 
-@pytest.mark.parametrize("room", [0, 100_000, IN_MEMORY + 100_000])
+@pytest.mark.parametrize("room", [0, 100_000, MAX_MEMORY_BYTES + 100_000])
 def test_a_full_disk(spool: Spool, tmp_path: Path, room: int) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     spool.write(LARGE[:1000])
@@ -150,7 +167,7 @@ def test_a_disk_that_fills_up_later(spool: Spool) -> None:
 
 def test_after_closing_there_is_no_message(spool: Spool) -> None:
     spool.write(b"x")
-    content = Content(b"on top", spool, 0)
+    content = SpoolView(b"on top", spool, 0)
     spool.close()
     spool.close()
     unusable(spool)
@@ -161,7 +178,7 @@ def test_after_closing_there_is_no_message(spool: Spool) -> None:
 def test_a_file_that_became_shorter(tmp_path: Path) -> None:
     path = tmp_path / "message"
     path.write_bytes(LARGE)
-    spool = Spool.reading(path)
+    spool = Spool.open_file(path)
     chunks = spool.chunks()
     next(chunks)
     os.truncate(path, 10)
@@ -173,8 +190,8 @@ def test_a_file_that_became_shorter(tmp_path: Path) -> None:
 def test_a_message_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "message"
     path.write_bytes(LARGE)
-    spool = Spool.reading(path)
-    assert (spool.size, spool.read(), spool.head(5)) == (len(LARGE), LARGE, LARGE[:5])
+    spool = Spool.open_file(path)
+    assert (spool.size, spool.read(), spool.read_start(5)) == (len(LARGE), LARGE, LARGE[:5])
     with pytest.raises(OSError, match=r"."):
         spool.write(b"more")
     spool.close()

@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from corpora.synthetic import HAM, LANGUAGES, SPAM, generate, languages, main
-from spamguard.sources import messages
+from spamguard.sources import read_messages
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,9 @@ def mail() -> list[tuple[str, bytes]]:
 
 @pytest.fixture(scope="module")
 def parsed(mail: list[tuple[str, bytes]]) -> list[EmailMessage]:
-    return [cast(EmailMessage, message_from_bytes(raw, policy=policy.default)) for _, raw in mail[:600]]
+    return [
+        cast(EmailMessage, message_from_bytes(raw, policy=policy.default)) for _, raw in mail[:600]
+    ]
 
 
 def test_the_same_seed_gives_the_same_mail() -> None:
@@ -66,10 +68,33 @@ def test_every_text_can_be_read_in_its_charset(parsed: list[EmailMessage]) -> No
 
 
 def test_phrases_fit_all_charsets_of_their_language() -> None:
-    slots = dict.fromkeys(("given", "family", "place", "thing", "quality", "day", "number", "code", "time", "url", "invented", "firm"), "x")
+    slots = dict.fromkeys(
+        (
+            "given",
+            "family",
+            "place",
+            "thing",
+            "quality",
+            "day",
+            "number",
+            "code",
+            "time",
+            "url",
+            "invented",
+            "firm",
+        ),
+        "x",
+    )
     for language in languages().values():
         texts = [text for kind in HAM + SPAM for texts in language.texts[kind] for text in texts]
-        lists = [*texts, *language.hello, *language.bye, *language.small, *language.syllables, *sum(language.slots.values(), ())]
+        lists = [
+            *texts,
+            *language.hello,
+            *language.bye,
+            *language.small,
+            *language.syllables,
+            *sum(language.slots.values(), ()),
+        ]
         for text in lists:
             for charset in language.charsets if language.code != "en" else ("us-ascii",):
                 text.format_map({**slots, "money": language.money.format(number=1)}).encode(charset)
@@ -80,7 +105,9 @@ def test_lines_and_encoded_words_keep_their_limits(mail: list[tuple[str, bytes]]
         header = raw.partition(b"\n\n")[0]
         assert b"\r" not in raw
         assert max(map(len, raw.split(b"\n"))) <= 998  # RFC 5322, section 2.1.1
-        assert all(len(word) <= 75 for word in re.findall(rb"=\?[^ ]*\?=", header))  # RFC 2047, section 2
+        assert all(
+            len(word) <= 75 for word in re.findall(rb"=\?[^ ]*\?=", header)
+        )  # RFC 2047, section 2
 
 
 def test_mail_arrives_in_order(parsed: list[EmailMessage]) -> None:
@@ -93,22 +120,41 @@ def test_mail_arrives_in_order(parsed: list[EmailMessage]) -> None:
 
 def test_variety(mail: list[tuple[str, bytes]], parsed: list[EmailMessage]) -> None:
     types = Counter(part.get_content_type() for message in parsed for part in message.walk())
-    for kind in ("text/plain", "text/html", "text/calendar", "multipart/alternative", "multipart/mixed", "application/zip"):
+    for kind in (
+        "text/plain",
+        "text/html",
+        "text/calendar",
+        "multipart/alternative",
+        "multipart/mixed",
+        "application/zip",
+    ):
         assert types[kind], kind
     transfers = {part["Content-Transfer-Encoding"] for message in parsed for part in message.walk()}
     assert {"7bit", "8bit", "quoted-printable", "base64"} <= transfers
     charsets = {part.get_content_charset() for message in parsed for part in message.walk()}
-    assert charsets >= {charset for language in languages().values() for charset in language.charsets}
+    assert charsets >= {
+        charset for language in languages().values() for charset in language.charsets
+    }
     assert set(languages()) == set(LANGUAGES)
     raw = b"".join(raw for _, raw in mail)
-    for trace in (b"\nIn-Reply-To: ", b"\nReferences: ", b"\nList-Id: ", b"\nList-Unsubscribe: ", b"\nDKIM-Signature: ", b"\n> "):
+    for trace in (
+        b"\nIn-Reply-To: ",
+        b"\nReferences: ",
+        b"\nList-Id: ",
+        b"\nList-Unsubscribe: ",
+        b"\nDKIM-Signature: ",
+        b"\n> ",
+    ):
         assert trace in raw
 
 
 def test_only_hosts_that_can_never_exist(mail: list[tuple[str, bytes]]) -> None:
     reserved = re.compile(rb"(?:.*\.)?(?:example|invalid|example\.(?:com|net|org))")
     for _, raw in mail:
-        for host in re.findall(rb"(?:@|https?://|from |by )([a-z0-9.-]+\.[a-z]{3,})(?=[>/; \n)\"])", raw.partition(b"\n\n")[0]):
+        for host in re.findall(
+            rb"(?:@|https?://|from |by )([a-z0-9.-]+\.[a-z]{3,})(?=[>/; \n)\"])",
+            raw.partition(b"\n\n")[0],
+        ):
             assert reserved.fullmatch(host), host
         for host in re.findall(rb"https?://([a-z0-9.=-]+)/", raw):
             assert reserved.fullmatch(host.replace(b"=", b"")), host
@@ -132,14 +178,24 @@ def test_classes_share_most_of_their_common_words(mail: list[tuple[str, bytes]])
 def test_it_is_fast() -> None:
     began = time.process_time()
     assert sum(1 for _ in generate(2000, 3)) == 2000
-    assert time.process_time() - began < 2  # of the processor, whatever else it is busy with; usually a fifth of a second
+    assert (
+        time.process_time() - began < 2
+    )  # of the processor, whatever else it is busy with; usually a fifth of a second
 
 
-def test_the_command_writes_a_corpus_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_corpus_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "corpus"
     script = Path(sys.modules["corpora.synthetic"].__file__ or "")
-    subprocess.run([sys.executable, str(script), "--messages", "30", "--seed", "4", str(target)], check=True, cwd=tmp_path)
-    assert [(message.label, message.raw) for message in messages(target)] == list(generate(30, 4))
+    subprocess.run(
+        [sys.executable, str(script), "--messages", "30", "--seed", "4", str(target)],
+        check=True,
+        cwd=tmp_path,
+    )
+    assert [(message.label, message.raw) for message in read_messages(target)] == list(
+        generate(30, 4)
+    )
     assert main(["--messages", "1", str(target)]) == 1
     assert "choose a new directory" in capsys.readouterr().err
-    assert len(list(messages(target))) == 30
+    assert len(list(read_messages(target))) == 30

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from spamguard.timed import Timed
+from spamguard.aio import DeadlineTimer
 from tests.support.waiting import until
 
 
-class Waiting(Timed):
+class Waiting(DeadlineTimer):
     def __init__(self) -> None:
         self.passed: list[float] = []
 
@@ -52,7 +52,7 @@ def test_lifted_it_does_not_pass_and_another_one_does() -> None:
     async def run() -> None:
         waiting = Waiting()
         waiting.set_deadline(now() + 0.01)
-        waiting.lift_deadline()
+        waiting.clear_deadline()
         await asyncio.sleep(0.05)
         assert not waiting.passed
         waiting.set_deadline(now() + 0.01)
@@ -75,7 +75,7 @@ def test_many_one_after_the_other_take_one_timer(monkeypatch: pytest.MonkeyPatch
         waiting = Waiting()
         for _ in range(1000):
             waiting.set_deadline(now() + 60)
-            waiting.lift_deadline()
+            waiting.clear_deadline()
         assert len(made) == 1
 
     asyncio.run(run())
@@ -85,7 +85,7 @@ def test_forgotten_nothing_holds_it() -> None:
     async def run() -> None:
         waiting = Waiting()
         waiting.set_deadline(now() + 3600)
-        waiting.forget_deadline()
+        waiting.cancel_deadline()
         watched = weakref.ref(waiting)
         del waiting
         assert watched() is None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spamguard.times import moment, rfc3339, utc
+from spamguard.log import local_time, rfc3339, utc_datetime
 
 
 @pytest.fixture
@@ -21,7 +21,10 @@ def east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("east")
 def test_people_are_told_their_own_time_and_programs_that_of_all() -> None:
-    assert (moment(1.9), moment(1.9, exact=True)) == ("1970-01-01 14:00", "1970-01-01 14:00:01")
+    assert (local_time(1.9), local_time(1.9, exact=True)) == (
+        "1970-01-01 14:00",
+        "1970-01-01 14:00:01",
+    )
     assert rfc3339(1.9) == "1970-01-01T00:00:01+00:00"
 
 
@@ -29,5 +32,5 @@ def test_people_are_told_their_own_time_and_programs_that_of_all() -> None:
 @pytest.mark.parametrize("seconds", [-1e30, -1, 1e12, 10**30, float("inf")])
 def test_what_has_no_date(seconds: float) -> None:
     year = 9999 if seconds > 0 else 1970
-    assert utc(seconds).year == year
-    assert moment(seconds).startswith(str(year))
+    assert utc_datetime(seconds).year == year
+    assert local_time(seconds).startswith(str(year))

@@ -8,12 +8,16 @@ import stat
 
 import pytest
 
-from spamguard import unixsocket
+from spamguard import aio
 
 
 def test_the_socket_takes_the_place_of_an_older_one(tmp_path):
     path = tmp_path / "door" / "sock"
-    with unixsocket.listening(path, 0o600), unixsocket.listening(path, 0o666), socket.socket(socket.AF_UNIX) as one:
+    with (
+        aio.listen_at(path, 0o600),
+        aio.listen_at(path, 0o666),
+        socket.socket(socket.AF_UNIX) as one,
+    ):
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
         one.connect(str(path))
     assert [each.name for each in path.parent.iterdir()] == ["sock"]
@@ -22,12 +26,14 @@ def test_the_socket_takes_the_place_of_an_older_one(tmp_path):
 def test_what_is_no_socket_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(OSError, match="no socket"):
-        unixsocket.listening(tmp_path / "file", 0o666)
+        aio.listen_at(tmp_path / "file", 0o666)
     assert (tmp_path / "file").read_text() == "x"
 
 
 def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeypatch):
-    """A directory may belong to somebody else, and root listen there before it becomes who it is to be."""
+    """A directory may belong to somebody else, and root listen there before it becomes who it is to
+    be.
+    """
     secret = tmp_path / "secret"
     secret.write_text("x")
     secret.chmod(0o600)
@@ -42,11 +48,11 @@ def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeyp
 
     monkeypatch.setattr(socket, "socket", Raced)
     with pytest.raises(OSError, match="no socket"):
-        unixsocket.listening(tmp_path / "sock", 0o666)
+        aio.listen_at(tmp_path / "sock", 0o666)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
 def test_who_is_at_the_other_end() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert unixsocket.account(ours) == os.getuid()
+        assert aio.peer_uid(ours) == os.getuid()

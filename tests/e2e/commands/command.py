@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from spamguard import Filter
-from spamguard.bayes.tables import counted_state
+from spamguard.bayes.tables import counted_arrays
+from spamguard.engine.filter import Filter
 from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,15 @@ COMMAND = [sys.executable, "-m", "spamguard"]
 def spamguard(state, *arguments, stdin=b"", **settings):
     """Run a command to its end."""
     line = [*COMMAND, "--state", str(state), *map(str, arguments)]
-    return subprocess.run(line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE, check=False, **settings)
+    return subprocess.run(
+        line,
+        input=stdin,
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=PATIENCE,
+        check=False,
+        **settings,
+    )
 
 
 def assert_failed(done, *words):
@@ -36,12 +44,15 @@ def assert_failed(done, *words):
 
 def counted(state):
     with Filter.open(state) as spam_filter:
-        return {name: np.array(values) for name, values in counted_state(spam_filter._store.tables)}
+        return {
+            name: np.array(values) for name, values in counted_arrays(spam_filter._store.tables)
+        }
 
 
 def assert_receipts_and_tables_agree(state):
-    """The tables as they are equal the tables made anew from the receipts, bit for bit. Both have one size only where what is not
-    settled yet makes them no larger (`bayes.tables.table_bits`)."""
+    """The tables as they are equal the tables made anew from the receipts, bit for bit. Both have
+    one size only where what is not settled yet makes them no larger (`bayes.tables.table_bits`).
+    """
     before = counted(state)
     with Filter.open(state, load=False) as spam_filter:
         spam_filter.settle()

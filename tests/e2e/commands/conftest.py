@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corpora import synthetic
-from spamguard import Filter
+from spamguard.engine.filter import Filter
 from tests.e2e.commands.command import BITS, spamguard
 
 

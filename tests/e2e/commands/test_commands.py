@@ -16,8 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
-from tests.e2e.commands.command import BITS, COMMAND, ENVIRONMENT, assert_receipts_and_tables_agree, spamguard
+from spamguard.engine.filter import Filter
+from tests.e2e.commands.command import (
+    BITS,
+    COMMAND,
+    ENVIRONMENT,
+    assert_receipts_and_tables_agree,
+    spamguard,
+)
 from tests.support.processes import children, has_open
 from tests.support.waiting import eventually
 
@@ -40,7 +46,9 @@ def test_a_walk_through_all_commands(state, tmp_path, corpus):
 
 def test_a_reader_that_goes_away_is_no_error(taught, corpus):
     line = [*COMMAND, "--state", str(taught), "judge", *[str(corpus / "data")] * 20]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as judge:
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as judge:
         judge.stdout.readline()
         judge.stdout.close()
         assert judge.stderr.read() == b""
@@ -50,7 +58,10 @@ def test_a_reader_that_goes_away_is_no_error(taught, corpus):
 def test_an_interrupt_leaves_no_traceback(state, corpus):
     mail = as_mbox(corpus, 20)
     with subprocess.Popen(
-        [*COMMAND, "--state", str(state), "learn", "--as", "ham", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        [*COMMAND, "--state", str(state), "learn", "--as", "ham", "-"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
     ) as learn:
         learn.stdin.write(mail)
         learn.stdin.flush()
@@ -72,9 +83,17 @@ runpy.run_module("spamguard", run_name="__main__", alter_sys=True)
 def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, corpus, delay):
     """It reaches every process of the terminal, also those that are just starting."""
     state = tmp_path / "state"
-    Filter.open(state, bits=BITS + 1, durable=False).close()  # large enough for however much is learnt by then
+    Filter.open(
+        state, bits=BITS + 1, durable=False
+    ).close()  # large enough for however much is learnt by then
     line = [sys.executable, "-c", ON_TWO_CORES, "--state", str(state), "learn", *[str(corpus)] * 60]
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True) as learn:
+    with subprocess.Popen(
+        line,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    ) as learn:
         eventually(lambda: children(learn.pid), "processes of the pool")
         time.sleep(delay)
         os.killpg(learn.pid, signal.SIGINT)
@@ -86,12 +105,17 @@ def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, co
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", [["evaluate", "--protocol", "delayed"], ["doctor"]])
 def test_whoever_is_ended_tidies_up(taught, corpus, tmp_path, command, number):
-    """Filters on trial take a hundred megabytes, and the doctor must leave neither a message nor a lesson."""
+    """Filters on trial take a hundred megabytes, and the doctor must leave neither a message nor a
+    lesson.
+    """
     (tmp_path / "tmp").mkdir()
     paths = [str(corpus)] * 60 if command[0] == "evaluate" else []
     line = [*COMMAND, "--state", str(taught), *command, *paths]
     with subprocess.Popen(
-        line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**ENVIRONMENT, "TMPDIR": str(tmp_path / "tmp")}
+        line,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**ENVIRONMENT, "TMPDIR": str(tmp_path / "tmp")},
     ) as process:
         eventually(lambda: list((tmp_path / "tmp").iterdir()), "it has begun")
         process.send_signal(number)
@@ -115,7 +139,11 @@ def test_an_answer_that_cannot_be_written(taught, corpus, command):
     paths = [] if command == ["status"] else [str(corpus / "data" / "00001")]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*COMMAND, "--state", str(taught), *command, *paths], stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False
+            [*COMMAND, "--state", str(taught), *command, *paths],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            check=False,
         )
     assert done.returncode == 2
     assert done.stderr == b"spamguard: No space left on device: make room and try again\n"
@@ -124,7 +152,14 @@ def test_an_answer_that_cannot_be_written(taught, corpus, command):
 def test_filter_tells_the_delivery_agent_when_mail_could_not_be_written(taught):
     with Path("/dev/full").open("wb") as full:
         line = [*COMMAND, "--state", str(taught), "filter"]
-        done = subprocess.run(line, input=b"Subject: x\n\nx\n", stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False)
+        done = subprocess.run(
+            line,
+            input=b"Subject: x\n\nx\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            check=False,
+        )
     assert done.returncode == 75
     assert done.stderr.count(b"\n") == 1
 
@@ -145,6 +180,11 @@ def test_json_is_json_whatever_the_terminal_speaks(taught, tmp_path, encoding):
     message.write_bytes("Subject: x\n\ngrüße 中文 \U0001f600\n".encode())
     for command in ("judge", "explain"):
         line = [*COMMAND, "--state", str(taught), command, "--json", str(message)]
-        done = subprocess.run(line, capture_output=True, env={**ENVIRONMENT, "PYTHONIOENCODING": encoding}, check=False)
+        done = subprocess.run(
+            line,
+            capture_output=True,
+            env={**ENVIRONMENT, "PYTHONIOENCODING": encoding},
+            check=False,
+        )
         assert json.loads(done.stdout.decode("utf-8"))["name"] == str(message)
     assert ("\U0001f600" in done.stdout.decode()) == (encoding == "utf-8")

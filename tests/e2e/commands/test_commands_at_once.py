@@ -15,9 +15,14 @@ from pathlib import Path
 import pytest
 
 from corpora import synthetic
-from spamguard import Filter
-from spamguard.ledger import SqliteLedger
-from tests.e2e.commands.command import COMMAND, ENVIRONMENT, assert_receipts_and_tables_agree, spamguard
+from spamguard.engine.filter import Filter
+from spamguard.ledger.sqlite import SqliteLedger
+from tests.e2e.commands.command import (
+    COMMAND,
+    ENVIRONMENT,
+    assert_receipts_and_tables_agree,
+    spamguard,
+)
 from tests.support.waiting import PATIENCE
 
 WORKER = """
@@ -40,7 +45,11 @@ def test_four_processes_teach_and_judge_at_once(state):
     line = [sys.executable, "-c", WORKER]
     workers = [
         subprocess.Popen(
-            [*line, str(number), str(state)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+            [*line, str(number), str(state)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
         )
         for number in range(4)
     ]
@@ -78,7 +87,11 @@ def test_a_lesson_is_in_force_in_another_process_at_its_next_judgement(taught, c
 
 def test_a_single_lesson_is_not_kept_waiting_by_bulk_teaching(taught, corpus, tmp_path):
     synthetic.write(tmp_path / "much", 1500, 8)
-    bulk = subprocess.Popen([*COMMAND, "--state", str(taught), "learn", str(tmp_path / "much")], stdout=subprocess.PIPE, env=ENVIRONMENT)
+    bulk = subprocess.Popen(
+        [*COMMAND, "--state", str(taught), "learn", str(tmp_path / "much")],
+        stdout=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
     waits, started = [], time.perf_counter()
     with bulk, SqliteLedger.open(taught / "ledger.sqlite", fingerprint_of(taught)) as ledger:
         while bulk.poll() is None:
@@ -88,21 +101,23 @@ def test_a_single_lesson_is_not_kept_waiting_by_bulk_teaching(taught, corpus, tm
             time.sleep(0.005)
     assert bulk.returncode == 0
     assert len(waits) > 20
-    assert max(waits) < max(2.0, (time.perf_counter() - started) / 4)  # on a busy machine all takes longer
+    assert max(waits) < max(
+        2.0, (time.perf_counter() - started) / 4
+    )  # on a busy machine all takes longer
 
 
 def fingerprint_of(state):
-    from spamguard import secret
+    from spamguard import keys
 
-    return secret.fingerprint(secret.load(state / "key", create=False))
+    return keys.key_fingerprint(keys.load_key(state / "key", create=False))
 
 
 # Killed at any moment
 
 NURSERY = """
 import os, sys
-from spamguard import bulk, engine
-from spamguard.cli import main
+from spamguard.cli.main import main
+from spamguard.engine import filter, prepare
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
@@ -114,11 +129,17 @@ for line in sys.stdin:
 
 
 class Nursery:
-    """Starts commands at once: a process that has everything loaded, and nothing open, forks for each."""
+    """Starts commands at once: a process that has everything loaded, and nothing open, forks for
+    each.
+    """
 
     def __init__(self):
         self._process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True
+            [sys.executable, "-c", NURSERY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=ENVIRONMENT,
+            text=True,
         )
 
     def __enter__(self):
@@ -148,34 +169,52 @@ def slices(tmp_path_factory):
     place = tmp_path_factory.mktemp("slices")
     for number, (_, raw) in enumerate(synthetic.generate(10 * SLICE, 13)):
         with (place / f"{number // SLICE}.mbox").open("ab") as mbox:
-            mbox.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + raw.replace(b"\nFrom ", b"\n>From ") + b"\n")
+            mbox.write(
+                b"From a@example.org Thu Jan  4 10:11:12 2024\n"
+                + raw.replace(b"\nFrom ", b"\n>From ")
+                + b"\n"
+            )
     return sorted(place.iterdir())
 
 
 def test_killed_a_hundred_times(state, slices):
-    """Learning and forgetting, killed at random moments: every batch is there whole or not at all, and tables follow the receipts."""
+    """Learning and forgetting, killed at random moments: every batch is there whole or not at all,
+    and tables follow the receipts.
+    """
     rng = random.Random(17)
     killed = 0
     taught: list[tuple[Path, str]] = []
     added: set[int] = set()  # events that commands left behind
     with Nursery() as nursery:
-        for part in slices[:4]:  # the first one takes longer; after all of them the tables are as large as they become
+        for part in slices[
+            :4
+        ]:  # the first one takes longer; after all of them the tables are as large as they become
             begun = time.perf_counter()
-            assert nursery.run("--state", state, "learn", "--as", "ham", "--user", "first", part) == 0
+            assert (
+                nursery.run("--state", state, "learn", "--as", "ham", "--user", "first", part) == 0
+            )
             long = time.perf_counter() - begun
         for round_ in range(400):
             if killed == 100:
                 break
-            part, command, user = rng.choice(slices), ["learn", "--as", rng.choice(["ham", "spam"])], f"user{round_}"
+            part, command, user = (
+                rng.choice(slices),
+                ["learn", "--as", rng.choice(["ham", "spam"])],
+                f"user{round_}",
+            )
             if taught and rng.random() < 0.3:
                 command = ["forget"]
                 part, user = taught.pop(rng.randrange(len(taught)))
             else:
                 taught.append((part, user))
             last = last_event(state)
-            status = nursery.run("--state", state, *command, "--user", user, part, kill_after=rng.uniform(0, long))
+            status = nursery.run(
+                "--state", state, *command, "--user", user, part, kill_after=rng.uniform(0, long)
+            )
             killed += status == -signal.SIGKILL
-            long *= 1.02 if status == -signal.SIGKILL else 0.95  # the machine may be busier at times, and less busy then
+            long *= (
+                1.02 if status == -signal.SIGKILL else 0.95
+            )  # the machine may be busier at times, and less busy then
             added.add(last_event(state) - last)
             if round_ % 25 == 0:
                 assert_receipts_and_tables_agree(state)

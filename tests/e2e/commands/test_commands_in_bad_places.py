@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
-from tests.e2e.commands.command import ENVIRONMENT, assert_failed, assert_receipts_and_tables_agree, spamguard
+from spamguard.engine.filter import Filter
+from tests.e2e.commands.command import (
+    ENVIRONMENT,
+    assert_failed,
+    assert_receipts_and_tables_agree,
+    spamguard,
+)
 from tests.support.reachable import let_others_pass
 from tests.support.waiting import PATIENCE
 
@@ -52,9 +57,17 @@ DAMAGES = [
 def test_a_damaged_place(taught, corpus, damage, word):
     damage(taught)
     before = {file.name: file.read_bytes() for file in taught.iterdir()}
-    for command in (["learn", corpus], ["judge", corpus / "data"], ["status"], ["rebuild"], ["export", taught / "file"]):
+    for command in (
+        ["learn", corpus],
+        ["judge", corpus / "data"],
+        ["status"],
+        ["rebuild"],
+        ["export", taught / "file"],
+    ):
         assert_failed(spamguard(taught, *command), word)
-    assert spamguard(taught, "filter", stdin=b"Subject: x\n\nx\n").stdout.endswith(b"\nSubject: x\n\nx\n")
+    assert spamguard(taught, "filter", stdin=b"Subject: x\n\nx\n").stdout.endswith(
+        b"\nSubject: x\n\nx\n"
+    )
     assert {file.name: file.read_bytes() for file in taught.iterdir()} == before
 
 
@@ -75,7 +88,9 @@ def test_a_full_disk_while_learning(state, corpus, size):
         assert spam_filter.ledger.last_seq() == 400
 
 
-@pytest.mark.parametrize("command", [["export", "file"], ["export", "--without-receipts", "file"], ["rebuild"]])
+@pytest.mark.parametrize(
+    "command", [["export", "file"], ["export", "--without-receipts", "file"], ["rebuild"]]
+)
 def test_a_full_disk_otherwise(taught, tmp_path, command):
     done = spamguard(taught, *command, preexec_fn=limit_files(1 << 15), cwd=tmp_path)
     assert_failed(done)
@@ -94,9 +109,10 @@ def public(tmp_path_factory):
 
 AS_NOBODY = """
 import locale, os, sys
-from spamguard import bulk, engine
-from spamguard.cli import main, parser, portable
-parser()  # loads what it needs of the standard library, which another user may not be allowed to read
+from spamguard.cli import transfer
+from spamguard.cli.main import build_parser, main
+from spamguard.engine import filter, prepare
+build_parser()  # loads what it needs of the standard library, which another user may not be allowed to read
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(main(sys.argv[1:]))
@@ -105,7 +121,9 @@ sys.exit(main(sys.argv[1:]))
 
 def as_nobody(state, *arguments, stdin=b""):
     line = [sys.executable, "-c", AS_NOBODY, "--state", str(state), *map(str, arguments)]
-    return subprocess.run(line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE, check=False)
+    return subprocess.run(
+        line, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE, check=False
+    )
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o555])
@@ -146,7 +164,9 @@ def test_mail_that_may_not_be_read(public):
     secret.write_bytes(b"Subject: x\n\nx\n")
     assert as_nobody(state, "learn", "--as", "ham", secret).returncode == 0
     secret.chmod(0o000)
-    assert_failed(as_nobody(state, "learn", "--as", "ham", secret), "secret: cannot be read", "permissions")
+    assert_failed(
+        as_nobody(state, "learn", "--as", "ham", secret), "secret: cannot be read", "permissions"
+    )
     box = mailbox.Maildir(public / "box")
     box.close()
     (public / "box" / "new").chmod(0o000)

@@ -1,15 +1,17 @@
-"""What the tests of backups stand on: the mail that was taught, the command line, and what a state directory holds."""
+"""What the tests of backups stand on: the mail that was taught, the command line, and what a state
+directory holds.
+"""
 
 from pathlib import Path
 
-from spamguard import cli
+from spamguard.cli import main
 from tests.unit.filters import held, mail, opened
 
 LESSONS = mail(40)
 
 
 def command(state: Path, *arguments: object) -> int:
-    return cli.main(["--state", str(state), *map(str, arguments)])
+    return main.main(["--state", str(state), *map(str, arguments)])
 
 
 def state_of(directory: Path) -> dict[str, object]:

@@ -1,4 +1,6 @@
-"""A backup made while others teach, and put back: whole or not at all, elsewhere or in place, and the same filter."""
+"""A backup made while others teach, and put back: whole or not at all, elsewhere or in place, and
+the same filter.
+"""
 
 import json
 import shutil
@@ -13,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import secret
-from spamguard.backup import restoring
-from spamguard.backup.archive import Archive
+from spamguard import backup, keys
+from spamguard.backup import BackupReader
+from spamguard.engine.fold import build_tables
 from spamguard.errors import LedgerError, UsageError
-from spamguard.model.fold import settled
 from tests.support.disks import small_disk
 from tests.support.killing import killed_at
 from tests.unit.backup.places import LESSONS, command, names, state_of
@@ -35,8 +36,8 @@ def test_there_and_back_it_is_the_same_filter(state, file, tmp_path):
     with opened(tmp_path / "new") as one, opened(state) as other:
         assert one.key == other.key
         label, raw = LESSONS[0]
-        assert one.learn_ready([one._preparer.ready(raw)], label) == [False]
-        assert list(one.ledger.votes()) == list(other.ledger.votes())
+        assert one.learn_examples([one._reader.read_example(raw)], label) == [False]
+        assert list(one.ledger.all_votes()) == list(other.ledger.all_votes())
 
 
 def test_the_answer_in_json(state, tmp_path, capsys):
@@ -56,8 +57,8 @@ def test_what_is_restored_is_a_node_of_its_own(state, file, tmp_path):
         assert one.ledger.node != other.ledger.node
         teach(one, [("spam", LESSONS[30][1])])
         teach(other, [("ham", LESSONS[31][1])])
-        one.ledger.merge(other.ledger.votes())
-        other.ledger.merge(one.ledger.votes())
+        one.ledger.merge(other.ledger.all_votes())
+        other.ledger.merge(one.ledger.all_votes())
         one.settle()
         other.settle()
         assert held(one) == held(other)
@@ -77,7 +78,11 @@ def test_while_others_teach_it_is_one_moment(tmp_path):
     with opened(tmp_path / "state") as one:
         teach(one, LESSONS)
     head = "import sys; from pathlib import Path; from tests.unit.filters import *\n"
-    teacher = subprocess.Popen([sys.executable, "-c", head + TEACHING, str(tmp_path / "state")], cwd=ROOT, stdout=subprocess.PIPE)
+    teacher = subprocess.Popen(
+        [sys.executable, "-c", head + TEACHING, str(tmp_path / "state")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
     try:
         teacher.stdout.readline()
         for number in range(4):
@@ -92,7 +97,7 @@ def test_while_others_teach_it_is_one_moment(tmp_path):
         assert command(tmp_path / f"state{number}", "restore", tmp_path / f"{number}") == 0
         with opened(tmp_path / f"state{number}") as one, opened(tmp_path / "state") as other:
             ends.append(one.ledger.last_seq())
-            assert held(one) == bits_of(settled(other.ledger, ends[-1], BITS))
+            assert held(one) == bits_of(build_tables(other.ledger, ends[-1], BITS))
     assert ends == sorted(ends)
     assert ends[0] < ends[-1]
 
@@ -139,9 +144,14 @@ def mode_of(directory: Path) -> str:
 
 def test_ledgers_stay_such_that_readers_and_writers_do_not_wait_for_each_other(state, file):
     with file.open("rb") as stream:
-        one = Archive("it", stream)
-        with restoring.proved(one, one.check(), state, lambda _: None) as draft, pytest.raises(UsageError):
-            restoring.put_in_place(draft, state, lambda: restoring.refuse_to_overwrite(state, replace=False))
+        one = BackupReader("it", stream)
+        with (
+            backup.prove_backup(one, one.verify(), state, lambda _: None) as draft,
+            pytest.raises(UsageError),
+        ):
+            backup.install_backup(
+                draft, state, lambda: backup.check_overwrite(state, replace=False)
+            )
     assert mode_of(state) == "wal"
     assert command(state, "restore", "--replace", file) == 0
     (aside,) = state.glob("before-restore-*")
@@ -150,11 +160,11 @@ def test_ledgers_stay_such_that_readers_and_writers_do_not_wait_for_each_other(s
 
 def test_two_at_once(state, file, tmp_path, capsys):
     with file.open("rb") as stream:
-        one = Archive("it", stream)
-        with restoring.proved(one, one.check(), tmp_path / "new", lambda _: None) as draft:
+        one = BackupReader("it", stream)
+        with backup.prove_backup(one, one.verify(), tmp_path / "new", lambda _: None) as draft:
             assert command(tmp_path / "new", "restore", "--replace", file) == 2
             assert "another `restore` is at work" in capsys.readouterr().err
-            restoring.put_in_place(draft, tmp_path / "new", lambda: None)
+            backup.install_backup(draft, tmp_path / "new", lambda: None)
     assert command(tmp_path / "new", "restore", file) == 2
     assert state_of(tmp_path / "new") == state_of(state)
 
@@ -162,7 +172,7 @@ def test_two_at_once(state, file, tmp_path, capsys):
 def test_one_taught_with_another_key_is_replaced_too(tmp_path, file):
     other = tmp_path / "other"
     other.mkdir()
-    secret.store(other / "key", b"another key altogether, of 32 b.")
+    keys.store_key(other / "key", b"another key altogether, of 32 b.")
     with opened(other) as one:
         teach(one, LESSONS[:3])
     assert command(other, "restore", "--replace", file) == 0
@@ -198,7 +208,10 @@ def test_no_room_to_restore_into(file, tmp_path, capsys):
 
 def test_a_file_has_no_room_for_a_filter(file, capsys):
     assert command(file, "restore", file) == 2
-    assert capsys.readouterr().err == f"spamguard: {file}: is no directory: choose a state directory you may write to\n"
+    assert (
+        capsys.readouterr().err
+        == f"spamguard: {file}: is no directory: choose a state directory you may write to\n"
+    )
 
 
 def test_a_disk_that_cannot_be_written(state, tmp_path, capsys):
@@ -206,7 +219,10 @@ def test_a_disk_that_cannot_be_written(state, tmp_path, capsys):
     with small_disk(tmp_path / "disk", "64k,ro") as disk:
         for word in ("backup", "export"):
             assert command(state, word, disk / "file") == 2
-            told = f"{disk}: no file can be made there (Read-only file system): choose a place that can be written"
+            told = (
+                f"{disk}: no file can be made there (Read-only file system):"
+                " choose a place that can be written"
+            )
             assert capsys.readouterr().err == f"spamguard: {told}\n"
 
 
@@ -255,7 +271,9 @@ def test_no_room(state, tmp_path, capsys):
             made.append(command(state, "backup", disk / "backup") == 0)
             assert names(disk) == (["backup"] if made[-1] else [])
             told = capsys.readouterr().err
-            assert made[-1] or (f"{disk}/" in told and ("make room" in told or "the disk refused" in told))
+            assert made[-1] or (
+                f"{disk}/" in told and ("make room" in told or "the disk refused" in told)
+            )
     assert made == sorted(made)
     assert {*made} == {False, True}
 
@@ -279,16 +297,18 @@ def test_a_backup_that_is_killed_leaves_the_old_one_or_the_new_one(state, tmp_pa
     for step in count():
         status = killed_at(step, lambda: command(state, "backup", file))
         with file.open("rb") as stream:
-            assert Archive("it", stream).check()
+            assert BackupReader("it", stream).verify()
         if status == 0:
             break
     assert step > 5
     with pytest.raises(UsageError):
-        restoring.refuse_to_overwrite(state, replace=False)
+        backup.check_overwrite(state, replace=False)
 
 
 def fits(place: Path) -> bool:
-    """Whether the key is the ledger's. Between two renames it is not: loud, and mended by restoring again."""
+    """Whether the key is the ledger's. Between two renames it is not: loud, and mended by restoring
+    again.
+    """
     try:
         opened(place).close()
     except LedgerError as error:
@@ -300,7 +320,12 @@ def fits(place: Path) -> bool:
 def test_a_restore_that_is_killed_leaves_the_old_one_or_the_new_one(tmp_path, file, same_key):
     old = tmp_path / "old"
     old.mkdir()
-    secret.store(old / "key", (tmp_path / "state" / "key").read_bytes() if same_key else b"another key altogether, of 32 b.")
+    keys.store_key(
+        old / "key",
+        (tmp_path / "state" / "key").read_bytes()
+        if same_key
+        else b"another key altogether, of 32 b.",
+    )
     with opened(old) as one:
         teach(one, LESSONS[:3])
     seen = set()

@@ -1,19 +1,20 @@
 """Files that are no backups, or damaged, or made to deceive: nothing is restored from them."""
 
+import hashlib
 import io
 import json
 import shutil
 import sqlite3
+import subprocess
+import tarfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from spamguard import secret
-from spamguard.backup import archive, restoring
-from spamguard.backup.archive import Archive, Header
+from spamguard import backup, keys
+from spamguard.backup import BackupHeader, BackupReader
 from spamguard.errors import LedgerError, SourceError
-from spamguard.framed import FrameWriter
 from tests.unit.backup.places import command, state_of
 from tests.unit.filters import upgraded
 
@@ -37,55 +38,95 @@ def test_files_of_something_else(state, tmp_path, capsys):
     command(state, "export", tmp_path / "export")
     for path in (tmp_path / "export", state / "ledger.sqlite", tmp_path / "missing"):
         assert command(tmp_path / "new", "restore", path) == 2
-    told = "it is not a file that `spamguard backup` wrote (`import` takes those of `export`); nothing was restored"
+    told = (
+        "it is not a file that `spamguard backup` wrote (`import` takes those of `export`);"
+        " nothing was restored"
+    )
     assert capsys.readouterr().err.count(told) == 2
 
 
-def written(**changes: object) -> Archive:
-    """A whole archive whose header or files are not such as a backup has."""
-    values = {"format": 1, "program": "", "fingerprint": "f", "time": 0, "sizes": {"key": 1, "ledger.sqlite": 1}}
-    stream = io.BytesIO()
-    writer = FrameWriter(stream, b"spamguard backup\n", json.dumps({**values, **changes.get("header", {})}).encode())
-    for name, pieces in changes.get("files", [(b"key", [b"k"]), (b"ledger.sqlite", [b"l"])]):
-        writer.frame(b"F", name)
-        for piece in pieces:
-            writer.piece(b"D", piece)
-    writer.end()
-    return Archive("it", stream)
+LEDGER = ("ledger.sqlite", b"l")
+SIZES = {"key": 1, "ledger.sqlite": 1}
+HEADER = {"format": 1, "program": "", "fingerprint": "f", "time": 0, "sizes": SIZES}
+
+
+def archived(
+    header: object = None, files: tuple[tuple[str, bytes], ...] = (("key", b"k"), LEDGER), **values
+) -> bytes:
+    """An archive with right checksums whose header or files may not be such as a backup has."""
+    if header is None:
+        header = json.dumps({**HEADER, **values}).encode()
+    stream, sums = io.BytesIO(), ""
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, content in (("spamguard-backup.json", header), *files):
+            sums += f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+            archive.addfile(member(name, content), io.BytesIO(content))
+        archive.addfile(member("SHA256SUMS", sums.encode()), io.BytesIO(sums.encode()))
+        end = archive.offset + 1024
+    return stream.getvalue()[:end]
+
+
+def written(*header, **values) -> BackupReader:
+    return BackupReader("it", io.BytesIO(archived(*header, **values)))
+
+
+def member(name: str, content: bytes) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o600
+    return entry
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"header": {"format": 2}}, "format 2, this program reads 1: update"),
-        ({"header": {"format": "1"}}, "its header is damaged"),
-        ({"header": {"time": "today"}}, r"its header is damaged \(time\)"),
-        ({"header": {"time": 10**15}}, r"its header is damaged \(time\)"),
-        ({"header": {"sizes": []}}, r"its header is damaged \(sizes\)"),
-        ({"header": {"sizes": {"key": 1}}}, "its files are not those that it names"),
-        ({"files": [(b"../key", [b"k"])]}, "names a file that no backup has"),
-        ({"files": [(b"key", [b"k"]), (b"key", [b"k"])]}, "names a file that no backup has"),
-        ({"files": [(b"key", [b"k"])]}, "its files are not those that it names"),
-        ({"files": [(b"key", [b"kk"]), (b"ledger.sqlite", [b"l"])]}, "its files are not those"),
+        ({"format": 2}, "format 2, this program reads 1: update"),
+        ({"format": "1"}, "its header is damaged"),
+        ({"more": 1}, "its header is damaged"),
+        ({"time": "today"}, r"its header is damaged \(time\)"),
+        ({"time": 10**15}, r"its header is damaged \(time\)"),
+        ({"sizes": []}, r"its header is damaged \(sizes\)"),
+        ({"sizes": {"key": 1}}, "its files are not those that a backup has"),
+        ({"sizes": {"../key": 1, **SIZES}}, "its files are not those that a backup has"),
+        ({"sizes": {"key": 1, "ledger.sqlite": -1}}, r"its header is damaged \(sizes\)"),
+        ({"sizes": {"key": 1, "ledger.sqlite": 1 << 40}}, "is damaged"),
+        ({"files": (("../key", b"k"), LEDGER)}, "its files are not those that it names"),
+        ({"files": (("key", b"k"), ("key", b"k"))}, "its files are not those that it names"),
+        ({"files": (("key", b"k"),)}, "its files are not those that it names"),
+        ({"files": (("key", b"kk"), LEDGER)}, "its files are not those that it names"),
+        ({"files": (LEDGER, ("key", b"k"))}, "its files are not those that it names"),
+        ({"files": (("key", b"k"), LEDGER, ("more", b""))}, "not those that it names"),
     ],
 )
 def test_archives_made_to_deceive(changes, words):
     with pytest.raises(SourceError, match=words):
-        written(**changes).check()
-    assert written().check() == Header(1, "", "f", 0, {"key": 1, "ledger.sqlite": 1})
+        written(**changes).verify()
+    assert written().verify() == BackupHeader(1, "", "f", 0, {"key": 1, "ledger.sqlite": 1})
 
 
-@pytest.mark.parametrize("header", [b"[" * 100_000, b"[]", b"{}", b" " * (2 << 20)])
+def test_a_wrong_checksum():
+    changed = archived().replace(b"l" + bytes(511), b"m" + bytes(511))
+    with pytest.raises(SourceError, match="its checksums"):
+        BackupReader("it", io.BytesIO(changed)).verify()
+
+
+@pytest.mark.parametrize("header", [b"", b"[" * 50_000, b"[]", b"{}", b" " * (2 << 20)])
 def test_headers_made_to_deceive(header):
-    stream = io.BytesIO()
-    FrameWriter(stream, b"spamguard backup\n", header).end()
     with pytest.raises(SourceError, match="its header is damaged"):
-        Archive("it", stream).check()
+        written(header).verify()
+
+
+def test_any_tar_and_sha256sum_unpack_and_check_it(file, tmp_path):
+    subprocess.run(["tar", "-xf", file, "-C", tmp_path], check=True)
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path, check=True)
+    assert (tmp_path / "key").read_bytes() == (tmp_path / "state" / "key").read_bytes()
 
 
 def test_a_whole_archive_of_nonsense_changes_nothing(tmp_path, state):
     before = state_of(state)
-    with pytest.raises((SourceError, LedgerError)), restoring.proved(written(), written().check(), state, lambda _: None):
+    with (
+        pytest.raises((SourceError, LedgerError)),
+        backup.prove_backup(written(), written().verify(), state, lambda _: None),
+    ):
         pass
     assert state_of(state) == before
     assert not list(state.glob(".restore-*"))
@@ -94,9 +135,15 @@ def test_a_whole_archive_of_nonsense_changes_nothing(tmp_path, state):
 def packed(state: Path, to: Path) -> Path:
     """A backup of files as they are, whatever they hold."""
     files = {name: state / name for name in ("key", "ledger.sqlite")}
-    header = Header(1, "", secret.fingerprint((state / "key").read_bytes()), 0, {name: path.stat().st_size for name, path in files.items()})
+    header = BackupHeader(
+        1,
+        "",
+        keys.key_fingerprint((state / "key").read_bytes()),
+        0,
+        {name: path.stat().st_size for name, path in files.items()},
+    )
     with to.open("wb") as stream:
-        archive.write(stream, header, files, lambda _: None)
+        backup.write_backup(stream, header, files, lambda _: None)
     return to
 
 
@@ -111,12 +158,12 @@ def test_a_damaged_receipt_is_found_before_anything_is_touched(state, file, tmp_
     assert state_of(state) == before
 
 
-@pytest.mark.parametrize(("schema", "status"), [(1, 0), (99, 2)])
-def test_a_backup_of_another_time(state, tmp_path, schema, status, capsys):
+@pytest.mark.parametrize("schema", [1, 99])
+def test_a_backup_of_another_schema(state, tmp_path, schema, capsys):
     with closing(sqlite3.connect(state / "ledger.sqlite")) as db:
         db.execute(f"PRAGMA user_version = {schema}")
-    assert command(tmp_path / "new", "restore", packed(state, tmp_path / "packed")) == status
-    assert ("has schema 99" in capsys.readouterr().err) == (status == 2)
+    assert command(tmp_path / "new", "restore", packed(state, tmp_path / "packed")) == 2
+    assert f"has schema {schema}" in capsys.readouterr().err
 
 
 def test_a_backup_of_before_an_upgrade_that_reads_mail_otherwise(state, tmp_path, capsys):
@@ -125,4 +172,7 @@ def test_a_backup_of_before_an_upgrade_that_reads_mail_otherwise(state, tmp_path
     assert command(tmp_path / "new", "restore", packed(state, tmp_path / "packed")) == 0
     said = capsys.readouterr()
     assert "lessons of 0 messages" in said.out
-    assert "note: 30 lessons from before an upgrade that reads mail otherwise: no use until the mail is read anew" in said.err
+    assert (
+        "note: 30 lessons from before an upgrade that reads mail otherwise:"
+        " no use until the mail is read anew" in said.err
+    )

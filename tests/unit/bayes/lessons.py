@@ -1,4 +1,6 @@
-"""What the tests of tables and experts share: lessons made up from a seed, small tables, and states to compare bit for bit."""
+"""What the tests of tables and experts share: lessons made up from a seed, small tables, and states
+to compare bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import fusion, learning
+from spamguard.bayes import fusion, online
 from spamguard.bayes.experts import Integers
-from spamguard.bayes.replay import BLOCK, Block, replay
-from spamguard.bayes.tables import BASE_CLASSES, PER_OTHER_CLASS, TRAIT_VALUES, Tables, counted_state, empty_tables, evidence
+from spamguard.bayes.replay import BLOCK_LESSONS, LessonBlock, replay
+from spamguard.bayes.tables import (
+    BASE_CLASSES,
+    N_TRAIT_VALUES,
+    PER_OTHER_CLASS,
+    Tables,
+    counted_arrays,
+    empty_tables,
+    make_evidence,
+)
 from spamguard.records import Features
 
 BITS = 10  # so few buckets that features of one lesson share some
@@ -27,13 +37,19 @@ class Taught(NamedTuple):
 
 
 def features(random: np.random.Generator, tokens: int = 30) -> Features:
-    """Of a made-up message: some tokens that many messages share, some of its own, in every token set or none."""
+    """Of a made-up message: some tokens that many messages share, some of its own, in every token
+    set or none.
+    """
     common = random.integers(0, 60, tokens).astype(np.uint32) * np.uint32(2**32 // 60)
     own = random.integers(0, 2**32, tokens // 3, dtype=np.uint32)
     kept = np.unique(np.concatenate([common, own]))
     least = np.uint32(random.integers(0, 4)) << np.uint32(30)  # now and then a token set is empty
     some = kept[kept >= least] if random.random() < 0.5 else kept[kept < (1 << 32) - int(least)]
-    return Features(some, random.integers(0, TRAIT_VALUES, TRAITS).astype(np.uint8), random.integers(0, 256, NUMBERS).astype(np.int16))
+    return Features(
+        some,
+        random.integers(0, N_TRAIT_VALUES, TRAITS).astype(np.uint8),
+        random.integers(0, 256, NUMBERS).astype(np.int16),
+    )
 
 
 def made_up(seed: int, size: int, classes: Sequence[str] = BASE_CLASSES) -> list[Taught]:
@@ -43,15 +59,17 @@ def made_up(seed: int, size: int, classes: Sequence[str] = BASE_CLASSES) -> list
 
 
 def empty() -> Tables:
-    return empty_tables(BITS, TRAITS, NUMBERS, fusion.START)
+    return empty_tables(BITS, TRAITS, NUMBERS, fusion.START_WEIGHTS)
 
 
 def add(tables: Tables, lesson: Taught) -> None:
-    learning.add(tables, evidence(lesson.features, tables.bits), lesson.label)
+    online.add_lesson(tables, make_evidence(lesson.features, tables.bits), lesson.label)
 
 
 def take_away(tables: Tables, lesson: Taught, scores: Integers = NO_SCORES) -> None:
-    learning.take_away(tables, evidence(lesson.features, tables.bits), lesson.label, scores)
+    online.subtract_lesson(
+        tables, make_evidence(lesson.features, tables.bits), lesson.label, scores
+    )
 
 
 def folded(lessons: Iterable[Taught]) -> Tables:
@@ -62,22 +80,22 @@ def folded(lessons: Iterable[Taught]) -> Tables:
     return tables
 
 
-def replayed(lessons: Sequence[Taught], size: int = BLOCK) -> Tables:
+def replayed(lessons: Sequence[Taught], size: int = BLOCK_LESSONS) -> Tables:
     """Replayed from nothing, in this order, `size` to a block."""
     there, back = in_blocks(lessons, size), in_blocks(lessons[::-1], size)
     names = sorted({lesson.label for lesson in lessons} - set(BASE_CLASSES))
     return replay(there, back, len(lessons), names, BITS, TRAITS, NUMBERS)
 
 
-def in_blocks(lessons: Sequence[Taught], size: int = BLOCK) -> list[Block]:
+def in_blocks(lessons: Sequence[Taught], size: int = BLOCK_LESSONS) -> list[LessonBlock]:
     """Lessons in this order, as they are replayed."""
     return [_block(lessons[at : at + size]) for at in range(0, len(lessons), size)]
 
 
-def _block(lessons: Sequence[Taught]) -> Block:
+def _block(lessons: Sequence[Taught]) -> LessonBlock:
     tokens = [lesson.features.tokens for lesson in lessons]
     offsets = np.concatenate(([0], np.cumsum([len(one) for one in tokens]))).astype(np.int64)
-    return Block(
+    return LessonBlock(
         [lesson.label for lesson in lessons],
         np.concatenate(tokens).astype(np.uint32),
         offsets,
@@ -88,11 +106,17 @@ def _block(lessons: Sequence[Taught]) -> Block:
 
 def counted(tables: Tables) -> dict[str, tuple[list[str], tuple[int, ...], bytes]]:
     """All sums over the lessons, comparable bit for bit."""
-    return {name: (tables.classes, array.shape, array.tobytes()) for name, array in counted_state(tables)}
+    return {
+        name: (tables.classes, array.shape, array.tobytes())
+        for name, array in counted_arrays(tables)
+    }
 
 
 def learnt(tables: Tables) -> dict[str, bytes]:
     """All that depends on the order of lessons, comparable bit for bit."""
-    columns: list[NDArray[np.int32]] = [tables.rows[:, 2], *(column[:, 1] for column in tables.columns)]
+    columns: list[NDArray[np.int32]] = [
+        tables.rows[:, 2],
+        *(column[:, 1] for column in tables.columns),
+    ]
     small = {name: getattr(tables, name).tobytes() for name in (*PER_OTHER_CLASS, "fusion_weights")}
     return {"weights": b"".join(column.tobytes() for column in columns), **small}

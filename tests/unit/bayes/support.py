@@ -1,4 +1,6 @@
-"""What the tests of the estimators share: comparing everything that was learned, bit for bit, and making data."""
+"""What the tests of the estimators share: comparing everything that was learned, bit for bit, and
+making data.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spamguard.bayes.estimator_base import NaiveBayes
-from spamguard.bayes.exact import FixedPoint
+from spamguard.bayes.estimators import NaiveBayes
+from spamguard.bayes.fixed_point import FixedPoint
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25, database=None)
 
@@ -28,7 +30,11 @@ def assert_same(one: Any, other: Any) -> None:
             assert_same(left, right)
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
+        assert (
+            one.tolist() == other.tolist()
+            if one.dtype == object
+            else one.tobytes() == other.tobytes()
+        )
     else:
         assert one == other
 
@@ -42,5 +48,7 @@ def assert_same_knowledge(one: NaiveBayes, other: NaiveBayes) -> None:
 
 def labels(random: np.random.Generator, size: int, n_classes: int = 3) -> NDArray[Any]:
     """At least six samples of each class, in any order, with names that are not numbers."""
-    codes = np.concatenate([np.repeat(np.arange(n_classes), 6), random.integers(0, n_classes, size - 6 * n_classes)])
+    codes = np.concatenate(
+        [np.repeat(np.arange(n_classes), 6), random.integers(0, n_classes, size - 6 * n_classes)]
+    )
     return np.array(["ham", "newsletter", "spam", "zoo"])[random.permutation(codes)]

@@ -1,4 +1,6 @@
-"""The same answers as scikit-learn's estimators: taught in one go, in pieces, and after teaching and unteaching."""
+"""The same answers as scikit-learn's estimators: taught in one go, in pieces, and after teaching
+and unteaching.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,14 @@ import sklearn.naive_bayes as theirs
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array, csr_matrix
-from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency, parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_dataframe_column_names_consistency,
+    parametrize_with_checks,
+)
 
-import spamguard.bayes as ours
-from spamguard.bayes.estimator_base import NaiveBayes
+from spamguard import bayes
+from spamguard.bayes import estimators
+from spamguard.bayes.estimators import NaiveBayes
 from tests.unit.bayes.support import labels, repeatable, seeds
 
 alphas = st.sampled_from([0.001, 0.5, 1.0, 3.0])
@@ -41,9 +47,18 @@ Teach = Callable[[NaiveBayes, Any, Any], NaiveBayes]
 
 
 def assert_agree(mine: NaiveBayes, reference: Any, queries: Any) -> None:
-    np.testing.assert_allclose(mine.predict_joint_log_proba(queries), reference.predict_joint_log_proba(queries), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(mine.predict_log_proba(queries), reference.predict_log_proba(queries), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(mine.predict_proba(queries), reference.predict_proba(queries), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        mine.predict_joint_log_proba(queries),
+        reference.predict_joint_log_proba(queries),
+        rtol=1e-9,
+        atol=1e-9,
+    )
+    np.testing.assert_allclose(
+        mine.predict_log_proba(queries), reference.predict_log_proba(queries), rtol=1e-9, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        mine.predict_proba(queries), reference.predict_proba(queries), rtol=1e-9, atol=1e-9
+    )
     assert mine.predict(queries).tolist() == reference.predict(queries).tolist()
 
 
@@ -53,8 +68,12 @@ def assert_agree(mine: NaiveBayes, reference: Any, queries: Any) -> None:
 def test_bernoulli(teach: Teach, seed: int, alpha: float, binarize: float) -> None:
     random = np.random.default_rng(seed)
     X, y = random.normal(size=(40, 8)), labels(random, 40)
-    mine = teach(ours.BernoulliNB(alpha=alpha, binarize=binarize), X, y)
-    assert_agree(mine, theirs.BernoulliNB(alpha=alpha, binarize=binarize).fit(X, y), random.normal(size=(20, 8)))
+    mine = teach(estimators.BernoulliNB(alpha=alpha, binarize=binarize), X, y)
+    assert_agree(
+        mine,
+        theirs.BernoulliNB(alpha=alpha, binarize=binarize).fit(X, y),
+        random.normal(size=(20, 8)),
+    )
 
 
 @ways
@@ -65,7 +84,7 @@ def test_multinomial(teach: Teach, fractional: bool, seed: int, alpha: float) ->
     random = np.random.default_rng(seed)
     X, y = random.poisson(1.5, (40, 8)), labels(random, 40)
     X = X * random.random((40, 8)) if fractional else X
-    mine = teach(ours.MultinomialNB(alpha=alpha), X, y)
+    mine = teach(estimators.MultinomialNB(alpha=alpha), X, y)
     assert_agree(mine, theirs.MultinomialNB(alpha=alpha).fit(X, y), random.poisson(1.5, (20, 8)))
 
 
@@ -76,8 +95,12 @@ def test_categorical(teach: Teach, seed: int, alpha: float) -> None:
     random = np.random.default_rng(seed)
     sizes = np.array([2, 3, 5, 9])
     X, y = random.integers(0, sizes, (40, 4)), labels(random, 40)
-    mine = teach(ours.CategoricalNB(alpha=alpha, min_categories=sizes), X, y)
-    assert_agree(mine, theirs.CategoricalNB(alpha=alpha, min_categories=sizes).fit(X, y), random.integers(0, sizes, (20, 4)))
+    mine = teach(estimators.CategoricalNB(alpha=alpha, min_categories=sizes), X, y)
+    assert_agree(
+        mine,
+        theirs.CategoricalNB(alpha=alpha, min_categories=sizes).fit(X, y),
+        random.integers(0, sizes, (20, 4)),
+    )
 
 
 @ways
@@ -86,8 +109,13 @@ def test_categorical(teach: Teach, seed: int, alpha: float) -> None:
 def test_gaussian(teach: Teach, seed: int) -> None:
     random = np.random.default_rng(seed)
     y = labels(random, 40)
-    X = random.normal(size=(40, 4)) * [1.0, 10.0, 0.1, 3.0] + (y == "spam")[:, np.newaxis] * [0.5, 5.0, 0.0, -3.0]
-    mine = teach(ours.GaussianNB(var_floor=1e-12), X, y)
+    X = random.normal(size=(40, 4)) * [1.0, 10.0, 0.1, 3.0] + (y == "spam")[:, np.newaxis] * [
+        0.5,
+        5.0,
+        0.0,
+        -3.0,
+    ]
+    mine = teach(estimators.GaussianNB(var_floor=1e-12), X, y)
     reference = theirs.GaussianNB(var_smoothing=0.0).fit(X, y)
     assert_agree(mine, reference, random.normal(size=(20, 4)))
     np.testing.assert_allclose(mine.theta_, reference.theta_, rtol=1e-12, atol=1e-12)
@@ -100,11 +128,16 @@ def test_gaussian(teach: Teach, seed: int) -> None:
 def test_sparse_input(family: str, form: Any, teach: Teach) -> None:
     random = np.random.default_rng(5)
     X, y = random.poisson(0.4, (60, 30)), labels(random, 60)
-    mine = teach(getattr(ours, family)(), form(X), y)
+    mine = teach(getattr(bayes, family)(), form(X), y)
     assert_agree(mine, getattr(theirs, family)().fit(X, y), form(random.poisson(0.4, (20, 30))))
 
 
-FAMILIES = [ours.BernoulliNB(), ours.MultinomialNB(), ours.CategoricalNB(), ours.GaussianNB()]
+FAMILIES = [
+    estimators.BernoulliNB(),
+    estimators.MultinomialNB(),
+    estimators.CategoricalNB(),
+    estimators.GaussianNB(),
+]
 
 
 @parametrize_with_checks(FAMILIES)

@@ -9,17 +9,20 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
-import spamguard.bayes
-from spamguard.bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
+import spamguard
+from spamguard import bayes
+from spamguard.bayes.estimators import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
 
 
 def test_the_families_are_exported() -> None:
-    assert [getattr(spamguard.bayes, name).__name__ for name in spamguard.bayes.__all__] == spamguard.bayes.__all__
+    assert [getattr(spamguard.bayes, name).__name__ for name in bayes.__all__] == bayes.__all__
     with pytest.raises(AttributeError, match="ComplementNB"):
-        spamguard.bayes.ComplementNB  # noqa: B018
+        bayes.ComplementNB  # noqa: B018
 
 
-@pytest.mark.parametrize("model", [BernoulliNB(alpha=0), MultinomialNB(alpha=0), CategoricalNB(alpha=0)])
+@pytest.mark.parametrize(
+    "model", [BernoulliNB(alpha=0), MultinomialNB(alpha=0), CategoricalNB(alpha=0)]
+)
 def test_where_every_class_is_impossible_the_prior_answers(model: Any) -> None:
     model.fit([[1, 0], [1, 0], [0, 1]], ["ham", "ham", "spam"])
     assert model.predict_joint_log_proba([[1, 1]]).tolist() == [[-np.inf, -np.inf]]
@@ -37,19 +40,31 @@ def test_a_class_that_comes_later() -> None:
 def test_an_unseen_category_is_judged_like_one_never_counted() -> None:
     model = CategoricalNB(alpha=0.5).fit([[0], [0], [1]], ["ham", "ham", "spam"])
     expected = np.log([2 / 3 * 0.5 / 3.0, 1 / 3 * 0.5 / 2.0])
-    np.testing.assert_allclose(model.predict_joint_log_proba([[2], [10**9]]), [expected, expected], rtol=1e-14)
+    np.testing.assert_allclose(
+        model.predict_joint_log_proba([[2], [10**9]]), [expected, expected], rtol=1e-14
+    )
 
 
 def test_a_sparse_entry_in_two_parts_is_one_value() -> None:
-    in_parts = csr_array((np.array([1, 1, 1]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    in_parts = csr_array(
+        (np.array([1, 1, 1]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2)
+    )
     assert BernoulliNB().fit(in_parts, [0, 1]).feature_count_.tolist() == [[1.0, 0.0], [0.0, 1.0]]
     assert MultinomialNB().fit(in_parts, [0, 1]).feature_count_.tolist() == [[2.0, 0.0], [0.0, 1.0]]
 
 
 ERRORS: dict[str, tuple[Any, Any, str]] = {
     "negative alpha": (BernoulliNB(alpha=-1.0), [[0], [1]], "alpha must not be negative"),
-    "negative half of a pair": (BernoulliNB(alpha=(1.0, -1.0)), [[0], [1]], "alpha must not be negative"),
-    "negative class_alpha": (GaussianNB(class_alpha=-1.0), [[0], [1]], "class_alpha must not be negative"),
+    "negative half of a pair": (
+        BernoulliNB(alpha=(1.0, -1.0)),
+        [[0], [1]],
+        "alpha must not be negative",
+    ),
+    "negative class_alpha": (
+        GaussianNB(class_alpha=-1.0),
+        [[0], [1]],
+        "class_alpha must not be negative",
+    ),
     "unknown covariance": (GaussianNB(covariance="round"), [[0], [1]], "covariance must be"),
     "no floor": (GaussianNB(var_floor=0.0), [[0], [1]], "var_floor must be positive"),
     "half a category": (CategoricalNB(), [[0.5], [1]], "whole numbers"),

@@ -1,4 +1,6 @@
-"""Single experts by name, through the whole path from text to probability: the notes' examples, and the estimators as oracle."""
+"""Single experts by name, through the whole path from text to probability: the notes' examples, and
+the estimators as oracle.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from spamguard import Filter, secret
-from spamguard.bayes import BernoulliNB, MultinomialNB, experts
-from spamguard.bayes.profiles import DEFAULT, PROFILES
-from spamguard.bayes.tables import evidence
+from spamguard import keys
+from spamguard.bayes import experts
+from spamguard.bayes.estimators import BernoulliNB, MultinomialNB
+from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES
+from spamguard.bayes.tables import make_evidence
+from spamguard.engine.filter import Filter
 from spamguard.records import Features
 from tests.unit.bayes.lessons import BITS, made_up, replayed
 
@@ -43,10 +47,10 @@ def _with_subject(text: str, number: int) -> bytes:
 wraps = pytest.mark.parametrize("wrap", [_plain, _with_subject])
 
 
-def opened(directory: Path, profile: str = DEFAULT) -> Filter:
+def opened(directory: Path, profile: str = DEFAULT_PROFILE) -> Filter:
     directory.mkdir(exist_ok=True)
     if not (directory / "key").exists():
-        secret.store(directory / "key", KEY)
+        keys.store_key(directory / "key", KEY)
     return Filter.open(directory, profile=profile, bits=16, durable=False)
 
 
@@ -69,20 +73,30 @@ def test_the_notes_example(tmp_path: Path, wrap: Wrap, profile: str) -> None:
 
 
 @wraps
-def test_the_notes_example_after_settling_and_after_lessons_that_were_taken_back(tmp_path: Path, wrap: Wrap) -> None:
+def test_the_notes_example_after_settling_and_after_lessons_that_were_taken_back(
+    tmp_path: Path, wrap: Wrap
+) -> None:
     with opened(tmp_path) as spam_filter:
         teach(spam_filter, wrap)
         spam_filter.settle()
-        assert {name: probability(tmp_path, name, wrap) for name in KNOWN} == pytest.approx(KNOWN, abs=5e-7)
+        assert {name: probability(tmp_path, name, wrap) for name in KNOWN} == pytest.approx(
+            KNOWN, abs=5e-7
+        )
         others = [wrap(f"Robots {number} sell watches online", 50 + number) for number in range(12)]
         for number, raw in enumerate(others):
             spam_filter.learn(raw, "ham" if number % 2 else "spam")
-        assert probability(tmp_path, "bernoulli", wrap) != pytest.approx(KNOWN["bernoulli"], abs=1e-3)
+        assert probability(tmp_path, "bernoulli", wrap) != pytest.approx(
+            KNOWN["bernoulli"], abs=1e-3
+        )
         for raw in others:
             spam_filter.forget(raw)
-        assert {name: probability(tmp_path, name, wrap) for name in KNOWN} == pytest.approx(KNOWN, abs=5e-7)
+        assert {name: probability(tmp_path, name, wrap) for name in KNOWN} == pytest.approx(
+            KNOWN, abs=5e-7
+        )
         spam_filter.settle()
-    assert {name: probability(tmp_path, name, wrap) for name in KNOWN} == pytest.approx(KNOWN, abs=5e-7)
+    assert {name: probability(tmp_path, name, wrap) for name in KNOWN} == pytest.approx(
+        KNOWN, abs=5e-7
+    )
 
 
 def test_a_word_never_seen_in_spam_does_not_acquit_once_smoothing_is_on(tmp_path: Path) -> None:
@@ -90,27 +104,46 @@ def test_a_word_never_seen_in_spam_does_not_acquit_once_smoothing_is_on(tmp_path
         teach(spam_filter, _plain)
         spam_filter.learn(b"robot\n", "ham")
     robot = b"Send money today robot\n"
-    for profile, certain in (("bernoulli", False), ("multinomial", False), ("bernoulli-ml", True), ("multinomial-ml", True)):
+    for profile, certain in (
+        ("bernoulli", False),
+        ("multinomial", False),
+        ("bernoulli-ml", True),
+        ("multinomial-ml", True),
+    ):
         with opened(tmp_path, profile) as spam_filter:
             assert (spam_filter.judge(robot).probability < 1e-300) is certain
 
 
 @pytest.mark.parametrize("classes", [("ham", "spam"), ("ham", "spam", "news", "work")])
 @pytest.mark.parametrize("seed", range(5))
-def test_profiles_agree_with_the_estimators_on_the_dense_matrix_of_the_same_words(classes: tuple[str, ...], seed: int) -> None:
-    lessons = [lesson._replace(features=_words(lesson.features)) for lesson in made_up(seed, 40, classes)]
+def test_profiles_agree_with_the_estimators_on_the_dense_matrix_of_the_same_words(
+    classes: tuple[str, ...], seed: int
+) -> None:
+    lessons = [
+        lesson._replace(features=_words(lesson.features)) for lesson in made_up(seed, 40, classes)
+    ]
     tables = replayed(lessons)
-    used = np.flatnonzero(np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)]).any(axis=0))
-    matrix = np.array([np.isin(used, evidence(lesson.features, BITS).buckets) for lesson in lessons], int)
+    used = np.flatnonzero(
+        np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)]).any(axis=0)
+    )
+    matrix = np.array(
+        [np.isin(used, make_evidence(lesson.features, BITS).buckets) for lesson in lessons], int
+    )
     labels = np.array([tables.classes.index(lesson.label) for lesson in lessons])
     asked = [_words(lesson.features) for lesson in made_up(seed + 100, 20)]
-    queries = np.array([np.isin(used, evidence(one, BITS).buckets) for one in asked], int)
+    queries = np.array([np.isin(used, make_evidence(one, BITS).buckets) for one in asked], int)
     for name, estimator in _ESTIMATORS.items():
         oracle = estimator().fit(matrix, labels).predict_log_proba(queries)
         for one, expected in zip(asked, oracle, strict=True):
-            joint = np.array(PROFILES[name].judge(tables, experts.parameters(tables), evidence(one, BITS)))
+            joint = np.array(
+                PROFILES[name].judge(
+                    tables, experts.estimate_parameters(tables), make_evidence(one, BITS)
+                )
+            )
             if joint.max() > -np.inf:  # else the prior answers: the verdict's business
-                np.testing.assert_allclose(joint - np.logaddexp.reduce(joint), expected, rtol=1e-9, atol=1e-9)
+                np.testing.assert_allclose(
+                    joint - np.logaddexp.reduce(joint), expected, rtol=1e-9, atol=1e-9
+                )
 
 
 _ESTIMATORS: dict[str, Callable[[], BernoulliNB | MultinomialNB]] = {
@@ -127,9 +160,16 @@ def _words(features: Features) -> Features:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", [name for name in PROFILES if name != DEFAULT])
+@pytest.mark.parametrize("profile", [name for name in PROFILES if name != DEFAULT_PROFILE])
 def test_a_profile_knows_certainty_but_never_nan(tmp_path: Path, profile: str) -> None:
-    mails = [b"one two\n", b"two three\n", b"\n", b"", b"Subject: x\n\none one one\n", b"new words only\n"]
+    mails = [
+        b"one two\n",
+        b"two three\n",
+        b"\n",
+        b"",
+        b"Subject: x\n\none one one\n",
+        b"new words only\n",
+    ]
     for taught in itertools.product(("", "ham", "spam", "news"), repeat=2):
         with opened(tmp_path / "-".join(("x", *taught)), profile) as spam_filter:
             for raw, label in zip(mails, taught, strict=False):
@@ -145,9 +185,9 @@ def test_a_profile_knows_certainty_but_never_nan(tmp_path: Path, profile: str) -
 def test_words_only_profiles_see_the_words_of_the_whole_extraction(tmp_path: Path) -> None:
     raw = b"Subject: money\nContent-Type: text/html\n\n<b>Buy</b> money online today <a href=http://x.example/>\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e</a>\n"
     with opened(tmp_path, "bernoulli") as spam_filter:
-        extractor = spam_filter._preparer.extractor
+        extractor = spam_filter._reader.extractor
         every = extractor.features(raw).tokens
-        assert extractor.words(raw).tokens.tolist() == every[every < 1 << 30].tolist()
+        assert extractor.word_features(raw).tokens.tolist() == every[every < 1 << 30].tolist()
         teach(spam_filter, _plain)
         assert spam_filter.judge(raw) == spam_filter.judge_features(extractor.features(raw))
 
@@ -156,6 +196,8 @@ def test_the_prior_of_a_profile_is_the_share_of_lessons() -> None:
     lessons = made_up(9, 30)
     tables = replayed(lessons)
     silent: NDArray[np.uint32] = np.zeros(0, np.uint32)
-    nothing = evidence(Features(silent, lessons[0].features.traits, lessons[0].features.numbers), BITS)
-    joint = PROFILES["multinomial"].judge(tables, experts.parameters(tables), nothing)
+    nothing = make_evidence(
+        Features(silent, lessons[0].features.traits, lessons[0].features.numbers), BITS
+    )
+    joint = PROFILES["multinomial"].judge(tables, experts.estimate_parameters(tables), nothing)
     np.testing.assert_allclose(np.exp(joint), tables.messages / 30)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from sklearn.metrics import confusion_matrix
 
-from spamguard.bayes import BernoulliNB, CategoricalNB, MultinomialNB
+from spamguard.bayes.estimators import BernoulliNB, CategoricalNB, MultinomialNB
 from spamguard.bayes.formulas import class_log_prior, smoothed_log, weighted_log_sum
 from tests.unit.bayes.support import repeatable, seeds
 
@@ -31,12 +31,18 @@ class TestBacteria:
     genes = np.array([line.split() for line in BACTERIA.split("\n") if line], dtype=int).T
     kinds = np.array([1, 3, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 3, 1])
     query = np.array([[1, 0, 0, 1, 0, 1, 1, 0, 1, 1]])
-    conditionals = np.array([11 / 12, 1 / 12, 7 / 12, 1 / 2, 1 / 12, 7 / 12, 1 / 3, 5 / 12, 7 / 12, 5 / 12])
+    conditionals = np.array(
+        [11 / 12, 1 / 12, 7 / 12, 1 / 2, 1 / 12, 7 / 12, 1 / 3, 5 / 12, 7 / 12, 5 / 12]
+    )
 
     def test_maximum_likelihood_estimates(self) -> None:
         model = BernoulliNB(alpha=0).fit(self.genes, self.kinds)
-        np.testing.assert_allclose(np.exp(model.class_log_prior_), [12 / 16, 2 / 16, 2 / 16], rtol=1e-14)
-        np.testing.assert_allclose(np.exp(model.feature_log_prob_[0]), self.conditionals, rtol=1e-14)
+        np.testing.assert_allclose(
+            np.exp(model.class_log_prior_), [12 / 16, 2 / 16, 2 / 16], rtol=1e-14
+        )
+        np.testing.assert_allclose(
+            np.exp(model.feature_log_prob_[0]), self.conditionals, rtol=1e-14
+        )
 
     def test_joint_with_zero_frequencies(self) -> None:
         model = BernoulliNB(alpha=0).fit(self.genes, self.kinds)
@@ -54,12 +60,21 @@ class TestBacteria:
         printed = self.conditionals.copy()
         printed[1] = 11 / 12
         present, absent = np.log(printed)[np.newaxis], np.log1p(-printed)[np.newaxis]
-        likelihood = weighted_log_sum(self.query, present) + weighted_log_sum(1 - self.query, absent)
+        likelihood = weighted_log_sum(self.query, present) + weighted_log_sum(
+            1 - self.query, absent
+        )
         assert 12 / 16 * np.exp(likelihood).item() == pytest.approx(3.0163e-4, rel=1e-4)
 
 
 VOCABULARY = ["buy", "this", "online", "today", "send", "us", "money"]
-MESSAGES = ("buy this online today", "send us money today", "send money today", "buy online today", "send us money", "send this money")
+MESSAGES = (
+    "buy this online today",
+    "send us money today",
+    "send money today",
+    "buy online today",
+    "send us money",
+    "send this money",
+)
 
 
 def words_of(text: str) -> list[int]:
@@ -76,8 +91,14 @@ class TestSixMessages:
     def test_maximum_likelihood_estimates(self) -> None:
         model = BernoulliNB(alpha=0).fit(self.words, self.classes)
         np.testing.assert_allclose(np.exp(model.class_log_prior_), [2 / 6, 4 / 6], rtol=1e-14)
-        np.testing.assert_allclose(np.exp(model.feature_log_prob_[0]), np.full(7, 1 / 2), rtol=1e-14)
-        np.testing.assert_allclose(np.exp(model.feature_log_prob_[1]), [1 / 4, 1 / 4, 1 / 4, 3 / 4, 3 / 4, 1 / 4, 3 / 4], rtol=1e-14)
+        np.testing.assert_allclose(
+            np.exp(model.feature_log_prob_[0]), np.full(7, 1 / 2), rtol=1e-14
+        )
+        np.testing.assert_allclose(
+            np.exp(model.feature_log_prob_[1]),
+            [1 / 4, 1 / 4, 1 / 4, 3 / 4, 3 / 4, 1 / 4, 3 / 4],
+            rtol=1e-14,
+        )
 
     def test_unsmoothed_verdict(self) -> None:
         model = BernoulliNB(alpha=0).fit(self.words, self.classes)
@@ -107,23 +128,32 @@ class TestSixMessages:
 class TestPitfalls:
     """C: Bernoulli, two classes."""
 
-    samples = np.array([[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0], [1, 0, 0], [1, 0, 1], [0, 1, 0]])
+    samples = np.array(
+        [[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0], [1, 0, 0], [1, 0, 1], [0, 1, 0]]
+    )
     outcomes = np.array([1, 0, 1, 0, 1, 1, 0])
 
     def test_maximum_likelihood_estimates(self) -> None:
         estimates = np.exp(BernoulliNB(alpha=0).fit(self.samples, self.outcomes).feature_log_prob_)
-        np.testing.assert_allclose(estimates, [[1 / 3, 2 / 3, 1 / 3], [3 / 4, 1 / 4, 1 / 2]], rtol=1e-14)
+        np.testing.assert_allclose(
+            estimates, [[1 / 3, 2 / 3, 1 / 3], [3 / 4, 1 / 4, 1 / 2]], rtol=1e-14
+        )
 
     def test_pseudo_samples_give_the_notes_numbers(self) -> None:
         samples, outcomes = with_pseudo_samples(self.samples, self.outcomes)
         estimates = np.exp(BernoulliNB(alpha=0).fit(samples, outcomes).feature_log_prob_)
-        np.testing.assert_allclose(estimates, [[2 / 5, 3 / 5, 2 / 5], [2 / 3, 1 / 3, 1 / 2]], rtol=1e-14)
+        np.testing.assert_allclose(
+            estimates, [[2 / 5, 3 / 5, 2 / 5], [2 / 3, 1 / 3, 1 / 2]], rtol=1e-14
+        )
 
     @repeatable
     @given(seeds)
     def test_pseudo_samples_are_add_one_smoothing(self, seed: int) -> None:
         random = np.random.default_rng(seed)
-        samples, outcomes = random.integers(0, 2, (20, 4)), np.append(random.integers(0, 2, 18), [0, 1])
+        samples, outcomes = (
+            random.integers(0, 2, (20, 4)),
+            np.append(random.integers(0, 2, 18), [0, 1]),
+        )
         padded = BernoulliNB(alpha=0).fit(*with_pseudo_samples(samples, outcomes))
         smoothed = BernoulliNB(alpha=1).fit(samples, outcomes)
         np.testing.assert_array_equal(padded.feature_log_prob_, smoothed.feature_log_prob_)
@@ -138,25 +168,43 @@ class TestPitfalls:
 
     @pytest.mark.parametrize("constant", [0, 1])
     @pytest.mark.parametrize("other", [0, 1])
-    def test_a_constant_feature_is_no_nan_without_smoothing(self, constant: int, other: int) -> None:
+    def test_a_constant_feature_is_no_nan_without_smoothing(
+        self, constant: int, other: int
+    ) -> None:
         samples = np.hstack([self.samples, np.full((7, 1), constant)])
         query = np.append(self.samples, np.full((7, 1), other), axis=1)
-        plain, model = BernoulliNB(alpha=0).fit(self.samples, self.outcomes), BernoulliNB(alpha=0).fit(samples, self.outcomes)
-        expected = plain.predict_proba(self.samples) if constant == other else np.tile([3 / 7, 4 / 7], (7, 1))
+        plain, model = (
+            BernoulliNB(alpha=0).fit(self.samples, self.outcomes),
+            BernoulliNB(alpha=0).fit(samples, self.outcomes),
+        )
+        expected = (
+            plain.predict_proba(self.samples)
+            if constant == other
+            else np.tile([3 / 7, 4 / 7], (7, 1))
+        )
         np.testing.assert_allclose(model.predict_proba(query), expected, rtol=1e-12)
 
     @repeatable
     @given(seeds)
     def test_the_boundary_is_linear(self, seed: int) -> None:
         random = np.random.default_rng(seed)
-        samples, outcomes = random.integers(0, 2, (40, 6)), np.append(random.integers(0, 2, 38), [0, 1])
+        samples, outcomes = (
+            random.integers(0, 2, (40, 6)),
+            np.append(random.integers(0, 2, 38), [0, 1]),
+        )
         model = BernoulliNB(alpha=0.5).fit(samples, outcomes)
         p = np.exp(model.feature_log_prob_)
         w = np.log(p[1] / (1 - p[1])) - np.log(p[0] / (1 - p[0]))
-        b = np.log((1 - p[1]) / (1 - p[0])).sum() + model.class_log_prior_[1] - model.class_log_prior_[0]
+        b = (
+            np.log((1 - p[1]) / (1 - p[0])).sum()
+            + model.class_log_prior_[1]
+            - model.class_log_prior_[0]
+        )
         queries = random.integers(0, 2, (50, 6))
         log_posteriors = model.predict_log_proba(queries)
-        np.testing.assert_allclose(log_posteriors[:, 1] - log_posteriors[:, 0], queries @ w + b, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            log_posteriors[:, 1] - log_posteriors[:, 0], queries @ w + b, rtol=1e-9, atol=1e-9
+        )
 
 
 def with_pseudo_samples(samples: np.ndarray, outcomes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -175,22 +223,36 @@ class TestBayesianEstimates:
     def test_beta_predictive_mean(self, a: float, b: float) -> None:
         model = BernoulliNB(alpha=(a, b)).fit(self.samples, self.outcomes)
         counts, sizes = np.array([[1, 2, 1], [3, 1, 2]]), np.array([[3], [4]])
-        np.testing.assert_allclose(np.exp(model.feature_log_prob_), (counts + a) / (sizes + a + b), rtol=1e-14)
+        np.testing.assert_allclose(
+            np.exp(model.feature_log_prob_), (counts + a) / (sizes + a + b), rtol=1e-14
+        )
 
     def test_dirichlet_predictive_mean(self) -> None:
-        np.testing.assert_allclose(np.exp(class_log_prior([12, 2, 0], [0.5, 1.0, 4.0])), np.array([12.5, 3.0, 4.0]) / 19.5, rtol=1e-14)
+        np.testing.assert_allclose(
+            np.exp(class_log_prior([12, 2, 0], [0.5, 1.0, 4.0])),
+            np.array([12.5, 3.0, 4.0]) / 19.5,
+            rtol=1e-14,
+        )
         model = BernoulliNB(class_alpha=[2.0, 5.0]).fit(self.samples, self.outcomes)
         np.testing.assert_allclose(np.exp(model.class_log_prior_), [5 / 14, 9 / 14], rtol=1e-14)
 
     def test_ones_are_add_one_smoothing_of_both(self) -> None:
-        bayesian = BernoulliNB(alpha=(1.0, 1.0), class_alpha=[1.0, 1.0]).fit(self.samples, self.outcomes)
+        bayesian = BernoulliNB(alpha=(1.0, 1.0), class_alpha=[1.0, 1.0]).fit(
+            self.samples, self.outcomes
+        )
         add_one = BernoulliNB(alpha=1.0, class_alpha=1.0).fit(self.samples, self.outcomes)
-        np.testing.assert_array_equal(bayesian.predict_log_proba(self.samples), add_one.predict_log_proba(self.samples))
+        np.testing.assert_array_equal(
+            bayesian.predict_log_proba(self.samples), add_one.predict_log_proba(self.samples)
+        )
         np.testing.assert_allclose(np.exp(add_one.class_log_prior_), [4 / 9, 5 / 9], rtol=1e-14)
 
     def test_a_feature_a_class_never_showed_keeps_a_chance(self) -> None:
         model = BernoulliNB(alpha=(0.1, 0.2)).fit([[1, 0], [0, 1]], [0, 1])
-        np.testing.assert_allclose(np.exp(model.feature_log_prob_), [[1.1 / 1.3, 0.1 / 1.3], [0.1 / 1.3, 1.1 / 1.3]], rtol=1e-14)
+        np.testing.assert_allclose(
+            np.exp(model.feature_log_prob_),
+            [[1.1 / 1.3, 0.1 / 1.3], [0.1 / 1.3, 1.1 / 1.3]],
+            rtol=1e-14,
+        )
 
 
 class TestGenotypes:
@@ -215,8 +277,15 @@ class TestGenotypes:
         X, y = np.vectorize(self.values.index)(self.table[:, :3]), self.table[:, 3]
         model = CategoricalNB(alpha=0).fit(X, y)
         query = [[self.values.index(value) for value in ("N.LOW", "N.HIGH", "N.LOW")]]
-        joint = dict(zip(model.classes_, np.exp(model.predict_joint_log_proba(query))[0], strict=True))
-        assert joint == {"P.HIGH": 0.0, "P.LOW": pytest.approx(5 / 10 * 1 / 5 * 1 / 5 * 3 / 5, rel=1e-14), "N.HIGH": 0.0, "N.LOW": 0.0}
+        joint = dict(
+            zip(model.classes_, np.exp(model.predict_joint_log_proba(query))[0], strict=True)
+        )
+        assert joint == {
+            "P.HIGH": 0.0,
+            "P.LOW": pytest.approx(5 / 10 * 1 / 5 * 1 / 5 * 3 / 5, rel=1e-14),
+            "N.HIGH": 0.0,
+            "N.LOW": 0.0,
+        }
         assert joint["P.LOW"] == pytest.approx(0.012)
         assert model.predict(query).tolist() == ["P.LOW"]
 
@@ -226,13 +295,17 @@ class TestGenotypes:
         query = [[2, 3, 2]]
         assert (model.predict_proba(query) > 0.0).all()
         expected = np.log(5 / 10) + smoothed_log([1, 1, 3], 5, 1.0, 4).sum()
-        assert model.predict_joint_log_proba(query)[0, model.classes_.tolist().index("P.LOW")] == pytest.approx(expected, rel=1e-14)
+        assert model.predict_joint_log_proba(query)[
+            0, model.classes_.tolist().index("P.LOW")
+        ] == pytest.approx(expected, rel=1e-14)
 
 
 def test_accuracy_of_the_confusion_matrix() -> None:
     """G: rows predicted, columns actual; scikit-learn has them the other way round."""
     table = np.array([[5, 2, 0], [3, 3, 2], [0, 1, 11]])
-    predicted, actual = (np.repeat(index.ravel(), table.ravel()) for index in np.indices(table.shape))
+    predicted, actual = (
+        np.repeat(index.ravel(), table.ravel()) for index in np.indices(table.shape)
+    )
     confusion = confusion_matrix(actual, predicted).T
     assert confusion.tolist() == table.tolist()
     assert confusion.trace() / confusion.sum() == pytest.approx(19 / 27)

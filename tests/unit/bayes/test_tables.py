@@ -7,22 +7,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.bayes.tables import BASE_CLASSES, SETS, Tables, class_index, count_column, evidence, read_counts, read_rows, table_bits
+from spamguard.bayes.tables import (
+    BASE_CLASSES,
+    N_TOKEN_SETS,
+    Tables,
+    count_column,
+    ensure_class_index,
+    make_evidence,
+    read_counts,
+    read_rows,
+    table_bits,
+)
 from spamguard.errors import TableError
 from spamguard.records import Features
-from tests.unit.bayes.lessons import BITS, NUMBERS, TRAITS, Taught, add, counted, empty, folded, learnt, made_up, take_away
+from tests.unit.bayes.lessons import (
+    BITS,
+    NUMBERS,
+    TRAITS,
+    Taught,
+    add,
+    counted,
+    empty,
+    folded,
+    learnt,
+    made_up,
+    take_away,
+)
 from tests.unit.bayes.support import repeatable, seeds
 
 CLASSES = ("ham", "spam", "alpha", "news", "zoo")
 
 
 def recounted(tables: Tables) -> tuple[list[int], list[list[int]]]:
-    """Vocabulary by token set, and how many words have each count in each class, from the rows alone."""
+    """Vocabulary by token set, and how many words have each count in each class, from the rows
+    alone.
+    """
     counts = np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)])
     used = counts.any(axis=0)
-    vocabulary = used.reshape(SETS, -1).sum(axis=1).tolist()
+    vocabulary = used.reshape(N_TOKEN_SETS, -1).sum(axis=1).tolist()
     words = counts[:, : 1 << (tables.bits - 2)][:, used[: 1 << (tables.bits - 2)]]
-    return vocabulary, [np.bincount(row, minlength=tables.histogram.shape[1]).tolist() for row in words]
+    return vocabulary, [
+        np.bincount(row, minlength=tables.histogram.shape[1]).tolist() for row in words
+    ]
 
 
 def assert_sums_are_true(tables: Tables) -> None:
@@ -30,20 +56,31 @@ def assert_sums_are_true(tables: Tables) -> None:
     assert tables.vocabulary.tolist() == vocabulary
     assert tables.histogram.tolist() == histogram
     totals = [tables.rows[:, :2].T, *(column[:, :1].T for column in tables.columns)]
-    assert tables.totals.tolist() == np.vstack(totals).reshape(len(tables.classes), SETS, -1).sum(axis=2).tolist()
-    assert tables.trait_counts.sum(axis=2).tolist() == np.repeat(tables.messages, TRAITS).reshape(-1, TRAITS).tolist()
+    assert (
+        tables.totals.tolist()
+        == np.vstack(totals).reshape(len(tables.classes), N_TOKEN_SETS, -1).sum(axis=2).tolist()
+    )
+    assert (
+        tables.trait_counts.sum(axis=2).tolist()
+        == np.repeat(tables.messages, TRAITS).reshape(-1, TRAITS).tolist()
+    )
 
 
 @repeatable
 @given(seeds, st.lists(st.integers(0, 19), max_size=40))
-def test_sums_equal_a_recount_after_any_teaching_and_taking_away(seed: int, moves: list[int]) -> None:
+def test_sums_equal_a_recount_after_any_teaching_and_taking_away(
+    seed: int, moves: list[int]
+) -> None:
     lessons = made_up(seed, 20, CLASSES)
     tables, held = empty(), set()
     for move in moves:
         (take_away if move in held else add)(tables, lessons[move])
         held ^= {move}
         assert_sums_are_true(tables)
-        assert tables.classes == [*BASE_CLASSES, *sorted({lessons[one].label for one in held} - set(BASE_CLASSES))]
+        assert tables.classes == [
+            *BASE_CLASSES,
+            *sorted({lessons[one].label for one in held} - set(BASE_CLASSES)),
+        ]
     assert counted(tables) == counted(folded(lessons[one] for one in sorted(held)))
 
 
@@ -61,11 +98,15 @@ def test_taking_away_is_the_exact_inverse_of_counting(seed: int) -> None:
 
 
 @pytest.mark.parametrize("classes", [BASE_CLASSES, CLASSES])
-def test_a_lesson_that_was_never_counted_is_refused_and_nothing_changes(classes: tuple[str, ...]) -> None:
+def test_a_lesson_that_was_never_counted_is_refused_and_nothing_changes(
+    classes: tuple[str, ...],
+) -> None:
     lessons = made_up(3, 20, classes)
     tables = folded(lessons)
     before, state = counted(tables), learnt(tables)
-    strangers = [lesson for lesson in made_up(4, 20, (*classes, "never")) if len(lesson.features.tokens)]
+    strangers = [
+        lesson for lesson in made_up(4, 20, (*classes, "never")) if len(lesson.features.tokens)
+    ]
     for lesson in strangers:
         with pytest.raises(TableError, match=r"never counted.*rebuild"):
             take_away(tables, lesson)
@@ -87,24 +128,33 @@ def test_a_class_without_lessons_and_a_trait_that_was_never_seen_are_refused_too
 
 @repeatable
 @given(seeds, st.permutations(range(15)))
-def test_the_order_of_lessons_and_the_appearance_of_classes_do_not_matter(seed: int, order: list[int]) -> None:
+def test_the_order_of_lessons_and_the_appearance_of_classes_do_not_matter(
+    seed: int, order: list[int]
+) -> None:
     lessons = made_up(seed, 15, CLASSES)
     assert counted(folded(lessons[at] for at in order)) == counted(folded(lessons))
 
 
 def test_a_new_class_starts_with_a_count_of_zero_for_every_word_in_use() -> None:
     tables = folded(made_up(5, 10))
-    index = class_index(tables, "beta")
+    index = ensure_class_index(tables, "beta")
     assert (index, tables.classes) == (2, ["ham", "spam", "beta"])
-    assert tables.histogram[index].tolist() == [tables.vocabulary[0], *[0] * (tables.histogram.shape[1] - 1)]
-    assert class_index(tables, "alpha") == 2
+    assert tables.histogram[index].tolist() == [
+        tables.vocabulary[0],
+        *[0] * (tables.histogram.shape[1] - 1),
+    ]
+    assert ensure_class_index(tables, "alpha") == 2
     assert tables.classes == ["ham", "spam", "alpha", "beta"]
 
 
 def test_tokens_that_share_a_bucket_are_counted_once() -> None:
     top = np.uint32(1) << np.uint32(32 - BITS)
-    tokens = np.array([0, 1, top - 1, top, 2 * top, 2**30, 2**30 + 5, 2**32 - 2, 2**32 - 1], np.uint32)
-    seen = evidence(Features(tokens, np.zeros(TRAITS, np.uint8), np.zeros(NUMBERS, np.int16)), BITS)
+    tokens = np.array(
+        [0, 1, top - 1, top, 2 * top, 2**30, 2**30 + 5, 2**32 - 2, 2**32 - 1], np.uint32
+    )
+    seen = make_evidence(
+        Features(tokens, np.zeros(TRAITS, np.uint8), np.zeros(NUMBERS, np.int16)), BITS
+    )
     assert seen.buckets.tolist() == [0, 1, 2, 1 << (BITS - 2), (1 << BITS) - 1]
     assert (seen.sizes.tolist(), seen.starts.tolist()) == ([3, 1, 0, 1], [0, 3, 4, 4])
 
@@ -115,10 +165,12 @@ def test_what_is_read_of_rows_is_a_copy_of_every_class(seed: int, classes: tuple
     lessons = made_up(seed, 8, classes)
     tables = folded(lessons)
     before = counted(tables)
-    buckets = evidence(lessons[0].features, BITS).buckets
+    buckets = make_evidence(lessons[0].features, BITS).buckets
     rows, counts = read_rows(tables, buckets), read_counts(tables, buckets)
     assert (
-        rows.counts.tolist() == counts.tolist() == [count_column(tables, index)[buckets].tolist() for index in range(len(tables.classes))]
+        rows.counts.tolist()
+        == counts.tolist()
+        == [count_column(tables, index)[buckets].tolist() for index in range(len(tables.classes))]
     )
     assert rows.weights.shape == (len(tables.classes) - 1, len(buckets))
     rows.counts += 1
@@ -140,6 +192,8 @@ def test_tables_have_so_many_buckets_for_each_lesson_within_bounds() -> None:
     for least in (8, 14, 22):
         full = 1 << (least - 8)
         assert [table_bits(lessons, least) for lessons in (0, 1, full)] == [least] * 3
-        assert [table_bits(lessons, least) for lessons in (full + 1, 2 * full, 2 * full + 1)] == [least + 1] * 3
+        assert [table_bits(lessons, least) for lessons in (full + 1, 2 * full, 2 * full + 1)] == [
+            least + 1
+        ] * 3
         assert table_bits(10**9, least) == least + 1
     assert [table_bits(10**9, least) for least in (24, 25, 26, 27, 28)] == [25, 26, 26, 27, 28]

@@ -1,4 +1,6 @@
-"""Taught in one go, in pieces, in any order, after teaching and unteaching: bit for bit the same knowledge."""
+"""Taught in one go, in pieces, in any order, after teaching and unteaching: bit for bit the same
+knowledge.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,13 @@ import pytest
 from hypothesis import given
 from scipy.sparse import csr_array
 
-from spamguard.bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
-from spamguard.bayes.estimator_base import NaiveBayes
+from spamguard.bayes.estimators import (
+    BernoulliNB,
+    CategoricalNB,
+    GaussianNB,
+    MultinomialNB,
+    NaiveBayes,
+)
 from spamguard.errors import TableError
 from tests.unit.bayes.support import assert_same_knowledge, labels, repeatable, seeds
 
@@ -48,7 +55,9 @@ every_model = pytest.mark.parametrize(("model", "sample"), MODELS.values(), ids=
 @every_model
 @repeatable
 @given(seeds)
-def test_order_portions_and_detours_leave_no_trace(model: NaiveBayes, sample: Any, seed: int) -> None:
+def test_order_portions_and_detours_leave_no_trace(
+    model: NaiveBayes, sample: Any, seed: int
+) -> None:
     random = np.random.default_rng(seed)
     X, y, classes = sample(random), labels(random, 40), ["ham", "newsletter", "spam"]
     whole = deepcopy(model).fit(X, y)
@@ -65,7 +74,9 @@ def test_order_portions_and_detours_leave_no_trace(model: NaiveBayes, sample: An
     assert_same_knowledge(detour, whole)
 
     kept, gone = order[:15], order[15:]
-    assert_same_knowledge(detour.unlearn(X[gone], y[gone]), deepcopy(model).partial_fit(X[kept], y[kept], classes))
+    assert_same_knowledge(
+        detour.unlearn(X[gone], y[gone]), deepcopy(model).partial_fit(X[kept], y[kept], classes)
+    )
 
 
 @every_model
@@ -84,14 +95,19 @@ def test_what_was_never_taught_cannot_be_unlearned(model: NaiveBayes, sample: An
     X, y = sample(random), labels(random, 40)
     taught = deepcopy(model).partial_fit(X[:20], y[:20], np.unique(y))
     before = deepcopy(taught)
-    for samples, names in [(X, y), (X[:20] + 90, y[:20]), (X[:1], np.array(["zoo"])), (X[:20], np.roll(y[:20], 1))]:
+    for samples, names in [
+        (X, y),
+        (X[:20] + 90, y[:20]),
+        (X[:1], np.array(["zoo"])),
+        (X[:20], np.roll(y[:20], 1)),
+    ]:
         with pytest.raises(TableError):
             taught.unlearn(samples, names)
         assert_same_knowledge(taught, before)
 
 
 def test_unlearning_half_of_a_presence_is_noticed() -> None:
-    """A sample without the feature in place of one with it: two shown in one sample is impossible."""
+    """A sample without the feature goes instead of one with it: one sample cannot show two."""
     model = BernoulliNB().fit([[1], [1], [0]], [0, 0, 1])
     with pytest.raises(TableError):
         model.unlearn([[0]], [0])
@@ -112,4 +128,6 @@ def test_categories_come_by_teaching_and_go_by_unteaching() -> None:
     assert model.n_categories_.tolist() == [8, 3]
     assert [counts.shape for counts in model.category_count_] == [(2, 8), (2, 3)]
     model.unlearn([[7, 0]], ["spam"])
-    assert_same_knowledge(model, CategoricalNB(min_categories=[2, 3]).fit([[0, 1], [1, 0]], ["ham", "spam"]))
+    assert_same_knowledge(
+        model, CategoricalNB(min_categories=[2, 3]).fit([[0, 1], [1, 0]], ["ham", "spam"])
+    )

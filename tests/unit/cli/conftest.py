@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from corpora import synthetic
-from spamguard import Filter
-from spamguard.cli import main
+from spamguard.cli.main import main
+from spamguard.engine.filter import Filter
 
 BITS = 16  # tables of one megabyte: tests make many
 
@@ -43,7 +43,9 @@ class Done:
 
     def failed(self, *words: str) -> bool:
         """Whether it failed with one clear line that has these words, and nothing else."""
-        one_line = self.err.count("\n") == 1 and self.err.startswith("spamguard: ") and len(self.err) < 400
+        one_line = (
+            self.err.count("\n") == 1 and self.err.startswith("spamguard: ") and len(self.err) < 400
+        )
         return self.status == 2 and one_line and all(word in self.err for word in words)
 
 
@@ -52,7 +54,9 @@ Run = Callable[..., Done]
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
-    """120 messages: a TREC corpus (index, data/), and the same by class: ham.mbox, spam (a Maildir)."""
+    """120 messages: a TREC corpus (index, data/), and the same by class: ham.mbox, spam (a
+    Maildir).
+    """
     place = tmp_path_factory.mktemp("mail") / "corpus"
     synthetic.write(place, 120, 3)
     for part in ("cur", "new", "tmp"):
@@ -60,7 +64,11 @@ def corpus(tmp_path_factory) -> Path:
     with (place / "ham.mbox").open("wb") as mbox:
         for number, (label, raw) in enumerate(synthetic.generate(120, 3)):
             if label == "ham":
-                mbox.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + raw.replace(b"\nFrom ", b"\n>From ") + b"\n")
+                mbox.write(
+                    b"From a@example.org Thu Jan  4 10:11:12 2024\n"
+                    + raw.replace(b"\nFrom ", b"\n>From ")
+                    + b"\n"
+                )
             else:
                 (place / "spam" / "cur" / f"{number:04d}.x:2,S").write_bytes(raw)
     return place
@@ -84,7 +92,10 @@ def _master(tmp_path_factory, corpus) -> Path:
 def clear(_master) -> dict[str, bytes]:
     """The ham and the spam that the taught filter is surest of, however its thresholds are tuned."""
     with Filter.open(_master) as spam_filter:
-        ranked = sorted((raw for _, raw in synthetic.generate(120, 3)), key=lambda raw: spam_filter.judge(raw).log_odds)
+        ranked = sorted(
+            (raw for _, raw in synthetic.generate(120, 3)),
+            key=lambda raw: spam_filter.judge(raw).log_odds,
+        )
     return {"ham": ranked[0], "spam": ranked[-1]}
 
 
@@ -118,4 +129,6 @@ def run(capsysbinary, monkeypatch) -> Run:
 
 def some(label: str, number: int = 1, seed: int = 99) -> list[bytes]:
     """Messages of a class that the corpus does not have."""
-    return [raw for found, raw in synthetic.generate(20 * number + 20, seed) if found == label][:number]
+    return [raw for found, raw in synthetic.generate(20 * number + 20, seed) if found == label][
+        :number
+    ]

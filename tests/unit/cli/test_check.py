@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spamguard.config import DEFAULT_LISTEN
-from spamguard.teaching import dropped
+from spamguard.config.load import DEFAULT_LISTEN
+from spamguard.learning import queue
 from tests.support.reachable import let_others_pass
 from tests.support.waiting import PATIENCE
 
@@ -33,14 +33,18 @@ def test_without_a_file(run, tmp_path):
 
 
 def test_lessons_that_would_be_learnt_by_nobody(run, tmp_path, monkeypatch):
-    """teach-pipe leaves them in the usual place while the daemon is down, and says that all is well."""
-    monkeypatch.setattr(dropped, "SPOOL", str(tmp_path / "left"))
+    """teach-pipe leaves them in the usual place while the daemon is down, and says that all is
+    well.
+    """
+    monkeypatch.setattr(queue, "SPOOL_DIRECTORY", str(tmp_path / "left"))
     file = tmp_path / "x.yaml"
     text = f"listeners: [{{listen: 'smtp://127.0.0.1:1025', position: standalone, next_hop: 'maildir:{tmp_path}/mail'}}]\nteach: "
     file.write_text(f"{text}{{mode: '0660'}}")
     assert run(tmp_path / "state", "check", file).err == ""
     (tmp_path / "left").mkdir()
-    assert "warning: " + dropped.learnt_by_nobody(None) in run(tmp_path / "state", "check", file).err
+    assert (
+        "warning: " + queue.explain_unread_spool(None) in run(tmp_path / "state", "check", file).err
+    )
     file.write_text(f"{text}{{spool: {tmp_path}/left}}")
     assert run(tmp_path / "state", "check", file).err == ""
 
@@ -68,12 +72,18 @@ def test_other_commands_tell_each_on_a_line_too(run, tmp_path, command):
 
 
 def test_a_missing_file(run, tmp_path):
-    assert run(None, "check", tmp_path / "nowhere").failed("nowhere: cannot be read (No such file or directory)")
+    assert run(None, "check", tmp_path / "nowhere").failed(
+        "nowhere: cannot be read (No such file or directory)"
+    )
 
 
 def test_a_warning_is_no_mistake(run, tmp_path):
     file = tmp_path / "x.yaml"
-    file.write_text(SHIPPED.read_text().replace("rules: []", 'rules: [{when: spam, action: tag, subject_prefix: "[spam] "}]'))
+    file.write_text(
+        SHIPPED.read_text().replace(
+            "rules: []", 'rules: [{when: spam, action: tag, subject_prefix: "[spam] "}]'
+        )
+    )
     done = run(None, "check", file)
     assert done.status == 0
     assert done.err.count("\n") == 1
@@ -88,19 +98,28 @@ def test_root_is_warned_of_what_the_daemon_would_not_start_with(run, taught, tmp
     file = let_others_pass(tmp_path) / "spamguard.yaml"
 
     def warned(state, user):
-        file.write_text(f"state: {state}\nuser: {user}\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\n")
+        file.write_text(
+            f"state: {state}\nuser: {user}\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\n"
+        )
         done = run(None, "check", file)
         assert done.status == 0
         return done.err.removeprefix("spamguard: warning: ")
 
-    assert warned(taught, "nobody") == f"{taught} does not belong to nobody, whom the daemon runs as: chown -R nobody: {taught}\n"
+    assert (
+        warned(taught, "nobody")
+        == f"{taught} does not belong to nobody, whom the daemon runs as: chown -R nobody: {taught}\n"
+    )
     assert warned(file, "root") == f"{file}: is no directory: name another with `state`\n"
-    assert warned(taught, "no-such-user").startswith("there is no user 'no-such-user' on this machine")
+    assert warned(taught, "no-such-user").startswith(
+        "there is no user 'no-such-user' on this machine"
+    )
     assert warned(tmp_path / "new", "nobody") == ""
     assert not (tmp_path / "new").exists()
 
 
 def test_checking_needs_no_numpy():
-    code = "import sys; from spamguard.cli import main; main(['check']); print('numpy' in sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    code = "import sys; from spamguard.cli.main import main; main(['check']); print('numpy' in sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
     assert done.stderr == "False\n"

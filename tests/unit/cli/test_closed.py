@@ -1,4 +1,6 @@
-"""Started with standard input, output or error closed: what is meant for one must never go to another, or into a file of ours."""
+"""Started with standard input, output or error closed: what is meant for one must never go to
+another, or into a file of ours.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ def closed(descriptor: int, state: Path, *arguments: object) -> tuple[int, bytes
     """A command without this descriptor: exit status, output, errors."""
     line = [sys.executable, "-m", "spamguard", "--state", str(state), *map(str, arguments)]
     shell = ["sh", "-c", f'exec "$@" {descriptor}>&-', "sh", *line]
-    done = subprocess.run(shell, input=MAIL, capture_output=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    done = subprocess.run(
+        shell,
+        input=MAIL,
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -34,13 +43,25 @@ def test_mail_that_has_nowhere_to_go_is_kept_by_the_delivery_agent(state):
 
 
 def test_mail_that_comes_from_nowhere_is_tried_again(state):
-    assert closed(0, state, "filter") == (75, b"", b"spamguard: the message could not be passed on: Bad file descriptor\n")
-    status, _, err = closed(0, state, "teach-pipe", "--as", "spam", "--socket", "/nowhere", "--spool", "/nowhere")
+    assert closed(0, state, "filter") == (
+        75,
+        b"",
+        b"spamguard: the message could not be passed on: Bad file descriptor\n",
+    )
+    status, _, err = closed(
+        0, state, "teach-pipe", "--as", "spam", "--socket", "/nowhere", "--spool", "/nowhere"
+    )
     assert (status, err.count(b"\n")) == (75, 1)
 
 
 @pytest.mark.parametrize(
-    ("descriptor", "command"), [(0, ("learn", "--as", "ham", "-")), (0, ("judge", "-")), (1, ("judge", "-")), (1, ("export", "-"))]
+    ("descriptor", "command"),
+    [
+        (0, ("learn", "--as", "ham", "-")),
+        (0, ("judge", "-")),
+        (1, ("judge", "-")),
+        (1, ("export", "-")),
+    ],
 )
 def test_it_is_told_in_one_line(state, descriptor, command):
     status, out, err = closed(descriptor, state, *command)
@@ -52,11 +73,18 @@ def test_it_is_told_in_one_line(state, descriptor, command):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("asked", [("--help",), ("--version",), ("judge", "--help")])
 def test_help_that_has_nowhere_to_go(asked, unbuffered):
-    """argparse passes over what goes wrong while it writes (Python 3.12 and later), so that without a buffer nothing may be told."""
+    """argparse passes over what goes wrong while it writes (Python 3.12 and later), so that without
+    a buffer nothing may be told.
+    """
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "spamguard", *asked], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, env=environment, check=False
+            [sys.executable, "-m", "spamguard", *asked],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env=environment,
+            check=False,
         )
     told = b"spamguard: No space left on device: make room and try again\n"
     assert (done.returncode, done.stderr) in [(2, told)] + ([(0, b"")] if unbuffered else [])
@@ -65,7 +93,9 @@ def test_help_that_has_nowhere_to_go(asked, unbuffered):
 def test_nobody_reads_the_help_to_its_end():
     line = f"{sys.executable} -m spamguard judge --help | true; exit ${{PIPESTATUS[0]}}"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(["bash", "-c", line], capture_output=True, cwd=ROOT, env=environment, check=False)
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, cwd=ROOT, env=environment, check=False
+    )
     assert (done.returncode, done.stderr) == (141, b"")
 
 

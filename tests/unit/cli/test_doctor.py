@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from spamguard import __version__
-from spamguard.daemon import desk
-from spamguard.doctor import postfix, proof
+from spamguard.daemon import status
+from spamguard.doctor import checks, proof
 from spamguard.folders import doveconf
-from spamguard.owner import Owner
+from spamguard.storage import Owner
 from tests.support.reachable import let_others_pass
 from tests.unit.filters import upgraded
 from tests.unit.folders.maildirs import maildir
@@ -39,11 +39,14 @@ def test_lessons_of_an_older_version(run, taught):
     done = run(taught, "doctor")
     assert done.status == 1
     assert "FAILED  lessons: " in done.out
-    assert "no use until the mail is read anew -> the daemon does that with what lies in watched folders" in done.out
+    assert (
+        "no use until the mail is read anew -> the daemon does that with what lies in watched folders"
+        in done.out
+    )
 
 
 def test_nobody_watches_that_mailbox(run, taught, tmp_path, monkeypatch):
-    monkeypatch.setattr(proof, "SECONDS", 0.2)
+    monkeypatch.setattr(proof, "STEP_TIMEOUT", 0.2)
     path = maildir(tmp_path / "anna", ".Junk")
     done = run(taught, "doctor", "--maildir", path)
     assert done.status == 1
@@ -54,7 +57,10 @@ def test_nobody_watches_that_mailbox(run, taught, tmp_path, monkeypatch):
 
 def test_what_is_no_mailbox(run, taught, tmp_path):
     maildir(tmp_path / "ben")
-    for path, told in ((tmp_path / "none", "No such file"), (tmp_path / "ben", "no folder of spam")):
+    for path, told in (
+        (tmp_path / "none", "No such file"),
+        (tmp_path / "ben", "no folder of spam"),
+    ):
         done = run(taught, "doctor", "--maildir", path)
         assert done.status == 1
         assert told in done.out
@@ -75,7 +81,7 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
     let_others_pass(tmp_path)
     taught.chmod(0o700)
     run(tmp_path / "none", "doctor")  # loads what it needs, which may lie where only root gets to
-    with Owner(65534, 65534).acting():
+    with Owner(65534, 65534).impersonate():
         done = run(taught, "doctor", "--json")
     answer = done.json
     assert (done.status, answer["ok"]) == (1, False)
@@ -86,14 +92,16 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
         "run this as root, or as the user of the daemon",
     )
     assert (last["name"], last["outcome"]) == ("filter", "failed")
-    assert not {"daemon", "watcher"} & {step["name"] for step in answer["steps"]}  # whether they run cannot be told
+    assert not {"daemon", "watcher"} & {
+        step["name"] for step in answer["steps"]
+    }  # whether they run cannot be told
 
 
 @pytest.fixture
 def configuration(taught, tmp_path, monkeypatch) -> Path:
     """Of a machine where the next hop is not there, and Postfix does not know of us."""
-    monkeypatch.setattr(doveconf, "read", lambda: doveconf.Dovecot("maildir"))
-    monkeypatch.setattr(postfix, "read", lambda: "inet_interfaces = all\n")
+    monkeypatch.setattr(doveconf, "read", lambda: doveconf.DovecotSettings("maildir"))
+    monkeypatch.setattr(checks, "read_postconf", lambda: "inet_interfaces = all\n")
     path = maildir(tmp_path / "anna", ".Junk")
     file = tmp_path / "spamguard.yaml"
     file.write_text(
@@ -104,7 +112,11 @@ def configuration(taught, tmp_path, monkeypatch) -> Path:
 
 
 def failures(done) -> list[str]:
-    return [line.removeprefix("FAILED").strip() for line in done.out.splitlines() if line.startswith("FAILED")]
+    return [
+        line.removeprefix("FAILED").strip()
+        for line in done.out.splitlines()
+        if line.startswith("FAILED")
+    ]
 
 
 def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path):
@@ -125,26 +137,56 @@ def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path
     [
         ({}, []),
         ({"workers": []}, ["daemon: workers: none accepts mail -> see its log"]),
-        ({"scanners": ["spamd://127.0.0.1:783"]}, ["daemon: it listens elsewhere, or hands on to others, than the configuration says"]),
-        ({"version": "0.0"}, [f"daemon: pid 7 runs version 0.0, this program is {__version__}: restart it"]),
+        (
+            {"scanners": ["spamd://127.0.0.1:783"]},
+            ["daemon: it listens elsewhere, or hands on to others, than the configuration says"],
+        ),
+        (
+            {"version": "0.0"},
+            [f"daemon: pid 7 runs version 0.0, this program is {__version__}: restart it"],
+        ),
     ],
 )
 def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes, told):
     listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
-    told_by_it = {"pid": 7, "version": __version__, "listeners": [listener], "scanners": [], "not_served": [], "scoring": True}
+    told_by_it = {
+        "pid": 7,
+        "version": __version__,
+        "listeners": [listener],
+        "scanners": [],
+        "not_served": [],
+        "scoring": True,
+    }
     told_by_it |= {"stopping": False, "workers": [{"ready": True}]} | changes
-    monkeypatch.setattr(desk, "ask", lambda _: told_by_it)
-    monkeypatch.setattr(proof, "SECONDS", 0.2)
+    monkeypatch.setattr(status, "ask_daemon", lambda _: told_by_it)
+    monkeypatch.setattr(proof, "STEP_TIMEOUT", 0.2)
     found = [
-        line.partition(" -> have")[0] for line in failures(run(None, "doctor", "--config", configuration)) if line.startswith("daemon")
+        line.partition(" -> have")[0]
+        for line in failures(run(None, "doctor", "--config", configuration))
+        if line.startswith("daemon")
     ]
     assert found == told
 
 
-def test_a_daemon_that_has_read_the_same_in_another_order(run, configuration, tmp_path, monkeypatch):
+def test_a_daemon_that_has_read_the_same_in_another_order(
+    run, configuration, tmp_path, monkeypatch
+):
     scanners = ["spamd://127.0.0.1:783", "rspamd://127.0.0.1:11333"]
-    configuration.write_text(configuration.read_text() + "scanners:\n" + "".join(f"  - {{listen: '{one}'}}\n" for one in scanners))
+    configuration.write_text(
+        configuration.read_text()
+        + "scanners:\n"
+        + "".join(f"  - {{listen: '{one}'}}\n" for one in scanners)
+    )
     listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
-    told = {"pid": 7, "version": __version__, "listeners": [listener], "scanners": scanners[::-1], "not_served": [], "scoring": True}
-    monkeypatch.setattr(desk, "ask", lambda _: told | {"stopping": False, "workers": [{"ready": True}]})
+    told = {
+        "pid": 7,
+        "version": __version__,
+        "listeners": [listener],
+        "scanners": scanners[::-1],
+        "not_served": [],
+        "scoring": True,
+    }
+    monkeypatch.setattr(
+        status, "ask_daemon", lambda _: told | {"stopping": False, "workers": [{"ready": True}]}
+    )
     assert "daemon: pid 7, ready" in run(None, "doctor", "--config", configuration).out

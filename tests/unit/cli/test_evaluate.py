@@ -20,7 +20,11 @@ def scores(corpus, tmp_path_factory):
     """A file of scores of half the corpus, all of them wrong."""
     path = tmp_path_factory.mktemp("scores") / "upside-down.csv"
     labels = [line.split()[0] for line in (corpus / "index").read_text().splitlines()]
-    rows = [f"{n},{label},{label},{-1.0 if label == 'spam' else 1.0},0" for n, label in enumerate(labels, 1) if n > len(labels) // 2]
+    rows = [
+        f"{n},{label},{label},{-1.0 if label == 'spam' else 1.0},0"
+        for n, label in enumerate(labels, 1)
+        if n > len(labels) // 2
+    ]
     path.write_text("n,gold,label,score,trained\n" + "\n".join(rows) + "\n")
     return path
 
@@ -31,42 +35,85 @@ def test_a_gain_over_another_run_is_told(run, state, corpus, scores):
     assert f"1-ROCA minus that of {scores}: -" in done.out
     assert done.out.rstrip().endswith(": better")
     found = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", scores, "--json").json
-    assert -100 <= found["against"]["low"] <= found["against"]["roca"] <= found["against"]["high"] < 0
+    assert (
+        -100 <= found["against"]["low"] <= found["against"]["roca"] <= found["against"]["high"] < 0
+    )
 
 
 def test_without_another_run_nothing_is_said_of_one(run, state, corpus, tmp_path):
-    done = run(state, "evaluate", corpus / "index", *PROTOCOL, "--json", "--scores", tmp_path / "own.csv")
+    done = run(
+        state, "evaluate", corpus / "index", *PROTOCOL, "--json", "--scores", tmp_path / "own.csv"
+    )
     assert "against" not in done.json
     again = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", tmp_path / "own.csv")
-    assert again.out.rstrip().endswith("+0.0000 % (+0.0000 to +0.0000): no evidence of a difference")
+    assert again.out.rstrip().endswith(
+        "+0.0000 % (+0.0000 to +0.0000): no evidence of a difference"
+    )
 
 
 def test_scores_of_other_mail_and_no_scores_are_refused(run, state, corpus, scores, tmp_path):
-    other_mail = run(state, "evaluate", corpus / "index", "--protocol", "split", "--share", "0.9", "--against", scores)
+    other_mail = run(
+        state,
+        "evaluate",
+        corpus / "index",
+        "--protocol",
+        "split",
+        "--share",
+        "0.9",
+        "--against",
+        scores,
+    )
     assert other_mail.failed("other mail")
     assert "1-ROCA" in other_mail.out  # the work was done
-    assert run(state, "evaluate", corpus / "index", "--against", tmp_path / "absent.csv").failed("cannot be read")
-    assert run(state, "evaluate", corpus / "index", "--against", corpus / "index").failed("n,gold,label,score,trained")
+    assert run(state, "evaluate", corpus / "index", "--against", tmp_path / "absent.csv").failed(
+        "cannot be read"
+    )
+    assert run(state, "evaluate", corpus / "index", "--against", corpus / "index").failed(
+        "n,gold,label,score,trained"
+    )
 
 
-def test_files_that_cannot_be_written_are_told_before_the_work(run, state, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("spamguard.evaluation.protocols.run", lambda *_: pytest.fail("it has begun"))
+def test_files_that_cannot_be_written_are_told_before_the_work(
+    run, state, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "spamguard.engine.evaluate.run_trial", lambda *_: pytest.fail("it has begun")
+    )
     (tmp_path / "file").write_text("")
     for option in ("--scores", "--plots"):
-        assert run(state, "evaluate", corpus / "index", option, tmp_path / "file" / "below").failed("cannot be written")
-    assert run(state, "evaluate", corpus / "index", "--scores", tmp_path).failed("cannot be written (Is a directory)")
+        assert run(state, "evaluate", corpus / "index", option, tmp_path / "file" / "below").failed(
+            "cannot be written"
+        )
+    assert run(state, "evaluate", corpus / "index", "--scores", tmp_path).failed(
+        "cannot be written (Is a directory)"
+    )
     (tmp_path / "scores.csv").write_text("of before")
     with pytest.raises(pytest.fail.Exception):
-        run(state, "evaluate", corpus / "index", "--scores", tmp_path / "scores.csv", "--plots", tmp_path / "plots")
+        run(
+            state,
+            "evaluate",
+            corpus / "index",
+            "--scores",
+            tmp_path / "scores.csv",
+            "--plots",
+            tmp_path / "plots",
+        )
     assert (tmp_path / "scores.csv").read_text() == "of before"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "plots", "scores.csv", "state"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "file",
+        "plots",
+        "scores.csv",
+        "state",
+    ]
 
 
-def test_figures_are_told_though_a_file_cannot_be_written_in_the_end(run, state, corpus, tmp_path, monkeypatch):
+def test_figures_are_told_though_a_file_cannot_be_written_in_the_end(
+    run, state, corpus, tmp_path, monkeypatch
+):
     def fail(*_, **__):
         raise UsageError("the disk is full")
 
-    monkeypatch.setattr("spamguard.evaluation.report.write_scores", fail)
+    monkeypatch.setattr("spamguard.engine.evaluate.write_scores", fail)
     done = run(state, "evaluate", corpus / "index", *PROTOCOL, "--scores", tmp_path / "scores.csv")
     assert done.status == 2
     assert "1-ROCA" in done.out
@@ -83,7 +130,15 @@ def test_a_class_that_none_may_be_is_told_with_its_message(run, state, corpus, t
 def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for once in ("-", tmp_path / "pipe"):
-        done = run(state, "evaluate", "--ham", corpus / "ham.mbox", "--spam", once, stdin=(corpus / "ham.mbox").read_bytes())
+        done = run(
+            state,
+            "evaluate",
+            "--ham",
+            corpus / "ham.mbox",
+            "--spam",
+            once,
+            stdin=(corpus / "ham.mbox").read_bytes(),
+        )
         assert done.failed(str(once), "reads its mail twice")
 
 
@@ -91,8 +146,15 @@ def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path
 def three(corpus, tmp_path):
     """An index of some of it, in which half of the spam is fraud."""
     lines = [line.split() for line in (corpus / "index").read_text().splitlines()[:60]]
-    labels = ("fraud" if label == "spam" and number % 2 else label for number, (label, _) in enumerate(lines))
-    (tmp_path / "index").write_text("".join(f"{label} {corpus / path}\n" for label, (_, path) in zip(labels, lines, strict=True)))
+    labels = (
+        "fraud" if label == "spam" and number % 2 else label
+        for number, (label, _) in enumerate(lines)
+    )
+    (tmp_path / "index").write_text(
+        "".join(
+            f"{label} {corpus / path}\n" for label, (_, path) in zip(labels, lines, strict=True)
+        )
+    )
     return tmp_path / "index"
 
 
@@ -100,17 +162,29 @@ def counted(done):
     return next((run["ham"], run["spam"]) for run in done.json["runs"].values())
 
 
-def test_which_classes_are_unwanted_is_asked_of_the_filter_that_is_there(run, state, corpus, three, tmp_path):
+def test_which_classes_are_unwanted_is_asked_of_the_filter_that_is_there(
+    run, state, corpus, three, tmp_path
+):
     held = Counter(line.split()[0] for line in three.read_text().splitlines())
-    assert counted(run(state, "evaluate", three, "--json")) == (held["ham"] + held["fraud"], held["spam"])
-    assert run(state, "learn", "--as", "fraud", "--unwanted", next((corpus / "spam").iterdir())).status == 0
+    assert counted(run(state, "evaluate", three, "--json")) == (
+        held["ham"] + held["fraud"],
+        held["spam"],
+    )
+    assert (
+        run(state, "learn", "--as", "fraud", "--unwanted", next((corpus / "spam").iterdir())).status
+        == 0
+    )
     done = run(state, "evaluate", three, "--json", "--scores", tmp_path / "scores.csv")
     assert counted(done) == (held["ham"], held["spam"] + held["fraud"])
-    assert run(state, "evaluate", three, "--against", tmp_path / "scores.csv").out.endswith("no evidence of a difference\n")
+    assert run(state, "evaluate", three, "--against", tmp_path / "scores.csv").out.endswith(
+        "no evidence of a difference\n"
+    )
 
 
 def test_without_a_filter_classes_of_ones_own_are_wanted(run, three, tmp_path):
-    assert counted(run(tmp_path / "none", "evaluate", three, "--json"))[0] == len(re.findall(r"(?m)^(?:ham|fraud) ", three.read_text()))
+    assert counted(run(tmp_path / "none", "evaluate", three, "--json"))[0] == len(
+        re.findall(r"(?m)^(?:ham|fraud) ", three.read_text())
+    )
     assert not (tmp_path / "none").exists()
 
 

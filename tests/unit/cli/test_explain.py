@@ -45,9 +45,17 @@ def test_what_is_printed_adds_up(run, taught, message):
 
 def test_json_adds_up(run, taught, message):
     (why,) = run(taught, "explain", "--json", "--words", "7", message).lines
-    assert why["prior"] + sum(one["share"] for one in why["experts"].values()) == pytest.approx(why["sum"], abs=1e-9)
+    assert why["prior"] + sum(one["share"] for one in why["experts"].values()) == pytest.approx(
+        why["sum"], abs=1e-9
+    )
     words = sum(word["part"] for word in why["words"]) + why["other_words"]
-    features = words + sum(why["traits"].values()) + sum(why["numbers"].values()) + why["biases"] + why["prior"]
+    features = (
+        words
+        + sum(why["traits"].values())
+        + sum(why["numbers"].values())
+        + why["biases"]
+        + why["prior"]
+    )
     assert features == pytest.approx(why["sum"], abs=1e-9)
     assert why["sum"] == pytest.approx(why["log_odds"], abs=1e-9)
     assert set(why["words"][0]) == {"text", "part", "messages"}
@@ -74,7 +82,10 @@ def test_a_negative_number_of_words(run, taught, message):
 
 
 def test_it_tells_what_would_flip_it(run, taught, message):
-    assert re.search(r"for another label the log-odds would have to (fall|rise) by \d+\.\d{3}: ", run(taught, "explain", message).out)
+    assert re.search(
+        r"for another label the log-odds would have to (fall|rise) by \d+\.\d{3}: ",
+        run(taught, "explain", message).out,
+    )
 
 
 def test_a_filter_that_knows_nothing(run, state, message):
@@ -111,11 +122,19 @@ def test_who_has_taught_the_message_itself_is_told(run, taught, tmp_path):
     run(taught, "learn", "--as", "spam", path)
     run(taught, "learn", "--as", "ham", "--user", "anna", path)
     told = run(taught, "explain", path).out
-    assert re.search(r"taught as spam by \(the site\): cli, 20\d\d-\d\d-\d\d \d\d:\d\d\ntaught as ham by anna: cli, ", told)
+    assert re.search(
+        r"taught as spam by \(the site\): cli, 20\d\d-\d\d-\d\d \d\d:\d\d\ntaught as ham by anna: cli, ",
+        told,
+    )
     (why,) = run(taught, "explain", "--json", path).lines
-    assert [(one["user"], one["class"], one["origin"]) for one in why["taught"]] == [("", "spam", "cli"), ("anna", "ham", "cli")]
+    assert [(one["user"], one["class"], one["origin"]) for one in why["taught"]] == [
+        ("", "spam", "cli"),
+        ("anna", "ham", "cli"),
+    ]
     run(taught, "forget", path)
-    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == ["anna"]
+    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
+        "anna"
+    ]
 
 
 def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):

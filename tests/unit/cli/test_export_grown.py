@@ -1,4 +1,6 @@
-"""What `export` says of tables that have grown: how large they were at first, from which the other side settles the same state."""
+"""What `export` says of tables that have grown: how large they were at first, from which the other
+side settles the same state.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def test_the_other_side_holds_the_same_and_shrinks_as_this_one(run, tmp_path):
         with opened(there, bits=8) as other:
             assert held(other) == held(one)
             for each in (one, other):
-                each.forget_ready([each._preparer.digest(raw) for _, raw in lessons[20:]])
+                each.forget_digests([each._reader.digest(raw) for _, raw in lessons[20:]])
                 each.settle()
             assert other.status().buckets == 1 << BITS
             assert held(other) == held(one)
@@ -30,6 +32,10 @@ def test_tables_without_receipts_come_as_large_as_they_are(run, tmp_path):
         one.settle()
         assert run(here, "export", "--with-key", "--without-receipts", file).status == 0
         assert run(there, "import", file).status == 0
-        assert run(there, "status", "--json").json["buckets"] == run(here, "status", "--json").json["buckets"] == 2 << BITS
+        assert (
+            run(there, "status", "--json").json["buckets"]
+            == run(here, "status", "--json").json["buckets"]
+            == 2 << BITS
+        )
         with opened(there) as other:
             assert held(other) == held(one)

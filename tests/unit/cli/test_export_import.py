@@ -1,7 +1,10 @@
-"""`export` and `import`: what goes out comes in, twice too; another key, a newer format and damage are refused whole."""
+"""`export` and `import`: what goes out comes in, twice too; another key, a newer format and damage
+are refused whole.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import stat
 from contextlib import closing
@@ -12,21 +15,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard import Filter
-from spamguard.bayes.tables import counted_state
-from spamguard.cli import portable
-from spamguard.errors import SourceError
+from spamguard.bayes.tables import counted_arrays
+from spamguard.cli import transfer
+from spamguard.engine.filter import Filter
 from spamguard.ledger import codec
-from spamguard.ledger.lessons import winners
+from spamguard.ledger.votes import winning_votes
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features, Vote
 
 
 def knowledge(state):
-    """Votes in force, counts and classes of a filter. (What a later vote has replaced may be compacted here and not there.)"""
+    """Votes in force, counts and classes of a filter. (What a later vote has replaced may be
+    compacted here and not there.)
+    """
     with Filter.open(state) as spam_filter:
-        votes = winners(spam_filter.ledger.votes())
-        return votes, {name: np.array(values) for name, values in counted_state(spam_filter._store.tables)}, spam_filter.ledger.classes()
+        votes = winning_votes(spam_filter.ledger.all_votes())
+        return (
+            votes,
+            {name: np.array(values) for name, values in counted_arrays(spam_filter._store.tables)},
+            spam_filter.ledger.classes(),
+        )
 
 
 def assert_same(first, second):
@@ -49,7 +57,9 @@ def keyed(run, taught, file):
 
 
 @pytest.mark.parametrize(("here", "there"), [(True, False), (False, True)])
-def test_a_class_that_is_unwanted_on_one_side_only_stays_as_it_is_here_and_is_told(run, taught, tmp_path, file, here, there):
+def test_a_class_that_is_unwanted_on_one_side_only_stays_as_it_is_here_and_is_told(
+    run, taught, tmp_path, file, here, there
+):
     run(taught, "export", "--with-key", file)
     run(tmp_path / "new", "import", file)
     for place, unwanted in [(taught, there), (tmp_path / "new", here)]:
@@ -69,12 +79,16 @@ def _interrupted(_: Filter) -> None:
 def test_tables_on_their_way_in_are_private(run, taught, tmp_path, file, monkeypatch):
     run(taught, "export", "--with-key", "--without-receipts", file)
     modes = []
-    monkeypatch.setattr(Filter, "adopt_tables", lambda _, path: modes.append(stat.S_IMODE(path.stat().st_mode)))
+    monkeypatch.setattr(
+        Filter, "adopt_tables", lambda _, path: modes.append(stat.S_IMODE(path.stat().st_mode))
+    )
     assert run(tmp_path / "new", "import", file).status == 0
     assert modes == [0o600]
 
 
-def test_what_was_interrupted_before_settling_is_settled_the_next_time(run, keyed, tmp_path, monkeypatch):
+def test_what_was_interrupted_before_settling_is_settled_the_next_time(
+    run, keyed, tmp_path, monkeypatch
+):
     with monkeypatch.context() as patched:
         patched.setattr(Filter, "settle", _interrupted)
         assert run(tmp_path / "new", "import", keyed).status == 130
@@ -88,13 +102,20 @@ def test_with_receipts_everything_comes_in(run, taught, tmp_path, keyed, corpus)
         spam_filter.define_class("offers", unwanted=True)
     run(taught, "forget", corpus / "data" / "00001")
     run(taught, "learn", "--as", "newsletter", "--user", "änna", corpus / "data" / "00002")
-    assert run(taught, "export", "--with-key", keyed).err.splitlines()[-1].endswith("keep it as secret as a password")
+    assert (
+        run(taught, "export", "--with-key", keyed)
+        .err.splitlines()[-1]
+        .endswith("keep it as secret as a password")
+    )
     done = run(tmp_path / "new", "import", "--json", keyed)
     assert done.status == 0
     assert done.json["new"] == done.json["receipts"] >= 121
     assert_same(knowledge(taught), knowledge(tmp_path / "new"))
     run(taught, "rebuild")
-    assert run(tmp_path / "new", "judge", "--json", corpus / "data").out == run(taught, "judge", "--json", corpus / "data").out
+    assert (
+        run(tmp_path / "new", "judge", "--json", corpus / "data").out
+        == run(taught, "judge", "--json", corpus / "data").out
+    )
 
 
 def test_twice_changes_nothing(run, tmp_path, keyed):
@@ -110,7 +131,10 @@ def test_receipts_are_added_to_what_is_here(run, taught, tmp_path, keyed, corpus
     run(taught, "forget", corpus / "ham.mbox")
     assert run(taught, "export", keyed).status == 0
     assert run(tmp_path / "new", "import", keyed).status == 0
-    assert all(one["messages"] == 0 for one in run(tmp_path / "new", "status", "--json").json["classes"].values())
+    assert all(
+        one["messages"] == 0
+        for one in run(tmp_path / "new", "status", "--json").json["classes"].values()
+    )
 
 
 def test_the_file_is_private_and_says_nothing_of_the_key(run, taught, file):
@@ -124,7 +148,10 @@ def test_the_file_is_private_and_says_nothing_of_the_key(run, taught, file):
 
 def test_a_pipe(run, taught, tmp_path):
     out = run(taught, "export", "--with-key", "-")
-    assert run(tmp_path / "new", "import", "-", stdin=out.raw).out == "imported 120 receipts, 120 of them new\n"
+    assert (
+        run(tmp_path / "new", "import", "-", stdin=out.raw).out
+        == "imported 120 receipts, 120 of them new\n"
+    )
 
 
 def test_a_directory_that_is_not_there(run, taught, tmp_path):
@@ -161,7 +188,9 @@ def copy(run, taught, tmp_path, file):
 def test_a_copy_judges_as_the_original(run, taught, copy, corpus):
     assert run(copy, "judge", corpus / "data").out == run(taught, "judge", corpus / "data").out
     why = run(taught, "explain", corpus / "data" / "00001").out.splitlines(keepends=True)
-    assert run(copy, "explain", corpus / "data" / "00001").out == "".join(line for line in why if not line.startswith("taught as "))
+    assert run(copy, "explain", corpus / "data" / "00001").out == "".join(
+        line for line in why if not line.startswith("taught as ")
+    )
     status = run(copy, "status", "--json").json
     assert status["receipts"] is False
     assert status["classes"] == run(taught, "status", "--json").json["classes"]
@@ -247,34 +276,82 @@ def test_a_receipt_that_nobody_could_take_in_is_not_exported(run, taught, file):
     assert not file.exists()
 
 
-EMPTY = Features(np.zeros(0, np.uint32), np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
+EMPTY = Features(
+    np.zeros(0, np.uint32), np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)
+)
 
 
 def header(**changes):
-    values = {"program": "0", "extractor": EXTRACTOR, "fingerprint": "f", "key": "", "bits": 16, "classes": {}, "receipts": True}
-    return portable.Header(**{"format": portable.FORMAT, **values, **changes})
+    values = {
+        "program": "0",
+        "extractor": EXTRACTOR,
+        "fingerprint": "f",
+        "key": "",
+        "bits": 16,
+        "classes": {},
+        "receipts": True,
+    }
+    return transfer.ExportHeader(**{**values, **changes})
 
 
 def written(path, head, *votes):
-    with path.open("wb") as stream:
-        writer = portable.Writer(stream, head)
-        writer.votes(votes)
-        writer.end()
+    path.write_bytes(b"")
+    transfer.write_export(path, head, votes)
+    return path
+
+
+def changed(path, *statements):
+    """An export with a right checksum, after these statements."""
+    path.write_bytes(path.read_bytes()[:-32])
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+    content = path.read_bytes()
+    path.write_bytes(content + hashlib.sha256(content).digest())
     return path
 
 
 def test_a_newer_format(run, state, file):
-    assert run(state, "import", written(file, header(format=2))).failed("format 2", "update spamguard")
+    newer = changed(written(file, header()), "PRAGMA user_version = 2")
+    assert run(state, "import", newer).failed("format 2", "update spamguard")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE tables",
+        "CREATE TRIGGER more AFTER INSERT ON votes BEGIN DELETE FROM votes; END",
+        "CREATE TABLE more (column)",
+        "DELETE FROM about",
+        "UPDATE about SET bits = 'many'",
+        "INSERT INTO classes VALUES ('ham', 2)",
+        "INSERT INTO tables VALUES (x'00')",
+        "INSERT INTO tables VALUES (7)",
+        "INSERT INTO votes VALUES ('d', '', 1, 'n', 'ham', x'', x'', '', 0, 1)",
+        "INSERT INTO votes VALUES (x'01', '', 1, 'n', 'ham', x'', x'', '', 0, 256)",
+        "INSERT INTO votes VALUES (x'01', CAST(x'ff' AS TEXT), 1, 'n', 'a', x'', x'', '', 0, 1)",
+        "INSERT INTO votes VALUES (zeroblob(70000), '', 1, 'n', 'ham', x'', x'', '', 0, 1)",
+        "INSERT INTO votes VALUES (x'01', '', 1, 'n', 'ham', zeroblob(67200000), x'', '', 0, 1)",
+    ],
+)
+def test_a_file_made_to_deceive_imports_nothing(run, tmp_path, file, statement):
+    deceiving = changed(written(file, header()), statement)
+    assert run(tmp_path / "new", "import", deceiving).failed(str(file), "nothing was imported")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_key_that_is_not_the_one(run, tmp_path, file):
     for key in ("00" * 32, "zz", "00" * 100):
-        assert run(tmp_path / "new", "import", written(file, header(key=key))).failed("nothing was imported")
+        assert run(tmp_path / "new", "import", written(file, header(key=key))).failed(
+            "nothing was imported"
+        )
     assert not (tmp_path / "new").exists()
 
 
 def test_tables_of_another_extractor(run, state, file):
-    assert run(state, "import", written(file, header(extractor=9, receipts=False))).failed("extractor 9", "same version")
+    assert run(state, "import", written(file, header(extractor=9, receipts=False))).failed(
+        "extractor 9", "same version"
+    )
 
 
 def test_a_label_that_cannot_be_a_class(run, state, file):
@@ -288,10 +365,36 @@ def test_a_label_that_cannot_be_a_class(run, state, file):
 @pytest.mark.parametrize(
     ("features", "scores"),
     [
-        (Features(np.array([5], np.uint32), np.full(len(TRAITS), 16, np.uint8), np.zeros(len(NUMBERS), np.int16)), b""),
-        (Features(np.array([5], np.uint32), np.zeros(len(TRAITS), np.uint8), np.full(len(NUMBERS), -1, np.int16)), b""),
-        (Features(np.array([5], np.uint32), np.zeros(1, np.uint8), np.zeros(len(NUMBERS), np.int16)), b""),
-        (Features(np.array([5], np.uint32), np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16)), b"odd"),
+        (
+            Features(
+                np.array([5], np.uint32),
+                np.full(len(TRAITS), 16, np.uint8),
+                np.zeros(len(NUMBERS), np.int16),
+            ),
+            b"",
+        ),
+        (
+            Features(
+                np.array([5], np.uint32),
+                np.zeros(len(TRAITS), np.uint8),
+                np.full(len(NUMBERS), -1, np.int16),
+            ),
+            b"",
+        ),
+        (
+            Features(
+                np.array([5], np.uint32), np.zeros(1, np.uint8), np.zeros(len(NUMBERS), np.int16)
+            ),
+            b"",
+        ),
+        (
+            Features(
+                np.array([5], np.uint32),
+                np.zeros(len(TRAITS), np.uint8),
+                np.zeros(len(NUMBERS), np.int16),
+            ),
+            b"odd",
+        ),
     ],
     ids=["a trait too high", "a number below zero", "too few traits", "half a score"],
 )
@@ -299,16 +402,29 @@ def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(run, state, file
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     vote = Vote(b"d", "", 1, "n", "spam", codec.pack(features), scores, "", 0, EXTRACTOR)
-    assert run(state, "import", written(file, head, vote)).failed(str(file), "cannot be read", "nothing was imported")
+    assert run(state, "import", written(file, head, vote)).failed(
+        str(file), "cannot be read", "nothing was imported"
+    )
     assert run(state, "status", "--json").json["events"] == 0
 
 
-@pytest.mark.parametrize("change", [{"clock": 2**62}, {"time": -1}, {"digest": b""}, {"label": None}, {"packed": b"x"}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"clock": 2**62}, {"time": -1}, {"digest": b""}, {"label": None}, {"packed": b"x"}],
+    ids=str,
+)
 def test_a_vote_that_the_ledger_refuses_is_found_before_any_is_taken_in(run, state, file, change):
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
-    votes = [Vote(bytes((1, number)), "", 1, "n", "spam", codec.pack(EMPTY), b"", "", 0, 1) for number in range(256)]  # merged at once
-    assert run(state, "import", written(file, head, *votes, votes[0]._replace(**{"digest": b"d", **change}))).failed("nothing was imported")
+    votes = [
+        Vote(bytes((1, number)), "", 1, "n", "spam", codec.pack(EMPTY), b"", "", 0, 1)
+        for number in range(256)
+    ]  # merged at once
+    assert run(
+        state,
+        "import",
+        written(file, head, *votes, votes[0]._replace(**{"digest": b"d", **change})),
+    ).failed("nothing was imported")
     assert run(state, "status", "--json").json["events"] == 0
 
 
@@ -331,17 +447,17 @@ VOTES = st.builds(
 @given(votes=st.lists(VOTES, max_size=9))
 def test_a_vote_is_read_as_it_was_written(tmp_path_factory, votes):
     path = written(tmp_path_factory.mktemp("votes") / "file", header(), *votes)
-    with path.open("rb") as stream:
-        reader = portable.Reader("file", stream)
+    with closing(transfer.ExportReader("file", path)) as reader:
         assert reader.check()[2] == len(votes)
-        assert list(reader.votes()) == votes
+        assert list(reader.read_votes()) == votes
 
 
-def test_a_reader_never_takes_the_memory_a_damaged_length_asks_for(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"spamguard export\nH\xff\xff\xff\xff{}")
-    with path.open("rb") as stream, pytest.raises(SourceError, match="damaged"):
-        portable.Reader("file", stream).check()
+def test_sqlite_reads_an_export(run, taught, file):
+    """Whoever leaves for another program has his receipts in a form that is everybody's."""
+    run(taught, "export", file)
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("SELECT count(*) FROM votes").fetchone() == (120,)
 
 
 def test_a_backup_is_not_imported_but_restored(run, state, file):

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from spamguard import Filter, secret, signature
-from spamguard.cli import main
+from spamguard import keys
+from spamguard.cli.main import main
+from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError
 
 FIELDS = re.compile(rb"(>?From [^\n]*\n)?(?:X-Spam(?:-Flag|-Status|guard): [^\r\n]*\r?\n)+")
@@ -25,22 +26,24 @@ def test_the_verdict_is_on_top(run, taught, clear):
     assert (done.status, done.err) == (0, "")
     fields = done.raw[: len(done.raw) - len(clear["spam"])]
     assert fields.startswith(b"X-Spam-Flag: YES\nX-Spam-Status: Yes, score=")
-    assert re.search(rb"\nX-Spamguard: spam; id=[0-9a-f]{20}; k=[0-9a-f]{8}; s=[\w-]{20}\n\Z", fields)
+    assert re.search(
+        rb"\nX-Spamguard: spam; id=[0-9a-f]{20}; k=[0-9a-f]{8}; s=[\w-]{20}\n\Z", fields
+    )
     assert done.raw.endswith(clear["spam"])
 
 
 def test_the_verdict_is_signed_for_this_message(run, taught, clear):
     first, again = (run(taught, "filter", stdin=clear["spam"]).raw for _ in range(2))
     with Filter.open(taught) as spam_filter:
-        key, scan = secret.derived(spam_filter.key, b"verdict"), spam_filter.scan(clear["spam"])
+        key, scan = keys.derive_key(spam_filter.key, b"verdict"), spam_filter.scan(clear["spam"])
         other = spam_filter.scan(clear["ham"]).digest
     found = [re.search(rb"^X-Spamguard: (.*)$", out, re.MULTILINE)[1] for out in (first, again)]
-    signed = [signature.verify(key, value, scan.digest) for value in found]
+    signed = [keys.verify_verdict(key, value, scan.digest) for value in found]
     assert [(one.label, one.action, one.log_odds) for one in signed] == [
         ("spam", "tag", pytest.approx(scan.verdict.log_odds, abs=0.01))
     ] * 2
     assert signed[0].id != signed[1].id
-    assert signature.verify(key, found[0], other) is None
+    assert keys.verify_verdict(key, found[0], other) is None
 
 
 def test_wanted_mail_has_no_flag(run, taught, clear):
@@ -111,7 +114,12 @@ def passed_through(state, raw, monkeypatch):
 
 
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=120,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(raw=LINES.filter(lambda raw: b"x-spam" not in raw.lower()))
 @example(raw=b"")
 @example(raw=b" begins with a blank\n")
@@ -121,9 +129,14 @@ def test_every_byte_comes_out(any_filter, monkeypatch, raw):
     out = passed_through(any_filter, raw, monkeypatch)
     ours = FIELDS.match(out)
     envelope, rest = ours[1] or b"", out[ours.end() :]
-    assert envelope == (raw[: raw.find(b"\n") + 1] if raw.startswith((b"From ", b">From ")) else b"")
+    assert envelope == (
+        raw[: raw.find(b"\n") + 1] if raw.startswith((b"From ", b">From ")) else b""
+    )
     original = raw[len(envelope) :]
-    if original[:1] in (b" ", b"\t"):  # one empty line, or the message's first line would become part of our last field
+    if original[:1] in (
+        b" ",
+        b"\t",
+    ):  # one empty line, or the message's first line would become part of our last field
         assert rest in (b"\n" + original, b"\r\n" + original)
     else:
         assert rest == original
@@ -147,7 +160,9 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("place", ["spamguard.engine.Filter.open", "spamguard.engine.Filter.scan"])
+@pytest.mark.parametrize(
+    "place", ["spamguard.engine.filter.Filter.open", "spamguard.engine.filter.Filter.scan"]
+)
 def test_any_failure_lets_the_mail_through(run, taught, monkeypatch, error, place):
     def fail(*arguments, **settings):
         raise error
@@ -161,7 +176,7 @@ def test_any_failure_lets_the_mail_through(run, taught, monkeypatch, error, plac
 
 
 def test_modules_that_cannot_be_loaded(run, taught, monkeypatch):
-    monkeypatch.setitem(sys.modules, "spamguard.engine", None)
+    monkeypatch.setitem(sys.modules, "spamguard.engine.filter", None)
     assert run(taught, "filter", stdin=MAIL).raw.endswith(b"\n" + MAIL)
     monkeypatch.setitem(sys.modules, "spamguard.mail.rewrite", None)
     done = run(taught, "filter", stdin=MAIL)
@@ -172,7 +187,7 @@ def test_rewriting_fails(run, taught, monkeypatch):
     def fail(*arguments):
         raise MemoryError
 
-    monkeypatch.setattr("spamguard.mail.rewrite.with_fields", fail)
+    monkeypatch.setattr("spamguard.mail.rewrite.add_fields", fail)
     done = run(taught, "filter", stdin=MAIL)
     assert (done.status, done.raw) == (0, MAIL)
 
@@ -181,8 +196,8 @@ def test_nobody_reads_the_complaint(run, taught, monkeypatch):
     def fail(*arguments, **settings):
         raise OSError
 
-    monkeypatch.setattr("spamguard.engine.Filter.open", fail)
-    monkeypatch.setattr("spamguard.cli.rim.say", fail)
+    monkeypatch.setattr("spamguard.engine.filter.Filter.open", fail)
+    monkeypatch.setattr("spamguard.cli.common.say", fail)
     done = run(taught, "filter", stdin=MAIL)
     assert (done.status, done.raw) == (0, NOT_SCANNED + b"OSError\n" + MAIL)
 
@@ -222,7 +237,13 @@ def test_a_new_filter_is_unsure(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["filter", "--colour"], ["--profile", "filter"], ["filter", "extra"], ["--stat", "x", "-z", "filter"]]
+    "arguments",
+    [
+        ["filter", "--colour"],
+        ["--profile", "filter"],
+        ["filter", "extra"],
+        ["--stat", "x", "-z", "filter"],
+    ],
 )
 def test_wrong_usage_lets_the_mail_through(run, taught, arguments):
     done = run(taught, *arguments, stdin=MAIL)
@@ -242,7 +263,9 @@ class Full(io.BytesIO):
 
 def test_mail_that_cannot_be_written_is_kept_by_the_delivery_agent(taught, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(MAIL)))
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Full(), flush=lambda: None, fileno=lambda: -1))
+    monkeypatch.setattr(
+        sys, "stdout", SimpleNamespace(buffer=Full(), flush=lambda: None, fileno=lambda: -1)
+    )
     assert main(["--state", str(taught), "filter"]) == 75
     assert "could not be passed on: No space left on device" in capsys.readouterr().err
 
@@ -251,5 +274,7 @@ def test_for_a_user_as_that_user_has_said(run, taught, clear):
     with Filter.open(taught) as spam_filter:
         for user in ("anna", "ben", "cleo"):
             spam_filter.learn(clear["ham"], "spam" if user == "anna" else "ham", user=user)
-    assert run(taught, "filter", "--user", "anna", stdin=clear["ham"]).raw.startswith(b"X-Spam-Flag: YES\nX-Spam-Status: Yes, ")
+    assert run(taught, "filter", "--user", "anna", stdin=clear["ham"]).raw.startswith(
+        b"X-Spam-Flag: YES\nX-Spam-Status: Yes, "
+    )
     assert run(taught, "filter", stdin=clear["ham"]).raw.startswith(b"X-Spam-Status: No, ")

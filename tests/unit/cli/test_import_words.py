@@ -21,7 +21,9 @@ def listed(tmp_path):
 def test_a_list_comes_and_goes(run, taught, listed):
     before = run(taught, "status", "--json").json
     assert before["imports"] == []
-    assert run(taught, "import", "--dry-run", listed).out.startswith("would import 2 words of 3 from spambayes (")
+    assert run(taught, "import", "--dry-run", listed).out.startswith(
+        "would import 2 words of 3 from spambayes ("
+    )
     assert run(taught, "status", "--json").json == before
     assert run(taught, "import", "--name", "mine", listed).out.endswith(
         "learnt there from 5 messages of good mail and 7 of spam, as 'mine'\n"
@@ -31,7 +33,9 @@ def test_a_list_comes_and_goes(run, taught, listed):
     assert after["classes"] == before["classes"]
     assert "word lists imported\nmine  2 words from spambayes (" in run(taught, "status").out
     assert run(taught, "import", "--name", "mine", "--json", listed).json["new"] is False
-    assert run(taught, "undo", "--import", "mine", "--dry-run").out.startswith("would take back 2 words")
+    assert run(taught, "undo", "--import", "mine", "--dry-run").out.startswith(
+        "would take back 2 words"
+    )
     assert run(taught, "undo", "--import", "mine", "--json").json["words"] == 2
     assert run(taught, "undo", "--import", "mine").failed("no word list is called 'mine'")
     assert run(taught, "status", "--json").json["imports"] == []
@@ -45,7 +49,11 @@ def test_whoever_moves_in_hears_what_is_missing(run, taught, tmp_path, listed):
     assert re.fullmatch(told, run(taught, "import", listed).err)
 
 
-@pytest.mark.parametrize("content", [b"5,0\r\nmeeting,5,0\r\n", b"5,7\r\nmeeting,five,0\r\n"], ids=["one class", "no numbers"])
+@pytest.mark.parametrize(
+    "content",
+    [b"5,0\r\nmeeting,5,0\r\n", b"5,7\r\nmeeting,five,0\r\n"],
+    ids=["one class", "no numbers"],
+)
 def test_a_bad_list_leaves_no_filter_behind(run, tmp_path, content):
     (tmp_path / "bad.csv").write_bytes(content)
     assert run(tmp_path / "new", "import", "--from", "spambayes", tmp_path / "bad.csv").status == 2
@@ -53,7 +61,10 @@ def test_a_bad_list_leaves_no_filter_behind(run, tmp_path, content):
 
 
 def test_a_list_from_a_pipe_into_a_new_filter(run, tmp_path):
-    assert "imported 2 words of 3 from spambayes (-)" in run(tmp_path / "new", "import", "-", stdin=CSV).out
+    assert (
+        "imported 2 words of 3 from spambayes (-)"
+        in run(tmp_path / "new", "import", "-", stdin=CSV).out
+    )
 
 
 def test_a_dry_run_makes_no_filter(run, tmp_path, listed):
@@ -72,7 +83,10 @@ def test_a_dry_run_makes_no_filter(run, tmp_path, listed):
 
 def test_a_dry_run_of_an_export_takes_nothing_in(run, taught, tmp_path):
     run(taught, "export", "--with-key", tmp_path / "all")
-    assert run(tmp_path / "new", "import", "--dry-run", tmp_path / "all").out == "would import 120 receipts\n"
+    assert (
+        run(tmp_path / "new", "import", "--dry-run", tmp_path / "all").out
+        == "would import 120 receipts\n"
+    )
     assert not (tmp_path / "new").exists()
 
 
@@ -94,7 +108,9 @@ def test_names(run, taught, listed):
 
 
 def test_another_kind_may_be_said(run, taught, listed):
-    assert run(taught, "import", "--from", "bogofilter", listed).failed("does not tell of both good mail and spam")
+    assert run(taught, "import", "--from", "bogofilter", listed).failed(
+        "does not tell of both good mail and spam"
+    )
 
 
 def test_a_store_of_hashes(run, taught, tmp_path):
@@ -104,7 +120,9 @@ def test_a_store_of_hashes(run, taught, tmp_path):
     assert done.failed("rspamd holds hashes, no words: teach from the mail itself")
 
 
-needs_bogofilter = pytest.mark.skipif(shutil.which("bogoutil") is None, reason="bogofilter is not installed")
+needs_bogofilter = pytest.mark.skipif(
+    shutil.which("bogoutil") is None, reason="bogofilter is not installed"
+)
 
 
 @needs_bogofilter
@@ -112,14 +130,23 @@ def test_from_bogofilter_itself(run, state, corpus, tmp_path):
     lines = [line.split() for line in (corpus / "index").read_text().splitlines()]
     for label, flag in (("spam", "-s"), ("ham", "-n")):
         names = "".join(f"{corpus / path}\n" for kind, path in lines[:80] if kind == label)
-        subprocess.run(["bogofilter", "-d", tmp_path, flag, "-b"], input=names, text=True, check=True)
-    assert run(state, "import", tmp_path / "wordlist.db").failed("bogoutil -d", "| spamguard import -")
-    dump = subprocess.run(["bogoutil", "-d", tmp_path / "wordlist.db"], capture_output=True, check=True).stdout
+        subprocess.run(
+            ["bogofilter", "-d", tmp_path, flag, "-b"], input=names, text=True, check=True
+        )
+    assert run(state, "import", tmp_path / "wordlist.db").failed(
+        "bogoutil -d", "| spamguard import -"
+    )
+    dump = subprocess.run(
+        ["bogoutil", "-d", tmp_path / "wordlist.db"], capture_output=True, check=True
+    ).stdout
     answer = run(state, "import", "-", "--json", stdin=dump).json
     assert answer["name"] == "bogofilter"
     assert answer["ham"] + answer["spam"] == 80
     assert answer["used"] > answer["words"] / 3 > 100
-    judged = [run(state, "judge", "--json", corpus / path).lines[0]["probability"] for _, path in lines[80:]]
+    judged = [
+        run(state, "judge", "--json", corpus / path).lines[0]["probability"]
+        for _, path in lines[80:]
+    ]
     spam = [score for score, (kind, _) in zip(judged, lines[80:], strict=True) if kind == "spam"]
     ham = [score for score, (kind, _) in zip(judged, lines[80:], strict=True) if kind == "ham"]
     assert sum(good < bad for good in ham for bad in spam) > 0.8 * len(ham) * len(spam)

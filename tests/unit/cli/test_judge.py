@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from spamguard import Filter
-from spamguard.cli import main
-from spamguard.policy import Threshold
+from spamguard.cli.main import main
+from spamguard.engine.filter import Filter
+from spamguard.engine.policy import Threshold
 
 
 def write(path, raw):
@@ -34,13 +34,18 @@ def test_the_exit_status_tells_the_worst(run, taught, ham, spam):
 
 def test_unsure_is_a_status_of_its_own(run, state, taught, ham, spam, monkeypatch):
     assert run(state, "judge", ham).status == 3
-    monkeypatch.setattr("spamguard.engine.Filter.threshold", lambda *_: Threshold(1.5))  # spam is unsure now, ham is not
+    monkeypatch.setattr(
+        "spamguard.engine.filter.Filter.spam_threshold", lambda *_: Threshold(1.5)
+    )  # spam is unsure now, ham is not
     assert run(taught, "judge", ham, spam).status == 3
 
 
 def test_a_line_for_each(run, taught, ham, spam):
     done = run(taught, "judge", ham, spam)
-    assert [re.fullmatch(r"(\w+) +([01]\.\d{4})  (.*)", line).group(1, 3) for line in done.out.splitlines()] == [
+    assert [
+        re.fullmatch(r"(\w+) +([01]\.\d{4})  (.*)", line).group(1, 3)
+        for line in done.out.splitlines()
+    ] == [
         ("ham", str(ham)),
         ("spam", str(spam)),
     ]
@@ -68,7 +73,9 @@ def test_a_profile(run, taught, spam):
     (plain,) = run(taught, "--profile", "bernoulli", "judge", "--json", spam).lines
     (default,) = run(taught, "judge", "--json", spam).lines
     assert plain["log_odds"] != default["log_odds"]
-    assert run(taught, "--profile", "bayes", "judge", spam).failed("no profile 'bayes'", "multinomial-ml")
+    assert run(taught, "--profile", "bayes", "judge", spam).failed(
+        "no profile 'bayes'", "multinomial-ml"
+    )
 
 
 def test_standard_input(run, taught, clear):
@@ -87,11 +94,17 @@ def test_a_new_filter_is_mentioned(run, tmp_path, ham):
     done = run(tmp_path / "typo", "judge", ham)
     assert done.status == 3
     assert done.out.startswith("unsure")
-    assert done.err == f"spamguard: note: {tmp_path / 'typo'} is a new filter that was taught nothing yet\n"
+    assert (
+        done.err
+        == f"spamguard: note: {tmp_path / 'typo'} is a new filter that was taught nothing yet\n"
+    )
     assert run(tmp_path / "typo", "judge", ham).err == ""
 
 
-@pytest.mark.parametrize(("no_color", "term", "coloured"), [("", "xterm", True), ("1", "xterm", False), ("", "dumb", False)])
+@pytest.mark.parametrize(
+    ("no_color", "term", "coloured"),
+    [("", "xterm", True), ("1", "xterm", False), ("", "dumb", False)],
+)
 def test_colour_on_a_terminal_only(taught, ham, capsys, monkeypatch, no_color, term, coloured):
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", term)
@@ -102,7 +115,11 @@ def test_colour_on_a_terminal_only(taught, ham, capsys, monkeypatch, no_color, t
 
 def test_judging_never_writes(run, taught, corpus):
     def files():
-        return {file.name: file.read_bytes() for file in taught.iterdir() if not file.name.endswith(("-shm", "-wal"))}
+        return {
+            file.name: file.read_bytes()
+            for file in taught.iterdir()
+            if not file.name.endswith(("-shm", "-wal"))
+        }
 
     before = files()
     run(taught, "judge", corpus / "data")
@@ -113,6 +130,13 @@ def test_for_a_user_as_that_user_has_said(run, taught, clear, tmp_path):
     path = tmp_path / "message.eml"
     path.write_bytes(clear["ham"])
     for user in ("anna", "ben", "cleo"):
-        assert run(taught, "learn", "--as", "spam" if user == "anna" else "ham", "--user", user, path).status == 0
-    assert [run(taught, "judge", "--user", user, path).status for user in ("anna", "ben", "dora")] == [1, 0, 0]
+        assert (
+            run(
+                taught, "learn", "--as", "spam" if user == "anna" else "ham", "--user", user, path
+            ).status
+            == 0
+        )
+    assert [
+        run(taught, "judge", "--user", user, path).status for user in ("anna", "ben", "dora")
+    ] == [1, 0, 0]
     assert run(taught, "judge", path).out == run(taught, "judge", "--user", "dora", path).out

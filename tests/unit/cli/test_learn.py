@@ -7,8 +7,8 @@ import mailbox
 
 import pytest
 
-from spamguard import Filter
-from spamguard.cli import main
+from spamguard.cli.main import main
+from spamguard.engine.filter import Filter
 from tests.unit.cli.conftest import some
 
 
@@ -20,7 +20,9 @@ def lessons(state):
 def test_a_corpus_brings_its_classes_along(run, state, corpus, counts):
     done = run(state, "learn", corpus)
     assert done.status == 0
-    assert done.out == f"taught {counts['ham']} messages as ham, {counts['spam']} messages as spam\n"
+    assert (
+        done.out == f"taught {counts['ham']} messages as ham, {counts['spam']} messages as spam\n"
+    )
     assert done.err == ""
     assert lessons(state) == counts
 
@@ -35,12 +37,19 @@ def test_a_new_filter_is_mentioned(run, tmp_path):
 
 def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
     done = run(taught, "learn", "--json", corpus)
-    assert done.json == {"taught": {"ham": 0, "spam": 0}, "known": counts, "outvoted": 0, "settled": False}
+    assert done.json == {
+        "taught": {"ham": 0, "spam": 0},
+        "known": counts,
+        "outvoted": 0,
+        "settled": False,
+    }
     assert lessons(taught) == counts
 
 
 def test_the_same_mail_from_an_mbox_and_a_maildir(run, taught, corpus, counts):
-    assert run(taught, "learn", "--json", "--as", "ham", corpus / "ham.mbox").json["known"] == {"ham": counts["ham"]}
+    assert run(taught, "learn", "--json", "--as", "ham", corpus / "ham.mbox").json["known"] == {
+        "ham": counts["ham"]
+    }
     done = run(taught, "learn", "--as", "spam", corpus / "spam")
     assert done.out == f"taught 0 messages as spam ({counts['spam']} already known)\n"
 
@@ -55,7 +64,10 @@ def test_several_paths_and_a_tree(run, state, tmp_path):
         place = tmp_path / "tree" / str(number % 2) / f"{number}.eml"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(raw)
-    assert run(state, "learn", "--as", "ham", tmp_path / "tree" / "0", tmp_path / "tree" / "1").out == "taught 6 messages as ham\n"
+    assert (
+        run(state, "learn", "--as", "ham", tmp_path / "tree" / "0", tmp_path / "tree" / "1").out
+        == "taught 6 messages as ham\n"
+    )
 
 
 def test_teaching_otherwise_moves_a_message(run, taught, corpus, counts):
@@ -67,7 +79,10 @@ def test_users_outvote_one_another(run, taught, corpus, counts):
     for user in ("anna", "ben"):
         assert run(taught, "learn", "--as", "ham", "--user", user, corpus / "spam").status == 0
     assert lessons(taught)["spam"] == 0
-    assert run(taught, "forget", "--user", "ben", "--json", corpus / "spam").json["forgotten"] == counts["spam"]
+    assert (
+        run(taught, "forget", "--user", "ben", "--json", corpus / "spam").json["forgotten"]
+        == counts["spam"]
+    )
     assert lessons(taught) == {"ham": counts["ham"], "spam": 0}  # one against one teaches nothing
 
 
@@ -80,7 +95,9 @@ def test_a_class_of_ones_own_is_wanted_unless_said(run, state, corpus):
 
 
 def test_a_slip_of_the_pen(run, taught, corpus, counts):
-    assert run(taught, "learn", "--as", "spma", corpus / "spam").failed("did you mean 'spam'", "--new")
+    assert run(taught, "learn", "--as", "spma", corpus / "spam").failed(
+        "did you mean 'spam'", "--new"
+    )
     assert lessons(taught) == counts
     assert run(taught, "learn", "--as", "spma", "--new", corpus / "spam").status == 0
     assert lessons(taught)["spma"] == counts["spam"]
@@ -92,7 +109,9 @@ def test_what_cannot_be_a_class(run, taught, corpus, label):
 
 
 def test_ham_stays_wanted(run, taught, corpus):
-    assert run(taught, "learn", "--as", "ham", "--unwanted", corpus / "spam").failed("always wanted")
+    assert run(taught, "learn", "--as", "ham", "--unwanted", corpus / "spam").failed(
+        "always wanted"
+    )
 
 
 def test_a_message_of_no_class(run, state, corpus):
@@ -107,7 +126,14 @@ def test_an_index_that_says_otherwise(run, state, corpus):
 
 
 def test_a_path_that_does_not_exist_is_told_before_anything_is_taught(run, tmp_path, corpus):
-    done = run(tmp_path / "new", "learn", "--as", "ham", corpus / "ham.mbox", tmp_path / "nothing\n\x1b[31m")
+    done = run(
+        tmp_path / "new",
+        "learn",
+        "--as",
+        "ham",
+        corpus / "ham.mbox",
+        tmp_path / "nothing\n\x1b[31m",
+    )
     assert done.failed(r"nothing\n\x1b[31m: no such file or directory")
     assert not (tmp_path / "new").exists()
 
@@ -138,8 +164,14 @@ def test_a_word_that_does_not_count_against_that_of_others_is_told(run, taught, 
     path = tmp_path / "message.eml"
     path.write_bytes(some("spam")[0])
     run(taught, "learn", "--as", "spam", "--user", "anna", path)
-    assert "taught 1 message as ham; 1 of these others call something else" in run(taught, "learn", "--as", "ham", path).out
-    assert run(taught, "learn", "--as", "ham", "--user", "ben", path).out == "taught 1 message as ham\n"
+    assert (
+        "taught 1 message as ham; 1 of these others call something else"
+        in run(taught, "learn", "--as", "ham", path).out
+    )
+    assert (
+        run(taught, "learn", "--as", "ham", "--user", "ben", path).out
+        == "taught 1 message as ham\n"
+    )
     assert run(taught, "learn", "--json", "--as", "ham", path).json["outvoted"] == 0
 
 
@@ -162,7 +194,10 @@ def test_forgetting_needs_a_filter(run, tmp_path, corpus):
 def test_a_state_directory_that_is_a_file(run, corpus, tmp_path):
     (tmp_path / "file").touch()
     done = run(tmp_path / "file", "learn", "--as", "ham", corpus)
-    assert (done.status, done.err) == (2, f"spamguard: {tmp_path}/file: is no directory: choose a state directory you may write to\n")
+    assert (done.status, done.err) == (
+        2,
+        f"spamguard: {tmp_path}/file: is no directory: choose a state directory you may write to\n",
+    )
 
 
 def test_bulk_teaching_settles(run, state, corpus):
@@ -171,13 +206,13 @@ def test_bulk_teaching_settles(run, state, corpus):
 
 def test_more_than_one_batch_is_taught_whole(run, state, corpus, counts, monkeypatch):
     sizes = []
-    original = Filter.learn_ready
+    original = Filter.cast_votes
 
-    def watch(self, lessons, label, **settings):
-        sizes.append(len(lessons))
-        return original(self, lessons, label, **settings)
+    def watch(self, votes, **settings):
+        sizes.append(len(votes))
+        return original(self, votes, **settings)
 
-    monkeypatch.setattr(Filter, "learn_ready", watch)
+    monkeypatch.setattr(Filter, "cast_votes", watch)
     run(state, "learn", "--as", "ham", corpus / "data")
     assert sizes == [64, 56]
 
@@ -186,7 +221,9 @@ def test_more_than_one_batch_is_taught_whole(run, state, corpus, counts, monkeyp
 def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, shown):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", term)
-    assert main(["--state", str(state), "learn", "--json", "--as", "ham", str(corpus / "data")]) == 0
+    assert (
+        main(["--state", str(state), "learn", "--json", "--as", "ham", str(corpus / "data")]) == 0
+    )
     out, err = capsys.readouterr()
     assert json.loads(out)["taught"] == {"ham": 120}
     assert ("settling" in err) == shown
@@ -195,8 +232,15 @@ def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, show
 
 def test_of_two_lines_about_one_message_the_later_counts(run, state, tmp_path):
     (tmp_path / "one").write_bytes(some("spam")[0])
-    for lines, label in ((("ham", "spam", "ham"), "ham"), (("ham", "spam"), "spam"), (("spam", "ham"), "ham")):
+    for lines, label in (
+        (("ham", "spam", "ham"), "ham"),
+        (("ham", "spam"), "spam"),
+        (("spam", "ham"), "ham"),
+    ):
         (tmp_path / "index").write_text("".join(f"{line} one\n" for line in lines))
         assert run(state, "learn", tmp_path / "index").status == 0
         classes = run(state, "status", "--json").json["classes"]
-        assert {name: one["messages"] for name, one in classes.items()} == {"ham": int(label == "ham"), "spam": int(label == "spam")}
+        assert {name: one["messages"] for name, one in classes.items()} == {
+            "ham": int(label == "ham"),
+            "spam": int(label == "spam"),
+        }

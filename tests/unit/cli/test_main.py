@@ -10,15 +10,17 @@ import sys
 
 import pytest
 
-from spamguard import __version__, cli
+from spamguard import __version__
 from spamguard.__main__ import main as started
-from spamguard.cli import COMMANDS, main, rim
+from spamguard.cli import common, main
+from spamguard.cli.main import COMMANDS
+from spamguard.cli.main import main as main_main
 from tests.support.waiting import PATIENCE
 
 
 def text_of(capsys, *arguments):
     with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
+        main_main(list(arguments))
     assert stop.value.code == 0
     return capsys.readouterr().out
 
@@ -31,7 +33,7 @@ def test_help_tells_the_exit_statuses(capsys):
 
 def test_without_a_command_there_is_the_help(capsys):
     whole = text_of(capsys, "--help")
-    assert main([]) == rim.ERROR
+    assert main_main([]) == common.EXIT_ERROR
     assert capsys.readouterr() == ("", whole)
 
 
@@ -63,9 +65,9 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "main", interrupted)
+    monkeypatch.setattr(main, "main", interrupted)
     monkeypatch.setattr(sys, "argv", ["spamguard", "status"])
-    assert started() == rim.INTERRUPTED
+    assert started() == common.EXIT_INTERRUPTED
 
 
 def test_the_version(capsys):
@@ -85,7 +87,7 @@ def test_the_version(capsys):
 def test_wrong_usage_is_status_2(arguments, usage, capsys):
     """With the usage of the command that was meant."""
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        main_main(arguments)
     assert stop.value.code == 2
     assert f"usage: {usage}" in capsys.readouterr().err
 
@@ -93,29 +95,52 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("explain", "--words", "x", "message"), "argument --words: 'x' is no whole number from 0 on"),
-        (("explain", "--words", "-1", "message"), "argument --words: '-1' is no whole number from 0 on"),
-        (("evaluate", "--delay", "1.5", "index"), "argument --delay: '1.5' is no whole number from 0 on"),
-        (("evaluate", "--share", "half", "index"), "argument --share: 'half' is no number between 0 and 1"),
-        (("evaluate", "--share", "nan", "index"), "argument --share: 'nan' is no number between 0 and 1"),
+        (
+            ("explain", "--words", "x", "message"),
+            "argument --words: 'x' is no whole number from 0 on",
+        ),
+        (
+            ("explain", "--words", "-1", "message"),
+            "argument --words: '-1' is no whole number from 0 on",
+        ),
+        (
+            ("evaluate", "--delay", "1.5", "index"),
+            "argument --delay: '1.5' is no whole number from 0 on",
+        ),
+        (
+            ("evaluate", "--share", "half", "index"),
+            "argument --share: 'half' is no number between 0 and 1",
+        ),
+        (
+            ("evaluate", "--share", "nan", "index"),
+            "argument --share: 'nan' is no number between 0 and 1",
+        ),
         (("--state", "", "status"), "argument --state: the name of a directory is empty"),
         (("check", ""), "argument FILE: the name of a file is empty"),
         (("run", "--config", ""), "argument --config: the name of a file is empty"),
         (("run", "--watch", ""), "argument --watch: the name of a directory is empty"),
         (("teach-folders", ""), "argument MAILDIR: the name of a directory is empty"),
         (("evaluate", "index", "--scores", ""), "argument --scores: the name of a file is empty"),
-        *((((command, ""), "argument FILE: the name of a file is empty")) for command in ("backup", "export", "restore", "import")),
+        *(
+            (((command, ""), "argument FILE: the name of a file is empty"))
+            for command in ("backup", "export", "restore", "import")
+        ),
     ],
 )
 def test_values_that_are_none(arguments, told, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
+        main_main(list(arguments))
     assert stop.value.code == 2
     assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "arguments", [["judge", "filter", "--nothing"], ["explain", "--words", "x", "filter"], ["teach-folders", "--as", "filter"]]
+    "arguments",
+    [
+        ["judge", "filter", "--nothing"],
+        ["explain", "--words", "x", "filter"],
+        ["teach-folders", "--as", "filter"],
+    ],
 )
 def test_wrong_usage_of_another_command_passes_no_mail_on(run, arguments):
     with pytest.raises(SystemExit) as stop:
@@ -130,14 +155,23 @@ def test_what_is_logged_is_told_like_an_error(tmp_path):
     line = [sys.executable, "-m", "spamguard", "--state", str(tmp_path), "quarantine", "list"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith(f"spamguard: warning: {tmp_path}/quarantine/0iq5r8jo4c1n2f3g.json: ")
+    assert done.stderr.startswith(
+        f"spamguard: warning: {tmp_path}/quarantine/0iq5r8jo4c1n2f3g.json: "
+    )
     assert [one.partition(": ")[0] for one in done.stderr.splitlines()] == ["spamguard"] * 2
 
 
 @pytest.mark.parametrize("command", ["run", "open-mailboxes"])
 def test_mistakes_that_keep_a_service_from_starting_are_errors_in_the_journal(tmp_path, command):
     (tmp_path / "spamguard.yaml").write_text("postion: x\n")
-    line = [sys.executable, "-m", "spamguard", command, "--config", str(tmp_path / "spamguard.yaml")]
+    line = [
+        sys.executable,
+        "-m",
+        "spamguard",
+        command,
+        "--config",
+        str(tmp_path / "spamguard.yaml"),
+    ]
     with (tmp_path / "journal").open("wb") as stderr:
         found = os.fstat(stderr.fileno())
         environment = os.environ | {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
@@ -170,11 +204,27 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
 
 def test_where_the_filter_is_may_be_said_behind_the_command_too(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
-    assert run(None, "learn", "--as", "ham", "-", "--state", tmp_path / "behind", stdin=b"Subject: x\n\nx\n").status == 0
-    assert run(None, "status", "--state", tmp_path / "behind", "--json").json["state"] == str(tmp_path / "behind")
+    assert (
+        run(
+            None,
+            "learn",
+            "--as",
+            "ham",
+            "-",
+            "--state",
+            tmp_path / "behind",
+            stdin=b"Subject: x\n\nx\n",
+        ).status
+        == 0
+    )
+    assert run(None, "status", "--state", tmp_path / "behind", "--json").json["state"] == str(
+        tmp_path / "behind"
+    )
     assert run(tmp_path / "behind", "status", "--json").json["classes"]["ham"]["messages"] == 1
     assert run(None, "token", "list", "--json", "--state", tmp_path / "behind").json == []
-    assert run(None, "judge", "-", "--profile", "x", stdin=b"Subject: x\n\nx\n").failed("no profile 'x'")
+    assert run(None, "judge", "-", "--profile", "x", stdin=b"Subject: x\n\nx\n").failed(
+        "no profile 'x'"
+    )
     assert not (tmp_path / "named").exists()
 
 
@@ -186,9 +236,18 @@ def test_a_directory_whose_name_is_no_text(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["learn", "--as", "spam", ""], ["forget", ""], ["judge", ""], ["explain", ""], ["evaluate", "--ham", "", "--spam", "x"]]
+    "arguments",
+    [
+        ["learn", "--as", "spam", ""],
+        ["forget", ""],
+        ["judge", ""],
+        ["explain", ""],
+        ["evaluate", "--ham", "", "--spam", "x"],
+    ],
 )
-def test_a_variable_that_is_not_set_is_not_the_directory_one_is_in(run, taught, corpus, monkeypatch, arguments):
+def test_a_variable_that_is_not_set_is_not_the_directory_one_is_in(
+    run, taught, corpus, monkeypatch, arguments
+):
     monkeypatch.chdir(corpus / "data")
     assert run(taught, *arguments).failed("PATH is empty")
 
@@ -211,32 +270,38 @@ FAILURES = [
     ),
     (OSError("odd"), 2, "spamguard: odd\n"),
     (OSError(), 2, "spamguard: OSError\n"),
-    (MemoryError(), 2, "spamguard: there is not enough memory: free some, or raise the limit on it (`ulimit -v`)\n"),
+    (
+        MemoryError(),
+        2,
+        "spamguard: there is not enough memory: free some, or raise the limit on it (`ulimit -v`)\n",
+    ),
     (KeyboardInterrupt(), 130, ""),
     (BrokenPipeError(), 141, ""),
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "line"), FAILURES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("error", "status", "line"), FAILURES, ids=lambda value: type(value).__name__
+)
 def test_what_goes_wrong_is_a_line_and_a_status(run, taught, monkeypatch, error, status, line):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr("spamguard.engine.Filter.status", fail)
-    monkeypatch.setattr(rim, "abandon_output", lambda: None)  # standard output is pytest's
+    monkeypatch.setattr("spamguard.engine.filter.Filter.status", fail)
+    monkeypatch.setattr(common, "discard_output", lambda: None)  # standard output is pytest's
     done = run(taught, "status")
     assert (done.status, done.raw, done.err) == (status, b"", line)
 
 
 def test_a_fault_of_the_program_is_not_hidden(run, taught, monkeypatch):
-    monkeypatch.setattr("spamguard.engine.Filter.status", lambda self: 1 / 0)
+    monkeypatch.setattr("spamguard.engine.filter.Filter.status", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(taught, "status")
 
 
 LOADED = """
 import sys
-from spamguard.cli import main
+from spamguard.cli.main import main
 try:
     main(sys.argv[1:])
 except SystemExit:
@@ -252,35 +317,60 @@ def loaded_by(*arguments):
 
 
 def test_help_loads_nothing_large():
-    assert not loaded_by("--help") & {"numpy", "sklearn", "tqdm", "matplotlib", "sqlite3", "multiprocessing", "spamguard.folders"}
+    assert not loaded_by("--help") & {
+        "numpy",
+        "sklearn",
+        "tqdm",
+        "matplotlib",
+        "sqlite3",
+        "multiprocessing",
+        "spamguard.folders",
+    }
 
 
 def test_judging_loads_no_more_than_it_needs(taught, corpus):
     loaded = loaded_by("--state", taught, "judge", corpus / "data" / "00001")
     assert "numpy" in loaded
-    assert not loaded & {"sklearn", "scipy", "tqdm", "matplotlib", "pandas", "multiprocessing", "concurrent.futures"}
+    assert not loaded & {
+        "sklearn",
+        "scipy",
+        "tqdm",
+        "matplotlib",
+        "pandas",
+        "multiprocessing",
+        "concurrent.futures",
+    }
 
 
 def test_a_command_loads_no_other_one():
     """`filter` is started for each message that comes."""
-    ours = {name.removeprefix("spamguard.cli.") for name in loaded_by("undo", "--help") if name.startswith("spamguard.cli.")}
-    assert ours == {"filter", "rim", "undo", "usage", "when"}
+    ours = {
+        name.removeprefix("spamguard.cli.")
+        for name in loaded_by("undo", "--help")
+        if name.startswith("spamguard.cli.")
+    }
+    assert ours == {"common", "dates", "judge", "main", "teach"}
 
 
-def test_every_command_is_one_module_with_the_same_shape():
-    parser = cli.parser()
-    for name in COMMANDS:
-        module = sys.modules[f"spamguard.cli.{name}_" if name == "import" else f"spamguard.cli.{name.replace('-', '_')}"]
-        assert callable(module.add)
-        assert callable(module.run)
-        assert f"`{name}`" in module.__doc__
-    assert parser.parse_args(["status"]).run is sys.modules["spamguard.cli.status"].run
+def test_every_command_describes_itself():
+    parser = main.build_parser()
+    for name, module in COMMANDS.items():
+        assert callable(
+            getattr(sys.modules[f"spamguard.cli.{module}"], f"add_{name.replace('-', '_')}")
+        )
+    assert parser.parse_args(["status"]).run is sys.modules["spamguard.cli.status"].run_status
 
 
 def ended(work: str) -> tuple[int, str]:
     """Exit status and output of a program that tidies up around some work."""
-    program = f"import asyncio, signal\nfrom spamguard.cli import rim\n{work}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    program = f"import asyncio, signal\nfrom spamguard.cli import common\n{work}"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert done.stderr == ""
     return done.returncode, done.stdout
 
@@ -292,7 +382,7 @@ async def wait():
     asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
     await asyncio.sleep(3600)
 
-with rim.tidying_up():
+with common.terminate_cleanly():
     try:
         asyncio.run(wait())
     finally:
@@ -304,7 +394,7 @@ with rim.tidying_up():
 def test_sigterm_does_not_end_who_was_started_so() -> None:
     work = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with rim.tidying_up():
+with common.terminate_cleanly():
     signal.raise_signal(signal.SIGTERM)
 print(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)
 """

@@ -10,20 +10,27 @@ from datetime import datetime
 
 import pytest
 
-from spamguard import Filter
-from spamguard.folders import notes
-from spamguard.folders.notes import Noted, Trouble
-from spamguard.folders.refusals import DROPPED, Refusals, Refused, note_dropped
+from spamguard.engine.filter import Filter
+from spamguard.folders import status_file
+from spamguard.folders.status_file import WatcherStatus, WatcherTrouble
+from spamguard.learning.refusals import DROPPED_FILE, RefusalLog, RefusedLessons, write_dropped
 from tests.unit.cli.conftest import some
 
 
 def note(state, **values):
-    (state / notes.FILE).write_text(json.dumps(asdict(Noted(**{"seen": int(time.time()), "mailboxes": 2, **values}))))
+    (state / status_file.STATUS_FILE).write_text(
+        json.dumps(asdict(WatcherStatus(**{"seen": int(time.time()), "mailboxes": 2, **values})))
+    )
 
 
 def say(state, user, label, number, origin="folder Junk"):
     with Filter.open(state) as one:
-        one.learn_ready([one._preparer.ready(raw) for raw in some(label, number)], label, user=user, origin=origin)
+        one.learn_examples(
+            [one._reader.read_example(raw) for raw in some(label, number)],
+            label,
+            user=user,
+            origin=origin,
+        )
 
 
 def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
@@ -31,9 +38,17 @@ def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
     say(taught, "anna", "spam", 3)
     answer = run(taught, "status", "--json").json
     first, *others = answer["users"]
-    assert (first["user"], first["lessons"], first["last_move"]["folder"], first["refused_today"]) == ("anna", {"spam": 3}, "Junk", 0)
+    assert (
+        first["user"],
+        first["lessons"],
+        first["last_move"]["folder"],
+        first["refused_today"],
+    ) == ("anna", {"spam": 3}, "Junk", 0)
     assert abs(first["last_move"]["time"] - time.time()) < 600
-    assert [(one["user"], one["lessons"], one["last_move"]) for one in others] == [("", counts, None), ("ben", {"ham": 2}, None)]
+    assert [(one["user"], one["lessons"], one["last_move"]) for one in others] == [
+        ("", counts, None),
+        ("ben", {"ham": 2}, None),
+    ]
     assert (answer["watcher"], answer["warnings"]) == (None, [])
     out = run(taught, "status").out
     assert "watcher    nobody has watched" in out
@@ -47,7 +62,9 @@ def test_the_list_is_bounded_and_names_do_no_harm(run, taught):
     raw = some("spam")[0]
     with Filter.open(taught) as one:
         for number in range(25):
-            one.learn_ready([one._preparer.ready(raw)], "spam", user=f"user\x1b{number}", origin="cli")
+            one.learn_examples(
+                [one._reader.read_example(raw)], "spam", user=f"user\x1b{number}", origin="cli"
+            )
     out = run(taught, "status").out
     assert "\x1b" not in out
     assert "and 6 more (--json shows all)\n" in out
@@ -69,53 +86,80 @@ def test_one_person_by_two_names_is_told(run, taught):
     say(taught, "ben", "spam", 2, "teach-pipe")
     told = run(taught, "status", "--json").json["warnings"]
     assert len(told) == 2
-    assert told[0].startswith("anna, whose folders are watched, and anna@example.org, of whom Dovecot tells")
+    assert told[0].startswith(
+        "anna, whose folders are watched, and anna@example.org, of whom Dovecot tells"
+    )
     assert told[1].startswith("ben@example.org, whose folders are watched, and ben, ")
 
 
 def test_refusals(run, taught, one_day):
-    note(taught, refused={"anna": Refused(one_day.isoformat(), 7, int(time.time()) + 5, "Junk")})
+    note(
+        taught,
+        refused={"anna": RefusedLessons(one_day.isoformat(), 7, int(time.time()) + 5, "Junk")},
+    )
     answer = run(taught, "status", "--json").json
-    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [("anna", 7)]
+    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [
+        ("anna", 7)
+    ]
     (warning,) = answer["warnings"]
     assert warning.startswith("anna: 7 moves of ")
     assert "lessons_per_day" in warning
     out = run(taught, "status").out
     assert "none; 7 refused today\n" in out
     assert "\nwarning: anna: 7 moves" in out
-    note(taught, refused={"anna": Refused("2020-01-01", 7, 1_577_836_800, "Junk")})
+    note(taught, refused={"anna": RefusedLessons("2020-01-01", 7, 1_577_836_800, "Junk")})
     say(taught, "anna", "spam", 1)
     assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
 
 
 def test_what_programs_would_have_taught(run, taught, one_day):
-    refusals = Refusals({})
+    refusals = RefusalLog({})
     refusals.add("anna", "teach-pipe", 3)
-    note_dropped(taught, refusals)
+    write_dropped(taught, refusals)
     answer = run(taught, "status", "--json").json
-    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [("anna", 3)]
+    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [
+        ("anna", 3)
+    ]
     (warning,) = answer["warnings"]
-    assert re.fullmatch(r"anna: 3 lessons of \S+ were dropped, the last one by teach-pipe at .*: beyond lessons_per_day", warning)
-    old = json.loads((taught / DROPPED).read_bytes())
+    assert re.fullmatch(
+        r"anna: 3 lessons of \S+ were dropped, the last one by teach-pipe at .*: beyond lessons_per_day",
+        warning,
+    )
+    old = json.loads((taught / DROPPED_FILE).read_bytes())
     old["anna"]["last"] -= 3600
-    (taught / DROPPED).write_text(json.dumps(old))
+    (taught / DROPPED_FILE).write_text(json.dumps(old))
     say(taught, "anna", "spam", 1, "mail")
     assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
-    (taught / DROPPED).write_bytes(b"{")
+    (taught / DROPPED_FILE).write_bytes(b"{")
     assert run(taught, "status", "--json").json["users"][1]["refused_today"] == 0
 
 
 def test_classes_that_are_not_there_are_told_for_a_day(run, taught, one_day):
-    an_hour_ago = Refused(one_day.isoformat(), 2, int(time.time()) - 3600, "teach-pipe", "there is no class 'letters' here")
-    (taught / DROPPED).write_text(json.dumps({"ben": asdict(an_hour_ago)}))
+    an_hour_ago = RefusedLessons(
+        one_day.isoformat(),
+        2,
+        int(time.time()) - 3600,
+        "teach-pipe",
+        "there is no class 'letters' here",
+    )
+    (taught / DROPPED_FILE).write_text(json.dumps({"ben": asdict(an_hour_ago)}))
     say(taught, "ben", "spam", 2, "mail")  # which makes none
     (warning,) = run(taught, "status", "--json").json["warnings"]
-    assert re.fullmatch(r"ben: 2 lessons of \S+ were dropped, the last one by teach-pipe at .*: there is no class 'letters' here", warning)
+    assert re.fullmatch(
+        r"ben: 2 lessons of \S+ were dropped, the last one by teach-pipe at .*: there is no class 'letters' here",
+        warning,
+    )
 
 
 def test_trouble_is_told_when_it_lasts(run, taught):
     now = int(time.time())
-    note(taught, troubles=(Trouble("anna", "Junk: cannot be looked at", now - 180), Trouble("", "the disk is full", now - 60)))
+    note(
+        taught,
+        troubles=(
+            WatcherTrouble("anna", "Junk: cannot be looked at", now - 180),
+            WatcherTrouble("", "the disk is full", now - 60),
+        ),
+    )
     (warning,) = run(taught, "status", "--json").json["warnings"]
     assert warning.startswith("since ")
     assert warning.endswith(": Junk: cannot be looked at")
@@ -123,7 +167,9 @@ def test_trouble_is_told_when_it_lasts(run, taught):
 
 def test_a_watcher_that_is_gone(run, taught):
     note(taught)
-    (watcher,) = [one for one in run(taught, "status").out.splitlines() if one.startswith("watcher")]
+    (watcher,) = [
+        one for one in run(taught, "status").out.splitlines() if one.startswith("watcher")
+    ]
     assert "2 mailboxes, last seen" in watcher
     assert watcher.endswith(", not running")  # as no daemon runs, however lately it did
     note(taught, seen=int(time.time()) - 900)
@@ -143,11 +189,11 @@ def test_a_watcher_that_is_gone(run, taught):
     ],
 )
 def test_notes_that_are_damaged_are_no_notes(run, taught, text):
-    (taught / notes.FILE).write_text(text)
+    (taught / status_file.STATUS_FILE).write_text(text)
     assert "nobody has watched folders here" in run(taught, "status").out
     assert run(taught, "status", "--json").json["watcher"] is None
 
 
 def test_notes_of_times_that_have_no_date(run, taught):
-    note(taught, seen=10**30, troubles=(Trouble("", "the disk is full", -(10**30)),))
+    note(taught, seen=10**30, troubles=(WatcherTrouble("", "the disk is full", -(10**30)),))
     assert "last seen 9999-" in run(taught, "status").out

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
-from spamguard.cli import main
-from spamguard.ids import new_id
-from spamguard.quarantine import DIRECTORY, Quarantine
-from spamguard.spool import Content, Spool
-from spamguard.wire.values import Client, Envelope, Recipient, Sender
+from spamguard.cli.main import main
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+from spamguard.engine.filter import Filter
+from spamguard.keys import new_id
+from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
+from spamguard.spool import Spool, SpoolView
 from tests.unit.cli.conftest import some
 from tests.unit.cli.test_running import saying
 
 FIRST, SECOND = new_id(1.7e9, b"abcd"), new_id(1.7e9 + 60, b"abcd")
-RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\nX-Folded: a\r\n\tb\r\n" + some("ham", seed=5)[0].replace(b"\r\n", b"\n").replace(
-    b"\n", b"\r\n"
-)
+RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\nX-Folded: a\r\n\tb\r\n" + some("ham", seed=5)[
+    0
+].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
 WROTE = "Samuel Thorne <salbapel@wilorcorsal.example>"  # as its From says
 
 
@@ -27,7 +27,7 @@ def hold(state, name, raw=RAW, sender="a@example.org", recipients=("b@x", "c@x")
     spool = Spool(state)
     spool.write(raw)
     envelope = Envelope(Sender(sender), tuple(map(Recipient, recipients)), Client("192.0.2.1"))
-    Quarantine(state / DIRECTORY).store(name, Content(b"", spool, 0), envelope, "spam", 1.7e9)
+    Quarantine(state / DIRECTORY).store(name, SpoolView(b"", spool, 0), envelope, "spam", 1.7e9)
     spool.close()
 
 
@@ -53,19 +53,31 @@ def test_the_list(run, held):
     assert done.status == 0
     assert first.startswith(f"{SECOND}  {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M}  held")
     assert second.startswith(FIRST)
-    assert second.endswith(f"spam      {WROTE}, envelope sender <a@example.org> to <b@x> and 1 more")
+    assert second.endswith(
+        f"spam      {WROTE}, envelope sender <a@example.org> to <b@x> and 1 more"
+    )
     assert "\x1b" not in done.out
 
 
 def test_the_list_for_programs_page_by_page(run, held):
     (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
-    assert (entry["id"], entry["from"], entry["to"], entry["waiting"]) == (FIRST, "a@example.org", ["b@x", "c@x"], ["b@x", "c@x"])
+    assert (entry["id"], entry["from"], entry["to"], entry["waiting"]) == (
+        FIRST,
+        "a@example.org",
+        ["b@x", "c@x"],
+        ["b@x", "c@x"],
+    )
     assert entry["author"] == WROTE
-    assert (entry["size"], entry["reason"], entry["client"], entry["released"]) == (len(RAW), "spam", "192.0.2.1", False)
+    assert (entry["size"], entry["reason"], entry["client"], entry["released"]) == (
+        len(RAW),
+        "spam",
+        "192.0.2.1",
+        False,
+    )
 
 
 def test_the_list_says_that_it_has_an_end(run, held, monkeypatch):
-    monkeypatch.setattr("spamguard.quarantine.MOST", 1)
+    monkeypatch.setattr("spamguard.delivery.quarantine.MAX_ENTRIES", 1)
     done = run(held, "quarantine", "list")
     assert done.out.startswith(SECOND)
     assert len(done.out.splitlines()) == 1
@@ -85,7 +97,11 @@ def test_an_empty_quarantine(run, tmp_path):
     assert (done.status, done.out, done.err) == (0, "", "spamguard: note: nothing is held there\n")
     assert run(tmp_path, "quarantine", "list", "--json").out == ""
     assert list(tmp_path.iterdir()) == []
-    for action in (["list"], ["show", FIRST], ["delete", FIRST]):  # of the daemon's nothing is said so
+    for action in (
+        ["list"],
+        ["show", FIRST],
+        ["delete", FIRST],
+    ):  # of the daemon's nothing is said so
         assert run(tmp_path / "none", "quarantine", *action).failed("no filter there", "--state")
 
 
@@ -105,7 +121,9 @@ def test_messages_are_not_released_to_who_would_hold_them_again(run, held):
     told = {"listeners": [{"listen": "smtp://0.0.0.0:25", "next_hop": "smtp://127.0.0.1:10026"}]}
     with saying(held, told):
         done = run(held, "quarantine", "release", FIRST, "--next-hop", "smtp://127.0.0.1:25")
-    assert done.failed("spamguard itself listens there, and would hold them once more: hand them to smtp://127.0.0.1:10026")
+    assert done.failed(
+        "spamguard itself listens there, and would hold them once more: hand them to smtp://127.0.0.1:10026"
+    )
     (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
     assert entry["waiting"] == ["b@x", "c@x"]
 
@@ -117,13 +135,29 @@ def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):
     assert len(delivered(tmp_path / "Maildir")) == 2
     assert lessons(held) == {**counts, "ham": counts["ham"] + 1}
     again = run(held, "quarantine", "release", "--json", FIRST, "--next-hop", where)
-    assert (again.status, again.json) == (0, {"id": FIRST, "released": True, "recipients": [], "taught": False})
+    assert (again.status, again.json) == (
+        0,
+        {"id": FIRST, "released": True, "recipients": [], "taught": False},
+    )
     assert len(delivered(tmp_path / "Maildir")) == 2
-    assert [entry["released"] for entry in run(held, "quarantine", "list", "--json").lines] == [False, True]
+    assert [entry["released"] for entry in run(held, "quarantine", "list", "--json").lines] == [
+        False,
+        True,
+    ]
 
 
 def test_releasing_without_teaching(run, held, counts, tmp_path):
-    done = run(held, "quarantine", "release", "--json", "--no-learn", FIRST, SECOND, "--next-hop", f"maildir:{tmp_path / 'Maildir'}")
+    done = run(
+        held,
+        "quarantine",
+        "release",
+        "--json",
+        "--no-learn",
+        FIRST,
+        SECOND,
+        "--next-hop",
+        f"maildir:{tmp_path / 'Maildir'}",
+    )
     assert [one["taught"] for one in done.lines] == [False, False]
     assert [one["code"] for one in done.lines[0]["recipients"]] == [250, 250]
     assert len(delivered(tmp_path / "Maildir")) == 4
@@ -136,8 +170,20 @@ def test_a_next_hop_that_is_down(run, held, counts, tmp_path):
     assert done.out.startswith(f"{FIRST} not released to 2 recipients\n  <b@x>: 451 ")
     assert lessons(held) == counts
     (tmp_path / "file").touch()
-    done = run(held, "quarantine", "release", "--json", FIRST, "--next-hop", f"maildir:{tmp_path / 'file' / 'Maildir'}")
-    assert (done.status, done.json["released"], done.json["recipients"][0]["code"]) == (1, False, 451)
+    done = run(
+        held,
+        "quarantine",
+        "release",
+        "--json",
+        FIRST,
+        "--next-hop",
+        f"maildir:{tmp_path / 'file' / 'Maildir'}",
+    )
+    assert (done.status, done.json["released"], done.json["recipients"][0]["code"]) == (
+        1,
+        False,
+        451,
+    )
 
 
 def test_deleting(run, held):
@@ -149,16 +195,29 @@ def test_deleting(run, held):
 @pytest.mark.parametrize("action", ["show", "release", "delete"])
 def test_an_id_that_is_not_there_is_told_before_anything_is_done(run, held, tmp_path, action):
     more = ["--next-hop", f"maildir:{tmp_path / 'Maildir'}"] if action == "release" else []
-    assert run(held, "quarantine", action, FIRST, new_id(1, b"none"), *more).failed(new_id(1, b"none"), "no such message")
+    assert run(held, "quarantine", action, FIRST, new_id(1, b"none"), *more).failed(
+        new_id(1, b"none"), "no such message"
+    )
     assert run(held, "quarantine", action, "../../key", *more).failed("../../key", "is no id")
-    assert run(held, "quarantine", "list", "--before", "yesterday").failed("--before yesterday: is no id")
+    assert run(held, "quarantine", "list", "--before", "yesterday").failed(
+        "--before yesterday: is no id"
+    )
     assert len(list((held / DIRECTORY).iterdir())) == 4
     assert not (tmp_path / "Maildir").exists()
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["look"], ["list", FIRST], ["show"], ["release"], ["delete"], ["release", FIRST], ["release", FIRST, "--next-hop", "smtp:25"]],
+    [
+        [],
+        ["look"],
+        ["list", FIRST],
+        ["show"],
+        ["release"],
+        ["delete"],
+        ["release", FIRST],
+        ["release", FIRST, "--next-hop", "smtp:25"],
+    ],
 )
 def test_wrong_usage(held, capsys, arguments):
     with pytest.raises(SystemExit) as stop:
@@ -167,7 +226,9 @@ def test_wrong_usage(held, capsys, arguments):
     assert "usage: spamguard" in capsys.readouterr().err
 
 
-def test_a_filter_that_cannot_be_taught_is_told_before_the_release(run, held, tmp_path, monkeypatch):
+def test_a_filter_that_cannot_be_taught_is_told_before_the_release(
+    run, held, tmp_path, monkeypatch
+):
     with Filter.open(held) as spam_filter:
         spam_filter.ledger.set_meta("adopted", "yes")
     where = f"maildir:{tmp_path / 'Maildir'}"

@@ -6,14 +6,15 @@ import re
 
 import pytest
 
-from spamguard import Filter
-from spamguard.cli import main
-from spamguard.history import FILE, History
-from spamguard.ids import new_id
+from spamguard.cli.main import main
+from spamguard.engine.filter import Filter
+from spamguard.keys import new_id
+from spamguard.proxy.history import History
+from spamguard.proxy.history_schema import HISTORY_FILE
 from spamguard.records import Word
 from tests.unit.cli.conftest import some
 from tests.unit.cli.test_explain import tables
-from tests.unit.history.rows import row
+from tests.unit.proxy.history_rows import row
 
 ID = new_id(1.7e9, b"abcd")
 SPAM, HAM = some("spam", seed=7)[0], some("ham", seed=7)[0]
@@ -25,9 +26,14 @@ def remember(state, raw=SPAM, **values):
         scan = spam_filter.scan(raw)
         fingerprint = spam_filter.ledger.fingerprint
     verdict = scan.verdict
-    usual = {"label": verdict.label, "probability": verdict.probability, "log_odds": verdict.log_odds, "digest": scan.digest}
+    usual = {
+        "label": verdict.label,
+        "probability": verdict.probability,
+        "log_odds": verdict.log_odds,
+        "digest": scan.digest,
+    }
     usual |= {"packed": scan.packed, "words": scan.words, "fingerprint": fingerprint, "id": ID}
-    with History.open(state / FILE, 64 << 20, 30) as history:
+    with History.open(state / HISTORY_FILE, 64 << 20, 30) as history:
         history.append([row(1, **usual | values)])
     return scan
 
@@ -47,13 +53,18 @@ def test_then_and_now(run, taught):
     assert 'from <a1@example.org> at 192.0.2.1 to <b@example.org> and 1 more\n"Grüße 1"' in then
     assert f"{scan.words[0].part:+9.3f}  {scan.words[0].text}" in then
     (by_expert, first), (by_feature, second) = tables(now)
-    assert sum(by_expert) == first == second == sum(by_feature) == round(scan.verdict.log_odds * 1000)
+    assert (
+        sum(by_expert) == first == second == sum(by_feature) == round(scan.verdict.log_odds * 1000)
+    )
 
 
 @pytest.mark.parametrize(
     ("author", "told"),
     [
-        ("Sunny Roofs <hello@roofs.example>", "Sunny Roofs <hello@roofs.example>, envelope sender <a1@example.org>"),
+        (
+            "Sunny Roofs <hello@roofs.example>",
+            "Sunny Roofs <hello@roofs.example>, envelope sender <a1@example.org>",
+        ),
         ("Sunny Roofs <A1@example.org>", "Sunny Roofs <A1@example.org>"),
         ("a1@example.org", "<a1@example.org>"),
     ],
@@ -72,14 +83,22 @@ def test_now_is_what_it_would_be_of_the_message_itself(run, taught, tmp_path):
     (of_file,) = run(taught, "explain", "--json", tmp_path / "message.eml").lines
     (of_id,) = run(taught, "explain", "--json", "--words", "5", ID).lines
     then = of_id.pop("then")
-    assert (of_id["name"], of_id["experts"], of_id["traits"]) == (ID, of_file["experts"], of_file["traits"])
+    assert (of_id["name"], of_id["experts"], of_id["traits"]) == (
+        ID,
+        of_file["experts"],
+        of_file["traits"],
+    )
     assert then["log_odds"] == scan.verdict.log_odds != of_id["log_odds"] == of_file["log_odds"]
-    assert (then["label"], then["action"], then["next_hop"]) == (scan.verdict.label, "tag", "250 2.0.0 Ok")
+    assert (then["label"], then["action"], then["next_hop"]) == (
+        scan.verdict.label,
+        "tag",
+        "250 2.0.0 Ok",
+    )
     assert then["words"][0]["text"] == scan.words[0].text
     parts = sum(word["part"] for word in of_id["words"]) + of_id["other_words"]
-    assert parts + sum(of_id["traits"].values()) + sum(of_id["numbers"].values()) + of_id["biases"] + of_id["prior"] == pytest.approx(
-        of_id["sum"], abs=1e-9
-    )
+    assert parts + sum(of_id["traits"].values()) + sum(of_id["numbers"].values()) + of_id[
+        "biases"
+    ] + of_id["prior"] == pytest.approx(of_id["sum"], abs=1e-9)
 
 
 def test_only_words_that_are_still_known_are_told(run, taught):
@@ -92,7 +111,13 @@ def test_only_words_that_are_still_known_are_told(run, taught):
 
 
 def test_words_of_strangers_do_not_talk_to_the_terminal(run, taught):
-    remember(taught, subject="\x1b[31m", sender="\x9b1m", reply="\x1b]0;x\x07", words=(Word(5, "\x1b[31m", 1.0),))
+    remember(
+        taught,
+        subject="\x1b[31m",
+        sender="\x9b1m",
+        reply="\x1b]0;x\x07",
+        words=(Word(5, "\x1b[31m", 1.0),),
+    )
     assert "\x1b" not in run(taught, "explain", ID).out
 
 
@@ -112,18 +137,26 @@ def test_a_file_whose_name_looks_like_an_id_is_a_file(run, taught, tmp_path, mon
 def test_what_was_not_scanned(run, taught):
     remember(taught, label="not-scanned", packed=b"", digest=b"", words=())
     done = run(taught, "explain", ID)
-    assert (done.status, "then: not-scanned\n" in done.out, "by expert" in done.out) == (0, True, False)
+    assert (done.status, "then: not-scanned\n" in done.out, "by expert" in done.out) == (
+        0,
+        True,
+        False,
+    )
     (why,) = run(taught, "explain", "--json", ID).lines
     assert set(why) == {"name", "then"}
     for command in (["learn", "--as", "ham"], ["forget"]):
         assert run(taught, *command, "--id", ID).failed(ID, "not scanned")
 
 
-@pytest.mark.parametrize("command", [["explain"], ["learn", "--as", "ham", "--id"], ["forget", "--id"]])
+@pytest.mark.parametrize(
+    "command", [["explain"], ["learn", "--as", "ham", "--id"], ["forget", "--id"]]
+)
 def test_an_id_that_is_not_known(run, taught, command):
     assert run(taught, *command, ID).failed(ID, "no history there")
     remember(taught)
-    assert run(taught, *command, new_id(1, b"none")).failed(new_id(1, b"none"), "no message with that id")
+    assert run(taught, *command, new_id(1, b"none")).failed(
+        new_id(1, b"none"), "no message with that id"
+    )
 
 
 @pytest.mark.parametrize("command", [["learn", "--as", "ham", "--id"], ["forget", "--id"]])
@@ -137,23 +170,34 @@ OTHER = new_id(1.7e9, b"othr")
 
 def test_features_of_another_making_are_refused(run, taught):
     remember(taught, extractor=99)
-    assert run(taught, "learn", "--as", "ham", "--id", ID).failed(ID, "extractor 99", "name its file")
+    assert run(taught, "learn", "--as", "ham", "--id", ID).failed(
+        ID, "extractor 99", "name its file"
+    )
     remember(taught, id=OTHER, fingerprint="feedfacefeedface")
     for command in (["learn", "--as", "ham"], ["forget"]):
         assert run(taught, *command, "--id", OTHER).failed(OTHER, "key feedfacefeedface")
 
 
 def test_what_was_said_then_is_told_where_nothing_can_be_said_now(run, taught):
-    """After an upgrade that reads mail otherwise nothing at all was told of mail that had passed before."""
+    """After an upgrade that reads mail otherwise nothing at all was told of mail that had passed
+    before.
+    """
     scan = remember(taught, extractor=99)
     remember(taught, id=OTHER, fingerprint="feedfacefeedface")
     done = run(taught, "explain", ID, OTHER)
     assert done.status == 0
-    assert done.out.count(f"then: {scan.verdict.label}: probability {scan.verdict.probability:.4f}") == 2
+    assert (
+        done.out.count(f"then: {scan.verdict.label}: probability {scan.verdict.probability:.4f}")
+        == 2
+    )
     assert f"now: cannot be told. {ID}: was read by another version (extractor 99" in done.out
     assert f"now: cannot be told. {OTHER}: was read with key feedfacefeedface" in done.out
     first, second = run(taught, "explain", "--json", ID, OTHER).lines
-    assert (set(first), first["then"]["label"], "extractor 99" in first["no_now"]) == ({"name", "then", "no_now"}, scan.verdict.label, True)
+    assert (set(first), first["then"]["label"], "extractor 99" in first["no_now"]) == (
+        {"name", "then", "no_now"},
+        scan.verdict.label,
+        True,
+    )
     assert "feedface" in second["no_now"]
 
 
@@ -163,7 +207,9 @@ def test_teaching_by_id_is_teaching_the_message(run, taught, counts, tmp_path):
     assert (done.status, done.out) == (0, "taught 1 message as ham\n")
     assert lessons(taught) == {"ham": counts["ham"] + 1, "spam": counts["spam"]}
     (tmp_path / "message.eml").write_bytes(SPAM)
-    assert run(taught, "learn", "--json", "--as", "ham", tmp_path / "message.eml").json["known"] == {"ham": 1}
+    assert run(taught, "learn", "--json", "--as", "ham", tmp_path / "message.eml").json[
+        "known"
+    ] == {"ham": 1}
     assert run(taught, "forget", tmp_path / "message.eml").out == "forgot 1 message\n"
     assert lessons(taught) == counts
 
@@ -172,10 +218,19 @@ def test_several_ids_and_users(run, taught, counts):
     other = new_id(1.7e9, b"othr")
     remember(taught)
     remember(taught, HAM, id=other)
-    done = run(taught, "learn", "--json", "--as", "ham", "--user", "anna", "--id", ID, "--id", other)
+    done = run(
+        taught, "learn", "--json", "--as", "ham", "--user", "anna", "--id", ID, "--id", other
+    )
     assert done.json["taught"] == {"ham": 2}
-    assert run(taught, "forget", "--json", "--id", ID, "--id", other).json["unknown"] == 2  # another user's word
-    assert run(taught, "forget", "--json", "--user", "anna", "--id", ID, "--id", other).json["forgotten"] == 2
+    assert (
+        run(taught, "forget", "--json", "--id", ID, "--id", other).json["unknown"] == 2
+    )  # another user's word
+    assert (
+        run(taught, "forget", "--json", "--user", "anna", "--id", ID, "--id", other).json[
+            "forgotten"
+        ]
+        == 2
+    )
     assert lessons(taught) == counts
 
 
@@ -195,7 +250,9 @@ def test_either_paths_or_ids(taught, capsys, command, names):
 
 
 def test_a_slip_in_an_id_makes_no_filter(run, tmp_path):
-    assert run(tmp_path / "none", "learn", "--as", "ham", "--id", ID).failed("no history there", "--state")
+    assert run(tmp_path / "none", "learn", "--as", "ham", "--id", ID).failed(
+        "no history there", "--state"
+    )
     assert not (tmp_path / "none").exists()
 
 

@@ -1,4 +1,6 @@
-"""`run`: the daemon as it is started by hand, from the port to the Maildir, and what is told when it cannot start."""
+"""`run`: the daemon as it is started by hand, from the port to the Maildir, and what is told when
+it cannot start.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.e2e.ports import free_port
 
 pytestmark = pytest.mark.slow
 
-MESSAGE = b"From: a@example.org\r\nTo: b@example.org\r\nSubject: hello\r\n\r\nfirst line\r\n..dots\r\n"
+MESSAGE = (
+    b"From: a@example.org\r\nTo: b@example.org\r\nSubject: hello\r\n\r\nfirst line\r\n..dots\r\n"
+)
 SECONDS = 60.0
 
 
@@ -28,7 +32,9 @@ def command(*arguments: object) -> list[str]:
 
 
 def fails(*arguments: object) -> tuple[int, str]:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=SECONDS)
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, check=False, timeout=SECONDS
+    )
     assert done.stdout == ""
     return done.returncode, done.stderr
 
@@ -41,7 +47,10 @@ def port() -> int:
 @contextmanager
 def running(place: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """A daemon that serves; its log is `place/log`."""
-    with (place / "log").open("wb") as log, subprocess.Popen(command(*arguments), stderr=log) as process:
+    with (
+        (place / "log").open("wb") as log,
+        subprocess.Popen(command(*arguments), stderr=log) as process,
+    ):
         try:
             until = time.monotonic() + SECONDS
             while b"serving" not in (place / "log").read_bytes():
@@ -61,7 +70,9 @@ def send(port: int) -> None:
 
 
 def test_from_the_port_to_the_maildir(tmp_path, port):
-    with running(tmp_path, "--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}") as process:
+    with running(
+        tmp_path, "--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
+    ) as process:
         send(port)
         process.send_signal(signal.SIGHUP)
         send(port)
@@ -85,7 +96,9 @@ def test_a_file_and_what_the_command_line_says_instead(tmp_path, port):
         "  - {listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'smtp://127.0.0.1:1', on_error: defer}\n"
     )
     hop = f"maildir:{tmp_path}/mail"
-    with running(tmp_path, "run", "--config", file, "--listen", f"smtp://127.0.0.1:{port}", "--next-hop", hop):
+    with running(
+        tmp_path, "run", "--config", file, "--listen", f"smtp://127.0.0.1:{port}", "--next-hop", hop
+    ):
         send(port)
     assert len(list((tmp_path / "mail" / "new").iterdir())) == 1
 
@@ -95,7 +108,10 @@ def test_mistakes_of_the_configuration_have_a_status_of_their_own(tmp_path):
     file.write_text("state: x\nworkers: x\nlisteners: []\n")
     status, told = fails("run", "--config", file)
     assert status == 78
-    assert told.splitlines()[1] == f"spamguard: {file}:2:1: workers: expected a whole number from 0 to 1,024, found 'x'"
+    assert (
+        told.splitlines()[1]
+        == f"spamguard: {file}:2:1: workers: expected a whole number from 0 to 1,024, found 'x'"
+    )
     assert len(told.splitlines()) == 3
     assert fails("run", "--config", tmp_path / "nowhere")[0] == 78
     assert fails("run", "--listen", "smtp://0.0.0.0:2525")[0] == 78
@@ -104,7 +120,9 @@ def test_mistakes_of_the_configuration_have_a_status_of_their_own(tmp_path):
 def test_an_address_in_use(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        status, told = fails("--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}")
+        status, told = fails(
+            "--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
+        )
     assert status == 2
     assert told == (
         f"spamguard: cannot listen on smtp://127.0.0.1:{port} (Address already in use): "
@@ -114,7 +132,9 @@ def test_an_address_in_use(tmp_path):
 
 def test_a_state_that_cannot_be(tmp_path, port):
     (tmp_path / "file").write_text("x")
-    status, told = fails("--state", tmp_path / "file" / "state", "run", "--listen", f"smtp://127.0.0.1:{port}")
+    status, told = fails(
+        "--state", tmp_path / "file" / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
+    )
     assert status == 2
     assert "Not a directory" in told
     assert told.count("\n") <= 2
@@ -139,7 +159,10 @@ def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path, port: int) -> Non
         done = limited(220, "--state", tmp_path / "state", *arguments)
         assert done.returncode == status
         (line,) = done.stderr.decode().splitlines()
-        assert "the limit for each process (`ulimit -v`, LimitAS= of systemd) is 220 MiB: raise it to " in line
+        assert (
+            "the limit for each process (`ulimit -v`, LimitAS= of systemd) is 220 MiB: raise it to "
+            in line
+        )
     assert not (tmp_path / "state").exists()
 
 

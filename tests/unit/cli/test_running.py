@@ -12,8 +12,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from spamguard import __version__
-from spamguard.cli import running
-from spamguard.daemon import desk
+from spamguard.cli import status
+from spamguard.daemon import status as daemon_status
 
 HEALTHY = {
     "pid": 7,
@@ -38,7 +38,7 @@ HEALTHY = {
 def saying(state, told):
     """A daemon that says this, once."""
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(state / desk.NAME))
+        listening.bind(str(state / daemon_status.STATUS_SOCKET))
         listening.listen()
 
         def serve():
@@ -54,14 +54,14 @@ def saying(state, told):
 
 def values(state, **changes):
     with saying(state, HEALTHY | changes):
-        return running.values(state)
+        return status.daemon_values(state)
 
 
 def test_all_is_well(tmp_path):
     found = values(tmp_path, began=int(time.time()) - 11_000)
     assert (found["ready"], found["not_ready"]) == (True, [])
-    head, asked, workers, messages = running.lines(found)
-    assert asked.strip() == "judges for who asks on spamd://127.0.0.1:783"
+    head, asked, workers, messages = status.daemon_lines(found)
+    assert asked.strip() == "judges for other servers on spamd://127.0.0.1:783"
     assert head == "daemon     ready, pid 7, for 3 h 3 min"
     assert workers.strip() == "1 worker: 8"
     assert messages.strip() == "0 messages"
@@ -73,9 +73,21 @@ def test_all_is_well(tmp_path):
         ({"stopping": True}, "it is stopping"),
         ({"workers": []}, "workers: none accepts mail"),
         ({"scoring": False}, "scorers: none is ready"),
-        ({"not_served": ["page and API: nobody serves them for 12 s"]}, "page and API: nobody serves them for 12 s"),
         (
-            {"listeners": [{"listen": "smtp://127.0.0.1:1", "position": "standalone", "next_hop": "lmtp:/none", "tls": "off"}]},
+            {"not_served": ["page and API: nobody serves them for 12 s"]},
+            "page and API: nobody serves them for 12 s",
+        ),
+        (
+            {
+                "listeners": [
+                    {
+                        "listen": "smtp://127.0.0.1:1",
+                        "position": "standalone",
+                        "next_hop": "lmtp:/none",
+                        "tls": "off",
+                    }
+                ]
+            },
             "next hop lmtp:/none",
         ),
     ],
@@ -84,8 +96,8 @@ def test_what_is_wrong_is_told(tmp_path, changes, line):
     found = values(tmp_path, **changes)
     assert found["ready"] is False
     assert found["not_ready"][0].startswith(line)
-    assert running.lines(found)[0].startswith("daemon     NOT READY, pid 7")
-    assert running.lines(found)[1].strip().startswith(f"not ready: {line}")
+    assert status.daemon_lines(found)[0].startswith("daemon     NOT READY, pid 7")
+    assert status.daemon_lines(found)[1].strip().startswith(f"not ready: {line}")
 
 
 def test_messages_and_errors(tmp_path):
@@ -99,9 +111,12 @@ def test_messages_and_errors(tmp_path):
         ],
         next_hop_errors=[{"next_hop": "smtp://a:1", "kind": "lost", "number": 2}],
         last_errors=[{"time": 0, "text": "smtp://a:1: gone \x1b[2J"}],
-        workers=[{"pid": 8, "ready": True, "draining": True, "silent": 0}, {"pid": 9, "ready": False, "draining": False, "silent": 0}],
+        workers=[
+            {"pid": 8, "ready": True, "draining": True, "silent": 0},
+            {"pid": 9, "ready": False, "draining": False, "silent": 0},
+        ],
     )
-    text = "\n".join(running.lines(found))
+    text = "\n".join(status.daemon_lines(found))
     assert "1,236 messages: 1,234 spam, 2 ham" in text
     assert "2 workers: 8 (drains), 9 (starts)" in text
     assert "monitors may ask http://127.0.0.1:9110/metrics" in text
@@ -112,34 +127,48 @@ def test_messages_and_errors(tmp_path):
 
 def test_a_daemon_of_another_version_is_not_understood(tmp_path):
     with saying(tmp_path, {"pid": 7, "version": "0.0.1", "odd": []}):
-        found = running.values(tmp_path)
+        found = status.daemon_values(tmp_path)
     assert found == {"pid": 7, "version": "0.0.1", "answers": True, "ready": False}
-    assert running.lines(found) == [f"daemon     pid 7 runs version 0.0.1, this program is {__version__}: restart it"]
+    assert status.daemon_lines(found) == [
+        f"daemon     pid 7 runs version 0.0.1, this program is {__version__}: restart it"
+    ]
 
 
 def test_one_that_does_not_answer_and_none_at_all(tmp_path):
-    assert running.lines(running.values(tmp_path)) == ["daemon     none runs on this state directory"]
-    (line,) = running.lines({"pid": 7, "version": None, "answers": False, "ready": False})
+    assert status.daemon_lines(status.daemon_values(tmp_path)) == [
+        "daemon     none runs on this state directory"
+    ]
+    (line,) = status.daemon_lines({"pid": 7, "version": None, "answers": False, "ready": False})
     assert "pid 7 runs and does not answer" in line
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 0 min"), (172_799, "47 h 59 min"), (180_000, "2 d 2 h")],
+    [
+        (-5, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (3599, "59 min"),
+        (3600, "1 h 0 min"),
+        (172_799, "47 h 59 min"),
+        (180_000, "2 d 2 h"),
+    ],
 )
 def test_durations(seconds, text):
-    assert running._duration(seconds) == text
+    assert status._duration_text(seconds) == text
 
 
 def test_a_ledger_is_not_taken_from_a_daemon_of_an_older_version(run, taught):
-    """With `status` of the new one its ledger had a schema that no scorer it started later could open: mail went on unjudged."""
+    """With `status` of the new one its ledger had a schema that no scorer it started later could
+    open: mail went on unjudged.
+    """
     with closing(sqlite3.connect(taught / "ledger.sqlite")) as db, db:
         db.execute("PRAGMA user_version = 1")
         db.execute("DROP INDEX events_of_users")
     for command in (["status"], ["learn", "--as", "spam", taught / "ledger.sqlite"]):
         with saying(taught, HEALTHY | {"version": "0.0.9"}):
             assert run(taught, *command).failed("pid 7 runs version 0.0.9", "restart it first")
-        (taught / desk.NAME).unlink()
+        (taught / daemon_status.STATUS_SOCKET).unlink()
     assert not (taught / "ledger.sqlite.v1").exists()
     assert run(taught, "judge", __file__).status in (0, 1, 3)
     assert (taught / "ledger.sqlite.v1").exists()

@@ -9,10 +9,11 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from spamguard import Filter, __version__, kernel
-from spamguard.bayes.tables import counted_state
-from spamguard.ledger.migration import SCHEMA_VERSION
-from spamguard.model import goodmail
+from spamguard import __version__, native
+from spamguard.bayes.tables import counted_arrays
+from spamguard.engine import fold
+from spamguard.engine.filter import Filter
+from spamguard.ledger.schema import SCHEMA_VERSION
 from spamguard.records import EXTRACTOR
 
 
@@ -22,9 +23,18 @@ def test_json(run, taught, counts):
         "ham": {"messages": counts["ham"], "unwanted": False},
         "spam": {"messages": counts["spam"], "unwanted": True},
     }
-    assert answer["versions"] == {"program": __version__, "extractor": EXTRACTOR, "ledger": SCHEMA_VERSION}
+    assert answer["versions"] == {
+        "program": __version__,
+        "extractor": EXTRACTOR,
+        "ledger": SCHEMA_VERSION,
+    }
     assert len(answer["key"]) == 16
-    assert (answer["events"], answer["unsettled"], answer["receipts"], answer["profile"]) == (120, 0, True, "default")
+    assert (answer["events"], answer["unsettled"], answer["receipts"], answer["profile"]) == (
+        120,
+        0,
+        True,
+        "default",
+    )
     assert set(answer["tables"]) == {"words", "clues", "pairs", "grams"}
     for one in answer["tables"].values():
         assert one["used"] / (answer["buckets"] / 4) == pytest.approx(one["load"])
@@ -44,31 +54,45 @@ def test_text(run, taught, counts):
 def test_what_is_missing_is_told_and_what_helps(run, taught, tmp_path):
     Filter.open(tmp_path / "new").close()
     out = run(tmp_path / "new", "status").out
-    assert "\neverything is unsure until 3 good messages and 3 unwanted ones have been taught: teach what people have filed (teach-f" in out
-    assert run(tmp_path / "new", "status", "--json").json["missing"].startswith("everything is unsure until 3 good messages")
-    assert run(taught, "status", "--json").json["missing"].startswith("only plain spam is called spam, the rest is unsure")
+    assert (
+        "\neverything is unsure until 3 good messages and 3 unwanted ones have been taught: teach what people have filed (teach-f"
+        in out
+    )
+    assert (
+        run(tmp_path / "new", "status", "--json")
+        .json["missing"]
+        .startswith("everything is unsure until 3 good messages")
+    )
+    assert (
+        run(taught, "status", "--json")
+        .json["missing"]
+        .startswith("only plain spam is called spam, the rest is unsure")
+    )
     assert "\nonly plain spam is called spam, the rest is unsure" in run(taught, "status").out
 
 
 def test_which_kernel_is_in_force(run, taught, monkeypatch):
     for name, words in (("numpy", r"numpy \(no C compiler .*\)"), ("compiled", "compiled")):
-        monkeypatch.setattr(kernel, "in_force", lambda name=name: name)
+        monkeypatch.setattr(native, "implementation", lambda name=name: name)
         assert run(taught, "status", "--json").json["kernel"] == name
         assert re.search(rf"^kernel     {words}$", run(taught, "status").out, re.MULTILINE)
 
 
 def test_which_threshold_and_why(run, taught):
     assert (
-        "\nthreshold  spam from 0.95; to be wrong about at most 1 good message in 1,000 needs 3,000 confirmed" in run(taught, "status").out
+        "\nthreshold  spam from 0.95; to be wrong about at most 1 good message in 1,000 needs 3,000 confirmed"
+        in run(taught, "status").out
     )
     answer = run(taught, "status", "--json").json["threshold"]
     assert (answer["fixed"], answer["one_wrong_in"], answer["probability"]) == (0.95, 1000, None)
     assert 0 <= answer["confirmed"] <= 120
     with Filter.open(taught) as spam_filter:
-        spam_filter.ledger.set_meta(goodmail._KEY, '{"confirmed": 4210, "highest": [4320]}')
+        spam_filter.ledger.set_meta(fold._HAM_SCORES_KEY, '{"confirmed": 4210, "highest": [4320]}')
     line = "spam from 0.95; from 0.9869 to be wrong about at most 1 good message in 1,000, by 4,210 confirmed\n"
     assert f"threshold  {line}" in run(taught, "status").out
-    assert run(taught, "status", "--json").json["threshold"]["probability"] == pytest.approx(0.98687, abs=1e-4)
+    assert run(taught, "status", "--json").json["threshold"]["probability"] == pytest.approx(
+        0.98687, abs=1e-4
+    )
 
 
 def test_where_no_filter_is_none_is_made(run, tmp_path):
@@ -79,18 +103,26 @@ def test_where_no_filter_is_none_is_made(run, tmp_path):
 def test_a_new_filter(run, tmp_path):
     Filter.open(tmp_path / "new").close()
     done = run(tmp_path / "new", "status", "--json")
-    assert done.json["classes"] == {"ham": {"messages": 0, "unwanted": False}, "spam": {"messages": 0, "unwanted": True}}
+    assert done.json["classes"] == {
+        "ham": {"messages": 0, "unwanted": False},
+        "spam": {"messages": 0, "unwanted": True},
+    }
 
 
 def test_a_class_without_messages_is_shown(run, taught):
     with Filter.open(taught) as spam_filter:
         spam_filter.define_class("offers", unwanted=True)
-    assert run(taught, "status", "--json").json["classes"]["offers"] == {"messages": 0, "unwanted": True}
+    assert run(taught, "status", "--json").json["classes"]["offers"] == {
+        "messages": 0,
+        "unwanted": True,
+    }
 
 
 def state_of(directory):
     with Filter.open(directory) as spam_filter:
-        return {name: np.array(values) for name, values in counted_state(spam_filter._store.tables)}
+        return {
+            name: np.array(values) for name, values in counted_arrays(spam_filter._store.tables)
+        }
 
 
 def truncate(file):
@@ -101,12 +133,19 @@ def head(file):
     file.write_bytes(b"spamguard tables 9\n" + file.read_bytes()[19:])
 
 
-@pytest.mark.parametrize("damage", [truncate, head, lambda file: file.unlink(), lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize(
+    "damage", [truncate, head, lambda file: file.unlink(), lambda file: file.write_bytes(b"")]
+)
 def test_damaged_tables_are_told_and_mended(run, taught, corpus, counts, damage):
     before = state_of(taught)
     (file,) = taught.glob("tables-*.bin")
     damage(file)
-    for command in (["status"], ["judge", corpus / "data"], ["learn", "--as", "ham", corpus / "ham.mbox"], ["forget", corpus / "spam"]):
+    for command in (
+        ["status"],
+        ["judge", corpus / "data"],
+        ["learn", "--as", "ham", corpus / "ham.mbox"],
+        ["forget", corpus / "spam"],
+    ):
         assert run(taught, *command).failed("made anew from the ledger", "spamguard rebuild")
     done = run(taught, "rebuild", "--json")
     assert done.status == 0
@@ -121,36 +160,50 @@ def damage_receipt(state, digest):
     with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
         ((packed,),) = db.execute("SELECT packed FROM events WHERE digest = ?", (digest,))
         other = bytes([packed[30] ^ 255])  # whatever it was
-        db.execute("UPDATE events SET packed = ? WHERE digest = ?", (packed[:30] + other + packed[31:], digest))
+        db.execute(
+            "UPDATE events SET packed = ? WHERE digest = ?",
+            (packed[:30] + other + packed[31:], digest),
+        )
 
 
 def test_a_damaged_receipt_that_was_replaced_is_told_with_what_mends_it(run, taught, clear):
-    """What it had taught cannot be taken away any more: nothing worked, and a backup was said to be the only way."""
+    """What it had taught cannot be taken away any more: nothing worked, and a backup was said to be
+    the only way.
+    """
     (taught / "one").write_bytes(clear["spam"])
     with Filter.open(taught) as spam_filter:
-        digest = spam_filter._preparer.digest(clear["spam"])
+        digest = spam_filter._reader.digest(clear["spam"])
     damage_receipt(taught, digest)
     for command in (["forget", taught / "one"], ["judge", taught / "one"], ["status"]):
-        assert run(taught, *command).failed("a receipt in the ledger is damaged", "run `spamguard rebuild`")
+        assert run(taught, *command).failed(
+            "a receipt in the ledger is damaged", "run `spamguard rebuild`"
+        )
     assert run(taught, "rebuild").status == 0
     assert run(taught, "judge", taught / "one").status in (0, 1, 3)
 
 
 def test_a_damaged_receipt_is_named_and_can_be_taken_back(run, taught, clear, tmp_path):
-    """Nobody could know which one it was: without a backup nothing was ever settled, exported or backed up again."""
+    """Nobody could know which one it was: without a backup nothing was ever settled, exported or
+    backed up again.
+    """
     (tmp_path / "one").write_bytes(clear["spam"])
     with Filter.open(taught) as spam_filter:
-        digest = spam_filter._preparer.digest(clear["spam"])
+        digest = spam_filter._reader.digest(clear["spam"])
     damage_receipt(taught, digest)
     for command in (["rebuild"], ["backup", tmp_path / "backup"]):
-        assert run(taught, *command).failed(f"message {digest.hex()[:12]}: a receipt in the ledger is damaged", "take that lesson back")
+        assert run(taught, *command).failed(
+            f"message {digest.hex()[:12]}: a receipt in the ledger is damaged",
+            "take that lesson back",
+        )
     run(taught, "forget", tmp_path / "one")
     assert run(taught, "rebuild").status == 0
     assert run(taught, "backup", tmp_path / "backup").status == 0
 
 
 def test_rebuilding_says_from_how_much(run, taught):
-    assert run(taught, "rebuild").out.startswith("rebuilt the tables from the receipts of 120 messages in ")
+    assert run(taught, "rebuild").out.startswith(
+        "rebuilt the tables from the receipts of 120 messages in "
+    )
 
 
 def test_there_is_nothing_to_rebuild(run, tmp_path):

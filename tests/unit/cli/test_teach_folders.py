@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from corpora import synthetic
-from spamguard import Filter
-from spamguard.folders import reading
+from spamguard.engine.filter import Filter
 from spamguard.records import EXTRACTOR
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -18,8 +17,12 @@ MAIL = [raw for _, raw in synthetic.generate(30, 8)]
 
 @pytest.fixture
 def home(tmp_path):
-    """Two users. anna has filed 3 as spam, archived 2, read 2 in INBOX and not the third; one message lies in two classes."""
-    anna = maildir(tmp_path / "home" / "anna" / "Maildir", ".Junk", ".Archive", ".Trash", ".Projects")
+    """Two users. anna has filed 3 as spam, archived 2, read 2 in INBOX and not the third; one
+    message lies in two classes.
+    """
+    anna = maildir(
+        tmp_path / "home" / "anna" / "Maildir", ".Junk", ".Archive", ".Trash", ".Projects"
+    )
     ben = maildir(tmp_path / "home" / "ben" / "Maildir", ".Junk")
     for folder, part, messages in (
         (anna / ".Junk", "new", MAIL[0:2]),
@@ -40,53 +43,74 @@ def home(tmp_path):
 
 @pytest.fixture
 def teach(run, state, monkeypatch):
-    monkeypatch.setattr(reading, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr("spamguard.folders.maildir.QUIET_SECONDS", 0.0)
     return lambda *arguments: run(state, "teach-folders", *arguments)
 
 
 def test_a_dry_run_tells_and_teaches_nothing(teach, state, home):
     done = teach("--dry-run", f"{home}/*/Maildir")
-    assert done.out == "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 3 in Junk as spam\nben: would teach 1 in Junk as spam\n"
+    assert (
+        done.out
+        == "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 3 in Junk as spam\nben: would teach 1 in Junk as spam\n"
+    )
     with Filter.open(state) as spam_filter:
         assert spam_filter.ledger.last_seq() == 0
 
 
 def test_a_dry_run_needs_no_filter_and_makes_none(run, home, tmp_path):
-    assert run(tmp_path / "none", "teach-folders", "--dry-run", f"{home}/b*/Maildir").out == "ben: would teach 1 in Junk as spam\n"
+    assert (
+        run(tmp_path / "none", "teach-folders", "--dry-run", f"{home}/b*/Maildir").out
+        == "ben: would teach 1 in Junk as spam\n"
+    )
     assert not (tmp_path / "none").exists()
 
 
 def test_a_dry_run_tells_what_would_be_taught_indeed(teach, run, state, home):
-    """It counted what was known, too, and what had been taken back; of 10,000 messages that would teach nothing it said 10,000."""
+    """It counted what was known, too, and what had been taken back; of 10,000 messages that would
+    teach nothing it said 10,000.
+    """
     junk, inbox = home / "anna" / "Maildir" / ".Junk", home / "anna" / "Maildir"
     run(state, "learn", "--user", "anna", "--as", "spam", junk)
     run(state, "forget", "--user", "anna", junk / "cur")
     run(state, "learn", "--user", "anna", "--as", "spam", inbox / ".Archive")
     deliver(junk, MAIL[20])
     deliver(junk, MAIL[20])
-    told = (
-        "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam (3 already known, 1 taken back before, and left so)\n"
-    )
+    told = "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam (3 already known, 1 taken back before, and left so)\n"
     events = run(state, "status", "--json").json["events"]
     assert teach("--dry-run", f"{home}/a*/Maildir").out == told
     assert run(state, "status", "--json").json["events"] == events
     assert teach(f"{home}/a*/Maildir").out == told.replace(
-        "would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam", "taught 4 messages as ham, 1 message as spam"
+        "would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam",
+        "taught 4 messages as ham, 1 message as spam",
     )
-    assert teach("--dry-run", f"{home}/a*/Maildir").out.startswith("anna: would teach nothing (8 already known, 1 taken back")
+    assert teach("--dry-run", f"{home}/a*/Maildir").out.startswith(
+        "anna: would teach nothing (8 already known, 1 taken back"
+    )
 
 
 def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     done = teach(f"{home}/*/Maildir")
-    assert done.out == "anna: taught 4 messages as ham, 3 messages as spam\nben: taught 1 message as spam\n"
-    assert teach(f"{home}/*/Maildir").out == "anna: taught nothing (7 already known)\nben: taught nothing (1 already known)\n"
+    assert (
+        done.out
+        == "anna: taught 4 messages as ham, 3 messages as spam\nben: taught 1 message as spam\n"
+    )
+    assert (
+        teach(f"{home}/*/Maildir").out
+        == "anna: taught nothing (7 already known)\nben: taught nothing (1 already known)\n"
+    )
     again = teach("--json", f"{home}/*/Maildir").json
-    assert [(one["user"], sum(one["taught"].values()), one["known"]) for one in again] == [("anna", 0, 7), ("ben", 0, 1)]
+    assert [(one["user"], sum(one["taught"].values()), one["known"]) for one in again] == [
+        ("anna", 0, 7),
+        ("ben", 0, 1),
+    ]
     with Filter.open(state) as spam_filter:
-        votes = {(vote.user, vote.label) for vote in spam_filter.ledger.votes()}
-        digest = spam_filter._preparer.digest(MAIL[3])
-        assert (spam_filter.ledger.vote(digest, "anna").label, spam_filter.ledger.vote(digest, "ben").label) == ("ham", "spam")
+        votes = {(vote.user, vote.label) for vote in spam_filter.ledger.all_votes()}
+        digest = spam_filter._reader.digest(MAIL[3])
+        assert (
+            spam_filter.ledger.get_vote(digest, "anna").label,
+            spam_filter.ledger.get_vote(digest, "ben").label,
+        ) == ("ham", "spam")
     assert votes == {("anna", "spam"), ("anna", "ham"), ("ben", "spam")}
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
 
@@ -104,7 +128,9 @@ def test_what_was_taken_back_is_not_taught_again_until_somebody_says_so(teach, r
 
 def test_what_came_a_moment_ago_is_taught_too(run, state, tmp_path):
     (maildir(tmp_path / "Maildir", ".Junk") / ".Junk" / "cur" / "1.x:2,S").write_bytes(MAIL[0])
-    assert run(state, "teach-folders", tmp_path / "Maildir").out.endswith(": taught 1 message as spam\n")
+    assert run(state, "teach-folders", tmp_path / "Maildir").out.endswith(
+        ": taught 1 message as spam\n"
+    )
 
 
 def test_roles_of_a_configuration(teach, state, home, tmp_path):
@@ -121,10 +147,15 @@ def test_roles_of_a_configuration(teach, state, home, tmp_path):
 def test_the_filter_of_the_configuration_is_taught(run, home, tmp_path, monkeypatch):
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "mine"))
     file = tmp_path / "x.yaml"
-    file.write_text(f"state: {tmp_path}/daemons\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\nwatch: ['{home}/*/Maildir']\n")
+    file.write_text(
+        f"state: {tmp_path}/daemons\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\nwatch: ['{home}/*/Maildir']\n"
+    )
     assert run(None, "teach-folders", "--config", file).status == 0
     assert not (tmp_path / "mine").exists()
-    assert [one["user"] for one in run(tmp_path / "daemons", "status", "--json").json["users"]] == ["anna", "ben"]
+    assert [one["user"] for one in run(tmp_path / "daemons", "status", "--json").json["users"]] == [
+        "anna",
+        "ben",
+    ]
     assert run(tmp_path / "third", "teach-folders", "--config", file).status == 0
     assert run(tmp_path / "third", "status").status == 0
 
@@ -138,25 +169,35 @@ def test_slips(teach, state, home, tmp_path):
     assert teach("--dry-run", f"{tmp_path}/no-m*").failed("no-m", "no Maildir")
     assert teach(home / "anna").failed("anna", "no Maildir")  # but what one lies in
     file = tmp_path / "x.yaml"
-    file.write_text("listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n")
+    file.write_text(
+        "listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n"
+    )
     assert teach("--config", file).failed("x.yaml", "watch")
 
 
 def test_what_was_taught_before_an_upgrade_is_read_anew_as_what_it_was(run, teach, state, home):
     with Filter.open(state) as spam_filter:
-        ready = [spam_filter._preparer.ready(raw) for raw in (MAIL[0], MAIL[1], MAIL[20])]
-        spam_filter.learn_ready(ready, "ham", user="anna", origin="web")  # two of them lie in Junk
-        spam_filter.learn_ready(ready[:1], "spam", user="ben", origin="web")
+        ready = [spam_filter._reader.read_example(raw) for raw in (MAIL[0], MAIL[1], MAIL[20])]
+        spam_filter.learn_examples(
+            ready, "ham", user="anna", origin="web"
+        )  # two of them lie in Junk
+        spam_filter.learn_examples(ready[:1], "spam", user="ben", origin="web")
     with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
         db.execute("UPDATE events SET extractor = extractor - 1, packed = x'00'")
         db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
-    assert "\n2 lessons from before an upgrade that reads mail otherwise: no use until the mail is read anew" in run(state, "status").out
+    assert (
+        "\n2 lessons from before an upgrade that reads mail otherwise: no use until the mail is read anew"
+        in run(state, "status").out
+    )
     dry = "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam (2 to be read anew, as what they were taught as)\n"
     assert teach("--dry-run", f"{home}/a*/Maildir").out == dry
     done = teach(f"{home}/a*/Maildir")
     assert done.out == "anna: taught 6 messages as ham, 1 message as spam\n"
     with Filter.open(state) as spam_filter:
-        votes = [spam_filter.ledger.vote(one.digest, user) for user, one in (("anna", ready[0]), ("anna", ready[2]), ("ben", ready[0]))]
+        votes = [
+            spam_filter.ledger.get_vote(one.digest, user)
+            for user, one in (("anna", ready[0]), ("anna", ready[2]), ("ben", ready[0]))
+        ]
         assert [(vote.label, vote.origin, vote.extractor) for vote in votes] == [
             ("ham", "web", EXTRACTOR),
             ("ham", "web", EXTRACTOR - 1),

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli import token
-from spamguard.web.access.store import FILE, Kind, Store
-from spamguard.web.service.values import Person
+from spamguard.cli import access
+from spamguard.web.credentials import CREDENTIALS_FILE, CredentialKind, CredentialStore
+from spamguard.web.models import Person
 from tests.unit.cli.test_running import HEALTHY, saying
 
 
-def found(state: Path, kind: Kind, text: str, later: int = 0) -> Person | None:
-    store = Store.open(state)
+def found(state: Path, kind: CredentialKind, text: str, later: int = 0) -> Person | None:
+    store = CredentialStore.open(state)
     try:
         one = store.find(kind, text, int(time.time()) + later)
         return one.person if one else None
@@ -25,25 +25,32 @@ def found(state: Path, kind: Kind, text: str, later: int = 0) -> Person | None:
 
 def test_a_token_is_made_shown_once_and_revoked(run, state):
     made = run(state, "token", "create", "phone", "--user", "anna")
-    assert (made.status, found(state, Kind.TOKEN, made.out.strip())) == (0, Person("anna"))
+    assert (made.status, found(state, CredentialKind.TOKEN, made.out.strip())) == (
+        0,
+        Person("anna"),
+    )
     assert "shown once" in made.err
     listed = run(state, "token", "list")
     assert "phone" in listed.out
     assert made.out.strip().partition(".")[2] not in listed.out
-    assert made.out.strip() not in (state / FILE).read_bytes().decode("latin-1")
+    assert made.out.strip() not in (state / CREDENTIALS_FILE).read_bytes().decode("latin-1")
     assert run(state, "token", "revoke", "phone").status == 0
-    assert found(state, Kind.TOKEN, made.out.strip()) is None
-    assert run(state, "token", "revoke", "phone").status == token.NOT_THERE
+    assert found(state, CredentialKind.TOKEN, made.out.strip()) is None
+    assert run(state, "token", "revoke", "phone").status == access.EXIT_NOT_FOUND
     assert run(state, "token", "list").out == ""
 
 
 def test_an_operators_token(run, state):
     made = run(state, "token", "create", "monitor", "--operator", "--expires", "90d", "--json").json
-    assert found(state, Kind.TOKEN, made["token"]) == Person("monitor", operator=True)
-    assert found(state, Kind.TOKEN, made["token"], 90 * 86_400 - 60)
-    assert found(state, Kind.TOKEN, made["token"], 90 * 86_400 + 60) is None
+    assert found(state, CredentialKind.TOKEN, made["token"]) == Person("monitor", operator=True)
+    assert found(state, CredentialKind.TOKEN, made["token"], 90 * 86_400 - 60)
+    assert found(state, CredentialKind.TOKEN, made["token"], 90 * 86_400 + 60) is None
     (listed,) = run(state, "token", "list", "--json").json
-    assert (listed["name"], listed["operator"], listed["expires"]) == ("monitor", True, made["expires"])
+    assert (listed["name"], listed["operator"], listed["expires"]) == (
+        "monitor",
+        True,
+        made["expires"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +69,11 @@ def test_what_cannot_be(run, state, arguments, words):
 
 def test_nobody_has_a_token_yet(run, state):
     done = run(state, "token", "list")
-    assert (done.status, done.out, done.err) == (0, "", "spamguard: note: there are neither tokens nor sessions\n")
+    assert (done.status, done.out, done.err) == (
+        0,
+        "",
+        "spamguard: note: there are neither tokens nor sessions\n",
+    )
     assert run(state, "token", "list", "--json").json == []
 
 
@@ -77,28 +88,46 @@ def test_no_directory_no_token(run, tmp_path):
 
 
 def test_a_link_for_the_page_that_the_daemon_serves(run, state):
-    with saying(state, HEALTHY | {"web": {"listen": "http://127.0.0.1:8080", "page": "https://spam.example.org"}}):
+    with saying(
+        state,
+        HEALTHY | {"web": {"listen": "http://127.0.0.1:8080", "page": "https://spam.example.org"}},
+    ):
         made = run(state, "login-link", "--user", "anna")
     page, _, link = made.out.strip().partition("/login?link=")
     assert page == "https://spam.example.org"
-    assert found(state, Kind.LINK, link) == Person("anna")
-    assert found(state, Kind.LINK, link, 540)  # ten minutes, less what a busy machine takes to get here
-    assert found(state, Kind.LINK, link, 601) is None
+    assert found(state, CredentialKind.LINK, link) == Person("anna")
+    assert found(
+        state, CredentialKind.LINK, link, 540
+    )  # ten minutes, less what a busy machine takes to get here
+    assert found(state, CredentialKind.LINK, link, 601) is None
 
 
 def test_without_a_page_it_must_be_told(run, state):
     assert run(state, "login-link", "--user", "anna").failed("no daemon serves a page", "--url")
     with saying(state, HEALTHY):
         assert run(state, "login-link", "--user", "anna").failed("no daemon serves a page")
-    assert not (state / FILE).exists()
-    assert run(state, "login-link", "--operator", "--url", "spam.example.org").failed("--url spam.example.org", "https://")
-    made = json.loads(run(state, "login-link", "--operator", "--url", "http://[::1]:8080/", "--json").out)
+    assert not (state / CREDENTIALS_FILE).exists()
+    assert run(state, "login-link", "--operator", "--url", "spam.example.org").failed(
+        "--url spam.example.org", "https://"
+    )
+    made = json.loads(
+        run(state, "login-link", "--operator", "--url", "http://[::1]:8080/", "--json").out
+    )
     assert made["link"].startswith("http://[::1]:8080/login?link=")
     assert made["user"] == "operator"
-    assert found(state, Kind.LINK, made["link"].partition("=")[2]) == Person("operator", operator=True)
+    assert found(state, CredentialKind.LINK, made["link"].partition("=")[2]) == Person(
+        "operator", operator=True
+    )
 
 
 def test_somebody_is_sent_away(run, state):
-    made = run(state, "login-link", "--user", "anna", "--url", "http://localhost:8080").out.strip().partition("=")[2]
-    assert run(state, "login-link", "--user", "anna", "--revoke", "--json").json == {"user": "anna", "ended": 1}
-    assert found(state, Kind.LINK, made) is None
+    made = (
+        run(state, "login-link", "--user", "anna", "--url", "http://localhost:8080")
+        .out.strip()
+        .partition("=")[2]
+    )
+    assert run(state, "login-link", "--user", "anna", "--revoke", "--json").json == {
+        "user": "anna",
+        "ended": 1,
+    }
+    assert found(state, CredentialKind.LINK, made) is None

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from spamguard import Filter
-from spamguard.cli import when
+from spamguard.cli import dates
+from spamguard.engine.filter import Filter
 from spamguard.errors import UsageError
 from tests.unit.cli.conftest import some
 
@@ -33,13 +33,27 @@ NOW = datetime(2026, 11, 19, 10, 30)  # a Thursday
     ],
 )
 def test_times(text, meant):
-    assert when.since(text, NOW) == int(meant.timestamp())
+    assert dates.parse_since(text, NOW) == int(meant.timestamp())
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2x", "d", "2026-13-01", "2026-11-17 25:00", "0001-01-01", "2026-11-20", "١d", "123456d"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "2x",
+        "d",
+        "2026-13-01",
+        "2026-11-17 25:00",
+        "0001-01-01",
+        "2026-11-20",
+        "١d",
+        "123456d",
+    ],
+)
 def test_no_times(text):
     with pytest.raises(UsageError, match="say it as"):
-        when.since(text, NOW)
+        dates.parse_since(text, NOW)
 
 
 def test_a_user_is_taken_back(run, taught, tmp_path):
@@ -48,7 +62,12 @@ def test_a_user_is_taken_back(run, taught, tmp_path):
     before = run(taught, "status", "--json").json["classes"]
     assert run(taught, "learn", "--as", "ham", "--user", "anna", message).status == 0
     dry = run(taught, "undo", "--user", "anna", "--since", "1h", "--dry-run", "--json").json
-    assert (dry["taken_back"], dry["by_class"], dry["settled"], dry["dry_run"]) == (1, {"ham": 1}, False, True)
+    assert (dry["taken_back"], dry["by_class"], dry["settled"], dry["dry_run"]) == (
+        1,
+        {"ham": 1},
+        False,
+        True,
+    )
     assert run(taught, "status", "--json").json["classes"] != before
     assert run(taught, "undo", "--user", "anna", "--since", "1h").out == "took back 1 vote\n"
     assert run(taught, "status", "--json").json["classes"] == before
@@ -58,18 +77,29 @@ def test_a_user_is_taken_back(run, taught, tmp_path):
 
 def test_a_slip_in_the_origin_does_not_look_as_if_all_were_taken_back(run, taught):
     with Filter.open(taught) as one:
-        for number, place in enumerate(("folder Junk", "folder Junk", "folders, before they were watched")):
-            one.learn_ready([one._preparer.ready(some("spam", 3)[number])], "ham", user="anna", origin=place)
+        for number, place in enumerate(
+            ("folder Junk", "folder Junk", "folders, before they were watched")
+        ):
+            one.learn_examples(
+                [one._reader.read_example(some("spam", 3)[number])],
+                "ham",
+                user="anna",
+                origin=place,
+            )
     slip = run(taught, "undo", "--user", "anna", "--origin", "foldr", "--since", "1h")
     assert (slip.status, slip.out) == (0, "nothing to take back\n")
-    assert "nothing at 'foldr', but at: 'folder Junk', 'folders, before they were watched'" in slip.err
+    assert (
+        "nothing at 'foldr', but at: 'folder Junk', 'folders, before they were watched'" in slip.err
+    )
     for told in ("took back 2 votes\n", "nothing to take back\n"):
         done = run(taught, "undo", "--user", "anna", "--origin", "folder")
         assert (done.out, "but at" in done.err) == (told, False)
 
 
 def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch):
-    """As many as `teach-folders` has taught for: it settled, which takes most of the time, after each."""
+    """As many as `teach-folders` has taught for: it settled, which takes most of the time, after
+    each.
+    """
     for name, raw in zip(("anna", "ben"), some("spam", 2), strict=True):
         (tmp_path / name).write_bytes(raw)
         run(taught, "learn", "--as", "ham", "--user", name, tmp_path / name)
@@ -80,7 +110,10 @@ def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch
     assert run(taught, "undo", *everybody).out == "ben: took back 1 vote\nanna: took back 1 vote\n"
     assert len(settled) == 1
     again = run(taught, "undo", "--json", *everybody).lines
-    assert [(one["user"], one["taken_back"], one["settled"]) for one in again] == [("ben", 0, False), ("anna", 0, False)]
+    assert [(one["user"], one["taken_back"], one["settled"]) for one in again] == [
+        ("ben", 0, False),
+        ("anna", 0, False),
+    ]
 
 
 def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
@@ -88,12 +121,12 @@ def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
     message.write_bytes(some("spam")[0])
     run(taught, "learn", "--as", "spam", "--user", "anna", message)
     with Filter.open(taught) as one:
-        teaching = one._preparer.ready(message.read_bytes())
-        one.learn_ready([teaching], "ham", user="anna", origin="folder INBOX")
+        teaching = one._reader.read_example(message.read_bytes())
+        one.learn_examples([teaching], "ham", user="anna", origin="folder INBOX")
     out = run(taught, "undo", "--user", "anna", "--origin", "folder").out
     assert out == "took back 1 vote; on 1 of these messages an earlier vote is in force again\n"
     with Filter.open(taught) as one:
-        vote = one.ledger.vote(teaching.digest, "anna")
+        vote = one.ledger.get_vote(teaching.digest, "anna")
         assert (vote.label, vote.origin) == ("spam", "cli")
 
 
@@ -101,7 +134,9 @@ def _interrupted(_: Filter) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_was_interrupted_before_settling_is_settled_the_next_time(run, taught, tmp_path, monkeypatch):
+def test_what_was_interrupted_before_settling_is_settled_the_next_time(
+    run, taught, tmp_path, monkeypatch
+):
     message = tmp_path / "message"
     message.write_bytes(some("spam")[0])
     run(taught, "learn", "--as", "ham", "--user", "anna", message)
@@ -128,7 +163,10 @@ def test_a_note_when_earlier_votes_may_be_gone(run, taught, corpus):
 def test_an_empty_name_is_not_the_site_s(run, taught):
     """`undo --user "$WHO"`, where WHO is not set, took back all that the site was taught."""
     assert run(taught, "undo", "--user", "", "--dry-run").failed("--user is empty", "'(the site)'")
-    assert run(taught, "undo", "--user", "(the site)", "--dry-run").out == "would take back 120 votes\n"
+    assert (
+        run(taught, "undo", "--user", "(the site)", "--dry-run").out
+        == "would take back 120 votes\n"
+    )
 
 
 def test_a_name_that_is_no_text_is_that_of_the_directory_it_stands_for(run, taught, tmp_path):
@@ -136,16 +174,23 @@ def test_a_name_that_is_no_text_is_that_of_the_directory_it_stands_for(run, taug
     path, name = tmp_path / "message.eml", os.fsdecode(b"\xff")
     path.write_bytes(some("spam")[0])
     assert run(taught, "learn", "--as", "ham", "--user", name, path).status == 0
-    assert [one["user"] for one in run(taught, "explain", "--user", name, "--json", path).lines[0]["taught"]] == ["\\xff"]
+    assert [
+        one["user"]
+        for one in run(taught, "explain", "--user", name, "--json", path).lines[0]["taught"]
+    ] == ["\\xff"]
     assert run(taught, "undo", "--user", name).out == "took back 1 vote\n"
 
 
 def test_the_site_is_named_alike_everywhere(run, taught, tmp_path):
-    """`learn` took what `undo` and `explain` call the site for a user of that name, whose word `undo` did not find."""
+    """`learn` took what `undo` and `explain` call the site for a user of that name, whose word
+    `undo` did not find.
+    """
     path = tmp_path / "message.eml"
     path.write_bytes(some("spam")[0])
     assert run(taught, "learn", "--as", "ham", "--user", "(the site)", path).status == 0
-    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == [""]
+    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
+        ""
+    ]
     assert run(taught, "forget", "--user", "(the site)", path).out == "forgot 1 message\n"
 
 

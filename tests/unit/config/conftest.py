@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spamguard import config
+from spamguard.config.load import load_settings
+from spamguard.config.options import Settings
 from spamguard.errors import ConfigError
-from spamguard.settings import Settings
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def load(tmp_path):
     def read(text: str | bytes) -> Settings:
         file = tmp_path / "some.yaml"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return config.load(file)
+        return load_settings(file)
 
     return read
 

@@ -11,11 +11,15 @@ STATE = "state: /var/lib/spamguard\n"
 
 
 def listener(
-    more: str = "", *, listen: str = "smtp://127.0.0.1:10025", position: str = "standalone", hop: str = "smtp://192.0.2.1:25"
+    more: str = "",
+    *,
+    listen: str = "smtp://127.0.0.1:10025",
+    position: str = "standalone",
+    hop: str = "smtp://192.0.2.1:25",
 ) -> str:
     """A file with one listener; `more` is indented by four and begins in line 6."""
     return f"{STATE}listeners:\n  - listen: {listen}\n    position: {position}\n    next_hop: {hop}\n{more}"
 
 
 def parts() -> list[type[schema.Part]]:
-    return [one for one in vars(schema).values() if isinstance(one, type) and issubclass(one, schema.Part) and one is not schema.Part]
+    return list(schema.all_parts())

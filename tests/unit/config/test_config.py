@@ -9,21 +9,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spamguard import config
-from spamguard.config.effective import plain
-from spamguard.errors import ConfigError
-from spamguard.settings import (
+from spamguard.config import checks
+from spamguard.config.load import load_settings
+from spamguard.config.options import (
     Action,
     Certificate,
     DoorLimits,
     Endpoint,
     HamEvidence,
-    History,
+    HistorySettings,
     Hop,
+    HostPort,
     Listener,
     OddBytes,
     OnError,
-    Place,
     Policy,
     Position,
     Protocol,
@@ -32,9 +31,9 @@ from spamguard.settings import (
     ScannerLimits,
     Scoring,
     Settings,
-    Teach,
     TeachByMail,
     TeachingUser,
+    TeachSettings,
     Tls,
     Watch,
     Web,
@@ -42,6 +41,8 @@ from spamguard.settings import (
     WebProxy,
     parse_endpoint,
 )
+from spamguard.config.schema import dump_settings, to_plain
+from spamguard.errors import ConfigError
 from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import SHIPPED, listener, parts
 
@@ -88,32 +89,50 @@ watch:
         Position.AFTER_QUEUE,
         Hop(parse_endpoint("smtp://127.0.0.1:10026")),
         Policy(
-            (Rule("spam", Action.QUARANTINE, 0.999), Rule("newsletter", Action.REDIRECT, to="news@example.org")),
-            one_wrong_in=1000,
+            (
+                Rule("spam", Action.QUARANTINE, 0.999),
+                Rule("newsletter", Action.REDIRECT, to="news@example.org"),
+            ),
+            spam_threshold=1000,
             on_error=OnError.DEFER,
         ),
-        DoorLimits(message_bytes=20_000_000, recipients=7, data_seconds=90.0),
+        DoorLimits(message_size=20_000_000, recipients=7, data_timeout=90.0),
         OddBytes.REFUSE,
         ("127.0.0.0/8",),
     )
     second = Listener(
         parse_endpoint("lmtp://[::1]:24"),
         Position.STANDALONE,
-        Hop(parse_endpoint("lmtp:/run/dovecot/lmtp"), Tls.OFF, connect_seconds=5.0, sessions=3),
+        Hop(parse_endpoint("lmtp:/run/dovecot/lmtp"), Tls.OFF, connect=5.0, sessions=3),
         Policy(tell_probability=True, forged=("X-Foo*",)),
         hostname="mx.example.org",
     )
-    scoring, history = Scoring(4.0, 2), History(7, 1 << 30, False, False)
+    scoring, history = Scoring(4.0, 2), HistorySettings(7, 1 << 30, False, False)
     folders = (("Lists/*", "ham"), ("News", "newsletter"), ("Bin", "trash"))
-    evidence = HamEvidence(answered=True, read_after_seconds=7 * 86400.0)
-    watch = Watch("/home/*/Maildir"), Watch("/var/vmail/*/*/Maildir", "anna", folders, True, 0.5, 3600.0, 0, evidence, ("$Junk", "Junk"))
-    assert found == Settings(Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard", watch)
+    evidence = HamEvidence(answered=True, read_after=7 * 86400.0)
+    watch = (
+        Watch("/home/*/Maildir"),
+        Watch(
+            "/var/vmail/*/*/Maildir",
+            "anna",
+            folders,
+            True,
+            0.5,
+            3600.0,
+            0,
+            evidence,
+            ("$Junk", "Junk"),
+        ),
+    )
+    assert found == Settings(
+        Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard", watch
+    )
 
 
 def test_the_shipped_file_has_the_defaults():
-    found = config.load(SHIPPED)
+    found = load_settings(SHIPPED)
     (one,) = found.listeners
-    usual = Listener(one.endpoint, one.position, Hop(one.next_hop.endpoint))
+    usual = Listener(one.listen, one.position, Hop(one.next_hop.to))
     assert found == Settings(found.state, (usual,))
 
 
@@ -122,10 +141,10 @@ def test_the_shipped_file_has_every_option():
     text = SHIPPED.read_text("utf-8")
     assert len(parts()) == 17
     for part in parts():
-        for name, field in part.model_fields.items():
-            assert re.search(rf"(^|[ {{]){field.alias}(:|  )", text, re.M), f"{part.__name__}.{name}"
+        for key in part.model_fields:
+            assert re.search(rf"(^|[ {{]){key}(:|  )", text, re.M), f"{part.__name__}.{key}"
     shown = yaml.safe_load(text)
-    told = plain(config.load(SHIPPED))
+    told = to_plain(load_settings(SHIPPED))
     assert set(shown) == set(told)
     assert set(shown["listeners"][0]) == set(told["listeners"][0])
     for part in ("next_hop", "limits"):
@@ -133,29 +152,51 @@ def test_the_shipped_file_has_every_option():
 
 
 def test_what_the_shipped_file_shows_in_comments_works(load):
-    text = SHIPPED.read_text("utf-8").replace("    rules: []\n", "").replace("    # rules:\n", "    rules:\n")
+    text = (
+        SHIPPED.read_text("utf-8")
+        .replace("    rules: []\n", "")
+        .replace("    # rules:\n", "    rules:\n")
+    )
     text = text.replace("    #   - {", "      - {")
     for indent in ("", "    "):
-        text = re.sub(rf"^{indent}teach: null\n((?:{indent}# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
+        text = re.sub(
+            rf"^{indent}teach: null\n((?:{indent}# .*\n)+)",
+            lambda found: found[1].replace("# ", ""),
+            text,
+            flags=re.M,
+        )
     for empty in ("aliases: {}", r"scanners: \[\]"):
-        text = re.sub(rf"^{empty}\n((?:# .*\n)+)", lambda found: re.sub("^# ", "", found[1], flags=re.M), text, flags=re.M)
+        text = re.sub(
+            rf"^{empty}\n((?:# .*\n)+)",
+            lambda found: re.sub("^# ", "", found[1], flags=re.M),
+            text,
+            flags=re.M,
+        )
     text, _, watch = text.partition("watch: []\n")
     text += watch.replace("# ", "", 1).replace("\n# ", "\n")
     found = load(text)
     assert [watch.maildir for watch in found.watch] == ["/home/*/Maildir", "/var/vmail/*/*/Maildir"]
     assert found.watch[1].folders[1] == ("Newsletters", "newsletter")
     (one,) = found.listeners
-    assert [rule.action for rule in one.policy.rules] == [Action.QUARANTINE, Action.REDIRECT, Action.TAG]
-    assert one.teach == TeachByMail((("spam@example.org", "spam"), ("ham@example.org", "ham")), ("*@example.org",))
-    assert found.teach == Teach(Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach"))
+    assert [rule.action for rule in one.policy.rules] == [
+        Action.QUARANTINE,
+        Action.REDIRECT,
+        Action.TAG,
+    ]
+    assert one.teach == TeachByMail(
+        (("spam@example.org", "spam"), ("ham@example.org", "ham")), ("*@example.org",)
+    )
+    assert found.teach == TeachSettings(
+        Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach")
+    )
     assert dict(found.aliases)["info"] == ""
     assert len(found.aliases) == 4
-    assert [str(scanner.endpoint) for scanner in found.scanners] == [
+    assert [str(scanner.listen) for scanner in found.scanners] == [
         "rspamd://127.0.0.1:11333",
         "spamd://127.0.0.1:783",
         "milter://127.0.0.1:11332",
     ]
-    assert found.scanners[0] == Scanner(found.scanners[0].endpoint)  # every default
+    assert found.scanners[0] == Scanner(found.scanners[0].listen)  # every default
 
 
 def test_every_setting_can_be_said():
@@ -170,10 +211,10 @@ def test_every_setting_can_be_said():
         DoorLimits,
         Certificate,
         Scoring,
-        History,
+        HistorySettings,
         Watch,
         HamEvidence,
-        Teach,
+        TeachSettings,
         TeachByMail,
         Scanner,
         ScannerLimits,
@@ -181,34 +222,39 @@ def test_every_setting_can_be_said():
         WebProxy,
         WebLimits,
     )
-    assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named - {"speed_adjust"}
+    assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9110", "[::1]:9110", "0.0.0.0:1"])
 def test_where_monitors_may_ask(load, text):
     found = load(listener(f"metrics: '{text}'\n"))
     assert str(found.metrics) == text
-    assert plain(found)["metrics"] == text
-    exposed = [one for one in config.warnings(found) if "metrics" in one]
+    assert to_plain(found)["metrics"] == text
+    exposed = [one for one in checks.find_warnings(found) if "metrics" in one]
     assert len(exposed) == text.startswith("0.")
 
 
 @needs_openssl
 def test_web_in_one_word_and_with_how(load, tmp_path):
-    assert load(listener("web: '[::1]:8080'\n")).web == Web(Place("::1", 8080))
+    assert load(listener("web: '[::1]:8080'\n")).web == Web(HostPort("::1", 8080))
     pem = self_signed(tmp_path)
     text = re.sub(r"/etc/ssl/(private/)?spam.(pem|key)", str(pem), SHIPPED.read_text("utf-8"))
-    text = re.sub(r"^web: null\n# web: \S+\n((?:# .*\n)+)", lambda found: found[1].replace("# ", ""), text, flags=re.M)
+    text = re.sub(
+        r"^web: null\n# web: \S+\n((?:# .*\n)+)",
+        lambda found: found[1].replace("# ", ""),
+        text,
+        flags=re.M,
+    )
     found = load(text)
     assert found.web == Web(
-        Place("192.0.2.1", 8443),
+        HostPort("192.0.2.1", 8443),
         ("spam.example.org",),
         Certificate(pem, pem),
         WebProxy(("192.0.2.2/32",), "X-Remote-User", ("postmaster",)),
         WebLimits(),
     )
     assert str(found.web) == "https://192.0.2.1:8443"
-    assert load(config.effective(found)) == found
+    assert load(dump_settings(found)) == found
 
 
 @needs_openssl
@@ -219,7 +265,10 @@ def test_a_certificate_that_is_there(load, tmp_path):
 
 
 def test_before_the_queue_may_refuse(load):
-    text = listener("    rules:\n      - {when: spam, action: reject, from_probability: 0.9}\n", position="before-queue")
+    text = listener(
+        "    rules:\n      - {when: spam, action: reject, from_probability: 0.9}\n",
+        position="before-queue",
+    )
     assert load(text).listeners[0].policy.rules == (Rule("spam", Action.REJECT, 0.9),)
 
 
@@ -239,22 +288,24 @@ def test_aliases_may_be_used_a_little(load):
 @pytest.mark.parametrize("place", ["nowhere.yaml", "."])
 def test_a_file_that_cannot_be_read(tmp_path, place):
     with pytest.raises(ConfigError, match="cannot be read"):
-        config.load(tmp_path / place)
+        load_settings(tmp_path / place)
 
 
 def test_a_subject_prefix_is_warned_of(load):
-    (told,) = config.warnings(load(listener('    rules: [{when: spam, action: tag, subject_prefix: "[x] "}]\n')))
+    (told,) = checks.find_warnings(
+        load(listener('    rules: [{when: spam, action: tag, subject_prefix: "[x] "}]\n'))
+    )
     assert "DKIM" in told
     assert "rule 1" in told
-    assert config.warnings(config.load(SHIPPED)) == []
+    assert checks.find_warnings(load_settings(SHIPPED)) == []
 
 
 def test_aliases_that_nobody_asks_for_are_warned_of(load):
     told = "aliases: {sales@example.org: anna}\n"
-    (warning,) = config.warnings(load(listener(told)))
+    (warning,) = checks.find_warnings(load(listener(told)))
     assert "personal: true" in warning
-    assert config.warnings(load(listener(f"{told}personal: true\n"))) == []
-    assert config.warnings(load(listener(f"{told}web: 127.0.0.1:8080\n"))) == []
+    assert checks.find_warnings(load(listener(f"{told}personal: true\n"))) == []
+    assert checks.find_warnings(load(listener(f"{told}web: 127.0.0.1:8080\n"))) == []
 
 
 # ---- there and back
@@ -264,23 +315,31 @@ def test_aliases_that_nobody_asks_for_are_warned_of(load):
 def test_what_is_in_force_can_be_read_again(load, tmp_path):
     (tmp_path / "password").write_text("secret")
     (tmp_path / "password").chmod(0o600)
-    first = config.load(SHIPPED)
-    rules = (Rule("spam", Action.TAG, 0.5, subject_prefix="[x] "), Rule("news", Action.REDIRECT, to="a@example.org"))
+    first = load_settings(SHIPPED)
+    rules = (
+        Rule("spam", Action.TAG, 0.5, subject_prefix="[x] "),
+        Rule("news", Action.REDIRECT, to="a@example.org"),
+    )
     one = replace(
         first.listeners[0],
         policy=Policy(rules, 1000, True, (), OnError.DEFER),
-        limits=DoorLimits(message_bytes=1001, data_seconds=0.5),
+        limits=DoorLimits(message_size=1001, data_timeout=0.5),
         odd_bytes=OddBytes.REFUSE,
         tls=Certificate(self_signed(tmp_path), tmp_path / "localhost.key"),
         hostname="mx.example.org",
-        teach=TeachByMail((("s@example.org", "spam"),), ("*@example.org", "a@example.net"), ("192.0.2.0/24",), TeachingUser.LOCAL_PART),
+        teach=TeachByMail(
+            (("s@example.org", "spam"),),
+            ("*@example.org", "a@example.net"),
+            ("192.0.2.0/24",),
+            TeachingUser.LOCAL_PART,
+        ),
     )
     settings = replace(
         first,
         listeners=(one,),
         user="no",
         workers=3,
-        history=History(1, 12345, False),
+        history=HistorySettings(1, 12345, False),
         watch=(
             Watch(
                 "/home/*/Maildir",
@@ -292,13 +351,18 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
                 spam_evidence=("x",),
             ),
         ),
-        teach=Teach(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),
+        teach=TeachSettings(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),
         personal=True,
         aliases=(("*@example.net", "anna"), ("info", "")),
         scanners=(
             Scanner(
                 Endpoint(Protocol.RSPAMD, "192.0.2.1", 11333),
-                Policy(one_wrong_in=1000, tell_probability=True, forged=("X-Y",), on_error=OnError.DEFER),
+                Policy(
+                    spam_threshold=1000,
+                    tell_probability=True,
+                    forged=("X-Y",),
+                    on_error=OnError.DEFER,
+                ),
                 ScannerLimits(1, 2, 3, 4, 5.0, 6.0, 7.0),
                 ("192.0.2.0/24",),
                 ("192.0.2.1/32",),
@@ -313,8 +377,8 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
         ),
     )
     for found in (first, settings):
-        assert load(config.effective(found)) == found
-    assert "secret" not in config.effective(settings)
+        assert load(dump_settings(found)) == found
+    assert "secret" not in dump_settings(settings)
 
 
 # ---- scanners
@@ -322,32 +386,49 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
 
 def test_scanners_need_no_listener(load):
     found = load("state: /x\nscanners:\n  - listen: milter:/run/spamguard/milter.sock\n")
-    assert found.doors == found.scanners == (Scanner(Endpoint(Protocol.MILTER, path=Path("/run/spamguard/milter.sock"))),)
-    assert not found.teaching
-    assert load(config.effective(found)) == found
+    assert (
+        found.doors
+        == found.scanners
+        == (Scanner(Endpoint(Protocol.MILTER, path=Path("/run/spamguard/milter.sock"))),)
+    )
+    assert not found.accepts_lessons
+    assert load(dump_settings(found)) == found
 
 
 @pytest.mark.parametrize(
-    ("text", "mode", "told"), [("secret\n", 0o640, ""), ("secret", 0o644, "chmod 0640"), ("\n", 0o600, "nothing there")]
+    ("text", "mode", "told"),
+    [("secret\n", 0o640, ""), ("secret", 0o644, "chmod 0640"), ("\n", 0o600, "nothing there")],
 )
 def test_a_password_is_read_from_a_private_file(load, tmp_path, text, mode, told):
     file = tmp_path / "password"
     file.write_text(text)
     file.chmod(mode)
-    scanner = f"state: /x\nscanners:\n  - listen: rspamd://127.0.0.1:11333\n    password_file: {file}\n"
+    scanner = (
+        f"state: /x\nscanners:\n  - listen: rspamd://127.0.0.1:11333\n    password_file: {file}\n"
+    )
     if told:
         with pytest.raises(ConfigError, match=told):
             load(scanner)
     else:
-        assert load(scanner).teaching
+        assert load(scanner).accepts_lessons
 
 
 def test_classes_that_look_like_slips_of_the_pen_are_told(load):
-    """A class that a file names is made, and is good mail: spam moved to its folder was learnt as that."""
+    """A class that a file names is made, and is good mail: spam moved to its folder was learnt as
+    that.
+    """
     rules = "    rules: [{when: spamm, action: tag}, {when: unsure, action: tag}, {when: newsletter, action: tag}]\n"
-    teach = "    teach: {addresses: {a@b.example: junk, c@b.example: ham}, senders: ['*@b.example']}\n"
-    found = load(listener(f"{rules}{teach}watch: [{{maildir: /x, folders: {{Old: trahs, Bin: trash, Work: work, News: newsletter}}}}]\n"))
-    told = [one.split(" is a class of its own, of good mail") for one in config.warnings(found)]
+    teach = (
+        "    teach: {addresses: {a@b.example: junk, c@b.example: ham}, senders: ['*@b.example']}\n"
+    )
+    found = load(
+        listener(
+            f"{rules}{teach}watch: [{{maildir: /x, folders: {{Old: trahs, Bin: trash, Work: work, News: newsletter}}}}]\n"
+        )
+    )
+    told = [
+        one.split(" is a class of its own, of good mail") for one in checks.find_warnings(found)
+    ]
     assert [(where, meant.rpartition(": ")[2]) for where, meant in told] == [
         ("smtp://127.0.0.1:10025: rule for spamm: spamm", "did you mean spam?"),
         ("smtp://127.0.0.1:10025: teach: a@b.example: junk", "did you mean spam?"),
@@ -358,31 +439,54 @@ def test_classes_that_look_like_slips_of_the_pen_are_told(load):
 def test_rules_that_never_fit_are_told(load):
     """The first that fits is done: nothing was ever quarantined."""
     rules = "{when: spam, action: tag}, {when: unsure, action: tag}, {when: spam, from_probability: 0.99, action: quarantine}"
-    (told,) = config.warnings(load(listener(f"    rules: [{rules}]\n")))
-    assert told.startswith("smtp://127.0.0.1:10025: rule 3 for spam never fits, as rule 1 does before it: ")
+    (told,) = checks.find_warnings(load(listener(f"    rules: [{rules}]\n")))
+    assert told.startswith(
+        "smtp://127.0.0.1:10025: rule 3 for spam never fits, as rule 1 does before it: "
+    )
     rules = "{when: spam, from_probability: 0.99, action: quarantine}, {when: spam, action: tag}"
-    assert config.warnings(load(listener(f"    rules: [{rules}]\n"))) == []
+    assert checks.find_warnings(load(listener(f"    rules: [{rules}]\n"))) == []
 
 
 def test_places_where_two_want_to_listen_are_told(load):
-    assert config.warnings(load(listener("metrics: 127.0.0.1:10025\nweb: 127.0.0.1:10027\n"))) == [
+    assert checks.find_warnings(
+        load(listener("metrics: 127.0.0.1:10025\nweb: 127.0.0.1:10027\n"))
+    ) == [
         "metrics: 127.0.0.1:10025 is where smtp://127.0.0.1:10025 listens already: choose another port"
     ]
-    (told,) = config.warnings(load(listener("metrics: 127.0.0.1:10027\nweb: 127.0.0.1:10027\n")))
+    (told,) = checks.find_warnings(
+        load(listener("metrics: 127.0.0.1:10027\nweb: 127.0.0.1:10027\n"))
+    )
     assert told == "web: 127.0.0.1:10027 is where metrics listens already: choose another port"
 
 
 def test_entries_of_watch_that_never_count_are_told(load):
-    assert config.warnings(load(listener("watch: [/home/*/Maildir, /srv/*, /home/anna/Maildir]\n"))) == [
+    assert checks.find_warnings(
+        load(listener("watch: [/home/*/Maildir, /srv/*, /home/anna/Maildir]\n"))
+    ) == [
         "watch: /home/anna/Maildir never counts, as /home/*/Maildir stands before it and fits the same: put it first"
     ]
-    assert config.warnings(load(listener("watch: [/home/anna/Maildir, /home/*/Maildir, /home/*]\n"))) == []
-    assert config.warnings(load(listener("watch: ['/home/?/Maildir', /home/*/Maildir, /home/.kept/Maildir]\n"))) == []
+    assert (
+        checks.find_warnings(
+            load(listener("watch: [/home/anna/Maildir, /home/*/Maildir, /home/*]\n"))
+        )
+        == []
+    )
+    assert (
+        checks.find_warnings(
+            load(listener("watch: ['/home/?/Maildir', /home/*/Maildir, /home/.kept/Maildir]\n"))
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("name", ["*", "%u", "*@example.org"])
 def test_a_user_of_watch_that_is_a_pattern_is_told(load, name):
-    assert config.warnings(load(listener(f"watch: [{{maildir: /home/*/Maildir, user: '{name}'}}]\n"))) == [
+    assert checks.find_warnings(
+        load(listener(f"watch: [{{maildir: /home/*/Maildir, user: '{name}'}}]\n"))
+    ) == [
         f"watch: all of /home/*/Maildir is one user's, {name}: leave `user` out, and the wildcards say whose each is"
     ]
-    assert config.warnings(load(listener("watch: [{maildir: /home/*/Maildir, user: anna}]\n"))) == []
+    assert (
+        checks.find_warnings(load(listener("watch: [{maildir: /home/*/Maildir, user: anna}]\n")))
+        == []
+    )

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from spamguard.cli import main
-from spamguard.config import tree
-from spamguard.config.editors import schema_for_editors
-from spamguard.config.effective import plain
+from spamguard.cli.main import main
+from spamguard.config import yaml_tree
+from spamguard.config.schema import schema_for_editors, to_plain
 from spamguard.errors import ConfigError
 from tests.unit.config.files import SHIPPED, listener
 from tests.unit.config.test_mistakes import MISTAKES
 
 SCHEMA = schema_for_editors()
 VALIDATOR = Draft202012Validator(SCHEMA)
-# What a pattern cannot say: that a port is none, that a network has host bits, a class that nobody can have, words of our own
+# What a pattern cannot say: that a port is none, that a network has host bits, a class that nobody
+# can have, words of our own
 BEYOND = (
     "5:5: expected a port",
     "an address within",
@@ -37,7 +37,7 @@ BEYOND = (
 
 
 def parsed(text: str | bytes) -> Any:
-    found = tree.parse(text if isinstance(text, bytes) else text.encode())
+    found = yaml_tree.parse_yaml(text if isinstance(text, bytes) else text.encode())
     return None if found.broken or found.problems else found.value
 
 
@@ -64,7 +64,9 @@ RICH = listener(
 
 def test_it_takes_units_and_short_forms(load: Any) -> None:
     VALIDATOR.validate(parsed(RICH))
-    VALIDATOR.validate(json.loads(json.dumps(plain(load(RICH)))))  # what `check` prints is a file again
+    VALIDATOR.validate(
+        json.loads(json.dumps(to_plain(load(RICH))))
+    )  # what `check` prints is a file again
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,11 @@ def test_it_finds_the_mistakes_that_a_schema_can_find(text: str, told: list[str]
 
 def options(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     parts = {"": schema, **schema["$defs"]}
-    return {f"{part}.{name}": option for part, found in parts.items() for name, option in found["properties"].items()}
+    return {
+        f"{part}.{name}": option
+        for part, found in parts.items()
+        for name, option in found["properties"].items()
+    }
 
 
 def test_every_option_is_described() -> None:
@@ -114,9 +120,18 @@ def test_every_option_is_described() -> None:
 def test_its_defaults_are_those_in_the_shipped_file() -> None:
     shown = parsed(SHIPPED.read_bytes())
     (one,) = shown["listeners"]
-    parts = {"": shown, "ListenerPart": one, "HopPart": one["next_hop"], "LimitsPart": one["limits"]}
-    told = {name: option["default"] for name, option in options(SCHEMA).items() if "default" in option}
-    checked = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+    parts = {
+        "": shown,
+        "Listener": one,
+        "Hop": one["next_hop"],
+        "DoorLimits": one["limits"],
+    }
+    told = {
+        name: option["default"] for name, option in options(SCHEMA).items() if "default" in option
+    }
+    checked = {
+        f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()
+    }
     both = told.keys() & checked.keys()
     assert len(both) > 30
     assert {name: told[name] for name in both} == {name: checked[name] for name in both}
@@ -124,9 +139,11 @@ def test_its_defaults_are_those_in_the_shipped_file() -> None:
 
 def test_lists_and_parts_that_may_be_left_out_have_defaults_too() -> None:
     found = options(SCHEMA)
-    assert [found[name]["default"] for name in (".web", ".watch", "ListenerPart.teach", "ListenerPart.rules")] == [None, [], None, []]
+    assert [
+        found[name]["default"] for name in (".web", ".watch", "Listener.teach", "Listener.rules")
+    ] == [None, [], None, []]
     assert "default" not in found[".listeners"]
-    assert SCHEMA["$defs"]["WatchPart"]["properties"]["we_file"]["anyOf"][0] == {"type": "boolean"}
+    assert SCHEMA["$defs"]["Watch"]["properties"]["we_file"]["anyOf"][0] == {"type": "boolean"}
 
 
 def test_check_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,37 +6,49 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spamguard.config import units
+from spamguard.config import values
 
 
 @given(st.floats(0.001, 366 * 86400, allow_nan=False).map(lambda value: round(value, 3)))
 @example(90.0)
 @example(86400.0)
 def test_durations_there_and_back(value):
-    assert units.seconds(units.duration_text(value)) == pytest.approx(value, rel=1e-5)
+    assert values.parse_seconds(values.duration_text(value)) == pytest.approx(value, rel=1e-5)
 
 
 @given(st.integers(1, 1 << 50))
 @example(512 << 20)
 @example(10**9)
 def test_sizes_there_and_back(value):
-    assert units.size(units.size_text(value)) == value
+    assert values.parse_size(values.size_text(value)) == value
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1B", 1), ("20MB", 20_000_000), ("20 mb", 20_000_000), ("512KiB", 512 << 10), ("1.5GiB", 3 << 29), ("2kB", 2000)]
+    ("text", "value"),
+    [
+        ("1B", 1),
+        ("20MB", 20_000_000),
+        ("20 mb", 20_000_000),
+        ("512KiB", 512 << 10),
+        ("1.5GiB", 3 << 29),
+        ("2kB", 2000),
+    ],
 )
 def test_sizes(text, value):
-    assert units.size(text) == value
+    assert values.parse_size(text) == value
 
 
-@pytest.mark.parametrize(("text", "value"), [("30s", 30), ("10m", 600), ("1.5h", 5400), ("2d", 172800), ("0.5s", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("30s", 30), ("10m", 600), ("1.5h", 5400), ("2d", 172800), ("0.5s", 0.5)]
+)
 def test_durations(text, value):
-    assert units.seconds(text) == value
+    assert values.parse_seconds(text) == value
 
 
-@pytest.mark.parametrize("given", ["", "5", 5, None, True, "5 x", "-5s", "5s5", "1e3s", "9999999d", [], {}, "٣s", "5s\n"])
+@pytest.mark.parametrize(
+    "given", ["", "5", 5, None, True, "5 x", "-5s", "5s5", "1e3s", "9999999d", [], {}, "٣s", "5s\n"]
+)
 def test_what_is_neither(given):
-    for read in (units.seconds, units.size, units.days):
+    for read in (values.parse_seconds, values.parse_size, values.parse_days):
         with pytest.raises(ValueError, match="expected"):
             read(given)

@@ -1,4 +1,6 @@
-"""Public corpora: fetched from a server on this machine, checked, unpacked without trusting a name, made whole or not at all."""
+"""Public corpora: fetched from a server on this machine, checked, unpacked without trusting a name,
+made whole or not at all.
+"""
 
 import gzip
 import hashlib
@@ -14,17 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import cli, sources
-from spamguard.corpus import fetching, recipes, unpacking
-from spamguard.corpus.recipes import RECIPES, Archive, Index, Recipe
+from spamguard import corpus, sources
+from spamguard.cli import main
+from spamguard.corpus import RECIPES, CorpusArchive, CorpusRecipe, LabelIndex
 
 HAM = b"Received: by x; Fri, 1 Feb 2002 10:00:00 +0000\nDate: Mon, 1 Jan 2001 00:00:00 +0000\nSubject: a\n\nham\n"
 SPAM = b"Date: Wed, 30 Jan 2002 10:00:00 +0100\nSubject: b\n\nspam\n"
 
 
-def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, target: str = "") -> tuple[tarfile.TarInfo, bytes]:
+def member(
+    name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, target: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
     info = tarfile.TarInfo(name)
-    info.size, info.type, info.linkname = len(content) if kind == tarfile.REGTYPE else 0, kind, target
+    info.size, info.type, info.linkname = (
+        len(content) if kind == tarfile.REGTYPE else 0,
+        kind,
+        target,
+    )
     return info, content
 
 
@@ -36,7 +44,12 @@ def tar(*members: tuple[tarfile.TarInfo, bytes], mode: str = "w:gz") -> bytes:
     return stream.getvalue()
 
 
-GOOD = tar(member("c/easy/1.a", HAM), member("c/spam/1.b", SPAM), member("c/easy/cmds", b"mv"), mode="w:bz2")
+GOOD = tar(
+    member("c/easy/1.a", HAM),
+    member("c/spam/1.b", SPAM),
+    member("c/easy/cmds", b"mv"),
+    mode="w:bz2",
+)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -80,10 +93,18 @@ def recipe(site, monkeypatch):
     """Puts a recipe for these paths of the site into the table."""
 
     def put(*paths: str, sha256: str = "", **changes: object) -> None:
-        archives = tuple(Archive(site["base"].decode() + path, sha256) for path in paths)
-        labels = ((re.compile(r"c/spam/\d+\.[^/]+"), "spam"), (re.compile(r"c/easy/\d+\.[^/]+"), "ham"))
-        made = Recipe("small", "about", "for tests only", **{"archives": archives, "labels": labels, **changes})
-        monkeypatch.setitem(recipes.RECIPES, "small", made)
+        archives = tuple(CorpusArchive(site["base"].decode() + path, sha256) for path in paths)
+        labels = (
+            (re.compile(r"c/spam/\d+\.[^/]+"), "spam"),
+            (re.compile(r"c/easy/\d+\.[^/]+"), "ham"),
+        )
+        made = CorpusRecipe(
+            "small",
+            "about",
+            "for tests only",
+            **{"archives": archives, "labels": labels, **changes},
+        )
+        monkeypatch.setitem(corpus.RECIPES, "small", made)
 
     return put
 
@@ -93,7 +114,9 @@ def fetch(tmp_path, capsys):
     """Runs `corpus fetch small`; exit status, answer, errors."""
 
     def run(*more: object) -> tuple[int, str, str]:
-        status = cli.main(["corpus", "fetch", "small", str(tmp_path / "place" / "corpus"), *map(str, more)])
+        status = main.main(
+            ["corpus", "fetch", "small", str(tmp_path / "place" / "corpus"), *map(str, more)]
+        )
         done = capsys.readouterr()
         return status, done.out, done.err
 
@@ -113,7 +136,10 @@ def test_fetched_it_is_a_corpus_in_order_of_arrival(recipe, fetch, tmp_path):
     assert hashlib.sha256(GOOD).hexdigest() in out
     assert "no checksum of these archives is known" in err
     corpus = tmp_path / "place" / "corpus"
-    assert [(one.label, one.raw) for one in sources.messages(str(corpus / "index"))] == [("spam", SPAM), ("ham", HAM)]
+    assert [(one.label, one.raw) for one in sources.read_messages(str(corpus / "index"))] == [
+        ("spam", SPAM),
+        ("ham", HAM),
+    ]
     assert len(list((corpus / "data").iterdir())) == 2
     assert hashlib.sha256(GOOD).hexdigest() in (corpus / "SOURCE").read_text()
     assert [one.name for one in corpus.parent.iterdir()] == ["corpus"]
@@ -155,7 +181,12 @@ def test_a_checksum_that_is_pinned(recipe, fetch):
     ],
 )
 def test_what_is_no_corpus_keeps_nothing(site, recipe, fetch, tmp_path, path, words):
-    site |= {"/html": b"<html>gone</html>", "/cut": GOOD[:-40], "/short": GOOD, "/other": tar(member("x", b"y"))}
+    site |= {
+        "/html": b"<html>gone</html>",
+        "/cut": GOOD[:-40],
+        "/short": GOOD,
+        "/other": tar(member("x", b"y")),
+    }
     site["/half"] = tar(member("c/easy/1.a", HAM))
     recipe(path)
     status, out, err = fetch()
@@ -166,16 +197,16 @@ def test_what_is_no_corpus_keeps_nothing(site, recipe, fetch, tmp_path, path, wo
 
 def test_too_large_keeps_nothing(recipe, fetch, tmp_path, monkeypatch):
     recipe("/good")
-    monkeypatch.setattr(fetching, "MOST_BYTES", 100)
+    monkeypatch.setattr(corpus, "MAX_ARCHIVE_BYTES", 100)
     assert "is larger than 100 bytes" in fetch()[2]
     monkeypatch.undo()
     assert nothing(tmp_path)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_FILES", 2), ("MOST_BYTES", 100)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 2), ("MAX_TOTAL_BYTES", 100)])
 def test_an_archive_that_unpacks_to_too_much(recipe, fetch, tmp_path, monkeypatch, limit, value):
     recipe("/good")
-    monkeypatch.setattr(unpacking, limit, value)
+    monkeypatch.setattr(corpus, limit, value)
     assert "it is not the archive that it should be" in fetch()[2]
     assert nothing(tmp_path)
 
@@ -207,7 +238,9 @@ def test_names_links_and_devices_lead_nowhere(site, recipe, fetch, tmp_path):
     recipe("/evil")
     assert fetch()[0] == 0
     corpus = tmp_path / "place" / "corpus"
-    assert sorted(path.relative_to(tmp_path).parts[2:] for path in tmp_path.rglob("*") if not path.is_dir()) == [
+    assert sorted(
+        path.relative_to(tmp_path).parts[2:] for path in tmp_path.rglob("*") if not path.is_dir()
+    ) == [
         ("SOURCE",),
         ("data", "000001"),
         ("data", "000002"),
@@ -230,14 +263,20 @@ def test_by_hand_with_an_index(recipe, fetch, tmp_path):
     assert "must be fetched by hand (for tests only): see https://example.org/terms" in err
     index = b"ham ../data/inmail.2\nspam ../data/inmail.1\nrubbish\nham ../data/missing\n"
     archive = tmp_path / "trec.tgz"
-    archive.write_bytes(tar(member("t/data/inmail.1", SPAM), member("t/data/inmail.2", HAM), member("t/full/index", index)))
+    archive.write_bytes(
+        tar(
+            member("t/data/inmail.1", SPAM),
+            member("t/data/inmail.2", HAM),
+            member("t/full/index", index),
+        )
+    )
     assert fetch("--archive", archive)[0] == 0
-    found = list(sources.messages(str(tmp_path / "place" / "corpus" / "index")))
+    found = list(sources.read_messages(str(tmp_path / "place" / "corpus" / "index")))
     assert [(one.label, one.raw) for one in found] == [("ham", HAM), ("spam", SPAM)]
 
 
 def test_a_zip_with_labels_of_its_own(recipe, fetch, tmp_path):
-    recipe(labels=(), index=Index(re.compile(r".*SPAMTrain\.label"), "TRAINING"))
+    recipe(labels=(), index=LabelIndex(re.compile(r".*SPAMTrain\.label"), "TRAINING"))
     with zipfile.ZipFile(tmp_path / "c.zip", "w") as packed:
         packed.writestr("C/SPAMTrain.label", "1 TRAIN_0.eml\n0 TRAIN_1.eml\n")
         packed.writestr("C/TRAINING/TRAIN_0.eml", HAM)
@@ -253,9 +292,9 @@ def test_usage(recipe, fetch, tmp_path, capsys):
     recipe("/good")
     assert "64 hexadecimal digits" in fetch("--sha256", "x")[2]
     assert "cannot be read" in fetch("--archive", tmp_path / "none")[2]
-    assert cli.main(["corpus", "fetch", "nonesuch"]) == 2
+    assert main.main(["corpus", "fetch", "nonesuch"]) == 2
     assert "no corpus 'nonesuch': choose one of spamassassin" in capsys.readouterr().err
-    assert cli.main(["corpus", "list"]) == 0
+    assert main.main(["corpus", "list"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in RECIPES)
 
@@ -275,11 +314,11 @@ def test_usage(recipe, fetch, tmp_path, capsys):
     ],
 )
 def test_labels_of_the_recipes(name, path, label):
-    assert unpacking._label(path, RECIPES[name]) == label
+    assert corpus._find_label(path, RECIPES[name]) == label
 
 
 def test_days_in_names_order_what_has_no_header():
     recipe = RECIPES["enron-spam"]
     names = ("0001.1999-12-10.a.ham.txt", "2.2003-12-18.GP.spam.txt")
-    days = [unpacking._arrived(f"enron1/ham/{name}", b"Subject: x", recipe) for name in names]
+    days = [corpus._arrival_time(f"enron1/ham/{name}", b"Subject: x", recipe) for name in names]
     assert days == [19991210.0, 20031218.0]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spamguard import Filter
+from spamguard.engine.filter import Filter
 from tests.e2e.ports import free_port
 from tests.support.processes import alive, children
 from tests.support.waiting import PATIENCE, eventually
@@ -69,20 +69,43 @@ class Daemon:
         self.ports = ports or self.ports or [free_port()]
         listener = others.pop("listener", {})
         listeners = [
-            {"listen": f"smtp://127.0.0.1:{port}", "position": "standalone", "next_hop": "maildir:/nowhere", **listener}
+            {
+                "listen": f"smtp://127.0.0.1:{port}",
+                "position": "standalone",
+                "next_hop": "maildir:/nowhere",
+                **listener,
+            }
             for port in self.ports
         ]
-        settings = {"state": str(self.place / "state"), "workers": 2, "listeners": listeners, **others}
+        settings = {
+            "state": str(self.place / "state"),
+            "workers": 2,
+            "listeners": listeners,
+            **others,
+        }
         self.file.write_text(yaml.safe_dump(settings))
 
     def start(
-        self, *timing: str, wait: bool = True, pass_fds: tuple[int, ...] = (), before: tuple[str, ...] = (), **environment: str
+        self,
+        *timing: str,
+        wait: bool = True,
+        pass_fds: tuple[int, ...] = (),
+        before: tuple[str, ...] = (),
+        **environment: str,
     ) -> None:
         """before: words in front of the command."""
-        command = [*before, sys.executable, str(ROOT / "tests/unit/daemon/run_master.py"), str(self.file), *timing]
+        command = [
+            *before,
+            sys.executable,
+            str(ROOT / "tests/unit/daemon/run_master.py"),
+            str(self.file),
+            *timing,
+        ]
         inherited = os.environ | {"PYTHONPATH": str(ROOT)} | environment
         with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=self.place, env=inherited, stderr=log, pass_fds=pass_fds)
+            self.process = subprocess.Popen(
+                command, cwd=self.place, env=inherited, stderr=log, pass_fds=pass_fds
+            )
         if wait:
             self.logged("serving", 1)
 

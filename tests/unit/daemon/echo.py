@@ -1,4 +1,6 @@
-"""An assembly for the tests of master and worker: doors that echo lines, and do what some words ask for."""
+"""An assembly for the tests of master and worker: doors that echo lines, and do what some words ask
+for.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from spamguard.metrics.counters import Slot
-from spamguard.settings import Settings
+from spamguard.config.options import Settings
+from spamguard.counters import CounterSlot
 
 
 class Door:
-    """Greets with its process id, then answers each line: `slow SECONDS`, `settle`, `stop` (SIGSTOP), or an echo.
+    """Greets with its process id, then answers each line: `slow SECONDS`, `settle`, `stop`
+    (SIGSTOP), or an echo.
 
-    Who has been answered is sent away when it drains; who has just come gets one answer all the same.
+    Who has been answered is sent away when it drains; who has just come gets one answer all the
+    same.
     """
 
     def __init__(self, listening: socket.socket, settle: Callable[[], None]) -> None:
@@ -91,10 +95,14 @@ class Door:
 
 @asynccontextmanager
 async def assemble(
-    settings: Settings, sockets: Sequence[socket.socket], settle: Callable[[], None], counters: Slot
+    settings: Settings,
+    sockets: Sequence[socket.socket],
+    settle: Callable[[], None],
+    counters: CounterSlot,
 ) -> AsyncIterator[Sequence[Door]]:
-    """One door for each listening socket. A listener whose hostname is "broken" makes the process die at once, one that is called
-    "slow-SECONDS" takes so long to begin, without a word."""
+    """One door for each listening socket. A listener whose hostname is "broken" makes the process
+    die at once, one that is called "slow-SECONDS" takes so long to begin, without a word.
+    """
     for listener in settings.listeners:
         if listener.hostname == "broken":
             os._exit(7)

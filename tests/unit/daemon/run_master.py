@@ -1,6 +1,7 @@
 """A program for the tests: the master with the echo assembly, on a configuration file.
 
-`python run_master.py FILE [NAME=SECONDS …]`: timing. With LISTEN=yes in the environment $LISTEN_PID becomes this process.
+`python run_master.py FILE [NAME=SECONDS …]`: timing. With LISTEN=yes in the environment $LISTEN_PID
+becomes this process.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from spamguard import config, log
-from spamguard.daemon.fleet import Timing
+from spamguard import log
+from spamguard.config.load import load_settings
 from spamguard.daemon.master import Master
+from spamguard.daemon.supervisor import WorkerTiming
 from spamguard.errors import SpamguardError
 
 
@@ -22,7 +24,11 @@ def main() -> int:
     seconds = {name: float(value) for name, _, value in (one.partition("=") for one in timing)}
     log.configure(os.environ)
     try:
-        return Master(lambda: config.load(Path(file)), assembly="tests.unit.daemon.echo", timing=Timing(**seconds)).run()
+        return Master(
+            lambda: load_settings(Path(file)),
+            assembly="tests.unit.daemon.echo",
+            timing=WorkerTiming(**seconds),
+        ).run()
     except SpamguardError as error:
         print(error, file=sys.stderr)
         return 2

@@ -6,9 +6,9 @@ import socket
 import sys
 import time
 
-from spamguard.daemon.words import SETTLE
+from spamguard.process import SETTLE_BYTE
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as channel:
-        channel.send(SETTLE)
+        channel.send(SETTLE_BYTE)
         time.sleep(600)

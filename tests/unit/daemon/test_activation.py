@@ -1,4 +1,6 @@
-"""Listening sockets that are there before the daemon and stay while it is not: a restart refuses nobody."""
+"""Listening sockets that are there before the daemon and stay while it is not: a restart refuses
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ ACTIVATE = shutil.which("systemd-socket-activate")
 
 
 def listening(host: str = "127.0.0.1") -> socket.socket:
-    return socket.create_server((host, 0), backlog=1024, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    return socket.create_server(
+        (host, 0), backlog=1024, family=socket.AF_INET6 if ":" in host else socket.AF_INET
+    )
 
 
 def test_a_restart_under_load_refuses_no_connection(daemon: Daemon) -> None:
@@ -73,7 +77,10 @@ def test_a_socket_where_nothing_is_configured_is_refused(daemon: Daemon) -> None
         assert daemon.process is not None
         assert daemon.process.wait(PATIENCE) == 2  # 78 of `spamguard run`, by its ConfigError
         port = ours.getsockname()[1]
-    assert f"systemd listens on 127.0.0.1:{port}, where no listener of the configuration is" in daemon.log()
+    assert (
+        f"systemd listens on 127.0.0.1:{port}, where no listener of the configuration is"
+        in daemon.log()
+    )
     assert f"(smtp://127.0.0.1:{daemon.ports[0]})" in daemon.log()
     assert "ListenStream= of spamguard.socket" in daemon.log()
 
@@ -85,7 +92,10 @@ def test_the_other_sockets_are_warned_of(daemon: Daemon) -> None:
         daemon.configure([wanted.getsockname()[1], own])
         start_with_socket(daemon, wanted.fileno(), other.fileno())
         daemon.logged("serving")
-        assert f"systemd listens on 127.0.0.1:{other.getsockname()[1]}, where no listener" in daemon.log()
+        assert (
+            f"systemd listens on 127.0.0.1:{other.getsockname()[1]}, where no listener"
+            in daemon.log()
+        )
         for number in (0, 1):
             with daemon.client(number) as client:
                 assert client.ask("hello") == "hello"
@@ -105,12 +115,22 @@ def test_addresses_of_ipv6_are_compared_and_not_their_texts(daemon: Daemon) -> N
         assert daemon.stop() == 0
 
 
-@pytest.mark.skipif(ACTIVATE is None, reason="needs systemd-socket-activate: apt-get install systemd")
+@pytest.mark.skipif(
+    ACTIVATE is None, reason="needs systemd-socket-activate: apt-get install systemd"
+)
 def test_as_systemd_itself_hands_it_over(daemon: Daemon) -> None:
-    """With LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES of its own making. It begins with the first connection."""
+    """With LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES of its own making. It begins with the first
+    connection.
+    """
     port = daemon.ports[0]
     program = [sys.executable, str(ROOT / "tests/unit/daemon/run_master.py"), str(daemon.file)]
-    command = [str(ACTIVATE), f"--listen=127.0.0.1:{port}", "--fdname=smtp", f"--setenv=PYTHONPATH={ROOT}", *program]
+    command = [
+        str(ACTIVATE),
+        f"--listen=127.0.0.1:{port}",
+        "--fdname=smtp",
+        f"--setenv=PYTHONPATH={ROOT}",
+        *program,
+    ]
     with daemon.log_file.open("ab") as log:
         daemon.process = subprocess.Popen(command, stderr=log, env=os.environ)
     eventually(lambda: "Listening on" in daemon.log())

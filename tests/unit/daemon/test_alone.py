@@ -1,4 +1,6 @@
-"""Two daemons on one state directory: the second is told so, and nothing that one leaves behind keeps the next from starting."""
+"""Two daemons on one state directory: the second is told so, and nothing that one leaves behind
+keeps the next from starting.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
-from spamguard.daemon import alone, desk
+from spamguard.aio import hostname
+from spamguard.daemon import status
+from spamguard.engine.filter import Filter
 from spamguard.errors import StartError
-from spamguard.hostname import hostname
 from tests.e2e.ports import free_port
 from tests.support.taken import taken
 from tests.support.waiting import PATIENCE
@@ -35,16 +37,23 @@ def second(daemon: Daemon, tmp_path: Path) -> Iterator[Daemon]:
 def refused(second: Daemon, first: Daemon) -> bool:
     assert second.process is not None
     assert second.process.wait(PATIENCE) == 2
-    return f"{first.place}/state: another daemon, pid {first.pid}, runs on it: stop that one" in second.log()
+    return (
+        f"{first.place}/state: another daemon, pid {first.pid}, runs on it: stop that one"
+        in second.log()
+    )
 
 
 @pytest.mark.parametrize("same_port", [True, False])
-def test_a_second_one_is_told_and_the_first_serves_on(daemon: Daemon, second: Daemon, *, same_port: bool) -> None:
+def test_a_second_one_is_told_and_the_first_serves_on(
+    daemon: Daemon, second: Daemon, *, same_port: bool
+) -> None:
     daemon.configure(teach={})
     daemon.start()
     daemon.logged("lessons are taken on")
     socket = (daemon.place / "state" / "teach.sock").stat().st_ino
-    second.configure(daemon.ports if same_port else [free_port()], state=str(daemon.place / "state"), teach={})
+    second.configure(
+        daemon.ports if same_port else [free_port()], state=str(daemon.place / "state"), teach={}
+    )
     second.start(wait=False)
     assert refused(second, daemon)
     assert (daemon.place / "state" / "teach.sock").stat().st_ino == socket
@@ -54,7 +63,9 @@ def test_a_second_one_is_told_and_the_first_serves_on(daemon: Daemon, second: Da
         assert beside.learn(b"Subject: one\n\ntext\n", "ham")
 
 
-def test_the_next_one_starts_while_workers_of_the_last_one_finish(daemon: Daemon, second: Daemon) -> None:
+def test_the_next_one_starts_while_workers_of_the_last_one_finish(
+    daemon: Daemon, second: Daemon
+) -> None:
     daemon.start("drain=60")
     second.configure(daemon.ports, state=str(daemon.place / "state"))
     with daemon.client() as busy:
@@ -69,26 +80,33 @@ def test_the_next_one_starts_while_workers_of_the_last_one_finish(daemon: Daemon
     assert second.stop() == 0
 
 
-def test_one_in_another_container_is_told_by_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_in_another_container_is_told_by_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which numbers processes have there says nothing here, and nobody can stop it from here."""
-    first = alone.Claim(tmp_path)
-    monkeypatch.setattr(desk, "ask", lambda _: {"pid": 1, "host": "mail-6f7c"})
-    with pytest.raises(StartError, match=r": another daemon, on mail-6f7c, runs on it: let that one end before this one begins"):
-        alone.Claim(tmp_path)
-    monkeypatch.setattr(desk, "ask", lambda _: {"pid": 7, "host": hostname()})
+    first = status.StateLock(tmp_path)
+    monkeypatch.setattr(status, "ask_daemon", lambda _: {"pid": 1, "host": "mail-6f7c"})
+    with pytest.raises(
+        StartError,
+        match=r": another daemon, on mail-6f7c, runs on it: let that one end before this one begins",
+    ):
+        status.StateLock(tmp_path)
+    monkeypatch.setattr(status, "ask_daemon", lambda _: {"pid": 7, "host": hostname()})
     with pytest.raises(StartError, match=r": another daemon, pid 7, runs on it: stop that one"):
-        alone.Claim(tmp_path)
+        status.StateLock(tmp_path)
     first.release()
 
 
-def test_where_files_cannot_be_locked_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_files_cannot_be_locked_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def without(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", without)
-    alone.Claim(tmp_path).release()
-    (tmp_path / alone.NAME).unlink()
-    (tmp_path / alone.NAME).symlink_to(tmp_path / "elsewhere")
-    alone.Claim(tmp_path).release()
+    status.StateLock(tmp_path).release()
+    (tmp_path / status.LOCK_FILE).unlink()
+    (tmp_path / status.LOCK_FILE).symlink_to(tmp_path / "elsewhere")
+    status.StateLock(tmp_path).release()
     assert caplog.text.count("cannot be locked") == 2
     assert not (tmp_path / "elsewhere").exists()

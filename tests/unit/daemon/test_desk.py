@@ -1,4 +1,6 @@
-"""Where the master says how it is: told at once to whoever asks, and nobody waits for a master that hangs."""
+"""Where the master says how it is: told at once to whoever asks, and nobody waits for a master that
+hangs.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import threading
 
 import pytest
 
-from spamguard.daemon import desk
-from spamguard.daemon.desk import Desk, ask
+from spamguard.daemon import status
+from spamguard.daemon.status import StatusSocket, ask_daemon
 from tests.e2e.ports import open_directory
 from tests.support.waiting import PATIENCE
 
@@ -26,7 +28,7 @@ def selector():
 def asked_while(selector, state):
     """What is heard while a master serves what there is to serve."""
     answers = []
-    asking = threading.Thread(target=lambda: answers.append(ask(state)))
+    asking = threading.Thread(target=lambda: answers.append(ask_daemon(state)))
     asking.start()
     while asking.is_alive():
         for key, _ in selector.select(0.05):
@@ -36,46 +38,46 @@ def asked_while(selector, state):
 
 
 def test_whoever_asks_is_told(selector, tmp_path):
-    one = Desk(selector, lambda: {"pid": 7, "list": ["é"] * 5000})
+    one = StatusSocket(selector, lambda: {"pid": 7, "list": ["é"] * 5000})
     one.open(tmp_path)
-    assert (tmp_path / desk.NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / status.STATUS_SOCKET).stat().st_mode & 0o777 == 0o600
     for _ in range(3):
         assert asked_while(selector, tmp_path) == {"pid": 7, "list": ["é"] * 5000}
     one.close()
     one.close()
-    assert ask(tmp_path) is None
+    assert ask_daemon(tmp_path) is None
     assert not list(tmp_path.iterdir())
 
 
 def test_nobody_is_there(tmp_path):
-    assert ask(tmp_path) is None
-    assert ask(tmp_path / "none") is None
+    assert ask_daemon(tmp_path) is None
+    assert ask_daemon(tmp_path / "none") is None
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(tmp_path / desk.NAME))
-    assert ask(tmp_path) is None
+        left.bind(str(tmp_path / status.STATUS_SOCKET))
+    assert ask_daemon(tmp_path) is None
 
 
 def test_the_name_of_the_state_directory_may_be_long(selector, tmp_path):
     deep = tmp_path / ("x" * 100) / ("y" * 100)
     deep.mkdir(parents=True)
-    one = Desk(selector, lambda: {"pid": 1})
+    one = StatusSocket(selector, lambda: {"pid": 1})
     one.open(deep)
     assert asked_while(selector, deep) == {"pid": 1}
     one.close()
 
 
 def test_one_that_hangs_is_not_waited_for(selector, tmp_path, monkeypatch):
-    monkeypatch.setattr(desk, "SECONDS", 0.2)
-    one = Desk(selector, lambda: {})
+    monkeypatch.setattr(status, "ANSWER_TIMEOUT", 0.2)
+    one = StatusSocket(selector, lambda: {})
     one.open(tmp_path)
-    assert ask(tmp_path) == {"pid": os.getpid()}
+    assert ask_daemon(tmp_path) == {"pid": os.getpid()}
     one.close()
 
 
 @pytest.mark.parametrize("said", [b"", b"{", b"[1]", b"\xff", b"7"])
 def test_what_is_no_answer(tmp_path, said):
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / desk.NAME))
+        listening.bind(str(tmp_path / status.STATUS_SOCKET))
         listening.listen()
 
         def serve():
@@ -85,47 +87,49 @@ def test_what_is_no_answer(tmp_path, said):
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert ask(tmp_path) == {"pid": os.getpid()}
+        assert ask_daemon(tmp_path) == {"pid": os.getpid()}
         thread.join()
 
 
 def test_who_goes_before_being_told_harms_nobody(selector, tmp_path):
-    one = Desk(selector, lambda: {"pid": 1})
+    one = StatusSocket(selector, lambda: {"pid": 1})
     one.open(tmp_path)
     with socket.socket(socket.AF_UNIX) as hasty:
-        hasty.connect(str(tmp_path / desk.NAME))
+        hasty.connect(str(tmp_path / status.STATUS_SOCKET))
     assert asked_while(selector, tmp_path) == {"pid": 1}
     one.close()
 
 
-def test_a_place_that_cannot_be_had_is_told_once_and_taken_when_it_can(selector, tmp_path, caplog, monkeypatch):
+def test_a_place_that_cannot_be_had_is_told_once_and_taken_when_it_can(
+    selector, tmp_path, caplog, monkeypatch
+):
     """As on a disk that is full for a while, or was mounted to be read."""
-    monkeypatch.setattr(desk, "RETRY_SECONDS", 0.0)
-    (tmp_path / desk.NAME).mkdir()
-    one = Desk(selector, lambda: {"pid": 7})
+    monkeypatch.setattr(status, "RETRY_SECONDS", 0.0)
+    (tmp_path / status.STATUS_SOCKET).mkdir()
+    one = StatusSocket(selector, lambda: {"pid": 7})
     one.open(tmp_path)
     for _ in range(3):
-        one.tend()
+        one.maintain()
     assert caplog.text.count("until it can `spamguard status` finds no daemon") == 1
-    (tmp_path / desk.NAME).rmdir()
-    one.tend()
+    (tmp_path / status.STATUS_SOCKET).rmdir()
+    one.maintain()
     assert asked_while(selector, tmp_path) == {"pid": 7}
     one.close()
-    one.tend()
-    assert ask(tmp_path) is None
+    one.maintain()
+    assert ask_daemon(tmp_path) is None
 
 
 SERVE = """
 import os, selectors, sys
 from pathlib import Path
-from spamguard.daemon.desk import Desk, ask
+from spamguard.daemon.status import StatusSocket, ask_daemon
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 state = Path(sys.argv[1])
 with selectors.DefaultSelector() as selector:
-    one = Desk(selector, lambda: {"pid": os.getpid(), "uid": os.getuid()})
+    one = StatusSocket(selector, lambda: {"pid": os.getpid(), "uid": os.getuid()})
     one.open(state)
     if not os.fork():
-        os._exit(ask(state) != {"pid": os.getppid(), "uid": 65534})
+        os._exit(ask_daemon(state) != {"pid": os.getppid(), "uid": 65534})
     print(flush=True)
     for _ in range(2):
         for key, _ in selector.select(20):
@@ -141,15 +145,20 @@ def test_the_user_of_the_service_and_root_may_ask():
         state = place / "state"
         state.mkdir(mode=0o700)
         os.chown(state, 65534, 65534)
-        with subprocess.Popen([sys.executable, "-c", SERVE, str(state)], stdout=subprocess.PIPE) as serving:
+        with subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(state)], stdout=subprocess.PIPE
+        ) as serving:
             assert serving.stdout is not None
             serving.stdout.readline()
-            assert ask(state) == {"pid": serving.pid, "uid": 65534}
+            assert ask_daemon(state) == {"pid": serving.pid, "uid": 65534}
             assert serving.wait(PATIENCE) == 0
 
 
 def test_another_daemon_that_took_the_place_keeps_it(selector, tmp_path):
-    first, second = Desk(selector, lambda: {"pid": 1}), Desk(selector, lambda: {"pid": 2})
+    first, second = (
+        StatusSocket(selector, lambda: {"pid": 1}),
+        StatusSocket(selector, lambda: {"pid": 2}),
+    )
     first.open(tmp_path)
     second.open(tmp_path)
     first.close()
@@ -160,18 +169,21 @@ def test_another_daemon_that_took_the_place_keeps_it(selector, tmp_path):
 @pytest.mark.parametrize("killed", [False, True])
 def test_who_had_the_place_before_is_there_again_when_the_other_has_gone(tmp_path, killed):
     with selectors.DefaultSelector() as selector, selectors.DefaultSelector() as others:
-        first, second = Desk(selector, lambda: {"pid": 1}), Desk(others, lambda: {"pid": 2})
+        first, second = (
+            StatusSocket(selector, lambda: {"pid": 1}),
+            StatusSocket(others, lambda: {"pid": 2}),
+        )
         first.open(tmp_path)
         second.open(tmp_path)
-        first.tend()
+        first.maintain()
         assert asked_while(others, tmp_path) == {"pid": 2}
         if killed:
-            (tmp_path / desk.NAME).rename(tmp_path / "left")
+            (tmp_path / status.STATUS_SOCKET).rename(tmp_path / "left")
         second.close()
         if killed:
-            (tmp_path / "left").rename(tmp_path / desk.NAME)
+            (tmp_path / "left").rename(tmp_path / status.STATUS_SOCKET)
         for _ in range(2):
-            first.tend()
+            first.maintain()
             assert asked_while(selector, tmp_path) == {"pid": 1}
         first.close()
-    assert ask(tmp_path) is None
+    assert ask_daemon(tmp_path) is None

@@ -1,4 +1,4 @@
-"""What the master makes of workers that it has not heard for a while."""
+"""How the master treats workers that it has not heard for a while."""
 
 from __future__ import annotations
 
@@ -10,22 +10,30 @@ import time
 
 import pytest
 
-from spamguard.daemon.fleet import Fleet, Member, Timing
-from spamguard.metrics.counters import Board
+from spamguard.counters import CounterBoard
+from spamguard.daemon.supervisor import Child, Supervisor, WorkerChild, WorkerTiming
 
 
 @pytest.mark.parametrize(("ago", "silent"), [(0, 0), (5, 0), (100, 0), (108, 8)])
 def test_a_pause_of_the_master_is_no_silence_and_no_credit(ago: float, silent: float) -> None:
-    """ago: seconds since the worker was heard, of which the pause took 100. Heard already since then, it is not silent for less than
-    nothing: should it hang now, it would be missed only after the pause's length more."""
+    """ago: seconds since the worker was heard, of which the pause took 100. Heard already since
+    then, it is not silent for less than nothing: should it hang now, it would be missed only after
+    the pause's length more.
+    """
     now = time.monotonic()
-    board = Board.create()
+    board = CounterBoard.create()
     ours, theirs = socket.socketpair()
-    with selectors.DefaultSelector() as selector, ours, theirs, subprocess.Popen(["sleep", "60"]) as process:
-        fleet = Fleet("none", Timing(), selector, board, tended=now - 100)
-        fleet.members.append(Member(process, ours, board.free(), 1, now - 200, now - ago, 120, ready=True))
-        fleet.tend()
-        found = fleet.described()[0]["silent"]
-        fleet.end()
+    with (
+        selectors.DefaultSelector() as selector,
+        ours,
+        theirs,
+        subprocess.Popen(["sleep", "60"]) as process,
+    ):
+        workers = Supervisor("none", WorkerTiming(), selector, board, last_check=now - 100)
+        child = Child(lambda: (process, ours), selector, lambda _: None)
+        workers.workers.append(WorkerChild(child, board.free_slot(), 1, now - ago, 120, ready=True))
+        workers.maintain()
+        silence = workers.describe()[0]["silent"]
+        workers.end()
     os.close(board.descriptor)
-    assert found == pytest.approx(silent, abs=1)
+    assert silence == pytest.approx(silent, abs=1)

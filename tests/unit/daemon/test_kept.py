@@ -1,4 +1,6 @@
-"""The process beside the workers: it is there, it comes back, it goes with the master; and the watcher is one."""
+"""The process beside the workers: it is there, it comes back, it goes with the master; and the
+watcher is one.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.daemon import kept
-from spamguard.daemon.kept import Kept
-from spamguard.metrics.counters import TEACHER, WATCHER, Board
-from spamguard.settings import Settings, Teach, Watch
+from spamguard.config.options import Settings, TeachSettings, Watch
+from spamguard.counters import TEACHER_SLOT, WATCHER_SLOT, CounterBoard
+from spamguard.daemon import supervisor
+from spamguard.daemon.supervisor import Service
 from tests.support.processes import alive, children
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
@@ -33,23 +35,23 @@ def selector() -> Iterator[selectors.BaseSelector]:
 
 
 @pytest.fixture
-def one(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
-    monkeypatch.setattr(kept, "FIRST_PAUSE", 0.05)
-    process = Kept("the sleeper", "tests.unit.daemon.sleeper", selector)
+def one(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.05)
+    process = Service("the sleeper", "tests.unit.daemon.sleeper", selector)
     yield process
     process.end()
 
 
-def running(one: Kept) -> int:
-    one.tend()
-    assert one._process is not None
-    return one._process.pid
+def running(one: Service) -> int:
+    one.maintain()
+    assert one.pid is not None
+    return one.pid
 
 
 def test_without_settings_there_is_none(one):
     one.begin(None)
-    one.tend()
-    assert one._process is None
+    one.maintain()
+    assert one.pid is None
     assert one.next_start() > 1e9
 
 
@@ -63,8 +65,8 @@ def test_it_is_started_and_ends_when_told(one):
     assert running(one) == pid
     one.end()
     assert not alive(pid)
-    one.tend()
-    assert one._process is None
+    one.maintain()
+    assert one.pid is None
 
 
 def test_other_settings_are_for_another_process(one):
@@ -73,22 +75,22 @@ def test_other_settings_are_for_another_process(one):
     one.begin(Settings(Path("/elsewhere"), ()))
     assert running(one) != first
     one.begin(None)
-    one.tend()
-    assert one._process is None
+    one.maintain()
+    assert one.pid is None
 
 
 def test_one_that_dies_comes_back_later_and_later(one):
     one.begin(SETTINGS)
     pauses = []
     for _ in range(3):
-        eventually(lambda: one.next_start() == 0 or one._process)
-        os.kill(running(one), signal.SIGKILL)
-        assert one._process is not None
-        one._process.wait()
-        one.tend()
-        assert one._process is None
-        pauses.append(one._pause)
-    assert pauses == pytest.approx([0.05, 0.1, 0.2])
+        eventually(lambda: one.next_start() == 0 or one.pid)
+        killed = running(one)
+        os.kill(killed, signal.SIGKILL)
+        os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+        one.maintain()
+        assert one.pid is None
+        pauses.append(one.next_start())
+    assert pauses == pytest.approx([0.05, 0.1, 0.2], abs=0.03)
     time.sleep(one.next_start())
     assert alive(running(one))
 
@@ -114,31 +116,40 @@ def test_one_that_stops_listening_is_killed(one, selector):
     assert not alive(pid)
 
 
-def test_one_that_cannot_be_started_is_told_once_and_tried_less_and_less_often(one, monkeypatch, caplog):
+def test_one_that_cannot_be_started_is_told_once_and_tried_less_and_less_often(
+    one, monkeypatch, caplog
+):
     def refused(*_: object) -> None:
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(kept.children, "start", refused)
+    monkeypatch.setattr(supervisor.children, "start_process", refused)
     one.begin(SETTINGS)
     pauses = []
     for _ in range(3):
         eventually(lambda: one.next_start() == 0)
-        one.tend()
-        pauses.append(one._pause)
-    assert pauses == pytest.approx([0.05, 0.1, 0.2])
+        one.maintain()
+        pauses.append(one.next_start())
+    assert pauses == pytest.approx([0.05, 0.1, 0.2], abs=0.03)
     assert caplog.text.count("cannot start the sleeper") == 1
 
 
-@pytest.mark.parametrize(("module", "number"), [("watching", WATCHER), ("teaching", TEACHER)])
+@pytest.mark.parametrize(("module", "number"), [("learner", WATCHER_SLOT), ("teach", TEACHER_SLOT)])
 def test_those_that_learn_say_that_they_are_well(tmp_path, selector, module, number):
     opened(tmp_path / "state").close()
     maildir(tmp_path / "mail")
-    board = Board.create()
-    one = Kept("the learner", f"spamguard.daemon.{module}", selector, [board.descriptor])
+    board = CounterBoard.create()
+    one = Service("the learner", f"spamguard.daemon.{module}", selector, [board.descriptor])
     try:
-        one.begin(Settings(tmp_path / "state", (), watch=(Watch(str(tmp_path / "mail")),), teach=Teach()))
-        one.tend()
-        eventually(lambda: board.slot(number).heard)
+        one.begin(
+            Settings(
+                tmp_path / "state",
+                (),
+                watch=(Watch(str(tmp_path / "mail")),),
+                teach=TeachSettings(),
+            )
+        )
+        one.maintain()
+        eventually(lambda: board.slot(number).last_beat)
     finally:
         one.end()
         os.close(board.descriptor)
@@ -147,7 +158,7 @@ def test_those_that_learn_say_that_they_are_well(tmp_path, selector, module, num
 def watchers(daemon: Daemon) -> list[int]:
     """Children of the master that watch."""
     daemon.workers()  # which remembers them, to leave none behind
-    return children(daemon.pid, "spamguard.daemon.watching")
+    return children(daemon.pid, "spamguard.daemon.learner")
 
 
 def test_the_watcher_runs_under_the_master_and_ends_with_it(daemon, tmp_path):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
 from spamguard.daemon import master
-from spamguard.daemon.fleet import Timing
+from spamguard.daemon.supervisor import WorkerTiming
+from spamguard.engine.filter import Filter
 from tests.e2e.ports import free_port
 from tests.support.processes import alive
 from tests.support.taken import taken
@@ -26,9 +26,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 2), (16, 8)])
-def test_how_many_workers_there_are_where_nobody_says(monkeypatch: pytest.MonkeyPatch, cores: int, workers: int) -> None:
+def test_how_many_workers_there_are_where_nobody_says(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert master._usual_workers() == workers
+    assert master._default_workers() == workers
 
 
 def test_all_workers_answer_on_one_port_and_stop_when_told(daemon: Daemon) -> None:
@@ -61,12 +63,18 @@ def test_what_an_upgrade_has_left_behind_is_told(daemon: Daemon) -> None:
         teach(one, mail(2))
     upgraded(daemon.place / "state")
     daemon.start()
-    eventually(lambda: "WARNING: 2 lessons from before an upgrade that reads mail otherwise" in daemon.log())
+    eventually(
+        lambda: (
+            "WARNING: 2 lessons from before an upgrade that reads mail otherwise" in daemon.log()
+        )
+    )
     assert daemon.stop() == 0
 
 
 class Load:
-    """Threads that connect, ask and leave, one connection after another, and keep count of what went wrong."""
+    """Threads that connect, ask and leave, one connection after another, and keep count of what
+    went wrong.
+    """
 
     def __init__(self, port: int, threads: int) -> None:
         self.done = 0
@@ -211,7 +219,7 @@ def test_stopping_takes_ten_seconds_at_most(daemon: Daemon) -> None:
         assert daemon.stop() == 0  # sooner than it would take
         assert busy.hear() == "421"
     assert not any(map(alive, daemon.seen))
-    assert Timing().drain < 9  # and what is left of the ten is for the rest
+    assert WorkerTiming().drain < 9  # and what is left of the ten is for the rest
 
 
 def test_stopping_ends_workers_that_hang(daemon: Daemon) -> None:
@@ -336,7 +344,9 @@ def test_systemd_is_told(daemon: Daemon) -> None:
         daemon.reload()
         eventually(lambda: systemd.heard("READY=1", 2))
         reloading = next(one for one in systemd.messages if "RELOADING=1" in one)
-        assert int(reloading.partition("MONOTONIC_USEC=")[2].split()[0]) <= time.monotonic_ns() // 1000
+        assert (
+            int(reloading.partition("MONOTONIC_USEC=")[2].split()[0]) <= time.monotonic_ns() // 1000
+        )
         daemon.file.write_text("")
         daemon.reload()
         eventually(lambda: systemd.heard("READY=1", 3))
@@ -351,7 +361,9 @@ def test_the_watchdog_is_fed_only_while_all_workers_are_heard(daemon: Daemon) ->
     with Listener(address) as systemd:
         daemon.start("fresh=2.5", NOTIFY_SOCKET=address, WATCHDOG_USEC="600000")
         eventually(lambda: systemd.heard("WATCHDOG=1", 3))
-        assert systemd.messages[0].startswith("READY=1")  # systemd counts from the first word on, and a start may take longer
+        assert systemd.messages[0].startswith(
+            "READY=1"
+        )  # systemd counts from the first word on, and a start may take longer
         eventually(lambda: len(daemon.workers()) == 2)
         with daemon.client() as client:
             client.say("stop")
@@ -366,7 +378,9 @@ def test_the_watchdog_is_fed_only_while_all_workers_are_heard(daemon: Daemon) ->
 
 
 def test_the_watchdog_is_fed_while_a_worker_takes_its_time_to_begin(daemon: Daemon) -> None:
-    """Else a slow machine would have the whole daemon killed after each reload, and after each worker that is replaced."""
+    """Else a slow machine would have the whole daemon killed after each reload, and after each
+    worker that is replaced.
+    """
     with Listener(str(daemon.place / "notify")) as systemd:
         daemon.start("fresh=2.5", NOTIFY_SOCKET=systemd.address, WATCHDOG_USEC="600000")
         daemon.configure(listener={"hostname": "slow-600"})
@@ -398,19 +412,26 @@ def start_with_socket(daemon: Daemon, *descriptors: int) -> None:
     places = " ".join(f"{3 + place}<&{one} {one}<&-" for place, one in enumerate(high))
     before = ("bash", "-c", f'exec {places}; exec "$@"', "bash")
     try:
-        daemon.start(wait=False, pass_fds=tuple(high), before=before, LISTEN="yes", LISTEN_FDS=str(len(high)), LISTEN_FDNAMES="smtp")
+        daemon.start(
+            wait=False,
+            pass_fds=tuple(high),
+            before=before,
+            LISTEN="yes",
+            LISTEN_FDS=str(len(high)),
+            LISTEN_FDNAMES="smtp",
+        )
     finally:
         for one in high:
             os.close(one)
 
 
 def test_settling_is_done_by_one_process_at_a_time(daemon: Daemon) -> None:
-    from spamguard import Filter
+    from spamguard.engine.filter import Filter
     from tests.unit.filters import mail
 
     with Filter.open(daemon.place / "state") as one:
         for label, raw in mail(40)[:30]:
-            one.learn_ready([one._preparer.ready(raw)], label)
+            one.learn_examples([one._reader.read_example(raw)], label)
         assert one.status().unsettled == 30
     daemon.start()
     with daemon.client() as client:

@@ -1,4 +1,6 @@
-"""The process that may read everything loads nothing that parses mail, nor what is large enough to hide something."""
+"""The process that may read everything loads nothing that parses mail, nor what is large enough to
+hide something.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,20 @@ from pathlib import Path
 
 from tests.support.waiting import PATIENCE
 
-PARTS = ("mail", "model", "bayes", "engine", "prepare", "wire", "doors", "relay", "proxy", "ledger", "history", "evaluation")
+PARTS = (
+    "mail",
+    "model",
+    "bayes",
+    "engine",
+    "prepare",
+    "wire",
+    "doors",
+    "relay",
+    "proxy",
+    "ledger",
+    "history",
+    "evaluation",
+)
 FOLDERS = ("reading", "scan", "watcher", "looking", "lessons", "sightings", "reconcile", "doveconf")
 OTHERS = ("numpy", "zstandard", "sqlite3", "sklearn")
 ROOT = Path(__file__).parents[3]
@@ -16,10 +31,29 @@ ROOT = Path(__file__).parents[3]
 
 def test_nothing_that_parses_mail_is_loaded(tmp_path: Path) -> None:
     """The command itself, up to the configuration, which is read last."""
-    command = [sys.executable, "-X", "importtime", "-m", "spamguard", "open-mailboxes", "--config", str(tmp_path / "none.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=PATIENCE)
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "spamguard",
+        "open-mailboxes",
+        "--config",
+        str(tmp_path / "none.yaml"),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=PATIENCE
+    )
     assert done.returncode == 78, done.stderr
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert {"spamguard.folders.serve", "spamguard.config", "yaml"} <= loaded
-    forbidden = {f"spamguard.{name}" for name in PARTS} | {f"spamguard.folders.{name}" for name in FOLDERS} | set(OTHERS)
+    loaded = {
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
+    assert {"spamguard.folders.broker", "spamguard.config", "yaml"} <= loaded
+    forbidden = (
+        {f"spamguard.{name}" for name in PARTS}
+        | {f"spamguard.folders.{name}" for name in FOLDERS}
+        | set(OTHERS)
+    )
     assert loaded & forbidden == set()

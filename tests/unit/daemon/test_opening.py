@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.daemon.opening import Opening
-from spamguard.settings import Settings
+from spamguard.config.options import Settings
+from spamguard.daemon.mailbox_broker import MailboxBroker
 
 
-def test_a_client_that_comes_again_and_again_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_comes_again_and_again_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = Settings(tmp_path, ())
-    opening = Opening(lambda: settings, "nobody")
+    opening = MailboxBroker(lambda: settings, "nobody")
     for said in (b"nonsense\n", b"nonsense\n", b"[]\n"):
         ours, theirs = socket.socketpair()
         with theirs:

@@ -13,9 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from spamguard.config.options import (
+    Endpoint,
+    Hop,
+    HostPort,
+    Listener,
+    Position,
+    Protocol,
+    Settings,
+    Web,
+)
 from spamguard.daemon import privileges
 from spamguard.errors import StartError
-from spamguard.settings import Endpoint, Hop, Listener, Place, Position, Protocol, Settings, Web
 from tests.e2e.ports import open_directory
 from tests.support.disks import small_disk
 from tests.support.waiting import PATIENCE, eventually
@@ -28,7 +37,7 @@ import logging, os, pwd, sys
 from pathlib import Path
 from spamguard.daemon import privileges
 from spamguard.errors import SpamguardError
-from spamguard.settings import *
+from spamguard.config.options import *
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 state, user, host, *start = sys.argv[1:]
 if start:
@@ -36,7 +45,7 @@ if start:
 tls = Certificate(Path(os.environ["PEM"]), Path(os.environ["PEM"])) if "PEM" in os.environ else None
 listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "h", 25)), tls=tls)
 try:
-    privileges.settle_in(Settings(Path(state), (listener,), user=user))
+    privileges.drop_privileges(Settings(Path(state), (listener,), user=user))
 except SpamguardError as error:
     sys.exit(str(error))
 print(os.getresuid(), os.getresgid(), os.getgroups(), oct(os.umask(0)))
@@ -61,9 +70,15 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def settle_in(state: Path, user: str = "", host: str = "127.0.0.1", *start: str) -> subprocess.CompletedProcess[str]:
+def settle_in(
+    state: Path, user: str = "", host: str = "127.0.0.1", *start: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", TRY, str(state), user, host, *start], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", TRY, str(state), user, host, *start],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -75,7 +90,11 @@ def owned(path: Path) -> tuple[int, int, int]:
 def test_root_becomes_the_user_it_is_told(place: Path) -> None:
     done = settle_in(place / "new" / "state", "nobody", "192.0.2.1")
     assert (done.stdout, done.stderr) == (IDS, "running as nobody\n")
-    assert owned(place / "new" / "state") == owned(place / "new" / "state" / "spool") == (NOBODY.pw_uid, NOBODY.pw_gid, 0o700)
+    assert (
+        owned(place / "new" / "state")
+        == owned(place / "new" / "state" / "spool")
+        == (NOBODY.pw_uid, NOBODY.pw_gid, 0o700)
+    )
     assert settle_in(place / "new" / "state", "nobody").stdout == IDS
 
 
@@ -98,7 +117,10 @@ def test_root_stays_root_only_on_loopback(place: Path) -> None:
 
 def test_a_user_that_does_not_exist(place: Path) -> None:
     done = settle_in(place / "state", "nosuchuser")
-    assert done.stderr == "there is no user 'nosuchuser' on this machine: create it, or name another with `user`\n"
+    assert (
+        done.stderr
+        == "there is no user 'nosuchuser' on this machine: create it, or name another with `user`\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["", "key", "ledger.sqlite"])
@@ -110,18 +132,26 @@ def test_a_filter_of_somebody_else(place: Path, name: str) -> None:
         (state / name).symlink_to("/etc/passwd")
     done = settle_in(state, "nobody")
     assert done.returncode == 1
-    assert f"does not belong to nobody, whom the daemon runs as: chown -R nobody: {state}" in done.stderr
+    assert (
+        f"does not belong to nobody, whom the daemon runs as: chown -R nobody: {state}"
+        in done.stderr
+    )
 
 
 def test_without_root(place: Path) -> None:
     done = settle_in(place / "state", "", "127.0.0.1", str(NOBODY.pw_uid))
-    assert done.stderr == f"{place}/state: cannot be used as nobody (Permission denied): choose a state directory of that user\n"
+    assert (
+        done.stderr
+        == f"{place}/state: cannot be used as nobody (Permission denied): choose a state directory of that user\n"
+    )
     place.chmod(0o777)
     assert settle_in(place / "state", "", "192.0.2.1", str(NOBODY.pw_uid)).returncode == 0
     assert owned(place / "state")[0] == NOBODY.pw_uid
 
 
-@pytest.mark.parametrize(("name", "mode"), [("state", 0o755), ("spool", 0o700), ("key", 0o600), ("ledger.sqlite", 0o644)])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("state", 0o755), ("spool", 0o700), ("key", 0o600), ("ledger.sqlite", 0o644)]
+)
 def test_without_root_a_filter_of_somebody_else(place: Path, name: str, mode: int) -> None:
     state = place / "state"
     state.mkdir(mode=0o777)
@@ -150,7 +180,14 @@ def test_without_root_a_filter_on_a_disk_that_is_read_only(place: Path) -> None:
 
 def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
     try:
-        subprocess.run([sys.executable, "-c", ""], user="nobody", group=NOBODY.pw_gid, extra_groups=[], check=True, cwd="/")
+        subprocess.run(
+            [sys.executable, "-c", ""],
+            user="nobody",
+            group=NOBODY.pw_gid,
+            extra_groups=[],
+            check=True,
+            cwd="/",
+        )
     except PermissionError:
         pytest.skip("this interpreter lies where only root can use it")
     daemon.file.chmod(0o644)
@@ -159,15 +196,21 @@ def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
     daemon.start()
     for process in (daemon.pid, *daemon.workers()):
         status = Path(f"/proc/{process}/status").read_text()
-        assert f"Uid:\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\n" in status
+        assert (
+            f"Uid:\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\t{NOBODY.pw_uid}\n" in status
+        )
     daemon.reload()
     daemon.logged("serving", 2)
     eventually(lambda: len(daemon.workers()) == 2)
     assert daemon.stop() == 0
 
 
-def test_what_only_root_can_read_is_told_at_the_start(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers read it as the user they run as: each of them ended as soon as it had begun, again and again."""
+def test_what_only_root_can_read_is_told_at_the_start(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers read it as the user they run as: each of them ended as soon as it had begun, again
+    and again.
+    """
     pem = place / "mail.pem"
     pem.write_text("x")
     pem.chmod(0o600)
@@ -179,21 +222,47 @@ def test_what_only_root_can_read_is_told_at_the_start(place: Path, monkeypatch: 
 
 
 def test_a_program_that_only_root_can_run_is_told_at_the_start(place: Path) -> None:
-    """Installed under /root, say: it was told of the interpreter that permission is denied, and to run it as root."""
+    """Installed under /root, say: it was told of the interpreter that permission is denied, and to
+    run it as root.
+    """
     closed = place / "closed" / "python3"
     closed.parent.mkdir(mode=0o700)
     closed.symlink_to("/bin/true")
-    try_it = f"import os, sys; os.setresuid(*[{NOBODY.pw_uid}] * 3); sys.executable = {str(closed)!r}"
+    try_it = (
+        f"import os, sys; os.setresuid(*[{NOBODY.pw_uid}] * 3); sys.executable = {str(closed)!r}"
+    )
     try_it = f"from spamguard.daemon import privileges; {try_it}; privileges.check_program()"
-    done = subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False, timeout=PATIENCE)
-    assert f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where every user gets to" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", try_it],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert (
+        f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where every user gets to"
+        in done.stderr
+    )
     closed.parent.chmod(0o755)
-    assert "cannot run it" not in subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False).stderr
+    assert (
+        "cannot run it"
+        not in subprocess.run(
+            [sys.executable, "-c", try_it], capture_output=True, text=True, check=False
+        ).stderr
+    )
 
 
 def test_as_root_nobody_else_may_reach_the_metrics(tmp_path: Path) -> None:
-    listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 1), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)))
+    listener = Listener(
+        Endpoint(Protocol.SMTP, "127.0.0.1", 1),
+        Position.STANDALONE,
+        Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)),
+    )
     with pytest.raises(StartError, match=r"metrics on 0\.0\.0\.0:9110 open to others"):
-        privileges._refuse_exposed(Settings(tmp_path, (listener,), metrics=Place("0.0.0.0", 9110)))
+        privileges._refuse_exposed(
+            Settings(tmp_path, (listener,), metrics=HostPort("0.0.0.0", 9110))
+        )
     with pytest.raises(StartError, match=r"page and API on http://0\.0\.0\.0:8080 open to others"):
-        privileges._refuse_exposed(Settings(tmp_path, (listener,), web=Web(Place("0.0.0.0", 8080))))
+        privileges._refuse_exposed(
+            Settings(tmp_path, (listener,), web=Web(HostPort("0.0.0.0", 8080)))
+        )

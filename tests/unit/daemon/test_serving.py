@@ -1,4 +1,6 @@
-"""What the process behind page and API makes of trouble; the rest of it is tested with the real daemon."""
+"""What the process behind page and API makes of trouble; the rest of it is tested with the real
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.daemon import serving
-from spamguard.metrics.counters import REPORTER, SERVER, Board
-from spamguard.settings import Place, Settings, Web
+from spamguard.config.options import HostPort, Settings, Web
+from spamguard.counters import REPORTER_SLOT, WEB_SLOT, CounterBoard
+from spamguard.daemon import web
 
 
 def test_a_low_port_says_what_to_do() -> None:
     refused = PermissionError(errno.EACCES, "Permission denied")
-    assert "from 1024 on" in serving._in_words(Web(Place("127.0.0.1", 443)), refused)
-    assert serving._in_words(Web(Place("127.0.0.1", 8080)), refused) == "http://127.0.0.1:8080: Permission denied"
+    assert "from 1024 on" in web.describe_error(Web(HostPort("127.0.0.1", 443)), refused)
+    assert (
+        web.describe_error(Web(HostPort("127.0.0.1", 8080)), refused)
+        == "http://127.0.0.1:8080: Permission denied"
+    )
 
 
-@pytest.mark.parametrize("metrics", [None, Place("127.0.0.1", 9110)])
-def test_lessons_are_counted_by_one_process(tmp_path: Path, metrics: Place | None) -> None:
-    board = Board.create()
+@pytest.mark.parametrize("metrics", [None, HostPort("127.0.0.1", 9110)])
+def test_lessons_are_counted_by_one_process(tmp_path: Path, metrics: HostPort | None) -> None:
+    board = CounterBoard.create()
     try:
-        monitor = serving.Monitor(Settings(tmp_path, (), metrics=metrics), board)
+        monitor = web.WebMonitor(Settings(tmp_path, (), metrics=metrics), board)
         monitor.beat()
-        assert board.slot(SERVER).heard
-        slot = monitor._reporter._looker._slot
-        slot.lesson("spam", "web", 3)
-        assert bool(list(board.slot(REPORTER).named("lessons"))) == (metrics is None)
+        assert board.slot(WEB_SLOT).last_beat
+        slot = monitor._reporter._filter_probe._slot
+        slot.count_lessons("spam", "web", 3)
+        assert bool(list(board.slot(REPORTER_SLOT).read_rows("lessons"))) == (metrics is None)
     finally:
         os.close(board.descriptor)

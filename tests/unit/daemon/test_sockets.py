@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from spamguard.config.options import Endpoint, Protocol
 from spamguard.daemon import sockets
 from spamguard.errors import StartError
-from spamguard.settings import Endpoint, Protocol
 from tests.e2e.ports import free_port
 from tests.support.waiting import PATIENCE
 
@@ -24,65 +24,81 @@ def at(port: int, host: str = "127.0.0.1") -> Endpoint:
 
 def test_what_is_open_stays_open() -> None:
     one, two = free_port(), free_port()
-    first = sockets.opened([at(one)], {})
-    second = sockets.opened([at(two), at(one)], first)
+    first = sockets.open_all([at(one)], {})
+    second = sockets.open_all([at(two), at(one)], first)
     assert second["127.0.0.1", one] is first["127.0.0.1", one]
     with socket.create_connection(("127.0.0.1", two), timeout=PATIENCE):
         pass
-    sockets.close(second.values())
+    sockets.close_all(second.values())
 
 
 def test_ipv6() -> None:
     try:
-        found = sockets.opened([at(0, "::1")], {})
+        found = sockets.open_all([at(0, "::1")], {})
     except StartError:
         pytest.skip("no IPv6 here")
     ((address, one),) = found.items()
     assert (address, one.family) == (("::1", 0), socket.AF_INET6)
     with socket.create_connection(("::1", one.getsockname()[1]), timeout=PATIENCE):
         pass
-    sockets.close(found.values())
+    sockets.close_all(found.values())
 
 
 def test_an_address_in_use_leaves_nothing_open() -> None:
     mine = free_port()
     with socket.create_server(("127.0.0.1", 0)) as other:
         with pytest.raises(StartError, match="another program listens there"):
-            sockets.opened([at(mine), at(other.getsockname()[1])], {}, patience=0.2)
+            sockets.open_all([at(mine), at(other.getsockname()[1])], {}, timeout=0.2)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", mine), timeout=PATIENCE)
 
 
 def test_an_address_in_use_by_ourselves_is_told_as_that() -> None:
     port = free_port()
-    first = sockets.opened([at(port)], {})
-    with pytest.raises(StartError, match=rf"0\.0\.0\.0:{port} .*this daemon has that port itself, at 127\.0\.0\.1:{port}: restart"):
-        sockets.opened([at(port, "0.0.0.0")], first, patience=0.1)  # nobody gets there
-    with socket.create_server(("127.0.0.2", port)), pytest.raises(StartError, match="another program listens there"):
-        sockets.opened([at(port, "127.0.0.2")], first, patience=0.1)
-    sockets.close(first.values())
+    first = sockets.open_all([at(port)], {})
+    with pytest.raises(
+        StartError,
+        match=rf"0\.0\.0\.0:{port} .*this daemon has that port itself, at 127\.0\.0\.1:{port}: restart",
+    ):
+        sockets.open_all([at(port, "0.0.0.0")], first, timeout=0.1)  # nobody gets there
+    with (
+        socket.create_server(("127.0.0.2", port)),
+        pytest.raises(StartError, match="another program listens there"),
+    ):
+        sockets.open_all([at(port, "127.0.0.2")], first, timeout=0.1)
+    sockets.close_all(first.values())
 
 
 def test_an_address_of_another_machine() -> None:
-    with pytest.raises(StartError, match=r"cannot listen on smtp://192\.0\.2\.1:2525 .*does not have that address"):
-        sockets.opened([at(2525, "192.0.2.1")], {})
+    with pytest.raises(
+        StartError, match=r"cannot listen on smtp://192\.0\.2\.1:2525 .*does not have that address"
+    ):
+        sockets.open_all([at(2525, "192.0.2.1")], {})
 
 
 def test_a_path_that_cannot_be_had(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = {
-        tmp_path / "file": "(something else is there, and is no socket): remove it, or choose another path",
-        tmp_path / "no" / "such" / "directory": "(No such file or directory): make its directory, which must belong to us",
-        Path("/sys/sock"): "make its directory, which must belong to us",  # nobody can put a file there
+        tmp_path
+        / "file": "(something else is there, and is no socket): remove it, or choose another path",
+        tmp_path
+        / "no"
+        / "such"
+        / "directory": "(No such file or directory): make its directory, which must belong to us",
+        Path(
+            "/sys/sock"
+        ): "make its directory, which must belong to us",  # nobody can put a file there
     }
     for path, remedy in told.items():
-        with pytest.raises(StartError, match=rf"cannot listen on milter:{path} .*{re.escape(remedy)}$"):
-            sockets.opened([Endpoint(Protocol.MILTER, path=path)], {}, patience=0.1)
+        with pytest.raises(
+            StartError, match=rf"cannot listen on milter:{path} .*{re.escape(remedy)}$"
+        ):
+            sockets.open_all([Endpoint(Protocol.MILTER, path=path)], {}, timeout=0.1)
 
 
 def test_sockets_for_another_process_are_left_alone() -> None:
     environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "smtp", "OTHER": "1"}
-    assert sockets.inherited(environment) == {}
+    assert sockets.take_inherited(environment) == {}
     assert environment == {"OTHER": "1"}
 
 
@@ -90,20 +106,24 @@ INHERIT = """
 import os, sys
 from spamguard.daemon import sockets
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="3", LISTEN_FDNAMES="smtp:pipe")
-found = sockets.inherited(os.environ)
+found = sockets.take_inherited(os.environ)
 print(list(found), [one.getblocking() or one.get_inheritable() for one in found.values()], "LISTEN_FDS" in os.environ)
-sockets.close(found.values())
+sockets.close_all(found.values())
 """
 
 
 def test_only_what_listens_is_taken_over() -> None:
-    """In a process whose files 3, 4 and 5 are a listening socket, a pipe, and a socket that does not listen."""
+    """In a process whose files 3, 4 and 5 are a listening socket, a pipe, and a socket that does
+    not listen.
+    """
     shell = 'exec 3<&"$1" 4<&"$2" 5<&"$3"; exec "$4" -c "$5"'
     read, write = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as ours, socket.socket() as silent:
         files = [ours.fileno(), read, silent.fileno()]
         command = ["bash", "-c", shell, "bash", *map(str, files), sys.executable, INHERIT]
-        done = subprocess.run(command, pass_fds=files, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        done = subprocess.run(
+            command, pass_fds=files, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
         address = ours.getsockname()
     os.close(read)
     os.close(write)
@@ -112,13 +132,19 @@ def test_only_what_listens_is_taken_over() -> None:
 
 def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     endpoint = Endpoint(Protocol.MILTER, path=tmp_path / "milter.sock")
-    first = sockets.opened([endpoint], {})
-    assert sockets.opened([endpoint], first) == first
+    first = sockets.open_all([endpoint], {})
+    assert sockets.open_all([endpoint], first) == first
     ((address, one),) = first.items()
-    assert sockets.text(address) == sockets.place(endpoint, one) == str(endpoint.path)
+    assert (
+        sockets.format_address(address)
+        == sockets.describe_listener(endpoint, one)
+        == str(endpoint.path)
+    )
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(endpoint.path))
-    with pytest.raises(StartError, match="another program listens there: stop it, or choose another path"):
-        sockets.opened([endpoint], {}, patience=0.1)
-    sockets.close(first.values())
-    sockets.close(sockets.opened([endpoint], {}).values())
+    with pytest.raises(
+        StartError, match="another program listens there: stop it, or choose another path"
+    ):
+        sockets.open_all([endpoint], {}, timeout=0.1)
+    sockets.close_all(first.values())
+    sockets.close_all(sockets.open_all([endpoint], {}).values())

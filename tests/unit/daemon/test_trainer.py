@@ -12,13 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
-from spamguard.daemon import trainer
+from spamguard.daemon import settle
+from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, TableError
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import held, mail, opened, upgraded
 
-LEFT = (".import.0a1b.new", ".ledger.sqlite.0a1b.new", ".ledger.sqlite.0a1b.new-journal", ".watching.json.0a1b.new")
+LEFT = (
+    ".import.0a1b.new",
+    ".ledger.sqlite.0a1b.new",
+    ".ledger.sqlite.0a1b.new-journal",
+    ".watching.json.0a1b.new",
+)
 KEPT = ("notes.new", ".hidden", ".newer")
 
 
@@ -31,14 +36,14 @@ def test_drafts_of_the_killed_go_when_nobody_can_be_writing_them(tmp_path: Path)
     (tmp_path / ".directory.new").mkdir()
     os.utime(tmp_path / ".directory.new", (0, 0))
     before = {path.name for path in tmp_path.iterdir()}
-    line = [sys.executable, "-m", "spamguard.daemon.trainer", str(tmp_path)]
+    line = [sys.executable, "-m", "spamguard.daemon.settle", str(tmp_path)]
     done = subprocess.run(line, capture_output=True, timeout=PATIENCE, check=True)
     assert b"Traceback" not in done.stderr
     assert before - {path.name for path in tmp_path.iterdir()} == set(LEFT)
 
 
 def train(state: Path, *more: str) -> str:
-    line = [sys.executable, "-m", "spamguard.daemon.trainer", str(state), *more]
+    line = [sys.executable, "-m", "spamguard.daemon.settle", str(state), *more]
     return subprocess.run(line, capture_output=True, timeout=PATIENCE, check=True).stderr.decode()
 
 
@@ -51,16 +56,22 @@ def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
             one.learn(raw, label)
         one.settle()
         before = held(one)
-        digest = one._preparer.digest(messages[0][1])
+        digest = one._reader.digest(messages[0][1])
     for table in tmp_path.glob("tables-*.bin"):
         table.write_bytes(b"damaged")
     assert "trying to make all tables anew" in train(tmp_path)
     with opened(tmp_path) as one:
         assert held(one) == before
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:  # a receipt that is damaged, and replaced then
+    with (
+        closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db,
+        db,
+    ):  # a receipt that is damaged, and replaced then
         ((packed,),) = db.execute("SELECT packed FROM events WHERE digest = ?", (digest,))
         other = bytes([packed[30] ^ 255])  # whatever it was
-        db.execute("UPDATE events SET packed = ? WHERE digest = ?", (packed[:30] + other + packed[31:], digest))
+        db.execute(
+            "UPDATE events SET packed = ? WHERE digest = ?",
+            (packed[:30] + other + packed[31:], digest),
+        )
     with opened(tmp_path) as one, pytest.raises(LedgerError):
         one.forget(messages[0][1])
     assert "trying to make all tables anew" in train(tmp_path)
@@ -69,11 +80,13 @@ def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
     assert "anew" not in train(tmp_path)
 
 
-def test_settling_that_fails_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_settling_that_fails_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """On a full disk all was done twice each minute, and tables that were well were called damaged."""
     with opened(tmp_path) as one:
         for label, raw in mail(30):
-            one.learn_ready([one._preparer.ready(raw)], label)
+            one.learn_examples([one._reader.read_example(raw)], label)
     tries: list[Filter] = []
 
     def full(one: Filter) -> None:
@@ -82,7 +95,7 @@ def test_settling_that_fails_is_tried_once(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Filter, "settle", full)
     with pytest.raises(TableError):
-        trainer._settled(str(tmp_path))
+        settle.settle_if_due(str(tmp_path))
     assert (len(tries), caplog.text) == (1, "")
 
 

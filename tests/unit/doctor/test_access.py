@@ -1,4 +1,6 @@
-"""Whether mailboxes can be read by the daemon's user is told, with the remedy; what only root can set up is tried as root."""
+"""Whether mailboxes can be read by the daemon's user is told, with the remedy; what only root can
+set up is tried as root.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import cli
-from spamguard.doctor import access
-from spamguard.doctor.step import Outcome
-from spamguard.settings import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+from spamguard.cli import main
+from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+from spamguard.doctor import checks
+from spamguard.doctor.checks import StepOutcome
+from spamguard.folders import local
 from tests.e2e.ports import open_directory
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -22,7 +25,9 @@ NOBODY = pwd.getpwnam("nobody")
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Where others get through: pytest's own directories they do not, as each run of it that begins sees to."""
+    """Where others get through: pytest's own directories they do not, as each run of it that begins
+    sees to.
+    """
     with open_directory() as found:
         for name in ("anna", "ben"):
             deliver(maildir(found / "home" / name), b"x", "cur")
@@ -30,21 +35,30 @@ def place() -> Iterator[Path]:
 
 
 def settings(place: Path, **others: object) -> Settings:
-    listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, Hop(Endpoint(Protocol.MAILDIR, path=place / "none")))
+    listener = Listener(
+        Endpoint(Protocol.SMTP, "127.0.0.1", 25),
+        Position.STANDALONE,
+        Hop(Endpoint(Protocol.MAILDIR, path=place / "none")),
+    )
     return Settings(place / "state", (listener,), watch=(Watch(f"{place}/home/*"),), **others)  # type: ignore[arg-type]
 
 
 @needs_root
 @pytest.mark.parametrize("closed", ["home/anna", "home/anna/cur", "home/anna/cur/*"])
 def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
-    assert access.of_user(settings(place), NOBODY) == access.Access([f"{place}/home/anna", f"{place}/home/ben"], [])
+    assert checks.check_access(settings(place), NOBODY) == checks.MailboxAccess(
+        [f"{place}/home/anna", f"{place}/home/ben"], []
+    )
     next(place.glob(closed)).chmod(0o600)
-    found = access.of_user(settings(place), NOBODY)
+    found = checks.check_access(settings(place), NOBODY)
     assert found is not None
-    assert found.closed == [f"{place}/home/anna"]
-    step = access.step(settings(place), NOBODY)
-    assert step.outcome is Outcome.FAILED
-    assert step.detail == f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna: moving mail there teaches nothing"
+    assert found.unreadable == [f"{place}/home/anna"]
+    step = checks.check_mailboxes(settings(place), NOBODY)
+    assert step.outcome is StepOutcome.FAILED
+    assert (
+        step.detail
+        == f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna: moving mail there teaches nothing"
+    )
     assert "spamguard-watch.service" in step.remedy
     assert os.geteuid() == 0
 
@@ -56,9 +70,9 @@ def test_all_of_many_are_looked_at(place: Path) -> None:
     for number in range(1200):
         (place / "home" / f"z{number}" / "cur").mkdir(parents=True)
     (place / "home/z999").chmod(0o700)
-    found = access.of_user(settings(place), NOBODY)
+    found = checks.check_access(settings(place), NOBODY)
     assert found is not None
-    assert (len(found.seen), found.closed) == (1202, [f"{place}/home/z999"])
+    assert (len(found.paths), found.unreadable) == (1202, [f"{place}/home/z999"])
 
 
 @needs_root
@@ -66,33 +80,35 @@ def test_who_is_in_the_group_may_read(place: Path) -> None:
     (group,) = set(os.getgrouplist("nobody", NOBODY.pw_gid)) - {0}
     os.chown(place / "home/anna", 0, group)
     (place / "home/anna").chmod(0o750)
-    found = access.of_user(settings(place), NOBODY)
+    found = checks.check_access(settings(place), NOBODY)
     assert found is not None
-    assert found.closed == []
+    assert found.unreadable == []
 
 
 def test_a_mailbox_that_is_empty_or_not_whole(place: Path) -> None:
     maildir(place / "home" / "carl")
     (place / "home" / "dora").mkdir()
-    found = access.of_user(settings(place), pwd.getpwuid(os.getuid()))
+    found = checks.check_access(settings(place), pwd.getpwuid(os.getuid()))
     assert found is not None
-    assert (len(found.seen), found.closed) == (4, [])
+    assert (len(found.paths), found.unreadable) == (4, [])
 
 
 def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`/home/*` instead of `/home/*/Maildir`, or mbox files: all was said to be well, and no move ever taught."""
+    """`/home/*` instead of `/home/*/Maildir`, or mbox files: all was said to be well, and no move
+    ever taught.
+    """
     account = pwd.getpwuid(os.getuid())
     for name in ("anna", "ben"):
         (place / "home" / name).rename(place / f"Maildir-{name}")
         (place / "home" / name).mkdir()
-    assert access.of_user(settings(place), account) == access.Access(
+    assert checks.check_access(settings(place), account) == checks.MailboxAccess(
         [f"{place}/home/anna", f"{place}/home/ben"],
         [],
         f"no directory that `watch` names is a Maildir, with `cur` in it, such as {place}/home/anna: moving mail there teaches nothing",
     )
     (place / "Maildir-anna").rename(place / "home/anna/Maildir")
-    step = access.step(settings(place), account)
-    assert (step.outcome, step.remedy) == (Outcome.FAILED, access.NAME_MAILDIRS)
+    step = checks.check_mailboxes(settings(place), account)
+    assert (step.outcome, step.remedy) == (StepOutcome.FAILED, checks.MAILDIR_REMEDY)
     file = place / "spamguard.yaml"
     file.write_text(
         f"""
@@ -102,30 +118,41 @@ watch: ["{place}/home/*"]
 listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}]
 """
     )
-    assert cli.main(["check", str(file)]) == 0
+    assert main.main(["check", str(file)]) == 0
     assert "warning: no directory that `watch` names is a Maildir" in capsys.readouterr().err
     (place / "Maildir-ben").rename(place / "home/ben/.INBOX")
-    assert access.step(settings(place), account).outcome is Outcome.OK
+    assert checks.check_mailboxes(settings(place), account).outcome is StepOutcome.OK
 
 
-def test_of_homes_that_are_no_maildirs_as_many_are_searched_as_there_is_time_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_homes_that_are_no_maildirs_as_many_are_searched_as_there_is_time_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each may have 10,000 directories: of a thousand of them nothing was heard for minutes."""
     searched: list[str] = []
     for name in ("anna", "ben"):
         (place / "home" / name / "cur").rename(place / "home" / name / "mail")
-    whole = access.LocalMailboxes.folders
-    monkeypatch.setattr(access.LocalMailboxes, "folders", lambda found, one: [searched.append(one.path), whole(found, one)][1])
-    monkeypatch.setattr(access, "_SECONDS", -1.0)
-    found = access.of_user(settings(place), pwd.getpwuid(os.getuid()))
-    assert (found and found.wrong, len(searched)) == ("", 1)
+    whole = local.LocalMailboxes.list_folders
+    monkeypatch.setattr(
+        local.LocalMailboxes,
+        "list_folders",
+        lambda found, one: [searched.append(one.path), whole(found, one)][1],
+    )
+    monkeypatch.setattr(checks, "_SEARCH_TIMEOUT", -1.0)
+    found = checks.check_access(settings(place), pwd.getpwuid(os.getuid()))
+    assert (found and found.no_maildir, len(searched)) == ("", 1)
 
 
 def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
-    step = access.step(settings(tmp_path), pwd.getpwuid(os.getuid()))
-    assert (step.outcome, step.detail) == (Outcome.SKIPPED, f"there are none yet: nothing fits {tmp_path}/home/*")
+    step = checks.check_mailboxes(settings(tmp_path), pwd.getpwuid(os.getuid()))
+    assert (step.outcome, step.detail) == (
+        StepOutcome.SKIPPED,
+        f"there are none yet: nothing fits {tmp_path}/home/*",
+    )
 
 
-def test_a_pattern_that_nothing_fits_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pattern_that_nothing_fits_is_told(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A slip in the path, and no move is ever learnt: `check` found nothing to say."""
     file = place / "spamguard.yaml"
     text = f"""
@@ -135,14 +162,16 @@ watch: ["{place}/home/*", "{place}/hmoe/*", "{place}/ours"]
 listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "maildir:{place}/ours"}}]
 """
     file.write_text(text)
-    assert cli.main(["check", str(file)]) == 0
+    assert main.main(["check", str(file)]) == 0
     told = f"watch: nothing fits {place}/hmoe/* yet: until something does, moving mail there teaches nothing"
-    assert [line for line in capsys.readouterr().err.splitlines() if "fits" in line] == [f"spamguard: warning: {told}"]
+    assert [line for line in capsys.readouterr().err.splitlines() if "fits" in line] == [
+        f"spamguard: warning: {told}"
+    ]
 
 
 def test_a_socket_where_nobody_listens(place: Path) -> None:
-    step = access.step(settings(place, watch_socket=place / "none.sock"), NOBODY)
-    assert step.outcome is Outcome.FAILED
+    step = checks.check_mailboxes(settings(place, watch_socket=place / "none.sock"), NOBODY)
+    assert step.outcome is StepOutcome.FAILED
     assert "nobody opens mailboxes there" in step.detail
     assert step.remedy == "systemctl status spamguard-watch"
 
@@ -157,39 +186,52 @@ watch: ["{place}/home/*"]
 listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}]
 """
     file.write_text(text)
-    assert cli.main(["check", str(file)]) == 0
+    assert main.main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
     (place / "home/ben").chmod(0o700)
-    assert cli.main(["check", str(file)]) == 0
+    assert main.main(["check", str(file)]) == 0
     told = capsys.readouterr().err
-    assert told.startswith(f"spamguard: warning: 1 of 2 mailboxes cannot be read by nobody, such as {place}/home/ben: moving mail there")
+    assert told.startswith(
+        f"spamguard: warning: 1 of 2 mailboxes cannot be read by nobody, such as {place}/home/ben: moving mail there"
+    )
     assert "spamguard-watch.service" in told
     file.write_text(f"{text}watch_socket: /run/spamguard-watch/mailboxes.sock\n")
-    assert cli.main(["check", str(file)]) == 0
+    assert main.main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
 
 
 @needs_root
-def test_check_tells_of_files_that_the_user_cannot_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_tells_of_files_that_the_user_cannot_read(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Root starts the daemon with them, but as the user it cannot go on."""
     file, secret = place / "spamguard.yaml", place / "secret"
-    file.write_text(f"state: {place}/state\nuser: nobody\nscanners: [{{listen: 'rspamd://127.0.0.1:11333', password_file: {secret}}}]\n")
+    file.write_text(
+        f"state: {place}/state\nuser: nobody\nscanners: [{{listen: 'rspamd://127.0.0.1:11333', password_file: {secret}}}]\n"
+    )
     secret.write_text("geheim\n")
     why = "cannot be read by nobody, whom the daemon runs as (Permission denied): give that user the right to, there and in the directories"
     file.chmod(0o600)
     secret.chmod(0o600)
-    assert cli.main(["check", str(file)]) == 2
-    assert capsys.readouterr() == ("", f"spamguard: warning: {file}: {why} above it\nspamguard: {secret}: {why} above it\n")
+    assert main.main(["check", str(file)]) == 2
+    assert capsys.readouterr() == (
+        "",
+        f"spamguard: warning: {file}: {why} above it\nspamguard: {secret}: {why} above it\n",
+    )
     file.chmod(0o644)
     os.chown(secret, NOBODY.pw_uid, 0)
-    assert cli.main(["check", str(file)]) == 0
+    assert main.main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
 
 
 @needs_root
-def test_check_tells_of_a_user_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_tells_of_a_user_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "spamguard.yaml"
-    file.write_text(f"state: {tmp_path}/state\nuser: nosuchuser\nscanners: [{{listen: 'rspamd://127.0.0.1:11333'}}]\n")
-    assert cli.main(["check", str(file)]) == 0
+    file.write_text(
+        f"state: {tmp_path}/state\nuser: nosuchuser\nscanners: [{{listen: 'rspamd://127.0.0.1:11333'}}]\n"
+    )
+    assert main.main(["check", str(file)]) == 0
     told = "there is no user 'nosuchuser' on this machine: create it, or name another with `user`"
     assert capsys.readouterr().err == f"spamguard: warning: {told}\n"

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import Filter
+from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
 from spamguard.doctor import checks
-from spamguard.doctor.step import Outcome
-from spamguard.folders import doveconf, notes
-from spamguard.folders.doveconf import Dovecot
-from spamguard.folders.notes import Noted, Trouble
-from spamguard.folders.opener import LocalMailboxes
-from spamguard.settings import Hop, Listener, Position, Settings, Watch, parse_endpoint
+from spamguard.doctor.checks import StepOutcome
+from spamguard.engine.filter import Filter
+from spamguard.folders import doveconf, status_file
+from spamguard.folders.doveconf import DovecotSettings
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.status_file import WatcherStatus, WatcherTrouble
 from tests.support.disks import needs_disks, small_disk
 from tests.unit.filters import mail, teach, upgraded
 from tests.unit.folders.maildirs import maildir
@@ -38,43 +38,66 @@ def outcomes(steps):
 
 def settings(state: Path, *hops: str, watch: tuple[Watch, ...] = ()) -> Settings:
     door = parse_endpoint("smtp://127.0.0.1:10025")
-    return Settings(state, tuple(Listener(door, Position.STANDALONE, Hop(parse_endpoint(hop))) for hop in hops), watch=watch)
+    return Settings(
+        state,
+        tuple(Listener(door, Position.STANDALONE, Hop(parse_endpoint(hop))) for hop in hops),
+        watch=watch,
+    )
 
 
 def test_the_installation(state, tmp_path):
-    assert outcomes(checks.installation(state)) == [("state directory", "ok"), ("key", "ok"), ("disk", "ok"), ("clock", "ok")]
+    assert outcomes(checks.check_installation(state)) == [
+        ("state directory", "ok"),
+        ("key", "ok"),
+        ("disk", "ok"),
+        ("clock", "ok"),
+    ]
     state.chmod(0o777)
     (state / "key").chmod(0o644)
-    first, second, *_ = checks.installation(state)
-    assert (first.outcome, first.remedy) == (Outcome.FAILED, f"chmod go-w {state}")
-    assert (second.outcome, second.remedy) == (Outcome.FAILED, f"chmod 600 {state / 'key'}")
+    first, second, *_ = checks.check_installation(state)
+    assert (first.outcome, first.remedy) == (StepOutcome.FAILED, f"chmod go-w {state}")
+    assert (second.outcome, second.remedy) == (StepOutcome.FAILED, f"chmod 600 {state / 'key'}")
     (state / "key").unlink()
-    assert outcomes(checks.installation(state))[1] == ("key", "failed")
+    assert outcomes(checks.check_installation(state))[1] == ("key", "failed")
     (tmp_path / "empty").mkdir()
-    assert outcomes(checks.installation(tmp_path / "empty"))[:2] == [("state directory", "ok"), ("key", "skipped")]  # nothing is lost yet
-    assert outcomes(checks.installation(tmp_path / "none")) == [("state directory", "failed")]
+    assert outcomes(checks.check_installation(tmp_path / "empty"))[:2] == [
+        ("state directory", "ok"),
+        ("key", "skipped"),
+    ]  # nothing is lost yet
+    assert outcomes(checks.check_installation(tmp_path / "none")) == [("state directory", "failed")]
     assert not (tmp_path / "none").exists()
 
 
 @needs_disks
 def test_a_disk_that_cannot_be_written(tmp_path):
     with small_disk(tmp_path / "disk", "64k,ro,mode=700") as disk:
-        first, *_ = checks.installation(disk)
-        assert first.outcome is Outcome.FAILED
+        first, *_ = checks.check_installation(disk)
+        assert first.outcome is StepOutcome.FAILED
         assert first.detail.endswith("its file system is read-only")
 
 
 def test_a_directory_that_others_may_look_into(state):
-    """Made by an administrator: it is told what that means, and is trouble only where a file is open to others, too."""
+    """Made by an administrator: it is told what that means, and is trouble only where a file is
+    open to others, too.
+    """
     state.chmod(0o755)
-    first, *_ = checks.installation(state)
-    assert (first.outcome, first.detail.endswith("others may see what its files are called, but read none of them")) == (Outcome.OK, True)
+    first, *_ = checks.check_installation(state)
+    assert (
+        first.outcome,
+        first.detail.endswith("others may see what its files are called, but read none of them"),
+    ) == (
+        StepOutcome.OK,
+        True,
+    )
     (state / "ledger.sqlite").chmod(0o604)
-    first, *_ = checks.installation(state)
-    assert (first.outcome, "others may read ledger.sqlite" in first.detail) == (Outcome.FAILED, True)
+    first, *_ = checks.check_installation(state)
+    assert (first.outcome, "others may read ledger.sqlite" in first.detail) == (
+        StepOutcome.FAILED,
+        True,
+    )
     assert first.remedy == f"chmod o= {state}/ledger.sqlite"  # not the sockets, too
     state.chmod(0o700)
-    assert outcomes(checks.installation(state))[0] == ("state directory", "ok")
+    assert outcomes(checks.check_installation(state))[0] == ("state directory", "ok")
 
 
 def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
@@ -89,11 +112,11 @@ def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
         yield found
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert outcomes(checks.installation(state))[0] == ("state directory", "ok")
+    assert outcomes(checks.check_installation(state))[0] == ("state directory", "ok")
 
 
 def last_two(state: Path) -> list[tuple[str, str]]:
-    return outcomes(checks.installation(state))[-2:]
+    return outcomes(checks.check_installation(state))[-2:]
 
 
 @needs_disks
@@ -104,7 +127,9 @@ def test_a_disk_without_room(tmp_path):
         with (disk / "tables-1.bin").open("wb") as tables:
             tables.truncate(1 << 30)  # one hole
         assert last_two(disk)[0] == ("disk", "ok")
-        (disk / "tables-2.bin").write_bytes(bytes(41 << 20))  # 38 MB are left, where these need 41 when they are made anew
+        (disk / "tables-2.bin").write_bytes(
+            bytes(41 << 20)
+        )  # 38 MB are left, where these need 41 when they are made anew
         assert last_two(disk)[0] == ("disk", "failed")
 
 
@@ -114,15 +139,15 @@ def test_a_disk_without_inodes(tmp_path):
         (disk / "one").touch()
         assert last_two(disk)[0] == ("disk", "ok")
         (disk / "two").touch()
-        *_, room, _ = checks.installation(disk)
-        assert (room.outcome, "inodes" in room.detail) == (Outcome.FAILED, True)
+        *_, room, _ = checks.check_installation(disk)
+        assert (room.outcome, "inodes" in room.detail) == (StepOutcome.FAILED, True)
 
 
 def test_a_clock_that_goes_behind_what_was_written(state):
     later = time.time() + 86_400
     os.utime(state / "key", (later, later))
-    *_, clock = checks.installation(state)
-    assert (clock.outcome, "key was written at" in clock.detail) == (Outcome.FAILED, True)
+    *_, clock = checks.check_installation(state)
+    assert (clock.outcome, "key was written at" in clock.detail) == (StepOutcome.FAILED, True)
 
 
 def test_what_an_upgrade_has_left_behind(state):
@@ -130,67 +155,105 @@ def test_what_an_upgrade_has_left_behind(state):
     taught = mail(9)
     with Filter.open(state) as one:
         teach(one, taught)
-        assert list(checks.left_behind(one.ledger)) == []
+        assert list(checks.check_old_lessons(one.ledger)) == []
     upgraded(state)
     with Filter.open(state) as one:
-        (step,) = checks.left_behind(one.ledger)
-        assert (step.outcome, step.detail[:9], "learn" in step.remedy) == (Outcome.FAILED, "9 lessons", True)
+        (step,) = checks.check_old_lessons(one.ledger)
+        assert (step.outcome, step.detail[:9], "learn" in step.remedy) == (
+            StepOutcome.FAILED,
+            "9 lessons",
+            True,
+        )
         teach(one, taught[:5])
-        (step,) = checks.left_behind(one.ledger)  # of these the mail may be gone
-        assert (step.outcome, step.detail[:9]) == (Outcome.SKIPPED, "4 lessons")
+        (step,) = checks.check_old_lessons(one.ledger)  # of these the mail may be gone
+        assert (step.outcome, step.detail[:9]) == (StepOutcome.SKIPPED, "4 lessons")
 
 
 def test_the_watcher(state):
-    assert outcomes(checks.watching(state, wanted=False)) == [("watcher", "skipped")]
-    assert outcomes(checks.watching(state, wanted=True)) == [("watcher", "failed")]
+    assert outcomes(checks.check_watcher(state, wanted=False)) == [("watcher", "skipped")]
+    assert outcomes(checks.check_watcher(state, wanted=True)) == [("watcher", "failed")]
     now = int(time.time())
-    (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now, 3))))
-    assert outcomes(checks.watching(state, wanted=False)) == [("watcher", "ok")]
-    (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now - 900, 3, {}, (Trouble("anna", "no Junk", now),)))))
-    first, second = checks.watching(state, wanted=True)
-    assert (first.outcome, second.outcome, second.detail) == (Outcome.FAILED, Outcome.FAILED, "no Junk")
-    doubts = tuple(Trouble("anna", f"Spam {number}", now, doubt=True) for number in range(20))
-    (state / notes.FILE).write_text(json.dumps(asdict(Noted(now, now, 3, {}, (Trouble("anna", "no Junk", now), *doubts)))))
-    told = [(step.detail, str(step.outcome)) for step in checks.watching(state, wanted=True)][1:]
-    assert told == [("no Junk", "failed"), *((f"Spam {number}", "skipped") for number in range(15, 20))]
+    (state / status_file.STATUS_FILE).write_text(json.dumps(asdict(WatcherStatus(now, now, 3))))
+    assert outcomes(checks.check_watcher(state, wanted=False)) == [("watcher", "ok")]
+    (state / status_file.STATUS_FILE).write_text(
+        json.dumps(
+            asdict(WatcherStatus(now, now - 900, 3, {}, (WatcherTrouble("anna", "no Junk", now),)))
+        )
+    )
+    first, second = checks.check_watcher(state, wanted=True)
+    assert (first.outcome, second.outcome, second.detail) == (
+        StepOutcome.FAILED,
+        StepOutcome.FAILED,
+        "no Junk",
+    )
+    doubts = tuple(
+        WatcherTrouble("anna", f"Spam {number}", now, doubt=True) for number in range(20)
+    )
+    (state / status_file.STATUS_FILE).write_text(
+        json.dumps(
+            asdict(
+                WatcherStatus(now, now, 3, {}, (WatcherTrouble("anna", "no Junk", now), *doubts))
+            )
+        )
+    )
+    told = [(step.detail, str(step.outcome)) for step in checks.check_watcher(state, wanted=True)][
+        1:
+    ]
+    assert told == [
+        ("no Junk", "failed"),
+        *((f"Spam {number}", "skipped") for number in range(15, 20)),
+    ]
 
 
 def test_as_many_file_events_are_needed_as_the_watcher_takes(state, tmp_path):
-    """Homes on the way to Maildirs were left out: a quarter of all, beyond the limit of which the daemon polled, was said to be well."""
+    """Homes on the way to Maildirs were left out: a quarter of all, beyond the limit of which the
+    daemon polled, was said to be well.
+    """
     for name in ("anna", "ben"):
         maildir(tmp_path / "home" / name / "Maildir", ".Junk", ".Lists.Python")
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*/Maildir"),))
     with closing(LocalMailboxes(watched.watch)) as mailboxes:
-        for one in mailboxes.users():
-            mailboxes.folders(one)
-        told = Path(f"/proc/self/fdinfo/{mailboxes._watches._inotify.fileno()}").read_text().count("inotify wd")
+        for one in mailboxes.find_mailboxes():
+            mailboxes.list_folders(one)
+        told = (
+            Path(f"/proc/self/fdinfo/{mailboxes._watches._inotify.fileno()}")
+            .read_text()
+            .count("inotify wd")
+        )
     assert told == 21
-    assert checks.file_events(watched).detail.endswith(f" {told} needed")
+    assert checks.check_file_events(watched).detail.endswith(f" {told} needed")
 
 
 def test_file_events(state, tmp_path, monkeypatch):
-    assert checks.file_events(None).outcome is Outcome.OK
+    assert checks.check_file_events(None).outcome is StepOutcome.OK
     maildir(tmp_path / "home" / "anna", ".Junk", ".Archive")
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
-    assert checks.file_events(watched).detail.endswith(" 10 needed")
+    assert checks.check_file_events(watched).detail.endswith(" 10 needed")
     limit = tmp_path / "limit"
     limit.write_text("9\n")
-    monkeypatch.setattr(checks, "_LIMIT", limit)
-    assert checks.file_events(watched).remedy == "sysctl fs.inotify.max_user_watches=20"
-    assert checks.file_events(settings(state)).outcome is Outcome.OK
-    monkeypatch.setattr(checks, "_LIMIT", tmp_path / "none")
-    assert checks.file_events(None).outcome is Outcome.FAILED
+    monkeypatch.setattr(checks, "_WATCH_LIMIT_FILE", limit)
+    assert checks.check_file_events(watched).remedy == "sysctl fs.inotify.max_user_watches=20"
+    assert checks.check_file_events(settings(state)).outcome is StepOutcome.OK
+    monkeypatch.setattr(checks, "_WATCH_LIMIT_FILE", tmp_path / "none")
+    assert checks.check_file_events(None).outcome is StepOutcome.FAILED
 
 
 def test_dovecot(state, monkeypatch):
     watched = settings(state, watch=(Watch("/home/*"),))
     for found, bare, full in (
-        (Dovecot(), Outcome.SKIPPED, Outcome.SKIPPED),
-        (Dovecot("maildir"), Outcome.OK, Outcome.OK),
-        (Dovecot("mdbox", notes=("no Maildir",)), Outcome.SKIPPED, Outcome.FAILED),
+        (DovecotSettings(), StepOutcome.SKIPPED, StepOutcome.SKIPPED),
+        (DovecotSettings("maildir"), StepOutcome.OK, StepOutcome.OK),
+        (
+            DovecotSettings("mdbox", obstacles=("no Maildir",)),
+            StepOutcome.SKIPPED,
+            StepOutcome.FAILED,
+        ),
     ):
         monkeypatch.setattr(checks.doveconf, "read", lambda found=found: found)
-        assert (checks.dovecot(None).outcome, checks.dovecot(watched).outcome) == (bare, full)
+        assert (checks.check_dovecot(None).outcome, checks.check_dovecot(watched).outcome) == (
+            bare,
+            full,
+        )
 
 
 def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_path, monkeypatch):
@@ -199,12 +262,15 @@ def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_
     monkeypatch.setattr(checks.doveconf, "read", lambda: mbox)
     (tmp_path / "home" / "ben").mkdir(parents=True)
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
-    assert checks.dovecot(watched).outcome is Outcome.FAILED  # people's mail is elsewhere
+    assert checks.check_dovecot(watched).outcome is StepOutcome.FAILED  # people's mail is elsewhere
     maildir(tmp_path / "home" / "anna")
-    found = checks.dovecot(watched)
-    assert (found.outcome, found.detail) == (Outcome.SKIPPED, "keeps its mail as mbox, so the Maildirs that are watched are not its own")
+    found = checks.check_dovecot(watched)
+    assert (found.outcome, found.detail) == (
+        StepOutcome.SKIPPED,
+        "keeps its mail as mbox, so the Maildirs that are watched are not its own",
+    )
     ours = settings(state, f"maildir:{tmp_path}/not/yet", watch=(Watch(f"{tmp_path}/not/yet"),))
-    assert checks.dovecot(ours).outcome is Outcome.SKIPPED
+    assert checks.check_dovecot(ours).outcome is StepOutcome.SKIPPED
 
 
 @pytest.fixture
@@ -217,8 +283,13 @@ def welcoming(tmp_path):
                 self.wfile.write(line)
                 self.rfile.readline()
 
-    with socketserver.TCPServer(("127.0.0.1", 0), Greeting) as one, socketserver.UnixStreamServer(str(tmp_path / "s"), Greeting) as other:
-        threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in (one, other)]
+    with (
+        socketserver.TCPServer(("127.0.0.1", 0), Greeting) as one,
+        socketserver.UnixStreamServer(str(tmp_path / "s"), Greeting) as other,
+    ):
+        threads = [
+            threading.Thread(target=server.serve_forever, args=(0.01,)) for server in (one, other)
+        ]
         for thread in threads:
             thread.start()
         yield f"smtp://127.0.0.1:{one.server_address[1]}", f"lmtp:{tmp_path}/s"
@@ -228,6 +299,16 @@ def welcoming(tmp_path):
 
 
 def test_next_hops(state, tmp_path, welcoming):
-    found = list(checks.next_hops(settings(state, *welcoming, f"maildir:{tmp_path}/not/yet", f"lmtp:{tmp_path}/none", welcoming[0])))
+    found = list(
+        checks.check_next_hops(
+            settings(
+                state,
+                *welcoming,
+                f"maildir:{tmp_path}/not/yet",
+                f"lmtp:{tmp_path}/none",
+                welcoming[0],
+            )
+        )
+    )
     assert [str(step.outcome) for step in found] == ["ok", "ok", "ok", "failed"]
     assert not (tmp_path / "not").exists()

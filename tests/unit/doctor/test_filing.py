@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.doctor import filing
-from spamguard.settings import Hop, Listener, Position, Settings, Watch, parse_endpoint
+from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
+from spamguard.doctor import checks
 
 SNIPPETS = Path(__file__).parents[3] / "config" / "dovecot"
 DOOR = parse_endpoint("smtp://127.0.0.1:10025")
@@ -17,9 +17,15 @@ DOOR = parse_endpoint("smtp://127.0.0.1:10025")
 pytestmark = pytest.mark.skipif(shutil.which("doveconf") is None, reason="Dovecot is not installed")
 
 
-def settings(hop: str = "lmtp:/run/dovecot/lmtp", *, we_file: bool | None = None, watched: bool = True) -> Settings:
+def settings(
+    hop: str = "lmtp:/run/dovecot/lmtp", *, we_file: bool | None = None, watched: bool = True
+) -> Settings:
     listener = Listener(DOOR, Position.STANDALONE, Hop(parse_endpoint(hop)))
-    return Settings(Path("/"), (listener,), watch=(Watch("/home/*/Maildir", we_file=we_file),) if watched else ())
+    return Settings(
+        Path("/"),
+        (listener,),
+        watch=(Watch("/home/*/Maildir", we_file=we_file),) if watched else (),
+    )
 
 
 @pytest.fixture
@@ -29,7 +35,7 @@ def told(tmp_path):
     def look(text: str, found: Settings) -> list[tuple[str, str]]:
         file = tmp_path / "dovecot.conf"
         file.write_text(text)
-        return [(str(one.outcome), one.detail) for one in filing.steps(found, str(file))]
+        return [(str(one.outcome), one.detail) for one in checks.check_filing(found, str(file))]
 
     return look
 
@@ -61,4 +67,4 @@ def test_without_sieve_it_is_told(told):
 def test_where_nothing_is_to_be_filed_by_dovecot(told, tmp_path):
     assert told("protocols = imap\n", settings("maildir:/home/x/Maildir")) == []
     assert told("protocols = imap\n", settings(watched=False)) == []
-    assert list(filing.steps(settings(), str(tmp_path / "none"))) == []
+    assert list(checks.check_filing(settings(), str(tmp_path / "none"))) == []

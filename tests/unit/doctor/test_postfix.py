@@ -7,16 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.doctor import postfix
-from spamguard.doctor.step import Outcome
-from spamguard.settings import Hop, Listener, Position, Scanner, Settings, parse_endpoint, parse_scanner
+from spamguard.config.options import (
+    Hop,
+    Listener,
+    Position,
+    Scanner,
+    Settings,
+    parse_endpoint,
+    parse_scanner,
+)
+from spamguard.doctor import checks
+from spamguard.doctor.checks import StepOutcome
 
 SNIPPETS = Path(__file__).parents[3] / "config" / "postfix"
 PROXY = parse_endpoint("smtp://127.0.0.1:10025")
 MILTER = parse_scanner("milter://127.0.0.1:11332")
 SOCKET = parse_scanner("milter:/var/spool/postfix/spamguard/milter.sock")
 
-needs_postfix = pytest.mark.skipif(shutil.which("postconf") is None, reason="Postfix is not installed")
+needs_postfix = pytest.mark.skipif(
+    shutil.which("postconf") is None, reason="Postfix is not installed"
+)
 
 
 @pytest.fixture
@@ -27,7 +37,7 @@ def configured(tmp_path):
         for name in ("main.cf", "master.cf"):
             parts = [(SNIPPETS / one).read_text() for one in snippets if one.endswith(name)]
             (tmp_path / name).write_text("\n".join([*parts, main if name == "main.cf" else ""]))
-        return postfix.read(str(tmp_path))
+        return checks.read_postconf(str(tmp_path))
 
     return say
 
@@ -42,42 +52,64 @@ def configured(tmp_path):
     ],
 )
 def test_the_snippets_name_our_doors(configured, snippets, door):
-    assert postfix.unnamed(configured(*snippets), [door]) == []
+    assert checks.find_unnamed(configured(*snippets), [door]) == []
 
 
 @needs_postfix
 def test_what_is_named_elsewhere_does_not_count(configured):
     """The way back is a service of Postfix's own, another port may begin with the same digits."""
-    told = configured("before-queue.master.cf", main="smtpd_milters = inet:127.0.0.1:113321, unix:spamguard/other.sock\n")
+    told = configured(
+        "before-queue.master.cf",
+        main="smtpd_milters = inet:127.0.0.1:113321, unix:spamguard/other.sock\n",
+    )
     back = parse_endpoint("smtp://127.0.0.1:10026")
-    assert postfix.unnamed(told, [PROXY, back, MILTER, SOCKET]) == [back, MILTER, SOCKET]
-    assert postfix.unnamed(configured(main="smtpd_milters = unix:spamguard/milter.sock\n"), [SOCKET]) == []
+    assert checks.find_unnamed(told, [PROXY, back, MILTER, SOCKET]) == [back, MILTER, SOCKET]
+    assert (
+        checks.find_unnamed(
+            configured(main="smtpd_milters = unix:spamguard/milter.sock\n"), [SOCKET]
+        )
+        == []
+    )
 
 
 @needs_postfix
 def test_nothing_is_known_of_what_cannot_be_asked(tmp_path):
-    assert postfix.read(str(tmp_path / "none")) == ""
+    assert checks.read_postconf(str(tmp_path / "none")) == ""
 
 
 def settings(*doors: Listener | Scanner) -> Settings:
-    listeners, scanners = [[one for one in doors if isinstance(one, kind)] for kind in (Listener, Scanner)]
+    listeners, scanners = [
+        [one for one in doors if isinstance(one, kind)] for kind in (Listener, Scanner)
+    ]
     return Settings(Path("/"), tuple(listeners), scanners=tuple(scanners))
 
 
 def test_the_step(monkeypatch):
-    after, alone = (Listener(PROXY, position, Hop(PROXY)) for position in (Position.AFTER_QUEUE, Position.STANDALONE))
+    after, alone = (
+        Listener(PROXY, position, Hop(PROXY))
+        for position in (Position.AFTER_QUEUE, Position.STANDALONE)
+    )
     milter, other = Scanner(MILTER), Scanner(parse_scanner("spamd://127.0.0.1:783"))
-    monkeypatch.setattr(postfix, "read", lambda: "content_filter = spamguard:[127.0.0.1]:10025\n")
-    assert list(postfix.steps(settings(alone, other))) == []  # the world asks these
-    assert [one.outcome for one in postfix.steps(settings(after, other))] == [Outcome.OK]
-    (failed,) = postfix.steps(settings(after, milter))
-    assert (failed.outcome, str(MILTER) in failed.detail, str(PROXY) in failed.detail) == (Outcome.FAILED, True, False)
-    for table in ("transport_maps = hash:/etc/transport", "smtpd_client_restrictions = check_client_access cidr:/etc/filter"):
-        monkeypatch.setattr(postfix, "read", lambda told=table: f"{told}\n")
-        (unknown,) = postfix.steps(settings(after))
-        assert unknown.outcome is Outcome.SKIPPED
+    monkeypatch.setattr(
+        checks, "read_postconf", lambda: "content_filter = spamguard:[127.0.0.1]:10025\n"
+    )
+    assert list(checks.check_postfix(settings(alone, other))) == []  # the world asks these
+    assert [one.outcome for one in checks.check_postfix(settings(after, other))] == [StepOutcome.OK]
+    (failed,) = checks.check_postfix(settings(after, milter))
+    assert (failed.outcome, str(MILTER) in failed.detail, str(PROXY) in failed.detail) == (
+        StepOutcome.FAILED,
+        True,
+        False,
+    )
+    for table in (
+        "transport_maps = hash:/etc/transport",
+        "smtpd_client_restrictions = check_client_access cidr:/etc/filter",
+    ):
+        monkeypatch.setattr(checks, "read_postconf", lambda told=table: f"{told}\n")
+        (unknown,) = checks.check_postfix(settings(after))
+        assert unknown.outcome is StepOutcome.SKIPPED
         assert "whether a table does" in unknown.detail
-    monkeypatch.setattr(postfix, "read", lambda: "transport_maps =\n")
-    assert [one.outcome for one in postfix.steps(settings(after))] == [Outcome.FAILED]
-    monkeypatch.setattr(postfix, "read", lambda: "")
-    assert [one.outcome for one in postfix.steps(settings(after))] == [Outcome.SKIPPED]
+    monkeypatch.setattr(checks, "read_postconf", lambda: "transport_maps =\n")
+    assert [one.outcome for one in checks.check_postfix(settings(after))] == [StepOutcome.FAILED]
+    monkeypatch.setattr(checks, "read_postconf", lambda: "")
+    assert [one.outcome for one in checks.check_postfix(settings(after))] == [StepOutcome.SKIPPED]

@@ -37,7 +37,9 @@ def move(message: Path, folder: Path) -> Path:
 
 
 def came(message: Path) -> tuple[int, int]:
-    """When a mail server delivered it, by its name: seconds, and microseconds, which stand there without leading zeros."""
+    """When a mail server delivered it, by its name: seconds, and microseconds, which stand there
+    without leading zeros.
+    """
     found = re.match(r"(\d+)\.(?:[^.]*M(\d+))?", message.name)
     assert found is not None, message
     return int(found[1]), int(found[2] or 0)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from spamguard.folders.teaches import EVIDENCE, TEACHES, Before, Into, Sign
+from spamguard.folders.reconcile import (
+    EVIDENCE_LABELS,
+    MOVE_LESSONS,
+    EvidenceSign,
+    MoveSource,
+    MoveTarget,
+)
 
-SIGNS: dict[Sign, str] = {
-    Sign.ANSWERED: "answered it (`ham_evidence: {answered: true}`)",
-    Sign.FLAGGED: "flagged it (`flagged: true`)",
-    Sign.READ: "read it and left it there for so long (`read_after: 7d`)",
-    Sign.KEYWORD: "gave it a keyword such as `$Junk` (`spam_evidence: [$Junk]`)",
+SIGNS: dict[EvidenceSign, str] = {
+    EvidenceSign.ANSWERED: "answered it (`ham_evidence: {answered: true}`)",
+    EvidenceSign.FLAGGED: "flagged it (`flagged: true`)",
+    EvidenceSign.READ: "read it and left it there for so long (`read_after: 7d`)",
+    EvidenceSign.KEYWORD: "gave it a keyword such as `$Junk` (`spam_evidence: [$Junk]`)",
 }
 
 
 def as_markdown() -> str:
     """The table of what teaches, for the manual."""
-    head = ["It was", *(f"now in {into}" for into in Into)]
-    rows = [[before, *(_cell(before, into) for into in Into)] for before in Before]
-    rows += [[f"anywhere, and the user {SIGNS[sign]}", *(_sign_cell(sign, into) for into in Into)] for sign in Sign]
+    head = ["It was", *(f"now in {into}" for into in MoveTarget)]
+    rows = [[before, *(_cell(before, into) for into in MoveTarget)] for before in MoveSource]
+    rows += [
+        [f"anywhere, and the user {SIGNS[sign]}", *(_sign_cell(sign, into) for into in MoveTarget)]
+        for sign in EvidenceSign
+    ]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
 
 
-def _cell(before: Before, into: Into) -> str:
-    return f"teaches it: {TEACHES[before, into]}" if (before, into) in TEACHES else "–"
+def _cell(before: MoveSource, into: MoveTarget) -> str:
+    return f"teaches it: {MOVE_LESSONS[before, into]}" if (before, into) in MOVE_LESSONS else "–"
 
 
-def _sign_cell(sign: Sign, into: Into) -> str:
-    return f"teaches {EVIDENCE[sign, into]}, if nothing else was said" if (sign, into) in EVIDENCE else "–"
+def _sign_cell(sign: EvidenceSign, into: MoveTarget) -> str:
+    return (
+        f"teaches {EVIDENCE_LABELS[sign, into]}, if nothing else was said"
+        if (sign, into) in EVIDENCE_LABELS
+        else "–"
+    )

@@ -11,68 +11,68 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.folders.names import key, key_of, message
-from spamguard.folders.reconcile import Outcome, Rules, compare, reconcile
-from spamguard.folders.roles import HAM, NEUTRAL, SPAM, TRASH
+from spamguard.config.options import Action
+from spamguard.folders.mailboxes import Arrival, FileKey, FolderKind, FolderLesson, Role, Sighting
+from spamguard.folders.maildir import base_name_key, file_key, parse_file_name
+from spamguard.folders.reconcile import ReconcileRules, Reconciliation, compare_listing, reconcile
+from spamguard.folders.roles import HAM_ROLE, NEUTRAL_ROLE, SPAM_ROLE, TRASH_ROLE
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import Arrival, Copy, Key, Kind, Lesson, Role
-from spamguard.settings import Action
-from spamguard.signature import Signed
+from spamguard.keys import SignedVerdict
 
 ROLES = {
-    "": HAM,
-    ".Archive": HAM,
-    ".Junk": SPAM,
-    ".Junk.Old": SPAM,
-    ".News": Role(Kind.CLASS, "newsletters"),
-    ".Undecided": NEUTRAL,
-    ".Trash": TRASH,
-    ".Projects": NEUTRAL,
+    "": HAM_ROLE,
+    ".Archive": HAM_ROLE,
+    ".Junk": SPAM_ROLE,
+    ".Junk.Old": SPAM_ROLE,
+    ".News": Role(FolderKind.CLASS, "newsletters"),
+    ".Undecided": NEUTRAL_ROLE,
+    ".Trash": TRASH_ROLE,
+    ".Projects": NEUTRAL_ROLE,
 }
 FOLDERS = tuple(ROLES)
-FILING = Rules(ROLES.__getitem__, we_file=True)
-NOT_FILING = Rules(ROLES.__getitem__)
+FILING = ReconcileRules(ROLES.__getitem__, we_file=True)
+NOT_FILING = ReconcileRules(ROLES.__getitem__)
 
 
 def keys_of(files: Iterable[str]) -> NDArray[np.int64]:
-    return np.array([key_of(file) for file in files], np.int64)
+    return np.array([file_key(file) for file in files], np.int64)
 
 
-def signed(label: str, name: str, action: Action = Action.TAG) -> Signed:
-    return Signed(label, 5.0, action, name)
+def signed(label: str, name: str, action: Action = Action.TAG) -> SignedVerdict:
+    return SignedVerdict(label, 5.0, action, name)
 
 
 class Mail(NamedTuple):
     """What a file holds."""
 
     digest: bytes
-    signed: Signed | None = None
+    signed: SignedVerdict | None = None
     received: int = 0
 
 
 class Memory(Protocol):
     def present(self, folder: str) -> Iterable[int]: ...
-    def copies(self, digests: Iterable[bytes], gone: Collection[Key]) -> list[Copy]: ...
-    def apply(self, outcome: Outcome) -> None: ...
+    def copies(self, digests: Iterable[bytes], gone: Collection[FileKey]) -> list[Sighting]: ...
+    def apply(self, outcome: Reconciliation) -> None: ...
 
 
 class Plain:
     """Sightings in a dictionary."""
 
     def __init__(self) -> None:
-        self.all: dict[Key, Copy] = {}
+        self.all: dict[FileKey, Sighting] = {}
 
     def present(self, folder: str) -> Iterable[int]:
         return [copy.name for copy in self.all.values() if copy.folder == folder and not copy.gone]
 
-    def copies(self, digests: Iterable[bytes], gone: Collection[Key]) -> list[Copy]:
+    def copies(self, digests: Iterable[bytes], gone: Collection[FileKey]) -> list[Sighting]:
         wanted = set(digests) | {self.all[missed].digest for missed in gone}
         return [copy for copy in self.all.values() if copy.digest in wanted]
 
-    def apply(self, outcome: Outcome) -> None:
+    def apply(self, outcome: Reconciliation) -> None:
         for removed in outcome.removed:
             del self.all[removed.folder, removed.name]
-        self.all |= {(copy.folder, copy.name): copy for copy in outcome.kept}
+        self.all |= {(copy.folder, copy.name): copy for copy in outcome.updated}
 
 
 class Stored:
@@ -82,22 +82,24 @@ class Stored:
         self.store = store
 
     def present(self, folder: str) -> Iterable[int]:
-        return self.store.names("anna", folder).tolist()
+        return self.store.name_keys("anna", folder).tolist()
 
-    def copies(self, digests: Iterable[bytes], gone: Collection[Key]) -> list[Copy]:
-        return self.store.copies("anna", digests, gone)
+    def copies(self, digests: Iterable[bytes], gone: Collection[FileKey]) -> list[Sighting]:
+        return self.store.find("anna", digests, gone)
 
-    def apply(self, outcome: Outcome) -> None:
-        self.store.update("anna", outcome.kept, [(copy.folder, copy.name) for copy in outcome.removed])
+    def apply(self, outcome: Reconciliation) -> None:
+        self.store.update(
+            "anna", outcome.updated, [(copy.folder, copy.name) for copy in outcome.removed]
+        )
 
 
 class Mailbox:
     """Files that people and servers move, and what was learnt by looking."""
 
-    def __init__(self, rules: Rules = FILING, memory: Memory | None = None) -> None:
+    def __init__(self, rules: ReconcileRules = FILING, memory: Memory | None = None) -> None:
         self.files: dict[tuple[str, str], Mail] = {}
         self.votes: dict[bytes, str] = {}
-        self.lessons: list[Lesson] = []
+        self.lessons: list[FolderLesson] = []
         self.memory = memory or Plain()
         self._rules = rules
         self._numbers = count(1)
@@ -118,32 +120,40 @@ class Mailbox:
     def listing(self, folder: str) -> list[str]:
         return [name for where, name in self.files if where == folder]
 
-    def scan(self, *folders: str) -> Outcome:
+    def scan(self, *folders: str) -> Reconciliation:
         return self.look({folder: self.listing(folder) for folder in folders or FOLDERS})
 
-    def look(self, listings: dict[str, list[str]], *, first: bool = False) -> Outcome:
+    def look(self, listings: dict[str, list[str]], *, first: bool = False) -> Reconciliation:
         """One scan that found these names; files that went since are passed over."""
         arrivals: list[Arrival] = []
-        gone: set[Key] = set()
+        gone: set[FileKey] = set()
         for folder, listing in listings.items():
             known = np.array(sorted(self.memory.present(folder)), np.int64)
-            new, missed = compare(known, keys_of(listing))
+            new, missed = compare_listing(known, keys_of(listing))
             gone |= {(folder, name) for name in missed}
-            arrivals += [self._arrival(folder, listing[index]) for index in new if (folder, listing[index]) in self.files]
+            arrivals += [
+                self._arrival(folder, listing[index])
+                for index in new
+                if (folder, listing[index]) in self.files
+            ]
         now = self._clock.randrange(1000, 2000)  # clocks are put right, forward and back
         digests = [arrival.digest for arrival in arrivals]
-        outcome = reconcile(self.memory.copies(digests, gone), arrivals, gone, self._rules, now, first=first)
+        outcome = reconcile(
+            self.memory.copies(digests, gone), arrivals, gone, self._rules, now, first=first
+        )
         self.memory.apply(outcome)
-        again = reconcile(self.memory.copies(digests, set()), arrivals, gone, self._rules, now, first=first)
-        assert again == Outcome([], [], [])
+        again = reconcile(
+            self.memory.copies(digests, set()), arrivals, gone, self._rules, now, first=first
+        )
+        assert again == Reconciliation([], [], [])
         self.lessons += outcome.lessons
         self.votes |= {lesson.digest: lesson.label for lesson in outcome.lessons}
         return outcome
 
     def _arrival(self, folder: str, name: str) -> Arrival:
-        parsed = message(name)
+        parsed = parse_file_name(name)
         assert parsed is not None
-        return Arrival(folder, key(parsed.base), *self.files[folder, name])
+        return Arrival(folder, base_name_key(parsed.base), *self.files[folder, name])
 
 
 def stem(name: str) -> str:

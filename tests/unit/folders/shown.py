@@ -1,4 +1,6 @@
-"""Messages that show evidence, for tests: a watcher that is asked to weigh it, and time that passes."""
+"""Messages that show evidence, for tests: a watcher that is asked to weigh it, and time that
+passes.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spamguard.folders.contract import Changes
-from spamguard.settings import HamEvidence
+from spamguard.config.options import HamEvidence
+from spamguard.folders.mailboxes import Changes
 from tests.unit.folders.watched import Watched
 
 DAY = 86_400.0
-HAM = HamEvidence(answered=True, flagged=True, read_after_seconds=7 * DAY)
+HAM = HamEvidence(answered=True, flagged=True, read_after=7 * DAY)
 
 
 @contextmanager
@@ -25,20 +27,24 @@ def weighed(place: Path, **settings: object) -> Iterator[Watched]:
 
 def flag(message: Path, flags: str) -> Path:
     """As Dovecot does."""
-    return message.rename(message.parents[1] / "cur" / f"{message.name.partition(':')[0]}:2,{flags}")
+    return message.rename(
+        message.parents[1] / "cur" / f"{message.name.partition(':')[0]}:2,{flags}"
+    )
 
 
 def origins(one: Watched) -> dict[str, str]:
-    return {str(vote.origin): str(vote.label) for vote in one.filter.ledger.votes()}
+    return {str(vote.origin): str(vote.label) for vote in one.filter.ledger.all_votes()}
 
 
 def age(one: Watched, seconds: float) -> None:
     """As if so much time had passed since messages were read."""
     with one.watcher._sightings._transaction():
-        one.watcher._sightings._db.execute("UPDATE marks SET since = since - ? WHERE since > 0", (int(seconds),))
+        one.watcher._sightings._db.execute(
+            "UPDATE marks SET since = since - ? WHERE since > 0", (int(seconds),)
+        )
 
 
 def look(one: Watched) -> None:
     """At everything, as is done now and then."""
-    one.watcher._note(Changes(everything=True))
+    one.watcher._take_changes(Changes(everything=True))
     one.rest()

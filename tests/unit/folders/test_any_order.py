@@ -1,5 +1,6 @@
-"""Mail moved, flagged and given keywords in any order: what is learnt is what the table of what teaches says, whatever events
-are lost, and wherever between two writes the watcher is killed."""
+"""Mail moved, flagged and given keywords in any order: what is learnt is what the table of what
+teaches says, whatever events are lost, and wherever between two writes the watcher is killed.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.folders import looking
-from spamguard.folders.contract import Changes
+from spamguard.config.options import HamEvidence
+from spamguard.folders import mailbox_scan
+from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
-from spamguard.settings import HamEvidence
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
 
@@ -61,8 +62,12 @@ class Killed(BaseException):
     """What nobody catches."""
 
 
-def killed_while_resting(one: Watched, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At one of the first moments before or after something is written, if there are so many; what comes next finds what that left."""
+def killed_while_resting(
+    one: Watched, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one of the first moments before or after something is written, if there are so many; what
+    comes next finds what that left.
+    """
     moments = iter(range(chance.randrange(6)))
 
     def killed(real: Callable[..., object]) -> Callable[..., object]:
@@ -79,7 +84,12 @@ def killed_while_resting(one: Watched, chance: random.Random, monkeypatch: pytes
             raise Killed
 
     with monkeypatch.context() as patched, suppress(Killed):
-        for what, name in ((one.filter, "cast"), (Sightings, "update"), (Sightings, "drop_pending"), (Sightings, "mark")):
+        for what, name in (
+            (one.filter, "cast_votes"),
+            (Sightings, "update"),
+            (Sightings, "drop_pending"),
+            (Sightings, "update_marks"),
+        ):
             patched.setattr(what, name, killed(getattr(what, name)))
         one.rest()
     one.stop()
@@ -91,8 +101,13 @@ def killed_while_resting(one: Watched, chance: random.Random, monkeypatch: pytes
 @pytest.mark.parametrize("seed", range(4))
 def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
     chance = random.Random(seed)
-    monkeypatch.setattr(looking, "PIECE", 1)
-    one = Watched(tmp_path, ham_evidence=HamEvidence(answered=True, flagged=True), spam_evidence=("$Junk",), debounce_seconds=0.01)
+    monkeypatch.setattr(mailbox_scan, "RECONCILE_BATCH_SIZE", 1)
+    one = Watched(
+        tmp_path,
+        ham_evidence=HamEvidence(answered=True, flagged=True),
+        spam_evidence=("$Junk",),
+        debounce=0.01,
+    )
     for folder in CLASSES:
         (maildir(one.box / folder) / "dovecot-keywords").write_text(KEYWORDS)
     one.rest()
@@ -105,10 +120,12 @@ def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
             else:
                 message.flag(chance.choice("RFSab"))
         if chance.random() < 0.2:
-            one.watcher._note(Changes(everything=True))
+            one.watcher._take_changes(Changes(everything=True))
         if chance.random() < 0.3:
             killed_while_resting(one, chance, monkeypatch)
         one.rest()
-        assert one.votes() == {f"anna {number}": each.said for number, each in enumerate(messages) if each.said}
+        assert one.votes() == {
+            f"anna {number}": each.said for number, each in enumerate(messages) if each.said
+        }
     one.stop()
     one.filter.close()

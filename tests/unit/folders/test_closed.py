@@ -1,4 +1,6 @@
-"""What cannot be looked at for a while, as on a disk that has gone: nothing tells when it can, so it is tried, soon and ever later."""
+"""What cannot be looked at for a while, as on a disk that has gone: nothing tells when it can, so
+it is tried, soon and ever later.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,23 @@ from contextlib import closing
 
 import pytest
 
-from spamguard.folders import notes, schedule
-from spamguard.folders.contract import lies_below
-from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.schedule import longer
-from spamguard.settings import Watch
+from spamguard.config.options import Watch
+from spamguard.folders import changes, status_file
+from spamguard.folders.changes import next_pause
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import is_below
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
-from tests.unit.folders.test_notes import turn_until
+from tests.unit.folders.test_status_file import turn_until
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(schedule, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "FIRST_RETRY_SECONDS", 0.05)
 
 
 def troubles(watched: Watched) -> list[str]:
-    noted = notes.read(watched.state)
+    noted = status_file.read_watcher_status(watched.state)
     return [trouble.text for trouble in noted.troubles] if noted else []
 
 
@@ -33,20 +35,30 @@ def told(watched: Watched, text: str) -> None:
     turn_until(watched, lambda: any(text in trouble for trouble in troubles(watched)))
 
 
-@pytest.mark.parametrize("directory", ["home", "home/anna", "home/anna/.Junk", "home/anna/.Junk/cur"])
-def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(watched, monkeypatch, caplog, directory):
+@pytest.mark.parametrize(
+    "directory", ["home", "home/anna", "home/anna/.Junk", "home/anna/.Junk/cur"]
+)
+def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(
+    watched, monkeypatch, caplog, directory
+):
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     for number in range(2):
         with monkeypatch.context() as closed:
             forbid(closed, watched.place / directory)
             message = move(message, watched.box / (".Archive" if number else ".Junk"))
-            watched.watcher._users_due = 0.0
-            for box in watched.watcher._schedule.boxes.values():
+            watched.watcher._search_due = 0.0
+            for box in watched.watcher._schedule.mailboxes.values():
                 box.next_rescan = 0.0
                 watched.watcher._schedule.plan(box)
-            told(watched, f"{watched.place}/{directory.removesuffix('/cur').replace('/.', ' ')}: cannot be looked at (Permission denied)")
-        turn_until(watched, lambda number=number: watched.votes() == {"anna 0": "ham" if number else "spam"})
+            told(
+                watched,
+                f"{watched.place}/{directory.removesuffix('/cur').replace('/.', ' ')}: cannot be looked at (Permission denied)",
+            )
+        turn_until(
+            watched,
+            lambda number=number: watched.votes() == {"anna 0": "ham" if number else "spam"},
+        )
         turn_until(watched, lambda: not troubles(watched))
         watched.rest()
     assert caplog.text.count("cannot be looked at") == 2, "once each time"
@@ -59,11 +71,16 @@ def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(tmp_path
         forbid(closed, ben)
         watched = Watched(tmp_path)
         message = deliver(carl, MAIL[0])
-        told(watched, f"{ben}: cannot be looked at (Permission denied): mail below it teaches nothing until it can")
+        told(
+            watched,
+            f"{ben}: cannot be looked at (Permission denied): mail below it teaches nothing until it can",
+        )
         turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
         move(message, carl / ".Junk")
         turn_until(watched, lambda: watched.votes() == {"carl 0": "spam"})
-    turn_until(watched, lambda: watched.watcher._sightings.scanned(str(ben)) and not troubles(watched))
+    turn_until(
+        watched, lambda: watched.watcher._sightings.is_scanned(str(ben)) and not troubles(watched)
+    )
     message = deliver(ben, MAIL[1])
     turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
     move(message, ben / ".Junk")
@@ -75,28 +92,28 @@ def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(tmp_path
 def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
     message = deliver(watched.box, MAIL[0])
     watched.rest()
-    real = watched.mailboxes.open
+    real = watched.mailboxes.open_file
 
     def broken(place, file):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    watched.mailboxes.open = broken
+    watched.mailboxes.open_file = broken
     move(message, watched.box / ".Junk")
     told(watched, "cannot be read (Input/output error)")
-    watched.mailboxes.open = real
+    watched.mailboxes.open_file = real
     turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
 
 
 def test_it_is_tried_ever_later_but_no_later_than_everything_is_looked_at(watched, monkeypatch):
     pauses = [0.0]
     for _ in range(8):
-        pauses.append(longer(pauses[-1], 3.0))
+        pauses.append(next_pause(pauses[-1], 3.0))
     assert pauses[1:] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0]
     forbid(monkeypatch, watched.box / ".Junk")
-    forbid_users = watched.mailboxes.users
+    forbid_users = watched.mailboxes.find_mailboxes
     asked = []
-    watched.mailboxes.users = lambda: asked.append(1) or forbid_users()
-    (box,) = watched.watcher._schedule.boxes.values()
+    watched.mailboxes.find_mailboxes = lambda: asked.append(1) or forbid_users()
+    (box,) = watched.watcher._schedule.mailboxes.values()
     box.folders_due = 0.0
     watched.watcher._schedule.plan(box)
     turn_until(watched, lambda: box.pause > 20 * DEBOUNCE)
@@ -105,14 +122,14 @@ def test_it_is_tried_ever_later_but_no_later_than_everything_is_looked_at(watche
 
 def test_what_joins_is_tried_soon(watched, monkeypatch):
     ben = maildir(watched.place / "home" / "ben")
-    watched.watcher._users_due = 0.0
+    watched.watcher._search_due = 0.0
     watched.rest()
     forbid(monkeypatch, watched.box)
-    watched.watcher._users_due = 0.0
+    watched.watcher._search_due = 0.0
     turn_until(watched, lambda: watched.watcher._pause > 1.0)
     forbid(monkeypatch, ben)
-    watched.watcher._users_due = 0.0
-    turn_until(watched, lambda: len(watched.watcher._closed) == 2)
+    watched.watcher._search_due = 0.0
+    turn_until(watched, lambda: len(watched.watcher._unreadable) == 2)
     assert watched.watcher._pause <= 0.2
 
 
@@ -128,7 +145,7 @@ def test_what_joins_is_tried_soon(watched, monkeypatch):
     ],
 )
 def test_what_lies_below(directory, below):
-    assert lies_below("/home/anna/Maildir", {directory: "Permission denied", "/var": ""}) is below
+    assert is_below("/home/anna/Maildir", {directory: "Permission denied", "/var": ""}) is below
 
 
 def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
@@ -136,7 +153,10 @@ def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "ben").symlink_to(maildir(tmp_path / "elsewhere", ".Junk"))
     watched = Watched(tmp_path)
-    told(watched, f"{tmp_path}/home/ben: cannot be looked at (is a symbolic link, which is not followed: name the directory itself")
+    told(
+        watched,
+        f"{tmp_path}/home/ben: cannot be looked at (is a symbolic link, which is not followed: name the directory itself",
+    )
     message = deliver(watched.box, MAIL[0])
     turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
     move(message, watched.box / ".Junk")
@@ -153,5 +173,5 @@ def test_links_of_which_there_are_many_hide_no_other_trouble(tmp_path):
     for number in range(300):
         (tmp_path / "home" / "eve" / f"{number}").symlink_to(elsewhere)
     with closing(LocalMailboxes([Watch(f"{tmp_path}/home/*/*")], notify=False)) as mailboxes:
-        assert mailboxes.users() == []
-        assert 0 < len(mailboxes.closed()) <= 20
+        assert mailboxes.find_mailboxes() == []
+        assert 0 < len(mailboxes.unreadable_directories()) <= 20

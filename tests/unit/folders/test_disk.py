@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from spamguard.config.options import HamEvidence
 from spamguard.folders import watcher
-from spamguard.settings import HamEvidence
 from tests.support.disks import needs_disks, small_disk
 from tests.unit.folders.maildirs import deliver, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
@@ -28,7 +28,7 @@ def fill(file: Path) -> None:
 def turn_until(one: Watched, done: Callable[[], bool], seconds: float) -> None:
     until = time.monotonic() + seconds
     while not done() and time.monotonic() < until:
-        one.watcher.turn(DEBOUNCE)
+        one.watcher.run_once(DEBOUNCE)
 
 
 @needs_disks
@@ -45,7 +45,11 @@ def test_nothing_is_lost_and_little_is_said(tmp_path, monkeypatch, caplog):
         for message in flagged:
             message.rename(one.box / "cur" / f"{message.name}:2,F")
         turn_until(one, lambda: False, 2)
-        told = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+        told = [
+            record.getMessage()
+            for record in caplog.records
+            if record.levelname in ("WARNING", "ERROR")
+        ]
         assert told
         assert len(told) == len(set(told)) < 5
         during = one.votes()
@@ -53,7 +57,9 @@ def test_nothing_is_lost_and_little_is_said(tmp_path, monkeypatch, caplog):
         (disk / "filler").unlink()
         turn_until(one, lambda: len(one.votes()) == 30, 30)
         one.rest()
-        assert one.votes() == {f"anna {number}": "spam" if number < 20 else "ham" for number in range(30)}
+        assert one.votes() == {
+            f"anna {number}": "spam" if number < 20 else "ham" for number in range(30)
+        }
         assert during.items() <= one.votes().items()
         assert one.filter.ledger.last_seq() == 30
         one.stop()

@@ -1,4 +1,6 @@
-"""What Dovecot says about its folders: its own words where it is installed, written ones for other versions."""
+"""What Dovecot says about its folders: its own words where it is installed, written ones for other
+versions.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.folders import doveconf
-from spamguard.folders.doveconf import Dovecot, parse, read
+from spamguard.folders.doveconf import DovecotSettings, parse, read
 from tests.unit.folders.watched import Watched
 
-installed = pytest.mark.skipif(shutil.which("doveconf") is None, reason="there is no Dovecot on this machine")
+installed = pytest.mark.skipif(
+    shutil.which("doveconf") is None, reason="there is no Dovecot on this machine"
+)
 
 SPECIAL = r"""
   mailbox Junk {
@@ -34,7 +38,7 @@ SPECIAL = r"""
 """
 
 
-def configured(directory: Path, text: str) -> Dovecot:
+def configured(directory: Path, text: str) -> DovecotSettings:
     file = directory / "dovecot.conf"
     file.write_text(text)
     return read(str(file))
@@ -42,9 +46,16 @@ def configured(directory: Path, text: str) -> Dovecot:
 
 @installed
 def test_what_a_real_dovecot_says_of_a_flat_maildir(tmp_path: Path) -> None:
-    found = configured(tmp_path, f"mail_location = maildir:~/Maildir\nnamespace inbox {{\n  inbox = yes\n{SPECIAL}\n}}\n")
-    special = {("Junk",): "\\Junk", ("Sent Messages",): "\\Sent", ("Courrier indésirable",): "\\Junk"}
-    assert found == Dovecot("maildir", special)
+    found = configured(
+        tmp_path,
+        f"mail_location = maildir:~/Maildir\nnamespace inbox {{\n  inbox = yes\n{SPECIAL}\n}}\n",
+    )
+    special = {
+        ("Junk",): "\\Junk",
+        ("Sent Messages",): "\\Sent",
+        ("Courrier indésirable",): "\\Junk",
+    }
+    assert found == DovecotSettings("maildir", special)
 
 
 @installed
@@ -73,8 +84,8 @@ namespace other {
 }
 """
     found = configured(tmp_path, text)
-    assert found.special == {("Junk", "Old {x}"): "\\Junk \\Archive", ("Bin",): "\\Trash"}
-    assert (found.store, found.notes) == ("maildir", ())
+    assert found.special_uses == {("Junk", "Old {x}"): "\\Junk \\Archive", ("Bin",): "\\Trash"}
+    assert (found.mail_format, found.obstacles) == ("maildir", ())
 
 
 @installed
@@ -83,8 +94,14 @@ namespace other {
     [
         ("mail_location = mdbox:~/mdbox\n", "mdbox"),
         ("mail_location = sdbox:~/sdbox\n", "sdbox"),
-        ("mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\nplugin {\n  zlib_save = lz4\n}\n", "lz4"),
-        ("mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\nplugin {\n  zlib_save = lz4\n}\n", "lz4"),
+        (
+            "mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\nplugin {\n  zlib_save = lz4\n}\n",
+            "lz4",
+        ),
+        (
+            "mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\nplugin {\n  zlib_save = lz4\n}\n",
+            "lz4",
+        ),
         ("mail_location = maildir:~/Maildir\nmail_plugins = mail_crypt\n", "encrypted"),
         ("mail_location = maildir:~/Maildir:LAYOUT=index\n", "LAYOUT=index"),
         ("mail_location = maildir:~/Maildir:LAYOUT=fs:DIRNAME=.mails\n", "DIRNAME"),
@@ -92,22 +109,34 @@ namespace other {
         ("mail_location = maildir:~/mail:INBOX=~/mailbox\n", "~/mailbox"),
     ],
 )
-def test_a_real_dovecot_that_cannot_be_watched_is_noted(tmp_path: Path, text: str, noted: str) -> None:
-    (note,) = configured(tmp_path, text).notes
+def test_a_real_dovecot_that_cannot_be_watched_is_noted(
+    tmp_path: Path, text: str, noted: str
+) -> None:
+    (note,) = configured(tmp_path, text).obstacles
     assert noted in note
 
 
 @installed
-@pytest.mark.parametrize("options", ["", ":INBOX=~/Maildir", ":INBOX=%h/Maildir/INBOX:LAYOUT=fs", ":CONTROL=/c/%u:INDEX=/i/%u:UTF-8"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        ":INBOX=~/Maildir",
+        ":INBOX=%h/Maildir/INBOX:LAYOUT=fs",
+        ":CONTROL=/c/%u:INDEX=/i/%u:UTF-8",
+    ],
+)
 def test_a_real_dovecot_that_can_be_watched_is_not(tmp_path: Path, options: str) -> None:
-    assert not configured(tmp_path, f"mail_location = maildir:~/Maildir{options}\n").notes
+    assert not configured(tmp_path, f"mail_location = maildir:~/Maildir{options}\n").obstacles
 
 
 @installed
 @pytest.mark.parametrize("how", ["", "gz", "zstd", "bz2", "xz"])
 def test_mail_that_a_real_dovecot_compresses_can_be_watched(tmp_path: Path, how: str) -> None:
     saved = f"plugin {{\n  zlib_save = {how}\n}}\n" if how else ""
-    assert not configured(tmp_path, f"mail_location = maildir:~/Maildir\nmail_plugins = zlib\n{saved}").notes
+    assert not configured(
+        tmp_path, f"mail_location = maildir:~/Maildir\nmail_plugins = zlib\n{saved}"
+    ).obstacles
 
 
 def test_dovecot_2_4() -> None:
@@ -135,19 +164,19 @@ namespace inbox {
 }
 """
     found = parse(text)
-    assert found.store == "maildir"
-    assert found.special == {("Junk",): "\\Junk", ("Deleted Items",): "\\Trash"}
-    assert len(found.notes) == 1
-    assert "lz4" in found.notes[0]
-    assert not parse(text.replace("lz4", "zstd")).notes
-    assert "LAYOUT=index" in parse(text.replace("_layout = fs", "_layout = index")).notes[0]
-    assert "/in" in parse(f"mail_inbox_path = /in\n{text}").notes[0]
+    assert found.mail_format == "maildir"
+    assert found.special_uses == {("Junk",): "\\Junk", ("Deleted Items",): "\\Trash"}
+    assert len(found.obstacles) == 1
+    assert "lz4" in found.obstacles[0]
+    assert not parse(text.replace("lz4", "zstd")).obstacles
+    assert "LAYOUT=index" in parse(text.replace("_layout = fs", "_layout = index")).obstacles[0]
+    assert "/in" in parse(f"mail_inbox_path = /in\n{text}").obstacles[0]
 
 
 def test_names_that_are_written_inside() -> None:
     mailbox = "mailbox {\nspecial_use = \\Junk\nname = Spam Mail\n}"
     text = f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\nprefix = INBOX.\nseparator = .\n}}\n"
-    assert parse(text) == Dovecot("maildir", {("Spam Mail",): "\\Junk"})
+    assert parse(text) == DovecotSettings("maildir", {("Spam Mail",): "\\Junk"})
 
 
 @given(st.text(alphabet='ab {}="\\#\n', max_size=200))
@@ -155,37 +184,52 @@ def test_no_text_raises(text: str) -> None:
     parse(text)
 
 
-def test_without_dovecot_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_dovecot_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level(logging.INFO, "spamguard.folders"):
-        assert read() == Dovecot()
+        assert read() == DovecotSettings()
     assert "there is no doveconf" in caplog.text
 
 
-@pytest.mark.parametrize(("script", "told"), [("echo wrong >&2; exit 89", "wrong"), ("exec sleep 60", "timed out")])
+@pytest.mark.parametrize(
+    ("script", "told"), [("echo wrong >&2; exit 89", "wrong"), ("exec sleep 60", "timed out")]
+)
 def test_a_failing_or_slow_dovecot_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, told: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    script: str,
+    told: str,
 ) -> None:
     command = tmp_path / "doveconf"
     command.write_text(f"#!/bin/sh\n{script}\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(doveconf, "_SECONDS", 0.5)
-    assert read() == Dovecot()
+    monkeypatch.setattr(doveconf, "_TIMEOUT", 0.5)
+    assert read() == DovecotSettings()
     assert told in caplog.text
     assert len(caplog.records) == 1
 
 
 @installed
-def test_a_configuration_that_dovecot_refuses_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert configured(tmp_path, "namespace {\n") == Dovecot()
+def test_a_configuration_that_dovecot_refuses_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert configured(tmp_path, "namespace {\n") == DovecotSettings()
     assert "doveconf failed" in caplog.text
 
 
 def test_how_dovecot_keeps_its_own_mail_is_told_where_that_is_what_is_watched(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, watched: Watched
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    watched: Watched,
 ) -> None:
-    """Who had Dovecot installed and asked for no folders read at each start that they cannot be watched."""
+    """Who had Dovecot installed and asked for no folders read at each start that they cannot be
+    watched.
+    """
     caplog.set_level(logging.INFO, "spamguard.folders")
     command = tmp_path / "doveconf"
     command.write_text("#!/bin/sh\necho 'mail_location = mbox:~/mail'\n")
@@ -196,4 +240,7 @@ def test_how_dovecot_keeps_its_own_mail_is_told_where_that_is_what_is_watched(
         if gone:
             watched.box.rename(tmp_path / "gone")
         watched.start()
-        assert ("Dovecot keeps its mail as mbox, not as Maildir: its folders cannot be watched" in caplog.text) is gone
+        assert (
+            "Dovecot keeps its mail as mbox, not as Maildir: its folders cannot be watched"
+            in caplog.text
+        ) is gone

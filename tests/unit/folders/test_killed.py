@@ -1,7 +1,9 @@
-"""A look that is killed, or meets a full disk, at any write, and messages that move on before the next look.
+"""A look that is killed, or meets a full disk, at any write, and messages that move on before the
+next look.
 
-What a killed look may have seen is not known from outside. So of each message the test keeps every state that is possible, and a vote
-that belongs to none of them is a lesson that was lost, or one too many.
+What a killed look may have seen is not known from outside. So of each message the test keeps every
+state that is possible, and a vote that belongs to none of them is a lesson that was lost, or one
+too many.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spamguard.folders.contract import Changes
+from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
-from spamguard.ledger import SqliteLedger
+from spamguard.ledger.sqlite import SqliteLedger
 from tests.support.killing import in_child
 from tests.unit.folders.maildirs import deliver, move
 from tests.unit.folders.watched import MAIL, Watched
@@ -49,7 +51,9 @@ def looks(place: Path, **options: object) -> dict[str, str | None]:
 
 
 def killed_look(place: Path, owner: type, method: str, *, after: bool, **options: object) -> None:
-    """The same, in a process that is killed when it first calls this method, before or after what that does."""
+    """The same, in a process that is killed when it first calls this method, before or after what
+    that does.
+    """
     real = getattr(owner, method)
 
     def dying(*arguments: object, **named: object) -> None:
@@ -66,7 +70,9 @@ def killed_look(place: Path, owner: type, method: str, *, after: bool, **options
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("onwards", "label"), [("", "ham"), (".Archive", "ham"), (".Trash", "spam"), (".Sent", "spam")])
+@pytest.mark.parametrize(
+    ("onwards", "label"), [("", "ham"), (".Archive", "ham"), (".Trash", "spam"), (".Sent", "spam")]
+)
 def test_a_message_that_moves_on_after_a_kill_has_both_lessons(tmp_path, after, onwards, label):
     box = maildir_of(tmp_path)
     message = deliver(box, MAIL[0])
@@ -104,7 +110,16 @@ def test_what_a_killed_look_decided_is_told_once_and_keeps_its_place_in_the_day(
     for _ in range(2):
         assert list(looks(tmp_path, lessons_per_day=2).values()) == ["spam", "spam"]
     told = [record.getMessage() for record in caplog.records]
-    assert len([line for line in told if line.startswith("lesson user=anna from='INBOX' to='Junk' class=spam")]) == 2
+    assert (
+        len(
+            [
+                line
+                for line in told
+                if line.startswith("lesson user=anna from='INBOX' to='Junk' class=spam")
+            ]
+        )
+        == 2
+    )
     assert [line for line in told if line.startswith("lessons that were decided")] == [
         "lessons that were decided before a stop or a failure, and are taught now: 2"
     ]
@@ -123,8 +138,9 @@ def test_evidence_from_before_it_was_asked_for_teaches_nothing_after_a_kill(tmp_
 
 
 class State(NamedTuple):
-    """What a watcher may know of a message. said: what its user has said by moving it. label: the class of the last folder that has
-    one. folder: the last folder in which it was seen."""
+    """What a watcher may know of a message. said: what its user has said by moving it. label: the
+    class of the last folder that has one. folder: the last folder in which it was seen.
+    """
 
     said: str = ""
     label: str = "ham"
@@ -136,7 +152,9 @@ class State(NamedTuple):
             return self
         label = CLASSES[folder]
         before = CLASSES[self.folder]
-        teaches = label and (label != self.label or (label == "spam" and not before) or label == before == "ham")
+        teaches = label and (
+            label != self.label or (label == "spam" and not before) or label == before == "ham"
+        )
         return State(label if teaches else self.said, label or self.label, folder)
 
 
@@ -166,7 +184,9 @@ class Message:
 
 
 def at_transaction(one: Watched, step: int, fault: Callable[[], object]) -> Callable[[], bool]:
-    """Let something happen before the begin or the commit number `step` of the sightings and the ledger; whether it has happened."""
+    """Let something happen before the begin or the commit number `step` of the sightings and the
+    ledger; whether it has happened.
+    """
     steps = itertools.count()
 
     def traced(statement: str) -> None:
@@ -186,7 +206,8 @@ def limit_writes(size: int) -> None:
 def faulty_look(place: Path, step: int, fault: str) -> bool:
     """A look with a fault at some transaction; whether the look came to its end.
 
-    fault: "kill"; "full": writing fails from then on, until a kill; "mended": until the watcher has given up, then it looks again.
+    fault: "kill"; "full": writing fails from then on, until a kill; "mended": until the watcher has
+    given up, then it looks again.
     """
 
     def work() -> None:
@@ -199,7 +220,7 @@ def faulty_look(place: Path, step: int, fault: str) -> bool:
         if fault == "full" and happened():
             os.kill(os.getpid(), signal.SIGKILL)
         limit_writes(resource.RLIM_INFINITY)
-        one.watcher._note(Changes(everything=True))
+        one.watcher._take_changes(Changes(everything=True))
         one.rest()
 
     status = in_child(work)
@@ -210,10 +231,18 @@ def faulty_look(place: Path, step: int, fault: str) -> bool:
 BACK = "back"  # to where the message was at the beginning of the round
 ROUNDS = st.lists(
     st.tuples(
-        st.tuples(*[st.sampled_from(FOLDERS)] * MESSAGES),  # where each message is put before a look
-        st.integers(2, 11),  # before which transaction of the look the fault is, those that prune the sightings left out
+        st.tuples(
+            *[st.sampled_from(FOLDERS)] * MESSAGES
+        ),  # where each message is put before a look
+        st.integers(
+            2,
+            11,
+            # before which transaction of the look the fault is, those that prune the sightings left out
+        ),
         st.sampled_from(("kill", "full", "mended")),
-        st.tuples(*[st.sampled_from((*FOLDERS, *[BACK] * 5))] * MESSAGES),  # where it is put while nobody looks
+        st.tuples(
+            *[st.sampled_from((*FOLDERS, *[BACK] * 5))] * MESSAGES
+        ),  # where it is put while nobody looks
     ),
     min_size=1,
     max_size=3,

@@ -7,19 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.folders.mounts import Mounts
+from spamguard.folders.changes import MountMonitor
 from tests.support.disks import mounted, needs_disks
 
 
 @needs_disks
-@pytest.mark.parametrize("name", ["a b", "a\tb", "a\nb", "a\rb", "a\r\nb c", "a\\b", "a\\012b", "a#b", "\x0b\x0c\x1c", "ä\u2028", "\udcff"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "a\tb",
+        "a\nb",
+        "a\rb",
+        "a\r\nb c",
+        "a\\b",
+        "a\\012b",
+        "a#b",
+        "\x0b\x0c\x1c",
+        "ä\u2028",
+        "\udcff",
+    ],
+)
 def test_a_place_of_any_name(tmp_path: Path, name: str) -> None:
     """Users choose them, as of FUSE; one with a carriage return kept the watcher from starting."""
     place, disk = tmp_path / name, tmp_path / "disk"
     for directory in (place, disk):
         directory.mkdir()
-    with closing(Mounts()) as before, mounted(disk, place):
-        assert before.new() == {str(place)}
-        assert before.new() == set()
-        with closing(Mounts()) as after:
-            assert after.new() == set()
+    with closing(MountMonitor()) as before, mounted(disk, place):
+        assert before.take_new() == {str(place)}
+        assert before.take_new() == set()
+        with closing(MountMonitor()) as after:
+            assert after.take_new() == set()

@@ -1,4 +1,6 @@
-"""What people say by moving mail comes out as they said it, in whatever order and however seldom somebody looks."""
+"""What people say by moving mail comes out as they said it, in whatever order and however seldom
+somebody looks.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,29 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spamguard.folders.names import key
-from spamguard.folders.reconcile import Outcome, compare
-from spamguard.folders.teaches import EVIDENCE, TEACHES, Before, Into, Sign
-from spamguard.folders.values import Lesson
-from spamguard.settings import Action
+from spamguard.config.options import Action
+from spamguard.folders.mailboxes import FolderLesson
+from spamguard.folders.maildir import base_name_key
+from spamguard.folders.reconcile import (
+    EVIDENCE_LABELS,
+    MOVE_LESSONS,
+    EvidenceSign,
+    MoveSource,
+    MoveTarget,
+    Reconciliation,
+    compare_listing,
+)
 from tests.unit.folders.manual import SIGNS, as_markdown
-from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, Mail, Mailbox, keys_of, signed, stem
+from tests.unit.folders.observed import (
+    FILING,
+    FOLDERS,
+    NOT_FILING,
+    Mail,
+    Mailbox,
+    keys_of,
+    signed,
+    stem,
+)
 
 DIGEST = b"d" * 16
 MAIL = Mail(DIGEST)
@@ -93,34 +111,56 @@ def test_a_first_sight_teaches_nothing(folder: str) -> None:
         ("ham", Action.TAG, NEWS, None),
     ],
 )
-def test_a_first_sight_that_contradicts_our_action_teaches_if_we_file(said: str, action: Action, folder: str, taught: str | None) -> None:
+def test_a_first_sight_that_contradicts_our_action_teaches_if_we_file(
+    said: str, action: Action, folder: str, taught: str | None
+) -> None:
     mail = Mail(DIGEST, signed(said, "id1", action))
     assert journey(folder, mail=mail, filing=True) == taught
     assert journey(folder, mail=mail, filing=False) is None
 
 
 def test_the_table_has_no_row_for_what_must_not_teach() -> None:
-    assert {into for _, into in TEACHES} == {Into.HAM, Into.UNWANTED, Into.OTHER}
-    assert {before for before, _ in TEACHES}.isdisjoint({Before.HERE, Before.NOWHERE})
+    assert {into for _, into in MOVE_LESSONS} == {
+        MoveTarget.HAM,
+        MoveTarget.UNWANTED,
+        MoveTarget.OTHER_CLASS,
+    }
+    assert {before for before, _ in MOVE_LESSONS}.isdisjoint(
+        {MoveSource.SAME_FOLDER, MoveSource.UNKNOWN}
+    )
 
 
-def test_evidence_is_ham_in_ham_folders_only_and_a_keyword_is_spam_where_nobody_filed_it_as_such() -> None:
-    of_ham = {Sign.ANSWERED, Sign.FLAGGED, Sign.READ}
-    assert {sign for (sign, into), label in EVIDENCE.items() if (into, label) == (Into.HAM, "ham")} == of_ham
-    assert {into for (sign, into), label in EVIDENCE.items() if (sign, label) == (Sign.KEYWORD, "spam")} == set(Into) - {Into.UNWANTED}
-    assert len(EVIDENCE) == 6
+def test_evidence_is_ham_in_ham_folders_only_and_a_keyword_is_spam_where_nobody_filed_it_as_such() -> (
+    None
+):
+    of_ham = {EvidenceSign.ANSWERED, EvidenceSign.FLAGGED, EvidenceSign.READ}
+    assert {
+        sign
+        for (sign, into), label in EVIDENCE_LABELS.items()
+        if (into, label) == (MoveTarget.HAM, "ham")
+    } == of_ham
+    assert {
+        into
+        for (sign, into), label in EVIDENCE_LABELS.items()
+        if (sign, label) == (EvidenceSign.KEYWORD, "spam")
+    } == set(MoveTarget) - {MoveTarget.UNWANTED}
+    assert len(EVIDENCE_LABELS) == 6
 
 
 def test_the_manual_shows_the_whole_table() -> None:
     lines = as_markdown().splitlines()
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2 : 2 + len(Before)]] == list(Before)
-    evidence = lines[2 + len(Before) :]
-    assert [text in line for text, line in zip(SIGNS.values(), evidence, strict=True)] == [True] * len(Sign)
+    assert [
+        line.split(" | ")[0].removeprefix("| ") for line in lines[2 : 2 + len(MoveSource)]
+    ] == list(MoveSource)
+    evidence = lines[2 + len(MoveSource) :]
+    assert [text in line for text, line in zip(SIGNS.values(), evidence, strict=True)] == [
+        True
+    ] * len(EvidenceSign)
     assert [line.count("teaches ham") for line in evidence] == [1, 1, 1, 0]
     assert evidence[-1].count("teaches spam") == 3
-    assert {line.count("|") for line in lines} == {len(Into) + 2}
-    assert as_markdown().count("teaches it") == len(TEACHES)
-    row = next(line for line in lines if line.startswith(f"| {Before.SAME_CLASS} "))
+    assert {line.count("|") for line in lines} == {len(MoveTarget) + 2}
+    assert as_markdown().count("teaches it") == len(MOVE_LESSONS)
+    row = next(line for line in lines if line.startswith(f"| {MoveSource.SAME_CLASS} "))
     assert row.split(" | ")[1].startswith("teaches it")
     assert row.split(" | ")[2] == "–"
 
@@ -131,7 +171,13 @@ def test_a_lesson_names_digest_class_folder_and_reason() -> None:
     box.scan()
     box.rename(INBOX, name, JUNK)
     (lesson,) = box.scan().lessons
-    assert lesson == Lesson(DIGEST, "spam", JUNK, lesson.name, TEACHES[Before.ANOTHER_CLASS, Into.UNWANTED])
+    assert lesson == FolderLesson(
+        DIGEST,
+        "spam",
+        JUNK,
+        lesson.name,
+        MOVE_LESSONS[MoveSource.ANOTHER_CLASS, MoveTarget.UNWANTED],
+    )
 
 
 # Ways to move
@@ -141,33 +187,54 @@ def by_rename(box: Mailbox, name: str, source: str, target: str) -> list[Callabl
     return [lambda: box.rename(source, name, target)]
 
 
-def by_rename_with_flags(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+def by_rename_with_flags(
+    box: Mailbox, name: str, source: str, target: str
+) -> list[Callable[[], object]]:
     return [lambda: box.rename(source, name, target, stem(name) + ",S=12:2,S")]
 
 
-def by_copy_and_expunge(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+def by_copy_and_expunge(
+    box: Mailbox, name: str, source: str, target: str
+) -> list[Callable[[], object]]:
     return [lambda: box.put(target, box.files[source, name]), lambda: box.files.pop((source, name))]
 
 
-def by_copy_of_the_same_name_and_expunge(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
-    return [lambda: box.put(target, box.files[source, name], name), lambda: box.files.pop((source, name))]
+def by_copy_of_the_same_name_and_expunge(
+    box: Mailbox, name: str, source: str, target: str
+) -> list[Callable[[], object]]:
+    return [
+        lambda: box.put(target, box.files[source, name], name),
+        lambda: box.files.pop((source, name)),
+    ]
 
 
-def by_append_after_removal(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+def by_append_after_removal(
+    box: Mailbox, name: str, source: str, target: str
+) -> list[Callable[[], object]]:
     mail = box.files[source, name]
     return [lambda: box.files.pop((source, name)), lambda: box.put(target, mail)]
 
 
-WAYS = (by_rename, by_rename_with_flags, by_copy_and_expunge, by_copy_of_the_same_name_and_expunge, by_append_after_removal)
+WAYS = (
+    by_rename,
+    by_rename_with_flags,
+    by_copy_and_expunge,
+    by_copy_of_the_same_name_and_expunge,
+    by_append_after_removal,
+)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scans", [(INBOX, JUNK), (JUNK, INBOX), (JUNK, JUNK, INBOX), None])
 @pytest.mark.parametrize("between", [(), (INBOX,), (JUNK,), (INBOX, JUNK)])
 def test_every_way_to_move_comes_out_the_same(
-    way: Callable[[Mailbox, str, str, str], list[Callable[[], object]]], scans: tuple[str, ...] | None, between: tuple[str, ...]
+    way: Callable[[Mailbox, str, str, str], list[Callable[[], object]]],
+    scans: tuple[str, ...] | None,
+    between: tuple[str, ...],
 ) -> None:
-    """scans: folders looked at one by one afterwards, None: all at once. between: while the move is half done."""
+    """scans: folders looked at one by one afterwards, None: all at once. between: while the move is
+    half done.
+    """
     box = Mailbox()
     name = box.put(INBOX, Mail(DIGEST))
     box.scan()
@@ -190,7 +257,7 @@ def test_what_changes_only_flags_or_sizes_is_nothing_new() -> None:
     box.scan()
     for changed in (":2,S", ":2,RS", "!2,F", ";2,"):
         name = box.rename(INBOX, name, INBOX, stem(name) + changed)
-        assert box.scan() == Outcome([], [], [])
+        assert box.scan() == Reconciliation([], [], [])
 
 
 def test_a_new_name_in_the_same_folder_teaches_nothing() -> None:
@@ -218,7 +285,7 @@ def test_what_is_removed_keeps_its_lesson_and_may_come_back() -> None:
 
 def test_a_listing_is_compared_with_what_was_there() -> None:
     files = ["1.a:2,S", ".hidden", "2.b,S=5", "dovecot-uidlist", "2.b:2,F", "3.c"]
-    known = np.array(sorted(key(base) for base in ("1.a", "0.z")), np.int64)
-    new, gone = compare(known, keys_of(files))
-    assert ([files[index] for index in new], gone) == (["2.b,S=5", "3.c"], [key("0.z")])
-    assert compare(np.empty(0, np.int64), keys_of([])) == ([], [])
+    known = np.array(sorted(base_name_key(base) for base in ("1.a", "0.z")), np.int64)
+    new, gone = compare_listing(known, keys_of(files))
+    assert ([files[index] for index in new], gone) == (["2.b,S=5", "3.c"], [base_name_key("0.z")])
+    assert compare_listing(np.empty(0, np.int64), keys_of([])) == ([], [])

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from spamguard.folders.names import key
-from spamguard.folders.reconcile import Outcome, Rules, reconcile
-from spamguard.folders.values import Arrival, Copy
+from spamguard.folders.mailboxes import Arrival, Sighting
+from spamguard.folders.maildir import base_name_key
+from spamguard.folders.reconcile import ReconcileRules, Reconciliation, reconcile
 from tests.unit.folders.observed import FILING, FOLDERS, ROLES, Mail, Mailbox, Plain, signed, stem
 
 DIGEST = b"d" * 16
@@ -52,9 +52,16 @@ def test_two_classes_that_waited_give_way_to_a_newer_entry() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize(("source", "target", "taught"), [(INBOX, JUNK, "spam"), (JUNK, INBOX, "ham"), (INBOX, ARCHIVE, "ham")])
-def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(known: bool, source: str, target: str, taught: str) -> None:
-    """Found in both folders, or in the first only. Nothing tells in which of two folders of one class a new message was first."""
+@pytest.mark.parametrize(
+    ("source", "target", "taught"),
+    [(INBOX, JUNK, "spam"), (JUNK, INBOX, "ham"), (INBOX, ARCHIVE, "ham")],
+)
+def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(
+    known: bool, source: str, target: str, taught: str
+) -> None:
+    """Found in both folders, or in the first only. Nothing tells in which of two folders of one
+    class a new message was first.
+    """
     for order in permutations((source, target)):
         box = Mailbox()
         name = box.put(source, Mail(DIGEST))
@@ -118,7 +125,9 @@ def test_nothing_is_left_of_a_way_but_its_end() -> None:
         box.scan()
         box.put(target, mail)
     box.scan()
-    assert [copy[:3] for copy in memory.all.values()] == [(INBOX, key(stem(next(name for _, name in box.files))), DIGEST)]
+    assert [copy[:3] for copy in memory.all.values()] == [
+        (INBOX, base_name_key(stem(next(name for _, name in box.files))), DIGEST)
+    ]
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -140,8 +149,8 @@ def test_a_move_in_two_looks_comes_from_where_the_message_was_seen_last(together
 
 
 def test_what_went_before_has_not_gone_again() -> None:
-    missed = Copy(INBOX, 1, DIGEST, seen=1, gone=5)
-    assert reconcile([missed], [], {(INBOX, 1)}, FILING, 9) == Outcome([], [], [])
+    missed = Sighting(INBOX, 1, DIGEST, seen=1, gone=5)
+    assert reconcile([missed], [], {(INBOX, 1)}, FILING, 9) == Reconciliation([], [], [])
 
 
 def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
@@ -161,7 +170,9 @@ def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
 
 
 def test_a_second_delivery_of_an_unsigned_message_says_nothing() -> None:
-    """Else whoever sends the same twice has it taught as ham as soon as the first one was moved to Junk."""
+    """Else whoever sends the same twice has it taught as ham as soon as the first one was moved to
+    Junk.
+    """
     box = Mailbox()
     first = box.put(INBOX, Mail(DIGEST, received=1))
     box.scan()
@@ -213,11 +224,11 @@ def test_the_same_unsigned_message_twice_in_a_folder() -> None:
 def test_what_cannot_be_read_is_known_and_says_nothing() -> None:
     box = Mailbox()
     names = [box.put(folder, Mail(b"")) for folder in (INBOX, JUNK)]
-    assert len(box.scan().kept) == 2
-    assert box.scan() == Outcome([], [], [])
+    assert len(box.scan().updated) == 2
+    assert box.scan() == Reconciliation([], [], [])
     box.rename(INBOX, names[0], JUNK)
     outcome = box.scan()
-    assert (outcome.lessons, len(outcome.kept), len(outcome.removed)) == ([], 1, 1)
+    assert (outcome.lessons, len(outcome.updated), len(outcome.removed)) == ([], 1, 1)
 
 
 def test_what_lay_in_two_classes_at_the_first_scan_does_not_wait() -> None:
@@ -231,12 +242,16 @@ def test_what_lay_in_two_classes_at_the_first_scan_does_not_wait() -> None:
 
 
 def test_ten_thousand_copies_of_a_message_are_not_each_compared_with_each_other():
-    """As a program gone wrong makes them: it took minutes, in which nobody else's moves were looked at."""
+    """As a program gone wrong makes them: it took minutes, in which nobody else's moves were looked
+    at.
+    """
     asked: list[str] = []
-    rules = Rules(lambda folder: (asked.append(folder), ROLES[folder])[1])
-    copies = [Copy(".Junk", name, b"one", seen=1) for name in range(10_000)]
+    rules = ReconcileRules(lambda folder: (asked.append(folder), ROLES[folder])[1])
+    copies = [Sighting(".Junk", name, b"one", seen=1) for name in range(10_000)]
     arrivals = [Arrival("", name, b"one") for name in range(10_000)]
     outcome = reconcile(copies, arrivals, {copy.key for copy in copies}, rules, 2)
-    assert [(lesson.label, lesson.why) for lesson in outcome.lessons] == [("ham", "moved from another class")]
-    assert (len(outcome.kept), len(outcome.removed)) == (10_000, 10_000)
+    assert [(lesson.label, lesson.why) for lesson in outcome.lessons] == [
+        ("ham", "moved from another class")
+    ]
+    assert (len(outcome.updated), len(outcome.removed)) == (10_000, 10_000)
     assert len(asked) < 20 * 10_000

@@ -1,4 +1,6 @@
-"""Whatever comes in whatever order: a reference that sees what each person does, and one that sees what was found."""
+"""Whatever comes in whatever order: a reference that sees what each person does, and one that sees
+what was found.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.folders.names import key, message
+from spamguard.folders.mailboxes import Arrival, FolderKind, Sighting
+from spamguard.folders.maildir import base_name_key, parse_file_name
 from spamguard.folders.reconcile import reconcile
 from spamguard.folders.sightings import Sightings
-from spamguard.folders.values import Arrival, Copy, Kind
-from tests.unit.folders.observed import FILING, FOLDERS, NOT_FILING, ROLES, Mail, Mailbox, Memory, Stored, signed, stem
+from tests.unit.folders.observed import (
+    FILING,
+    FOLDERS,
+    NOT_FILING,
+    ROLES,
+    Mail,
+    Mailbox,
+    Memory,
+    Stored,
+    signed,
+    stem,
+)
 
 DIGEST = b"d" * 16
 MAIL = Mail(DIGEST)
@@ -21,14 +34,19 @@ INBOX, ARCHIVE, JUNK, OLD, NEWS, UNDECIDED, TRASH, PROJECTS = FOLDERS
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[list[Copy], list[Arrival], set[tuple[str, int]]]:
+def situations(draw: st.DrawFn) -> tuple[list[Sighting], list[Arrival], set[tuple[str, int]]]:
     """Sightings of a few messages that contradict each other as much as they can."""
     places = st.tuples(st.sampled_from(FOLDERS), st.integers(1, 6))
     digests = st.sampled_from((b"a" * 16, b"b" * 16, b""))
     keys = draw(st.lists(places, unique=True, max_size=8))
     seen, gone, truth = st.integers(1, 3), st.sampled_from((0, 0, 5)), st.booleans()
     origins = st.sampled_from((None, *FOLDERS))
-    copies = [Copy(*at, draw(digests), 0, draw(origins), draw(truth), draw(truth), draw(seen), draw(gone)) for at in keys]
+    copies = [
+        Sighting(
+            *at, draw(digests), 0, draw(origins), draw(truth), draw(truth), draw(seen), draw(gone)
+        )
+        for at in keys
+    ]
     new = [at for at in draw(st.lists(places, unique=True, max_size=6)) if at not in keys]
     arrivals = [Arrival(*at, draw(digests)) for at in new]
     missed = {at for at in keys if draw(truth)}
@@ -38,7 +56,7 @@ def situations(draw: st.DrawFn) -> tuple[list[Copy], list[Arrival], set[tuple[st
 @settings(max_examples=300, deadline=None)
 @given(situations(), st.randoms(use_true_random=False))
 def test_the_order_of_what_is_given_makes_no_difference(
-    situation: tuple[list[Copy], list[Arrival], set[tuple[str, int]]], chance: random.Random
+    situation: tuple[list[Sighting], list[Arrival], set[tuple[str, int]]], chance: random.Random
 ) -> None:
     copies, arrivals, gone = situation
     expected = reconcile(copies, arrivals, gone, FILING, 10)
@@ -52,7 +70,7 @@ def test_the_order_of_what_is_given_makes_no_difference(
 
 def label(folder: str) -> str:
     role = ROLES[folder]
-    return role.label if role.kind is Kind.CLASS else ""
+    return role.label if role.kind is FolderKind.CLASS else ""
 
 
 def says(way: list[str]) -> str | None:
@@ -84,20 +102,29 @@ class Person:
         self.chance = random.Random(seed)
         self.filing = self.chance.random() < 0.5
         self.box = Mailbox(FILING if self.filing else NOT_FILING, memory)
-        self.ways: dict[str, list[list[str]]] = {}  # of the files, by the delivery: the folders each copy was in
+        self.ways: dict[
+            str, list[list[str]]
+        ] = {}  # of the files, by the delivery: the folders each copy was in
         self.at: dict[tuple[str, str], tuple[str, list[str]]] = {}  # file: delivery, its way
         self.copied: dict[str, str] = {}
         self.meant: dict[bytes, str] = {}
 
     def deliver(self) -> tuple[str, str]:
         number = len(self.ways)
-        digest = self.chance.choice((b"%016d" % self.chance.randrange(3), b"%016d" % (number + 100)))
+        digest = self.chance.choice(
+            (b"%016d" % self.chance.randrange(3), b"%016d" % (number + 100))
+        )
         verdict = self.chance.choice(("ham", "unsure", "spam"))
         folder = self.chance.choice((INBOX, JUNK))
         if self.filing:
             folder = JUNK if verdict == "spam" else INBOX
-        fresh = not any(mail.digest == digest for mail in self.box.files.values()) and digest > b"%016d" % 99
-        mail = Mail(digest, None if fresh and self.chance.random() < 0.3 else signed(verdict, f"id{number}"))
+        fresh = (
+            not any(mail.digest == digest for mail in self.box.files.values())
+            and digest > b"%016d" % 99
+        )
+        mail = Mail(
+            digest, None if fresh and self.chance.random() < 0.3 else signed(verdict, f"id{number}")
+        )
         name = self.box.put(folder, mail)
         self.ways[str(number)] = [way := [folder]]
         self.at[folder, name] = (str(number), way)
@@ -120,7 +147,9 @@ class Person:
             return
         (source, name), (delivery, way) = self.chance.choice(sorted(self.at.items()))
         acts = [self.flag, self.remove, self.copy]
-        if self.copied.get(delivery, "new name") == "new name":  # else nothing tells which of the copies was moved
+        if (
+            self.copied.get(delivery, "new name") == "new name"
+        ):  # else nothing tells which of the copies was moved
             acts += [self.move] * 2
         if delivery not in self.copied:  # or, under a new name, which was copied
             acts += [self.copy_and_expunge] * 2
@@ -137,7 +166,9 @@ class Person:
         target = self.elsewhere(source)
         self.mean(source, name, [*way, target])
         del self.at[source, name]
-        changed = self.box.rename(source, name, target, stem(name) + self.chance.choice(("", ":2,S", ",W=14")))
+        changed = self.box.rename(
+            source, name, target, stem(name) + self.chance.choice(("", ":2,S", ",W=14"))
+        )
         self.at[target, changed] = (delivery, [*way, target])
         self.look(source, target)
 
@@ -147,7 +178,11 @@ class Person:
         self.copied[delivery] = self.chance.choice(("new name", "same name"))
         target = self.elsewhere(source)
         self.mean(source, name, [*way, target])
-        made = self.box.put(target, self.box.files[source, name], name if self.copied[delivery] == "same name" else "")
+        made = self.box.put(
+            target,
+            self.box.files[source, name],
+            name if self.copied[delivery] == "same name" else "",
+        )
         self.at[target, made] = (delivery, [*way, target])
         self.look(target)
 
@@ -159,7 +194,9 @@ class Person:
         if expunged_first := self.chance.random() < 0.3:
             del self.box.files[source, name]
             self.look(*self.chance.choice(((), (source,), (target,))))
-        made = self.box.put(target, mail, self.chance.choice(("", name)))  # Dovecot keeps the name where it can
+        made = self.box.put(
+            target, mail, self.chance.choice(("", name))
+        )  # Dovecot keeps the name where it can
         self.at[target, made] = (delivery, [*way, target])
         if not expunged_first:
             self.look(*self.chance.choice(((), (source,), (target,), (source, target))))
@@ -168,7 +205,9 @@ class Person:
 
     def flag(self, source: str, name: str, delivery: str, way: list[str]) -> None:
         del self.at[source, name]
-        changed = self.box.rename(source, name, source, stem(name) + self.chance.choice((":2,S", ",S=9:2,FS", "!2,R", "")))
+        changed = self.box.rename(
+            source, name, source, stem(name) + self.chance.choice((":2,S", ",S=9:2,FS", "!2,R", ""))
+        )
         self.at[source, changed] = (delivery, way)
         self.look(source)
 
@@ -202,14 +241,19 @@ def test_at_rest_the_votes_are_what_people_meant_with_a_file_in_between(tmp_path
         person.box.scan()
         assert person.box.votes == person.meant
         present = {(folder, name) for folder in FOLDERS for name in memory.present(folder)}
-        assert present == {(folder, key(parsed.base)) for folder, name in person.box.files if (parsed := message(name))}
+        assert present == {
+            (folder, base_name_key(parsed.base))
+            for folder, name in person.box.files
+            if (parsed := parse_file_name(name))
+        }
         memory.store.close()
 
 
 class Diary:
     """Who looks seldom knows of each message only where it was found, one after the other.
 
-    And never that it left a folder, if it is back there under the name it had when somebody looks again: here it comes back under another.
+    And never that it left a folder, if it is back there under the name it had when somebody looks
+    again: here it comes back under another.
     """
 
     def __init__(self, seed: int) -> None:
@@ -225,7 +269,10 @@ class Diary:
     def mail(self, number: int) -> Mail:
         if self.chance.random() < 0.3:
             return Mail(b"%016d" % number)
-        return Mail(b"%016d" % (number // 2), signed(self.chance.choice(("ham", "unsure", "spam")), f"id{number}"))
+        return Mail(
+            b"%016d" % (number // 2),
+            signed(self.chance.choice(("ham", "unsure", "spam")), f"id{number}"),
+        )
 
     def act(self) -> None:
         number = self.chance.randrange(len(self.mails))
@@ -247,16 +294,22 @@ class Diary:
         for mail, at, found in zip(self.mails, self.at, self.found, strict=True):
             if at is not None and at[0] in folders and (not found or found[-1] != at[0]):
                 found.append(at[0])
-                taught = says(found) if len(found) > 1 else at_first(mail, at[0], filing=self.filing)
+                taught = (
+                    says(found) if len(found) > 1 else at_first(mail, at[0], filing=self.filing)
+                )
                 said.setdefault(mail.digest, set()).update([taught] if taught else [])
-        self.expected |= {digest: labels.pop() for digest, labels in said.items() if len(labels) == 1}
+        self.expected |= {
+            digest: labels.pop() for digest, labels in said.items() if len(labels) == 1
+        }
         self.box.scan(*folders)
 
 
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 60))
-def test_however_seldom_somebody_looks_the_votes_follow_what_was_found(seed: int, steps: int) -> None:
+def test_however_seldom_somebody_looks_the_votes_follow_what_was_found(
+    seed: int, steps: int
+) -> None:
     diary = Diary(seed)
     for _ in range(steps):
         if diary.chance.random() < 0.6:

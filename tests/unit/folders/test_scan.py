@@ -6,27 +6,31 @@ from contextlib import closing
 
 import numpy as np
 
+from spamguard.config.options import Watch
 from spamguard.folders import scan
-from spamguard.folders.contract import Place
-from spamguard.folders.once import Once
-from spamguard.folders.opener import LocalMailboxes
-from spamguard.folders.scan import Looked, Scanner
-from spamguard.settings import Watch
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import Folder
+from spamguard.folders.scan import FolderScan, FolderScanner
+from spamguard.folders.status_file import WarnOnce
 from tests.unit.folders.maildirs import deliver, maildir
 
 
 def test_the_names_of_a_large_folder_are_taken_apart_in_steps_and_once(tmp_path, monkeypatch):
     """Those of a million files take many seconds, in which whoever else moves mail would wait."""
-    monkeypatch.setattr(scan, "_NAMES", 4)
+    monkeypatch.setattr(scan, "_NAMES_PER_STEP", 4)
     box = maildir(tmp_path / "anna")
     messages = [deliver(box, b"one") for _ in range(10)]
     with closing(LocalMailboxes([Watch(str(box))])) as mailboxes:
-        place = Place(*mailboxes.users())
-        scanner, first, second = Scanner(mailboxes, b"k" * 32, Once()), Looked(), Looked()
-        assert len(list(scanner.look(place, np.empty(0, np.int64), first))) == 2
+        place = Folder(*mailboxes.find_mailboxes())
+        scanner, first, second = (
+            FolderScanner(mailboxes, b"k" * 32, WarnOnce()),
+            FolderScan(),
+            FolderScan(),
+        )
+        assert len(list(scanner.scan(place, np.empty(0, np.int64), first))) == 2
         known = np.unique([one.name for one in first.new.values()])
         assert len(known) == 10
         messages[0].unlink()
         deliver(box, b"two")
-        assert list(scanner.look(place, known, second)) == []
+        assert list(scanner.scan(place, known, second)) == []
         assert (len(second.new), len(second.gone)) == (1, 1)

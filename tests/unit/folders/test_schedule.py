@@ -7,21 +7,21 @@ from math import inf
 
 import pytest
 
-from spamguard.folders import schedule as module
-from spamguard.folders.contract import Mailbox, Place
-from spamguard.folders.schedule import Box, Schedule
+from spamguard.folders import changes
+from spamguard.folders.changes import MailboxState, Schedule
+from spamguard.folders.mailboxes import Folder, Mailbox
 
 
-def boxes(schedule: Schedule) -> list[Box]:
-    return list(schedule.boxes.values())
+def boxes(schedule: Schedule) -> list[MailboxState]:
+    return list(schedule.mailboxes.values())
 
 
-def tended(schedule: Schedule, box: Box, now: float, chance: random.Random) -> None:
+def tended(schedule: Schedule, box: MailboxState, now: float, chance: random.Random) -> None:
     """As the loop does it: a step, of which there may be more."""
     box.tended = now
     more = chance.random() < 0.3
     box.work = (None for _ in ()) if more else None  # type: ignore[assignment]
-    box.due, box.folders_due, box.told = {}, inf, box.told and more
+    box.due, box.folders_due, box.has_changes = {}, inf, box.has_changes and more
     if box.next_rescan <= now:
         box.next_rescan = now + chance.randrange(1, 40)
     schedule.plan(box)
@@ -29,27 +29,29 @@ def tended(schedule: Schedule, box: Box, now: float, chance: random.Random) -> N
 
 @pytest.mark.parametrize("seed", range(20))
 def test_all_that_are_due_and_no_others(seed, monkeypatch):
-    monkeypatch.setattr(module, "TURN_SECONDS", inf)
+    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", inf)
     chance, schedule, now = random.Random(seed), Schedule(), 0.0
     for number in range(400):
         now += chance.choice((0, 0, 1, 5))
-        some = chance.choice(boxes(schedule)) if schedule.boxes else None
+        some = chance.choice(boxes(schedule)) if schedule.mailboxes else None
         what = chance.random()
         if some is None or what < 0.1:
             schedule.add(Mailbox("anna", f"/{number}"), now + chance.randrange(3))
         elif what < 0.2:
             schedule.remove(some.mailbox)
         elif what < 0.6:
-            some.soon(Place(some.mailbox, chance.choice(("", ".Junk"))), now + chance.randrange(9))
-            schedule.tell(some)
+            some.schedule_folder(
+                Folder(some.mailbox, chance.choice(("", ".Junk"))), now + chance.randrange(9)
+            )
+            schedule.note_change(some)
         elif what < 0.7:
             some.next_rescan = now
             schedule.plan(some)
-        due = [box for box in boxes(schedule) if box.next <= now]
-        assert schedule.next() <= min((box.next for box in boxes(schedule)), default=inf)
+        due = [box for box in boxes(schedule) if box.next_due <= now]
+        assert schedule.next_due() <= min((box.next_due for box in boxes(schedule)), default=inf)
         turn = []
-        for box in schedule.in_turn(now):
-            turn.append((not box.told, 0.0 if box.told else box.tended))
+        for box in schedule.take_due(now):
+            turn.append((not box.has_changes, 0.0 if box.has_changes else box.tended))
             due.remove(box)
             tended(schedule, box, now, chance)
         assert not due
@@ -61,28 +63,28 @@ def test_a_busy_mailbox_is_not_planned_more_often_than_others():
     schedule.add(Mailbox("anna", "/anna"), 0.0)
     (box,) = boxes(schedule)
     for now in range(1000):
-        for _ in schedule.in_turn(now):
+        for _ in schedule.take_due(now):
             box.due, box.next_rescan = {}, 86_400.0 + now % 7
             schedule.plan(box)
-        box.soon(Place(box.mailbox, ""), now + 0.5)
-        schedule.tell(box)
-    assert len(box.planned) <= 9
+        box.schedule_folder(Folder(box.mailbox, ""), now + 0.5)
+        schedule.note_change(box)
+    assert len(box.heap_times) <= 9
 
 
 def test_a_turn_that_is_over_leaves_the_others_due_and_who_was_just_told_goes_first(monkeypatch):
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
     schedule = Schedule()
     for number in range(5):
         schedule.add(Mailbox("anna", str(number)), 1.0)
     first, second, *_ = boxes(schedule)
-    schedule.tell(first)
-    schedule.tell(second)
+    schedule.note_change(first)
+    schedule.note_change(second)
     looked = []
     for now in (1.0, 2.0, 3.0):
-        for box in schedule.in_turn(now):
+        for box in schedule.take_due(now):
             looked.append((now, box.mailbox.path))
-            box.told = False
+            box.has_changes = False
             box.next_rescan = inf
             schedule.plan(box)
     assert looked == [(1.0, "0"), (1.0, "1"), (1.0, "2"), (2.0, "3"), (3.0, "4")]
-    assert schedule.next() == inf
+    assert schedule.next_due() == inf

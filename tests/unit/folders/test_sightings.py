@@ -1,4 +1,6 @@
-"""Sightings are kept, found again after a restart, small and private, and their errors are one line."""
+"""Sightings are kept, found again after a restart, small and private, and their errors are one
+line.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,32 @@ import numpy as np
 import pytest
 
 from spamguard.errors import SpamguardError
-from spamguard.folders.sightings import FILE, GONE_SECONDS, BegunAnewError, Sightings
-from spamguard.folders.sightingsfile import ASIDE, SightingsError
-from spamguard.folders.values import Copy
+from spamguard.folders.mailboxes import Sighting
+from spamguard.folders.sightings import (
+    DAMAGED_SUFFIX,
+    MAX_GONE_SECONDS,
+    SIGHTINGS_FILE,
+    Sightings,
+    SightingsError,
+    SightingsResetError,
+)
 
 DAY = 86_400
 ROOT = Path(__file__).parents[3]
 WORDS = ("SELECT", "UPDATE", "DELETE")
 A, B = b"a" * 16, b"b" * 16
-FULL = Copy(".Junk \udcff", -(1 << 63), A, (1 << 32) - 1, "", True, True, 1_800_000_000, 1_900_000_000)
-PLAIN = Copy("", 7, A)
+FULL = Sighting(
+    ".Junk \udcff", -(1 << 63), A, (1 << 32) - 1, "", True, True, 1_800_000_000, 1_900_000_000
+)
+PLAIN = Sighting("", 7, A)
 
 
 def opened(directory: Path) -> Sightings:
-    return Sightings.open(directory / FILE)
+    return Sightings.open(directory / SIGHTINGS_FILE)
 
 
 def test_what_was_seen_is_found_as_it_was(tmp_path: Path) -> None:
-    copies = [FULL, PLAIN, Copy("", 8, B, origin=".Junk"), Copy(".Junk", 9, b"")]
+    copies = [FULL, PLAIN, Sighting("", 8, B, origin=".Junk"), Sighting(".Junk", 9, b"")]
     with opened(tmp_path) as sightings:
         sightings.update("anna", copies, [])
         sightings.update("anna", [], [])
@@ -45,25 +55,29 @@ def test_what_was_seen_is_found_as_it_was(tmp_path: Path) -> None:
             ([B], [("", 8), (".Junk", 9), ("nowhere", 1), ("", 99)], copies[2:]),
             ([b"", b"c" * 16], [], []),
         ):
-            assert sorted(sightings.copies("anna", digests, gone)) == sorted(found)
+            assert sorted(sightings.find("anna", digests, gone)) == sorted(found)
     with opened(tmp_path) as sightings:
-        assert sorted(sightings.copies("anna", [A, B], [(".Junk", 9)])) == sorted(copies)
+        assert sorted(sightings.find("anna", [A, B], [(".Junk", 9)])) == sorted(copies)
 
 
 def test_names_are_those_of_files_that_are_there(tmp_path: Path) -> None:
     def names(folder: str) -> list[int]:
-        return sightings.names("anna", folder).tolist()
+        return sightings.name_keys("anna", folder).tolist()
 
     with opened(tmp_path) as sightings:
         assert names("") == []
         assert sightings.folders("anna") == []
-        sightings.update("anna", [Copy("", number, A) for number in (5, -3, 9)] + [FULL], [])
+        sightings.update("anna", [Sighting("", number, A) for number in (5, -3, 9)] + [FULL], [])
         assert names("") == [-3, 5, 9]
         assert sightings.folders("anna") == [""]
-        sightings.update("anna", [Copy("", 9, A, gone=1), Copy("", 2, B), Copy(".Junk", 4, B)], [("", 5), ("", 77)])
+        sightings.update(
+            "anna",
+            [Sighting("", 9, A, gone=1), Sighting("", 2, B), Sighting(".Junk", 4, B)],
+            [("", 5), ("", 77)],
+        )
         assert (names(""), names(".Junk"), names(".other")) == ([-3, 2], [4], [])
-        assert sightings.names("anna", "").dtype == np.int64
-        sightings.update("anna", [Copy("", 9, A)], [("", -3)])
+        assert sightings.name_keys("anna", "").dtype == np.int64
+        sightings.update("anna", [Sighting("", 9, A)], [("", -3)])
         assert names("") == [2, 9]
     with opened(tmp_path) as sightings:
         assert (names(""), names(".Junk")) == ([2, 9], [4])
@@ -74,21 +88,28 @@ def test_names_in_memory_are_those_of_the_file_whatever_happens(tmp_path: Path) 
     chance = random.Random(1)
     with opened(tmp_path) as sightings:
         for _ in range(200):
-            kept = {number: Copy("", number, A, gone=chance.choice((0, 1))) for number in chance.sample(range(20), 4)}
+            kept = {
+                number: Sighting("", number, A, gone=chance.choice((0, 1)))
+                for number in chance.sample(range(20), 4)
+            }
             removed = [("", number) for number in chance.sample(range(20), 4) if number not in kept]
             sightings.update("anna", list(kept.values()), removed)
             with opened(tmp_path) as other:
-                assert sightings.names("anna", "").tolist() == other.names("anna", "").tolist()
+                assert (
+                    sightings.name_keys("anna", "").tolist() == other.name_keys("anna", "").tolist()
+                )
 
 
 def test_a_message_that_everybody_has_costs_nobody_more(tmp_path: Path) -> None:
-    """A circular to 20,000 people would take minutes, were those of all others read for each of them."""
+    """A circular to 20,000 people would take minutes, were those of all others read for each of
+    them.
+    """
     steps = []
     with opened(tmp_path) as sightings:
         for number in range(300):
             sightings.update(f"user{number}", [PLAIN], [])
         sightings._db.set_progress_handler(lambda: steps.append(1), 10)
-        assert sightings.copies("user200", [A], []) == [PLAIN]
+        assert sightings.find("user200", [A], []) == [PLAIN]
     assert len(steps) < 30
 
 
@@ -99,71 +120,79 @@ def test_mailboxes_are_kept_apart_and_forgotten(tmp_path: Path) -> None:
             sightings.mark_scanned(name)
         sightings.update("bert", [], [("", 7)])
         assert sightings.mailboxes() == ["anna \udcff", "bert"]
-        assert sightings.copies("anna \udcff", [A], []) == [PLAIN, FULL]
-        assert sightings.copies("bert", [A], []) == [FULL]
+        assert sightings.find("anna \udcff", [A], []) == [PLAIN, FULL]
+        assert sightings.find("bert", [A], []) == [FULL]
         sightings.forget("anna \udcff")
         assert sightings.mailboxes() == ["bert"]
-        assert sightings.copies("anna \udcff", [A], [("", 7)]) == []
-        assert sightings.names("anna \udcff", "").tolist() == []
-        assert not sightings.scanned("anna \udcff")
+        assert sightings.find("anna \udcff", [A], [("", 7)]) == []
+        assert sightings.name_keys("anna \udcff", "").tolist() == []
+        assert not sightings.is_scanned("anna \udcff")
         sightings.update("anna \udcff", [PLAIN], [])
-        assert sightings.names("anna \udcff", "").tolist() == [7]
-        assert sightings.copies("bert", [A], []) == [FULL]
+        assert sightings.name_keys("anna \udcff", "").tolist() == [7]
+        assert sightings.find("bert", [A], []) == [FULL]
 
 
 def test_a_first_scan_is_finished_once(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         sightings.update("anna", [PLAIN], [])
-        assert not sightings.scanned("anna")
+        assert not sightings.is_scanned("anna")
         sightings.mark_scanned("anna")
         sightings.mark_scanned("bert")
     with opened(tmp_path) as sightings:
-        assert sightings.scanned("anna")
-        assert sightings.scanned("bert")
-        assert not sightings.scanned("carl")
+        assert sightings.is_scanned("anna")
+        assert sightings.is_scanned("bert")
+        assert not sightings.is_scanned("carl")
 
 
 def test_what_went_is_forgotten_after_thirty_days(tmp_path: Path) -> None:
     now = 2_000_000_000
-    copies = [Copy("", 1, A, gone=now - GONE_SECONDS), Copy("", 2, A, gone=now - GONE_SECONDS - 1), Copy("", 3, A, seen=1)]
+    copies = [
+        Sighting("", 1, A, gone=now - MAX_GONE_SECONDS),
+        Sighting("", 2, A, gone=now - MAX_GONE_SECONDS - 1),
+        Sighting("", 3, A, seen=1),
+    ]
     with opened(tmp_path) as sightings:
         sightings.update("anna", copies, [])
         assert sightings.prune(now) == 1
-        assert sightings.copies("anna", [A], []) == [copies[0], copies[2]]
+        assert sightings.find("anna", [A], []) == [copies[0], copies[2]]
         assert sightings.prune(now) == 0
 
 
 def test_it_is_private_and_its_directory_holds_nothing_else(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         sightings.update("anna", [PLAIN], [])
-        assert {path.name.removeprefix(FILE) for path in tmp_path.iterdir()} == {"", "-wal", "-shm"}
+        assert {path.name.removeprefix(SIGHTINGS_FILE) for path in tmp_path.iterdir()} == {
+            "",
+            "-wal",
+            "-shm",
+        }
         assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [SIGHTINGS_FILE]
 
 
 def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         sightings.update("anna", [PLAIN], [])
-        assert sightings.names("anna", "").tolist() == [7]
+        assert sightings.name_keys("anna", "").tolist() == [7]
         with pytest.raises(SightingsError):
-            sightings.update("anna", [Copy("", 8, B), Copy(".new", 1 << 63, B)], [("", 7)])
-        assert sightings.names("anna", "").tolist() == [7]
-        assert sightings.copies("anna", [A, B], []) == [PLAIN]
+            sightings.update("anna", [Sighting("", 8, B), Sighting(".new", 1 << 63, B)], [("", 7)])
+        assert sightings.name_keys("anna", "").tolist() == [7]
+        assert sightings.find("anna", [A, B], []) == [PLAIN]
         assert sightings.folders("anna") == [""]
-        sightings.update("anna", [Copy(".new", 8, B)], [])
-        assert sightings.copies("anna", [B], []) == [Copy(".new", 8, B)]
+        sightings.update("anna", [Sighting(".new", 8, B)], [])
+        assert sightings.find("anna", [B], []) == [Sighting(".new", 8, B)]
 
 
 def test_a_killed_process_loses_no_finished_change(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from spamguard.folders.sightings import Sightings\n"
-        "from spamguard.folders.values import Copy\n"
+        "from spamguard.folders.mailboxes import Sighting\n"
         "sightings = Sightings.open(Path(sys.argv[1]))\n"
         "for number in range(10**9):\n"
-        "    sightings.update('anna', [Copy('', number, b'a' * 16), Copy('.Junk', number, b'b' * 16)], [])\n"
+        "    sightings.update('anna', [Sighting('', number, b'a' * 16), Sighting('.Junk', number, b'b' * 16)], [])\n"
         "    print(number, flush=True)\n"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / FILE)]
+    command = [sys.executable, "-c", code, str(tmp_path / SIGHTINGS_FILE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         done = 0
@@ -172,24 +201,28 @@ def test_a_killed_process_loses_no_finished_change(tmp_path: Path) -> None:
             if done == 50:
                 process.send_signal(signal.SIGKILL)
     with opened(tmp_path) as sightings:
-        names = sightings.names("anna", "").tolist()
-        assert names == sightings.names("anna", ".Junk").tolist() == list(range(len(names)))
+        names = sightings.name_keys("anna", "").tolist()
+        assert names == sightings.name_keys("anna", ".Junk").tolist() == list(range(len(names)))
         assert len(names) >= done + 1
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_file_that_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(SpamguardError, match=r"^sightings .*damaged: move it away and restart the daemon[^\n]*$"):
+    (tmp_path / SIGHTINGS_FILE).write_bytes(content)
+    with pytest.raises(
+        SpamguardError, match=r"^sightings .*damaged: move it away and restart the daemon[^\n]*$"
+    ):
         opened(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_who_learns_from_it_has_a_damaged_file_set_aside(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / FILE).write_bytes(content)
-    with Sightings.open(tmp_path / FILE, mend=True) as sightings:
+def test_who_learns_from_it_has_a_damaged_file_set_aside(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / SIGHTINGS_FILE).write_bytes(content)
+    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
         sightings.update("anna", [PLAIN], [])
-    assert (tmp_path / (FILE + ASIDE)).read_bytes() == content
+    assert (tmp_path / (SIGHTINGS_FILE + DAMAGED_SUFFIX)).read_bytes() == content
     (told,) = caplog.records
     assert told.levelname == "ERROR"
     with opened(tmp_path) as sightings:
@@ -206,14 +239,14 @@ def damage(sightings: Sightings) -> None:
 
 
 def test_damage_that_shows_later_is_mended_too(tmp_path: Path) -> None:
-    with Sightings.open(tmp_path / FILE, mend=True) as sightings:
+    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
         sightings.mark_scanned("anna")
         sightings.update("anna", [PLAIN], [])
         damage(sightings)
-        with pytest.raises(BegunAnewError):
+        with pytest.raises(SightingsResetError):
             sightings.mark_scanned("ben")
-        assert (sightings.mailboxes(), sightings.damaged) == ([], 1)
-        assert sightings.names("anna", PLAIN.folder).tolist() == []
+        assert (sightings.mailboxes(), sightings.reset_count) == ([], 1)
+        assert sightings.name_keys("anna", PLAIN.folder).tolist() == []
         sightings.update("anna", [PLAIN], [])
     with opened(tmp_path) as sightings:
         assert sightings.mailboxes() == ["anna"]
@@ -221,9 +254,9 @@ def test_damage_that_shows_later_is_mended_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_what_cannot_be_mended_now_is_mended_later(tmp_path: Path, gone: bool) -> None:
-    aside = tmp_path / (FILE + ASIDE)
+    aside = tmp_path / (SIGHTINGS_FILE + DAMAGED_SUFFIX)
     aside.mkdir()  # so that nothing can be moved there
-    with Sightings.open(tmp_path / FILE, mend=True) as sightings:
+    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
         sightings.update("anna", [PLAIN], [])
         damage(sightings)
         for _ in range(2):
@@ -232,41 +265,41 @@ def test_what_cannot_be_mended_now_is_mended_later(tmp_path: Path, gone: bool) -
         aside.rmdir()
         if gone:  # by the operator's hand, as the log had asked for
             sightings.path.unlink()
-        with pytest.raises(BegunAnewError):
+        with pytest.raises(SightingsResetError):
             sightings.mark_scanned("anna")
-        assert (sightings.mailboxes(), sightings.damaged) == ([], 1)
+        assert (sightings.mailboxes(), sightings.reset_count) == ([], 1)
         sightings.update("anna", [PLAIN], [])
     with opened(tmp_path) as sightings:
         assert sightings.mailboxes() == ["anna"]
 
 
 def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / FILE) as db:
+    with sqlite3.connect(tmp_path / SIGHTINGS_FILE) as db:
         db.execute("CREATE TABLE mine (x)")
     db.close()
     with pytest.raises(SightingsError, match="another program"):
         opened(tmp_path)
-    with sqlite3.connect(tmp_path / FILE) as db:
+    with sqlite3.connect(tmp_path / SIGHTINGS_FILE) as db:
         assert [name for (name,) in db.execute("SELECT name FROM sqlite_master")] == ["mine"]
     db.close()
 
 
 def test_a_file_that_was_only_just_created_is_filled(tmp_path: Path) -> None:
     """By a process that was killed between the two."""
-    (tmp_path / FILE).touch(0o600)
+    (tmp_path / SIGHTINGS_FILE).touch(0o600)
     with opened(tmp_path) as sightings:
         sightings.update("anna", [PLAIN], [])
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SightingsError, match=r"^sightings /[^\n]* \[No such file or directory\]$"):
-        Sightings.open(tmp_path / "nowhere" / FILE)
+        Sightings.open(tmp_path / "nowhere" / SIGHTINGS_FILE)
     sightings = opened(tmp_path)
     sightings.close()
     with pytest.raises(SightingsError):
-        sightings.names("anna", "")
+        sightings.name_keys("anna", "")
     with opened(tmp_path) as sightings:
-        blocker = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+        blocker = sqlite3.connect(tmp_path / SIGHTINGS_FILE, isolation_level=None)
         sightings._db.execute("PRAGMA busy_timeout = 10")
         blocker.execute("BEGIN IMMEDIATE")
         with pytest.raises(SightingsError, match="locked"):
@@ -279,22 +312,29 @@ def test_a_hundred_thousand_messages_are_small_and_loaded_at_once(tmp_path: Path
     keys = np.unique(np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, 100_000)).tolist()
     with opened(tmp_path) as sightings:
         sightings.update(
-            "anna", [Copy(".Archive", name, os.urandom(16), number, seen=1_700_000_000) for number, name in enumerate(keys)], []
+            "anna",
+            [
+                Sighting(".Archive", name, os.urandom(16), number, seen=1_700_000_000)
+                for number, name in enumerate(keys)
+            ],
+            [],
         )
     with opened(tmp_path) as sightings:
         tracemalloc.start()
-        assert sightings.names("anna", ".Archive").tolist() == keys
+        assert sightings.name_keys("anna", ".Archive").tolist() == keys
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert kept / len(keys) < 50
     with opened(tmp_path) as sightings:
         before = time.process_time()
-        sightings.names("anna", ".Archive")
+        sightings.name_keys("anna", ".Archive")
         assert time.process_time() - before < 0.5
         before = time.process_time()
-        sightings.update("anna", [Copy(".Archive", keys[0], A, gone=1), Copy(".Junk", keys[0], A)], [])
+        sightings.update(
+            "anna", [Sighting(".Archive", keys[0], A, gone=1), Sighting(".Junk", keys[0], A)], []
+        )
         assert time.process_time() - before < 0.25
-    assert (tmp_path / FILE).stat().st_size / len(keys) < 150
+    assert (tmp_path / SIGHTINGS_FILE).stat().st_size / len(keys) < 150
 
 
 def daily(start: int, end: int) -> list[int]:
@@ -302,58 +342,64 @@ def daily(start: int, end: int) -> list[int]:
     return [*range(start, end, DAY), end]
 
 
-def missed(sightings: Sightings, there: set[str], times: list[int], closed: Collection[str] = ()) -> list[str]:
-    return [name for now in times for name in sightings.miss(there, now, closed)]
+def missed(
+    sightings: Sightings, there: set[str], times: list[int], closed: Collection[str] = ()
+) -> list[str]:
+    return [name for now in times for name in sightings.forget_missing(there, now, closed)]
 
 
 def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         for name in ("anna", "ben", "carl"):
             sightings.mark_scanned(name)
-        assert sightings.miss({"anna"}, 10**9) == []
-        assert missed(sightings, {"anna", "ben"}, daily(10**9, 10**9 + GONE_SECONDS)) == []
-        assert sightings.miss({"anna"}, 10**9 + GONE_SECONDS + 1) == ["carl"]
+        assert sightings.forget_missing({"anna"}, 10**9) == []
+        assert missed(sightings, {"anna", "ben"}, daily(10**9, 10**9 + MAX_GONE_SECONDS)) == []
+        assert sightings.forget_missing({"anna"}, 10**9 + MAX_GONE_SECONDS + 1) == ["carl"]
         assert sightings.mailboxes() == ["anna", "ben"]
-        assert sightings.miss({"anna"}, 10**9) == []  # the clock was ahead, and is put right
-        assert missed(sightings, {"anna"}, daily(10**9, 10**9 + GONE_SECONDS + 1)) == ["ben"]
+        assert (
+            sightings.forget_missing({"anna"}, 10**9) == []
+        )  # the clock was ahead, and is put right
+        assert missed(sightings, {"anna"}, daily(10**9, 10**9 + MAX_GONE_SECONDS + 1)) == ["ben"]
 
 
 def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         for name in ("/home/anna/Maildir", "/home/ben/Maildir"):
             sightings.mark_scanned(name)
-        times = daily(10**9, 10**9 + GONE_SECONDS + 1)
+        times = daily(10**9, 10**9 + MAX_GONE_SECONDS + 1)
         assert missed(sightings, set(), times, {"/home/anna"}) == ["/home/ben/Maildir"]
         assert sightings.mailboxes() == ["/home/anna/Maildir"]
-        assert sightings.miss(set(), 10**9 + GONE_SECONDS + 2) == []  # it counts from when it can be looked for
+        assert (
+            sightings.forget_missing(set(), 10**9 + MAX_GONE_SECONDS + 2) == []
+        )  # it counts from when it can be looked for
 
 
 def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
-        sightings.update("anna", [Copy("", 1, b"d" * 16, gone=10**10)], [])
-        *before, last = daily(10**9, 10**9 + GONE_SECONDS + 1)
+        sightings.update("anna", [Sighting("", 1, b"d" * 16, gone=10**10)], [])
+        *before, last = daily(10**9, 10**9 + MAX_GONE_SECONDS + 1)
         assert sum(map(sightings.prune, before)) == 0
         assert sightings.prune(last) == 1
 
 
 def test_a_clock_that_jumps_forgets_nothing_at_once(tmp_path: Path) -> None:
     now, jumped = 10**9, 2 * 10**9
-    gone = Copy("", 1, A, gone=now - 1)
+    gone = Sighting("", 1, A, gone=now - 1)
     with opened(tmp_path) as sightings:
         sightings.update("anna", [gone], [])
         for name in ("anna", "ben"):
             sightings.mark_scanned(name)
         assert sightings.prune(now) == 0
-        assert sightings.miss({"anna"}, now) == []
+        assert sightings.forget_missing({"anna"}, now) == []
         assert sightings.prune(jumped) == 0
     with opened(tmp_path) as sightings:
         assert sightings.prune(jumped + DAY - 1) == 0
-        assert sightings.miss({"anna"}, jumped + DAY - 1) == []
+        assert sightings.forget_missing({"anna"}, jumped + DAY - 1) == []
         assert sightings.prune(now + 1) == 0  # set right
-        assert sightings.copies("anna", [A], []) == [gone]
+        assert sightings.find("anna", [A], []) == [gone]
         assert sightings.prune(jumped) == 0
         assert sightings.prune(jumped + DAY) == 1
-        assert sightings.miss({"anna"}, jumped + DAY) == ["ben"]
+        assert sightings.forget_missing({"anna"}, jumped + DAY) == ["ben"]
 
 
 def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
@@ -361,25 +407,41 @@ def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
     asked: list[str] = []
     with opened(tmp_path) as sightings:
         sightings._db.set_trace_callback(asked.append)
-        sightings.update("anna", [Copy("", 1, A), Copy(".Junk", 2, B)], [("", 7)])
-        sightings.mark("anna", "", {1: 0}, (7,))
-        sightings.copies("anna", [A], [("", 1)])
-        sightings.lying([A], 1)
-        sightings.folders("anna"), sightings.names("anna", ""), sightings.digests("anna", "", [1]), sightings.marks("anna", "", [1])
-        sightings.marked_before("anna", "", 1)
+        sightings.update("anna", [Sighting("", 1, A), Sighting(".Junk", 2, B)], [("", 7)])
+        sightings.update_marks("anna", "", {1: 0}, (7,))
+        sightings.find("anna", [A], [("", 1)])
+        sightings.find_present([A], 1)
+        (
+            sightings.folders("anna"),
+            sightings.name_keys("anna", ""),
+            sightings.find_digests("anna", "", [1]),
+            sightings.read_marks("anna", "", [1]),
+        )
+        sightings.has_mark_before("anna", "", 1)
         sightings.prune(10**9)
         sightings.forget("anna")
         sightings._db.set_trace_callback(None)
-        plans = [(one, row[3]) for one in asked if one.startswith(WORDS) for row in sightings._db.execute(f"EXPLAIN QUERY PLAN {one}")]
+        plans = [
+            (one, row[3])
+            for one in asked
+            if one.startswith(WORDS)
+            for row in sightings._db.execute(f"EXPLAIN QUERY PLAN {one}")
+        ]
     assert len(plans) > 20
-    assert [plan for plan in plans if plan[1] in {f"SCAN {table}" for table in ("s", "sightings", "marks")}] == []
+    assert [
+        plan
+        for plan in plans
+        if plan[1] in {f"SCAN {table}" for table in ("s", "sightings", "marks")}
+    ] == []
 
 
 def test_a_new_folder_has_no_marks_of_one_that_was_forgotten(tmp_path: Path) -> None:
-    """It may get the number of that one; and what was marked there may never have been seen, as a message that could not be read yet."""
+    """It may get the number of that one; and what was marked there may never have been seen, as a
+    message that could not be read yet.
+    """
     with opened(tmp_path) as sightings:
-        sightings.update("anna", [Copy(".Old", 1, A)], [])
-        sightings.mark("anna", ".Old", {2: 0}, ())
+        sightings.update("anna", [Sighting(".Old", 1, A)], [])
+        sightings.update_marks("anna", ".Old", {2: 0}, ())
         sightings.update("anna", [], [(".Old", 1)])
-        sightings.update("anna", [Copy(".New", 3, B)], [])
-        assert sightings.marks("anna", ".New", (1, 2, 3)) == {}
+        sightings.update("anna", [Sighting(".New", 3, B)], [])
+        assert sightings.read_marks("anna", ".New", (1, 2, 3)) == {}

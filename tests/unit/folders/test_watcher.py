@@ -1,4 +1,6 @@
-"""The loop: real Maildirs, a real filter, and people who move mail; nothing but the next turn is waited for."""
+"""The loop: real Maildirs, a real filter, and people who move mail; nothing but the next turn is
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,10 @@ from itertools import pairwise
 import pytest
 
 from corpora import synthetic
-from spamguard import prepare
+from spamguard.engine import prepare
 from spamguard.errors import LedgerError
-from spamguard.folders import lessons, looking, notes, schedule
-from spamguard.folders import watcher as module
-from spamguard.folders.contract import Changes
+from spamguard.folders import changes, lessons, mailbox_scan, status_file, watcher
+from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
 from spamguard.ledger import codec
 from tests.support.waiting import PATIENCE
@@ -47,14 +48,21 @@ def test_moves_teach(watched, caplog):
     move(third, watched.box / ".Trash")
     watched.rest()
     assert watched.votes() == {"anna 0": "spam", "anna 1": "ham"}
-    (vote,) = [vote for vote in watched.filter.ledger.votes() if vote.label == "spam"]
+    (vote,) = [vote for vote in watched.filter.ledger.all_votes() if vote.label == "spam"]
     assert (vote.user, vote.origin) == ("anna", "folder Junk")
     move(first, watched.box)
     fourth.unlink()
     watched.rest()
     assert watched.votes() == {"anna 0": "ham", "anna 1": "ham"}
-    lessons = [record.getMessage() for record in caplog.records if record.getMessage().startswith("lesson")]
-    assert any(line.startswith("lesson user=anna from='INBOX' to='Junk' class=spam message=" + vote.digest.hex()[:12]) for line in lessons)
+    lessons = [
+        record.getMessage() for record in caplog.records if record.getMessage().startswith("lesson")
+    ]
+    assert any(
+        line.startswith(
+            "lesson user=anna from='INBOX' to='Junk' class=spam message=" + vote.digest.hex()[:12]
+        )
+        for line in lessons
+    )
     assert len(lessons) == 3
 
 
@@ -92,19 +100,25 @@ def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched
     for user in ("anna", "ben"):
         maildir(watched.place / "home" / user, ".Spamordner")
     watched.rest()
-    watched.watcher._note(Changes(everything=True))
+    watched.watcher._take_changes(Changes(everything=True))
     move(message, watched.box / ".Spamordner")
     watched.rest()
     assert watched.votes() == {}
     assert caplog.text.count("Spamordner': spam}") == 1
-    (told,) = notes.read(watched.state).troubles  # for `status`: people who put spam there do not read the log
-    assert (told.user, told.doubt, "anna Spamordner: nothing says what this folder is for" in told.text) == ("anna", True, True)
+    (told,) = status_file.read_watcher_status(
+        watched.state
+    ).troubles  # for `status`: people who put spam there do not read the log
+    assert (
+        told.user,
+        told.doubt,
+        "anna Spamordner: nothing says what this folder is for" in told.text,
+    ) == ("anna", True, True)
     for user, left in ("anna", ["ben"]), ("ben", []):
         shutil.rmtree(watched.place / "home" / user / ".Spamordner")
         for _ in range(3):  # what lay there is missed first, and ben may be looked at before anna
-            watched.watcher._note(Changes(everything=True))
+            watched.watcher._take_changes(Changes(everything=True))
             watched.rest()
-        assert [one.user for one in notes.read(watched.state).troubles] == left
+        assert [one.user for one in status_file.read_watcher_status(watched.state).troubles] == left
     assert caplog.text.count("Spamordner': spam}") == 1
 
 
@@ -113,7 +127,7 @@ def test_a_pattern_that_nothing_fits_is_told_once(watched, caplog):
     shutil.rmtree(watched.box)
     watched.start()
     for _ in range(2):
-        watched.watcher._users_due = 0.0
+        watched.watcher._search_due = 0.0
         watched.rest()
     assert caplog.text.count(f"watch: nothing fits {watched.place}/home/* yet") == 1
 
@@ -136,7 +150,12 @@ def test_the_same_message_that_comes_again_takes_nobodys_word_back(watched):
     """Nobody has moved it: it was delivered once more, as the server that received it says."""
 
     def received(when: str) -> bytes:
-        return b"Return-Path: <x@example.org>\nReceived: from a.example\n by b.example; " + when.encode() + b"\n" + MAIL[0]
+        return (
+            b"Return-Path: <x@example.org>\nReceived: from a.example\n by b.example; "
+            + when.encode()
+            + b"\n"
+            + MAIL[0]
+        )
 
     message = deliver(watched.box, received("10:00"))
     watched.rest()
@@ -159,7 +178,10 @@ def test_what_we_filed_and_was_put_back_before_it_was_seen(tmp_path, we_file):
     deliver(one.box, signed_by(one, MAIL[0], "spam"))
     deliver(one.box / ".Junk", signed_by(one, MAIL[1], "spam"))
     deliver(one.box, signed_by(one, MAIL[2], "ham"))
-    deliver(one.box, MAIL[3].replace(b"\n", b"\r\n") + b"X-Spamguard: " + signed_by(one, MAIL[3], "spam")[60:])
+    deliver(
+        one.box,
+        MAIL[3].replace(b"\n", b"\r\n") + b"X-Spamguard: " + signed_by(one, MAIL[3], "spam")[60:],
+    )
     one.rest()
     assert one.votes() == ({"anna 0": "ham"} if we_file else {})
     one.stop()
@@ -174,20 +196,24 @@ def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(tmp_pat
     for message in messages[:2]:
         move(message, one.box / ".Junk")
     one.rest()
-    ready = [one.filter._preparer.ready(raw) for raw in MAIL[:2]]
-    one.filter.forget_ready([ready[0].digest], user="anna")
-    one.filter.learn_ready([ready[1]], "ham", user="anna", origin="web")
+    ready = [one.filter._reader.read_example(raw) for raw in MAIL[:2]]
+    one.filter.forget_digests([ready[0].digest], user="anna")
+    one.filter.learn_examples([ready[1]], "ham", user="anna", origin="web")
     one.watcher._sightings.forget(str(one.box))
     move(messages[2], one.box / ".Junk")
-    one.watcher._note(Changes(everything=True))
+    one.watcher._take_changes(Changes(everything=True))
     one.rest()
     assert one.votes() == {"anna 0": None, "anna 1": "ham", "anna 2": "spam"}
     one.stop()
     one.filter.close()
 
 
-def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_back(tmp_path, caplog):
-    """A Sieve rule that fails leaves all of it in INBOX, and so does the time before there was a rule: it would be taught as ham."""
+def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_back(
+    tmp_path, caplog
+):
+    """A Sieve rule that fails leaves all of it in INBOX, and so does the time before there was a
+    rule: it would be taught as ham.
+    """
     one = Watched(tmp_path, we_file=True)
     deliver(one.box, signed_by(one, MAIL[9], "spam"))
     one.rest()
@@ -207,32 +233,45 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
         one.rest()
     assert one.votes() == {"anna 4": "ham", "anna 5": "ham"}
     assert caplog.text.count("`we_file` says that it is put into Junk") == 2
-    assert [trouble.text for trouble in notes.troubles(one.watcher._once.standing(), 0) if "`we_file`" in trouble.text]
+    assert [
+        trouble.text
+        for trouble in status_file.standing_troubles(one.watcher._warnings.standing_warnings(), 0)
+        if "`we_file`" in trouble.text
+    ]
     one.box.rename(tmp_path / "elsewhere")
-    one.watcher._note(Changes(everything=True))
+    one.watcher._take_changes(Changes(everything=True))
     one.rest()
-    assert not list(notes.troubles(one.watcher._once.standing(), 0))  # nobody can mend it any more
+    assert not list(
+        status_file.standing_troubles(one.watcher._warnings.standing_warnings(), 0)
+    )  # nobody can mend it any more
     one.stop()
     one.filter.close()
 
 
 def test_a_subject_prefix_of_ours_is_no_part_of_the_lesson(watched):
-    """Else what was tagged wrongly teaches that the tag is a sign of ham, and senders may put it there."""
-    plain = watched.filter._preparer.ready(MAIL[0])
-    tagged = b"X-Spamguard-Prefix: ***SPAM***\n" + MAIL[0].replace(b"\nSubject: ", b"\nSubject: ***SPAM*** ", 1)
+    """Else what was tagged wrongly teaches that the tag is a sign of ham, and senders may put it
+    there.
+    """
+    plain = watched.filter._reader.read_example(MAIL[0])
+    tagged = b"X-Spamguard-Prefix: ***SPAM***\n" + MAIL[0].replace(
+        b"\nSubject: ", b"\nSubject: ***SPAM*** ", 1
+    )
     assert tagged.count(b"***SPAM***") == 2
     message = deliver(watched.box / ".Junk", tagged)
     watched.rest()
     move(message, watched.box)
     watched.rest()
-    (vote,) = watched.filter.ledger.votes()
+    (vote,) = watched.filter.ledger.all_votes()
     assert (vote.digest, vote.label) == (plain.digest, "ham")
     assert codec.unpack(vote.packed).tokens.tolist() == plain.features.tokens.tolist()
 
 
 def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, caplog):
     junk = watched.box / ".Junk"
-    messages = [deliver(watched.box, raw) for raw in (MAIL[0], b"CRYPTED\x03\x07secret", gzip.compress(MAIL[1]))]
+    messages = [
+        deliver(watched.box, raw)
+        for raw in (MAIL[0], b"CRYPTED\x03\x07secret", gzip.compress(MAIL[1]))
+    ]
     watched.rest()
     (junk / "cur" / "pipe").mkdir()
     os.mkfifo(junk / "cur" / "fifo:2,S")
@@ -241,7 +280,7 @@ def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, capl
     for message in messages:
         move(message, junk)
     watched.rest()
-    watched.watcher._note(Changes(everything=True))
+    watched.watcher._take_changes(Changes(everything=True))
     watched.rest()
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -257,73 +296,98 @@ def test_a_folder_whose_name_is_no_utf8_teaches_and_keeps_nothing_back(watched):
     for message, to in zip(messages, (folder, watched.box / ".Junk"), strict=True):
         move(message, to)
     for _ in range(20):
-        watched.watcher.turn(DEBOUNCE)
+        watched.watcher.run_once(DEBOUNCE)
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
-    assert {vote.origin for vote in watched.filter.ledger.votes()} == {"folder Junk", "folder Junk/Werbung f\\xfcr"}
+    assert {vote.origin for vote in watched.filter.ledger.all_votes()} == {
+        "folder Junk",
+        "folder Junk/Werbung f\\xfcr",
+    }
 
 
 def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(watched, monkeypatch):
-    """Every ten minutes all of them are due, and after a start: with thousands that takes minutes, in which moves taught nothing."""
+    """Every ten minutes all of them are due, and after a start: with thousands that takes minutes,
+    in which moves taught nothing.
+    """
     for number in range(30):
         maildir(watched.place / "home" / f"user{number}", ".Junk")
     message = deliver(watched.box, MAIL[0])
     watched.rest()
-    monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
     looked: list[str] = []
-    whole = watched.mailboxes.names
-    monkeypatch.setattr(watched.mailboxes, "names", lambda place: [looked.append(place.mailbox.user), whole(place)][1])
-    watched.watcher._note(Changes(everything=True))
-    watched.watcher.turn(0.0)
+    whole = watched.mailboxes.list_files
+    monkeypatch.setattr(
+        watched.mailboxes,
+        "list_files",
+        lambda place: [looked.append(place.mailbox.user), whole(place)][1],
+    )
+    watched.watcher._take_changes(Changes(everything=True))
+    watched.watcher.run_once(0.0)
     move(message, watched.box / ".Junk")
-    watched.watcher.turn(0.0)
+    watched.watcher.run_once(0.0)
     time.sleep(2 * DEBOUNCE)
     while not watched.votes():
-        watched.watcher.turn(0.0)
+        watched.watcher.run_once(0.0)
     assert len(set(looked)) < 20
     watched.rest()
     assert len(set(looked)) == 31
 
 
 def test_of_many_mailboxes_seen_for_the_first_time_several_are_in_one_turn(watched, monkeypatch):
-    """A turn for each of their folders looks at all mailboxes each time: with 20,000 that took hours."""
-    boxes = [maildir(watched.place / "home" / f"user{number}", ".Junk", ".Archive") for number in range(20)]
-    monkeypatch.setattr(schedule, "TURN_SECONDS", 60.0)
-    watched.watcher._users_due = 0.0
+    """A turn for each of their folders looks at all mailboxes each time: with 20,000 that took
+    hours.
+    """
+    boxes = [
+        maildir(watched.place / "home" / f"user{number}", ".Junk", ".Archive")
+        for number in range(20)
+    ]
+    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 60.0)
+    watched.watcher._search_due = 0.0
     for _ in range(3):
-        watched.watcher.turn(0.0)
-    assert all(watched.watcher._sightings.scanned(str(box)) for box in boxes)
+        watched.watcher.run_once(0.0)
+    assert all(watched.watcher._sightings.is_scanned(str(box)) for box in boxes)
 
 
 def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, monkeypatch):
-    """A Maildir of 50,000 files that the daemon's user may not read is one line of the log, and stays a warning of `status`."""
+    """A Maildir of 50,000 files that the daemon's user may not read is one line of the log, and
+    stays a warning of `status`.
+    """
     for number in range(30):
         (watched.box / "cur" / f"{number}:2,S").symlink_to("/etc/passwd")
     real = time.time
     for days in (0, 2):
         monkeypatch.setattr(time, "time", lambda days=days: real() + days * 86_400)
-        watched.watcher._note(Changes(everything=True))
+        watched.watcher._take_changes(Changes(everything=True))
         watched.rest()
-        (trouble,) = notes.troubles(watched.watcher._once.standing(), int(time.time()))
+        (trouble,) = status_file.standing_troubles(
+            watched.watcher._warnings.standing_warnings(), int(time.time())
+        )
         assert "is a symbolic link" in trouble.text
     assert caplog.text.count("is a symbolic link") == 2
 
 
-@pytest.mark.parametrize(("folder", "votes"), [(".Junk", {"anna 0": "spam"}), (".Archive", {"anna 0": "ham"}), ("", {}), (".Trash", {})])
-def test_what_is_called_otherwise_or_moves_on_before_it_is_taught_is_looked_for_again(watched, monkeypatch, folder, votes):
-    """It is read when it is taught; whoever has moved it may have answered it, or changed their mind. No event needs to tell."""
+@pytest.mark.parametrize(
+    ("folder", "votes"),
+    [(".Junk", {"anna 0": "spam"}), (".Archive", {"anna 0": "ham"}), ("", {}), (".Trash", {})],
+)
+def test_what_is_called_otherwise_or_moves_on_before_it_is_taught_is_looked_for_again(
+    watched, monkeypatch, folder, votes
+):
+    """It is read when it is taught; whoever has moved it may have answered it, or changed their
+    mind. No event needs to tell.
+    """
     message = deliver(watched.box, MAIL[0], "cur", "S")
     watched.rest()
-    read = watched.watcher._scanner.message
+    read = watched.watcher._scanner.read_message
 
     def late(place, file, digest):
-        monkeypatch.setattr(watched.watcher._scanner, "message", read)
+        monkeypatch.setattr(watched.watcher._scanner, "read_message", read)
         moved.rename(watched.box / folder / "cur" / f"{file.name}T")
         return read(place, file, digest)
 
-    monkeypatch.setattr(watched.watcher._scanner, "message", late)
-    monkeypatch.setattr(watched.mailboxes, "changes", lambda _: Changes())
+    monkeypatch.setattr(watched.watcher._scanner, "read_message", late)
+    monkeypatch.setattr(watched.mailboxes, "wait_for_changes", lambda _: Changes())
     moved = move(message, watched.box / ".Junk")
-    watched.watcher._note(Changes(everything=True))
+    watched.watcher._take_changes(Changes(everything=True))
     watched.rest()
     assert not moved.exists()
     assert watched.votes() == votes
@@ -334,7 +398,7 @@ def test_a_message_that_is_half_there_is_waited_for(watched):
     path = watched.box / "new" / name
     path.write_bytes(whole[:100])
     for _ in range(5):
-        watched.watcher.turn(DEBOUNCE)
+        watched.watcher.run_once(DEBOUNCE)
     path.write_bytes(whole)
     watched.rest()
     path.rename(watched.box / ".Junk" / "new" / name)
@@ -343,28 +407,32 @@ def test_a_message_that_is_half_there_is_waited_for(watched):
 
 
 def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypatch):
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.1)
     messages = [deliver(watched.box, raw) for raw in MAIL[:2]]
     watched.rest()
-    real = watched.filter.cast
+    real = watched.filter.cast_votes
 
     def full(*_: object, **__: object) -> list[bool]:
         raise LedgerError("ledger: the disk is full: make room")
 
-    monkeypatch.setattr(watched.filter, "cast", full)
+    monkeypatch.setattr(watched.filter, "cast_votes", full)
     for message in messages:
         move(message, watched.box / ".Junk")
     until = time.monotonic() + PATIENCE
     while "make room" not in caplog.text and time.monotonic() < until:
-        watched.watcher.turn(DEBOUNCE)
+        watched.watcher.run_once(DEBOUNCE)
     for _ in range(5):
-        watched.watcher.turn(DEBOUNCE)
+        watched.watcher.run_once(DEBOUNCE)
     assert watched.votes() == {}
-    assert ["make room" in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
-    monkeypatch.setattr(watched.filter, "cast", real)
+    assert [
+        "make room" in record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING"
+    ] == [True]
+    monkeypatch.setattr(watched.filter, "cast_votes", real)
     until = time.monotonic() + PATIENCE
     while len(watched.votes()) < 2 and time.monotonic() < until:
-        watched.watcher.turn(DEBOUNCE)
+        watched.watcher.run_once(DEBOUNCE)
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
 
 
@@ -379,8 +447,8 @@ def test_damage_that_shows_where_mailboxes_are_looked_for_is_seen_at_once(watche
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     damage(watched.watcher._sightings)
-    watched.watcher._users_due = 0.0
-    watched.watcher.turn(0)
+    watched.watcher._search_due = 0.0
+    watched.watcher.run_once(0)
     assert watched.watcher._next_due() <= time.monotonic()
     watched.rest()
     move(message, watched.box / ".Junk")
@@ -397,7 +465,9 @@ def test_damaged_sightings_begin_anew_and_moves_teach_again(watched, caplog):
     move(messages[0], watched.box / ".Junk")
     watched.rest()
     assert watched.votes() == {}
-    assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == ["ERROR"]
+    assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == [
+        "ERROR"
+    ]
     move(messages[1], watched.box / ".Junk")
     move(messages[2], ben / ".Junk")
     watched.rest()
@@ -434,25 +504,29 @@ def test_many_lessons_at_once(watched):
     for message in messages:
         move(message, watched.box / ".Junk")
     watched.rest()
-    assert watched.filter.status().classes["spam"] == len({watched.filter._preparer.digest(raw) for raw in many})
+    assert watched.filter.status().classes["spam"] == len(
+        {watched.filter._reader.digest(raw) for raw in many}
+    )
     assert watched.settled == 1
 
 
 def test_a_thousand_lessons_of_one_do_not_hold_up_the_others(watched, monkeypatch):
-    monkeypatch.setattr(lessons, "STEP_SECONDS", -1.0)  # however fast this machine is, they take many steps
+    monkeypatch.setattr(
+        lessons, "STEP_SECONDS", -1.0
+    )  # however fast this machine is, they take many steps
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     many = [deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(1000)]
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     for one in many:
         move(one, ben / ".Junk")
-    while not any(box.work for box in watched.watcher._schedule.boxes.values()):
-        watched.watcher.turn(DEBOUNCE)
+    while not any(box.work for box in watched.watcher._schedule.mailboxes.values()):
+        watched.watcher.run_once(DEBOUNCE)
     move(message, watched.box / ".Junk")
-    digest = watched.filter._preparer.digest(MAIL[0])
+    digest = watched.filter._reader.digest(MAIL[0])
     until = time.monotonic() + PATIENCE
-    while watched.filter.ledger.vote(digest, "anna") is None and time.monotonic() < until:
-        watched.watcher.turn(DEBOUNCE)
+    while watched.filter.ledger.get_vote(digest, "anna") is None and time.monotonic() < until:
+        watched.watcher.run_once(DEBOUNCE)
     assert 0 < watched.filter.status().classes["spam"] < 1001
     watched.rest()
     assert watched.filter.status().classes["spam"] == 1001
@@ -463,25 +537,33 @@ def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch)
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     many = [deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(40)]
     watched.rest()
-    for name in (looking, lessons):
+    for name in (mailbox_scan, lessons):
         monkeypatch.setattr(name, "STEP_SECONDS", -1.0)
-    monkeypatch.setattr(prepare, "CHUNK", 1)
+    monkeypatch.setattr(prepare, "BATCH_MESSAGES", 1)
     for one in many:
         move(one, ben / ".Junk")
     steps = [(0, 0)]  # files read and lessons taught by then
     while steps[-1][1] < 40:
         steps.append((len(watched.opened) - 40, watched.filter.ledger.last_seq()))
-        watched.watcher.turn(DEBOUNCE)
-    assert all(later[0] <= before[0] + 1 and later[1] <= before[1] + 1 for before, later in pairwise(steps))
+        watched.watcher.run_once(DEBOUNCE)
+    assert all(
+        later[0] <= before[0] + 1 and later[1] <= before[1] + 1 for before, later in pairwise(steps)
+    )
 
 
 def test_nor_do_thousands_that_we_called_spam(tmp_path, monkeypatch):
-    """Whether spam is filed is asked of all that is seen for the first time, which a folder that was renamed may be full of."""
+    """Whether spam is filed is asked of all that is seen for the first time, which a folder that
+    was renamed may be full of.
+    """
     one = Watched(tmp_path, we_file=True)
     one.rest()
-    monkeypatch.setattr(looking, "PIECE", 2)
-    asked, known = [], one.watcher._sightings.known
-    monkeypatch.setattr(one.watcher._sightings, "known", lambda mailbox, some: (asked.append(set(some)), known(mailbox, some))[1])
+    monkeypatch.setattr(mailbox_scan, "RECONCILE_BATCH_SIZE", 2)
+    asked, known = [], one.watcher._sightings.find_known
+    monkeypatch.setattr(
+        one.watcher._sightings,
+        "find_known",
+        lambda mailbox, some: (asked.append(set(some)), known(mailbox, some))[1],
+    )
     for raw in MAIL[:7]:
         deliver(one.box / ".Junk", signed_by(one, raw, "spam"))
     one.rest()
@@ -496,8 +578,10 @@ def test_nor_do_thousands_that_we_called_spam(tmp_path, monkeypatch):
 
 def test_thousands_that_teach_nothing_do_not_hold_up_the_others_either(watched, monkeypatch):
     """They come, go, and are deleted."""
-    monkeypatch.setattr(looking, "PIECE", 2)
-    many = [deliver(watched.box, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(20)]
+    monkeypatch.setattr(mailbox_scan, "RECONCILE_BATCH_SIZE", 2)
+    many = [
+        deliver(watched.box, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(20)
+    ]
     projects = maildir(watched.box / ".Projects")
     watched.rest()
     moved = [move(one, projects) for one in many]
@@ -511,9 +595,9 @@ def numbers_known(one: Watched, folder: str, last: int) -> list[int]:
     """How many messages are known there after each turn, until so many are; each number once."""
     found: list[int] = []
     while last not in found:
-        if (known := len(one.watcher._sightings.names(str(one.box), folder))) not in found:
+        if (known := len(one.watcher._sightings.name_keys(str(one.box), folder))) not in found:
             found.append(known)
-        one.watcher.turn(DEBOUNCE)
+        one.watcher.run_once(DEBOUNCE)
     return found
 
 
@@ -521,7 +605,10 @@ def test_a_verdict_changes_at_once(tmp_path):
     one = Watched(tmp_path)
     for label, raw in synthetic.generate(40, 3):
         one.filter.learn(raw, label)
-    text = b"velvet umbrella harvest lantern glacier orchid saddle copper mosaic thimble walnut ribbon " * 3
+    text = (
+        b"velvet umbrella harvest lantern glacier orchid saddle copper mosaic thimble walnut ribbon "
+        * 3
+    )
     message = deliver(one.box, b"Subject: velvet umbrella\n\n" + text)
     one.rest()
     sibling = b"Subject: umbrella velvet\n\n" + text
@@ -535,37 +622,43 @@ def test_a_verdict_changes_at_once(tmp_path):
 
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
     """Else the names of all files of thousands of users are held at once."""
-    monkeypatch.setattr(looking, "STEP", 1)
-    monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 1)
+    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
     for user in ("ben", "cleo", "dora"):
         for raw in MAIL[:4]:
             deliver(maildir(watched.place / "home" / user, ".Junk"), raw)
     listed = []
-    real = watched.mailboxes.names
-    monkeypatch.setattr(watched.mailboxes, "names", lambda place: listed.append(place.mailbox) or real(place))
+    real = watched.mailboxes.list_files
+    monkeypatch.setattr(
+        watched.mailboxes, "list_files", lambda place: listed.append(place.mailbox) or real(place)
+    )
     most = 0
     while len(watched.watcher._sightings.mailboxes()) < 4:
-        watched.watcher.turn(DEBOUNCE)
-        under_way = [box for box in watched.watcher._schedule.boxes.values() if box.is_new and box.mailbox in listed]
+        watched.watcher.run_once(DEBOUNCE)
+        under_way = [
+            box
+            for box in watched.watcher._schedule.mailboxes.values()
+            if box.is_new and box.mailbox in listed
+        ]
         most = max(most, len(under_way))
     assert most == 1
 
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
-    monkeypatch.setattr(looking, "STEP", 5)
-    monkeypatch.setattr(schedule, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 5)
+    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     for number in range(200):
         deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1])
-    while not any(box.is_new for box in watched.watcher._schedule.boxes.values()):
-        watched.watcher.turn(DEBOUNCE)
+    while not any(box.is_new for box in watched.watcher._schedule.mailboxes.values()):
+        watched.watcher.run_once(DEBOUNCE)
     move(message, watched.box / ".Junk")
     until = time.monotonic() + PATIENCE
     while not watched.votes() and time.monotonic() < until:
-        watched.watcher.turn(DEBOUNCE)
+        watched.watcher.run_once(DEBOUNCE)
         time.sleep(DEBOUNCE / 4)
-    assert any(box.is_new for box in watched.watcher._schedule.boxes.values())
+    assert any(box.is_new for box in watched.watcher._schedule.mailboxes.values())
     watched.rest()
-    assert watched.watcher._sightings.scanned(str(ben))
+    assert watched.watcher._sightings.is_scanned(str(ben))

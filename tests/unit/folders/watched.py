@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from corpora import synthetic
-from spamguard import Filter, secret, signature
-from spamguard.folders.contract import File, Place
-from spamguard.folders.opener import LocalMailboxes
+from spamguard import keys
+from spamguard.config.options import Action, Listener, Settings, Watch
+from spamguard.engine.filter import Filter
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import Folder, MessageFile
 from spamguard.folders.watcher import Watcher
-from spamguard.settings import Action, Listener, Settings, Watch
 from tests.unit.folders.maildirs import maildir
 
 MAIL = [raw for _, raw in synthetic.generate(60, 5)]
@@ -20,14 +21,19 @@ SOON = 3 * DEBOUNCE
 
 
 def rest(watcher: Watcher) -> None:
-    """Until there is nothing to do, now or soon: what the disk has to tell is there when whoever changed it goes on."""
-    while watcher.turn(_left(watcher)) or _left(watcher):
+    """Until there is nothing to do, now or soon: what the disk has to tell is there when whoever
+    changed it goes on.
+    """
+    while watcher.run_once(_left(watcher)) or _left(watcher):
         pass
 
 
 def _left(watcher: Watcher) -> float:
     """Seconds until there is something to look at; 0: not soon."""
-    left = min(watcher._users_due, watcher._schedule.next(), watcher._renewer.due) - time.monotonic()
+    left = (
+        min(watcher._search_due, watcher._schedule.next_due(), watcher._reextractor.due)
+        - time.monotonic()
+    )
     return max(left, 0.001) if left < SOON else 0.0
 
 
@@ -38,11 +44,11 @@ class Watched:
         self.place = place
         self.state = place / "state"
         self.box = maildir(place / "home" / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
-        self.watch = replace(Watch(f"{place}/home/*", debounce_seconds=DEBOUNCE), **settings)
+        self.watch = replace(Watch(f"{place}/home/*", debounce=DEBOUNCE), **settings)
         self.listeners: tuple[Listener, ...] = ()
         self.reopen()
         self.settled = 0
-        self.opened: list[File] = []
+        self.opened: list[MessageFile] = []
         self.start()
 
     def reopen(self) -> None:
@@ -50,11 +56,16 @@ class Watched:
 
     def start(self) -> None:
         self.mailboxes = LocalMailboxes([self.watch])
-        self._open = self.mailboxes.open
-        self.mailboxes.open = self._opening  # type: ignore[method-assign]
-        self.watcher = Watcher(self.filter, Settings(self.state, self.listeners, watch=(self.watch,)), self.mailboxes, self._settle)
+        self._open = self.mailboxes.open_file
+        self.mailboxes.open_file = self._opening  # type: ignore[method-assign]
+        self.watcher = Watcher(
+            self.filter,
+            Settings(self.state, self.listeners, watch=(self.watch,)),
+            self.mailboxes,
+            self._settle,
+        )
 
-    def _opening(self, place: Place, file: File) -> int:
+    def _opening(self, place: Folder, file: MessageFile) -> int:
         self.opened.append(file)
         return self._open(place, file)
 
@@ -71,14 +82,21 @@ class Watched:
 
     def votes(self) -> dict[str, str | None]:
         """What was said about each message of MAIL, by its number, in the name of whom."""
-        numbers = {self.filter._preparer.digest(raw): number for number, raw in enumerate(MAIL)}
-        last = {(vote.digest, vote.user): vote for vote in self.filter.ledger.votes()}
+        numbers = {self.filter._reader.digest(raw): number for number, raw in enumerate(MAIL)}
+        last = {(vote.digest, vote.user): vote for vote in self.filter.ledger.all_votes()}
         return {f"{vote.user} {numbers[vote.digest]}": vote.label for vote in last.values()}
 
 
 def signed_by(one: Watched, raw: bytes, label: str) -> bytes:
     """As it comes from us, with our verdict on top."""
     verdict = replace(one.filter.judge(raw), label=label)
-    key = secret.derived(one.filter.key, b"verdict")
-    value = signature.sign(key, verdict, Action.TAG, f"id{label}", one.filter._preparer.digest(raw))
-    return b"Return-Path: <x@example.org>\r\nX-Spam-Status: Yes\r\nX-Spamguard: " + value + b"\r\nX-Spamguard: spam\r\n" + raw
+    key = keys.derive_key(one.filter.key, b"verdict")
+    value = keys.sign_verdict(
+        key, verdict, Action.TAG, f"id{label}", one.filter._reader.digest(raw)
+    )
+    return (
+        b"Return-Path: <x@example.org>\r\nX-Spam-Status: Yes\r\nX-Spamguard: "
+        + value
+        + b"\r\nX-Spamguard: spam\r\n"
+        + raw
+    )

@@ -9,23 +9,25 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 
-from spamguard import kernel
+from spamguard import native
 
 Result = TypeVar("Result")
-COMPILED = kernel._load()
-needs_kernel = pytest.mark.skipif(COMPILED is None, reason="the kernel is not compiled here, or switched off")
+COMPILED = native._load()
+needs_kernel = pytest.mark.skipif(
+    COMPILED is None, reason="the kernel is not compiled here, or switched off"
+)
 repeatable = settings(derandomize=True, deadline=None, max_examples=100, database=None)
 
 
 @contextmanager
-def using(functions: kernel.Functions | None) -> Iterator[None]:
+def using(functions: native.NativeFunctions | None) -> Iterator[None]:
     """Within, these are in force."""
-    before = kernel._functions
-    kernel._functions = functions
+    before = native._functions
+    native._functions = functions
     try:
         yield
     finally:
-        kernel._functions = before
+        native._functions = before
 
 
 def both(work: Callable[[], Result]) -> tuple[Result, Result]:

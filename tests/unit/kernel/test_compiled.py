@@ -1,5 +1,6 @@
-"""The compiled module itself: built where it can be, without a warning; never called when it is of another version; arguments that
-do not fit are refused, whatever they are."""
+"""The compiled module itself: built where it can be, without a warning; never called when it is of
+another version; arguments that do not fit are refused, whatever they are.
+"""
 
 from __future__ import annotations
 
@@ -18,65 +19,112 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard import kernel
+from spamguard import native
 from tests.unit.kernel.both import COMPILED, needs_kernel, repeatable, using
 
-SOURCES = sorted(Path(kernel.__file__).parent.glob("*.c"))
+SOURCES = sorted(Path(native.__file__).parent.glob("*.c"))
 HEADERS = Path(sysconfig.get_paths()["include"])
 COMPILER = shutil.which("gcc") or shutil.which("cc")
-needs_compiler = pytest.mark.skipif(COMPILER is None or not (HEADERS / "Python.h").exists(), reason="no C compiler, or no Python.h")
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None or not (HEADERS / "Python.h").exists(), reason="no C compiler, or no Python.h"
+)
 
 
 @needs_compiler
 def test_the_sources_compile_without_a_warning(tmp_path: Path) -> None:
     assert len(SOURCES) >= 3
-    strict = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wno-sign-conversion", "-Wshadow", "-Wvla")
-    command = [str(COMPILER), *strict, "-c", "-DPy_LIMITED_API=0x030b0000", f"-I{HEADERS}", *map(str, SOURCES)]
+    strict = (
+        "-std=c11",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wconversion",
+        "-Wno-sign-conversion",
+        "-Wshadow",
+        "-Wvla",
+    )
+    command = [
+        str(COMPILER),
+        *strict,
+        "-c",
+        "-DPy_LIMITED_API=0x030b0000",
+        f"-I{HEADERS}",
+        *map(str, SOURCES),
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @needs_compiler
-@pytest.mark.skipif(os.environ.get(kernel._VARIABLE) == "numpy", reason="switched off")
+@pytest.mark.skipif(os.environ.get(native._ENVIRONMENT_VARIABLE) == "numpy", reason="switched off")
 def test_where_there_is_a_compiler_it_was_built_with_the_installation() -> None:
-    assert kernel.in_force() == "compiled"
+    assert native.implementation() == "compiled"
 
 
 def test_it_can_be_switched_off() -> None:
-    code = "from spamguard import kernel; print(kernel.in_force())"
+    code = "from spamguard import native; print(native.implementation())"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, kernel._VARIABLE: "numpy"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, native._ENVIRONMENT_VARIABLE: "numpy"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "numpy\n"
 
 
-@pytest.mark.parametrize("version", [0, kernel._VERSION - 1, kernel._VERSION + 1, kernel._VERSION])
-def test_a_module_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    monkeypatch.delenv(kernel._VARIABLE, raising=False)
-    monkeypatch.setattr(kernel, "import_module", lambda _: SimpleNamespace(VERSION=version))
-    assert (kernel._load() is not None) == (version == kernel._VERSION)
+@pytest.mark.parametrize(
+    "version", [0, native._ABI_VERSION - 1, native._ABI_VERSION + 1, native._ABI_VERSION]
+)
+def test_a_module_of_another_version_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.delenv(native._ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr(native, "import_module", lambda _: SimpleNamespace(VERSION=version))
+    assert (native._load() is not None) == (version == native._ABI_VERSION)
 
 
 def test_which_is_in_force() -> None:
     with using(None):
-        assert kernel.in_force() == "numpy"
+        assert native.implementation() == "numpy"
 
 
 def arrays(*kinds: str) -> st.SearchStrategy[Any]:
     values = st.lists(st.integers(-3, 70) | st.sampled_from((2**31 - 1, -(2**31))), max_size=9)
-    made = [values.map(lambda some, kind=kind: np.array(some, np.int64).astype(kind)) for kind in kinds]  # type: ignore[misc]
+    made = [
+        values.map(lambda some, kind=kind: np.array(some, np.int64).astype(kind)) for kind in kinds
+    ]  # type: ignore[misc]
     return st.one_of(*made)
 
 
 small = st.integers(-2, 40)
-anything = arrays("i4", "u4", "i8", "u1", "f8") | st.binary(max_size=80) | st.none() | small | st.tuples(st.binary(max_size=9))
+anything = (
+    arrays("i4", "u4", "i8", "u1", "f8")
+    | st.binary(max_size=80)
+    | st.none()
+    | small
+    | st.tuples(st.binary(max_size=9))
+)
 texts = st.lists(st.binary(max_size=70), max_size=4).map(tuple)
 wide, narrow = arrays("i8"), arrays("i4")
-_hashed = (texts, st.binary(max_size=32), st.binary(max_size=4), st.just(bytes(64)), st.just(bytes(255) + b"\1"))
+_hashed = (
+    texts,
+    st.binary(max_size=32),
+    st.binary(max_size=4),
+    st.just(bytes(64)),
+    st.just(bytes(255) + b"\1"),
+)
 CALLS = {
     "tokens": st.tuples(*_hashed, small),
     "places": st.tuples(*_hashed, arrays("u4") | st.binary(max_size=8), small, small),
-    "undisguised": st.tuples(st.binary(max_size=70), st.just(b"a0 ." * 64), st.sampled_from((bytes(256), bytes(9))), small, small),
+    "undisguised": st.tuples(
+        st.binary(max_size=70),
+        st.just(b"a0 ." * 64),
+        st.sampled_from((bytes(256), bytes(9))),
+        small,
+        small,
+    ),
     "fields": st.tuples(st.binary(max_size=70) | st.just(b"A: 1\n" * 9), small, small),
     "markup": st.tuples(st.text("<a /\0>é", max_size=70), st.just(frozenset("a")) | anything),
     "kinds": st.tuples(st.binary(max_size=70)),
@@ -121,25 +169,68 @@ def test_what_lies_outside_is_never_touched() -> None:
         for others in (cells, cells[:0]):
             with pytest.raises(IndexError, match="outside"):
                 COMPILED.add_shares(
-                    4, cells, np.array([2]), outside, one, np.array([5], np.int32), others, 4, *[np.array([9], np.int32)] * 2
+                    4,
+                    cells,
+                    np.array([2]),
+                    outside,
+                    one,
+                    np.array([5], np.int32),
+                    others,
+                    4,
+                    *[np.array([9], np.int32)] * 2,
                 )
         with pytest.raises(IndexError, match="outside"):
             COMPILED.gather(cells, outside, np.zeros(3, np.int32), 4)
     for firsts in (np.array([4]), np.array([-1]), np.array([0, 0])):
         with pytest.raises(ValueError, match="fit"):
             COMPILED.add_runs(4, cells, firsts, one, one, np.array([5], np.int32))
-    for first, wide, shares in ((0, 4, [9]), (2, 0, [9]), (2, 4, [])):  # no count before the cell, none elsewhere, no shares
-        numbers = np.array([5], np.int32), cells, wide, np.array(shares, np.int32), np.array([9], np.int32)
+    for first, wide, shares in (
+        (0, 4, [9]),
+        (2, 0, [9]),
+        (2, 4, []),
+    ):  # no count before the cell, none elsewhere, no shares
+        numbers = (
+            np.array([5], np.int32),
+            cells,
+            wide,
+            np.array(shares, np.int32),
+            np.array([9], np.int32),
+        )
         with pytest.raises(ValueError, match="fit"):
             COMPILED.add_shares(4, cells, np.array([first]), one, one, *numbers)
     with pytest.raises(IndexError, match="outside"):  # the table of the other counts ends before
-        COMPILED.add_shares(4, cells, np.array([2]), one, one, np.array([5], np.int32), cells[:4], 4, *[np.array([9], np.int32)] * 2)
+        COMPILED.add_shares(
+            4,
+            cells,
+            np.array([2]),
+            one,
+            one,
+            np.array([5], np.int32),
+            cells[:4],
+            4,
+            *[np.array([9], np.int32)] * 2,
+        )
     with pytest.raises(ValueError, match="fit"):  # a fade for each run
-        COMPILED.add_shares(4, cells, np.array([2]), one, one, np.array([5], np.int32), cells, 4, *[np.array([9, 9], np.int32)] * 2)
+        COMPILED.add_shares(
+            4,
+            cells,
+            np.array([2]),
+            one,
+            one,
+            np.array([5], np.int32),
+            cells,
+            4,
+            *[np.array([9, 9], np.int32)] * 2,
+        )
     for sizes in (np.array([2]), np.array([-1, 2]), np.array([2, -1])):
         with pytest.raises(ValueError, match="fit"):
             COMPILED.add_runs(4, cells, np.array([0]), one, sizes, np.zeros(len(sizes), np.int32))
-    for offsets in (np.array([0, 3]), np.array([1, 2]), np.array([0, 3, 2]), np.array([], np.int64)):
+    for offsets in (
+        np.array([0, 3]),
+        np.array([1, 2]),
+        np.array([0, 3, 2]),
+        np.array([], np.int64),
+    ):
         with pytest.raises(ValueError, match="offsets"):
             COMPILED.place(np.zeros(2, np.uint32), offsets, 10)
     assert cells.tolist() == list(range(8))
@@ -151,6 +242,8 @@ def test_what_may_not_be_written_is_not() -> None:
     cells = np.zeros(4, np.int32)
     cells.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
-        COMPILED.add_runs(4, cells, np.array([0]), np.array([0]), np.array([1]), np.array([5], np.int32))
+        COMPILED.add_runs(
+            4, cells, np.array([0]), np.array([0]), np.array([1]), np.array([5], np.int32)
+        )
     with pytest.raises((ValueError, BufferError)):
         COMPILED.gather(cells, np.array([0]), b"1234", 4)

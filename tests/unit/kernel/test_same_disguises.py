@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.scripts import undisguised
+from spamguard.mail.text import deobfuscate
 from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.test_hostile import TEXTS, filled
 
@@ -14,7 +14,7 @@ PIECES = (*"a|b0|1|2| |.|!|@|-|a0a| v1agra. |a b c d|я|中".encode().split(b"|"
 
 
 def assert_same(utf8: bytes) -> None:
-    compiled, plain = both(lambda: undisguised(utf8))
+    compiled, plain = both(lambda: deobfuscate(utf8))
     assert compiled == plain
 
 
@@ -30,7 +30,15 @@ def test_words_of_every_length_and_signs_at_every_place() -> None:
         for place in range(size):
             word = bytearray(b"x" * size)
             word[place] = ord("0")
-            for before, behind in ((b"", b""), (b" ", b" "), (b".", b""), (b"", b"."), (b"", b".c"), (b"", b"!!"), (b"\xc3\xa9", b"\xe4")):
+            for before, behind in (
+                (b"", b""),
+                (b" ", b" "),
+                (b".", b""),
+                (b"", b"."),
+                (b"", b".c"),
+                (b"", b"!!"),
+                (b"\xc3\xa9", b"\xe4"),
+            ):
                 assert_same(before + word + behind)
 
 
@@ -41,5 +49,5 @@ def test_text_made_to_cost_time() -> None:
 
 def test_a_text_without_any_is_not_copied() -> None:
     text = b"plain words, 1 2 3"
-    for found in both(lambda: undisguised(text)):
+    for found in both(lambda: deobfuscate(text)):
         assert found is text

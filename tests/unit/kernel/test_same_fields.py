@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.limits import DEFAULT_LIMITS, Limits
-from spamguard.mail.split import take_fields
+from spamguard.mail.mime import DEFAULT_LIMITS, ParseLimits, parse_header
 from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.test_hostile import NAMES, VALUES, filled
 
@@ -15,12 +14,12 @@ PIECES = (
     b"A", b"Subject", b"x-\xe4", b"!~", b"\x7f", b":", b": ", b" :", b"\t:", b"\n", b"\n ", b"\n\t", b"\n\n", b" ", b"\0", b"\r", b"value",
     b"Name: value\n", b"Name: two\n lines\n", b"Name:\n",
 )  # fmt: skip
-TIGHT = Limits(header_bytes=40, header_fields=3)
+TIGHT = ParseLimits(header_bytes=40, header_fields=3)
 
 
 def assert_same_fields(text: bytes) -> None:
     for limits in (DEFAULT_LIMITS, TIGHT):
-        compiled, plain = both(lambda limits=limits: take_fields(text, limits))  # type: ignore[misc]
+        compiled, plain = both(lambda limits=limits: parse_header(text, limits))  # type: ignore[misc]
         assert compiled == plain
 
 
@@ -32,14 +31,23 @@ def test_any_text(text: bytes) -> None:
 
 def test_every_byte_in_a_name_behind_it_and_in_a_value() -> None:
     for byte in map(bytes, zip(range(256), strict=True)):
-        for text in (byte, b"a" + byte, b"a" + byte + b"b: c\n", b"a:" + byte + b"b", b"a: b\n" + byte + b"c\n\nbody", b"a: b" + byte):
+        for text in (
+            byte,
+            b"a" + byte,
+            b"a" + byte + b"b: c\n",
+            b"a:" + byte + b"b",
+            b"a: b\n" + byte + b"c\n\nbody",
+            b"a: b" + byte,
+        ):
             assert_same_fields(text)
 
 
 def test_bytes_that_belong_to_everybody_stay_as_they_are() -> None:
     every = bytes(range(256))
     for byte in range(256):
-        take_fields(every[byte : byte + 1] + b": x\n", DEFAULT_LIMITS)  # Python has but one object for each such slice
+        parse_header(
+            every[byte : byte + 1] + b": x\n", DEFAULT_LIMITS
+        )  # Python has but one object for each such slice
     assert b"".join([every[byte : byte + 1] for byte in range(256)]) == every
 
 
@@ -47,7 +55,9 @@ def test_a_block_cut_at_any_place() -> None:
     text = b"A: 1\nB:\n 2\nC : 3\n\nbody: no field\n"
     for size in range(len(text) + 1):
         assert_same_fields(text[:size])
-        compiled, plain = both(lambda size=size: take_fields(text, Limits(header_bytes=size, header_fields=2)))  # type: ignore[misc]
+        compiled, plain = both(
+            lambda size=size: parse_header(text, ParseLimits(header_bytes=size, header_fields=2))
+        )  # type: ignore[misc]
         assert compiled == plain
 
 

@@ -1,4 +1,6 @@
-"""The kernel sees odd bytes and dots behind line ends where Python does, wherever in a text they are."""
+"""The kernel sees odd bytes and dots behind line ends where Python does, wherever in a text they
+are.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.wire import data
+from spamguard.smtp import data
 from tests.unit.kernel.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
@@ -14,7 +16,7 @@ PIECES = (b"\r", b"\n", b"\r\n", b"\r\n.", b"\0", b".", b"a", b"a" * 61, b"\xff"
 
 
 def assert_same(text: bytes) -> None:
-    compiled, plain = both(lambda: data._line_ends(text))
+    compiled, plain = both(lambda: data._scan_line_ends(text))
     assert compiled == plain
 
 
@@ -24,7 +26,9 @@ def test_any_text(text: bytes) -> None:
     assert_same(text)
 
 
-@pytest.mark.parametrize("odd", [b"\r", b"\n", b"\0", b"\r\n", b"\r\n.", b"\r\n\r", b"\n\r\n.", b"\r\r\n."])
+@pytest.mark.parametrize(
+    "odd", [b"\r", b"\n", b"\0", b"\r\n", b"\r\n.", b"\r\n\r", b"\n\r\n.", b"\r\r\n."]
+)
 def test_at_every_place(odd: bytes) -> None:
     for size in range(140):
         assert_same(b"a" * size + odd)
@@ -33,7 +37,17 @@ def test_at_every_place(odd: bytes) -> None:
 
 
 def test_what_is_seen() -> None:
-    told = {b"": 0, b"a\r": 0, b"\r\n": 0, b"\ra": 1, b"\r\r": 1, b"\na": 2, b"a\n\r\n": 2, b"\0": 4, b"\n\r\0\r\n.": 7}
-    for functions in both(lambda: {text: data._line_ends(text)[0] for text in told}):
+    told = {
+        b"": 0,
+        b"a\r": 0,
+        b"\r\n": 0,
+        b"\ra": 1,
+        b"\r\r": 1,
+        b"\na": 2,
+        b"a\n\r\n": 2,
+        b"\0": 4,
+        b"\n\r\0\r\n.": 7,
+    }
+    for functions in both(lambda: {text: data._scan_line_ends(text)[0] for text in told}):
         assert functions == told
-    assert both(lambda: data._line_ends(b"\r\na\r\n.\r\n.")[1]) == (3, 3)
+    assert both(lambda: data._scan_line_ends(b"\r\na\r\n.\r\n.")[1]) == (3, 3)

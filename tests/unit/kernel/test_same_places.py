@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.mail.extract import Extractor
+from spamguard.mail.extract import FeatureExtractor
 from spamguard.records import Word
 from tests.unit.kernel.both import COMPILED, both, needs_kernel, repeatable
 from tests.unit.mail.support import messages
@@ -18,13 +18,13 @@ from tests.unit.mail.test_fuzz import damaged
 from tests.unit.mail.test_hostile import TEXTS, filled
 
 pytestmark = needs_kernel
-EXTRACTOR = Extractor(b"a key of this installation")
+EXTRACTOR = FeatureExtractor(b"a key of this installation")
 SHIFTS = (0, 10, 20, 26)  # from a bucket for each token to some dozens for all
 
 
 def named(raw: bytes, shift: int) -> tuple[Word, ...]:
     """The words of every bucket of a message."""
-    reading, words = EXTRACTOR.read_named(raw)
+    reading, words = EXTRACTOR.read_with_words(raw)
     buckets = np.unique(reading.features.tokens >> np.uint32(shift)).astype(np.intp)
     return words.words(buckets, np.arange(len(buckets), dtype=np.float64), shift)
 
@@ -51,17 +51,21 @@ def test_generated_mail_and_damaged_mail() -> None:
 
 def test_texts_made_to_cost_time() -> None:
     for unit in TEXTS:
-        assert_same_words(b"Subject: " + filled(unit, 500).replace(b"\n", b" ") + b"\n\n" + filled(unit, 3000))
+        assert_same_words(
+            b"Subject: " + filled(unit, 500).replace(b"\n", b" ") + b"\n\n" + filled(unit, 3000)
+        )
 
 
 def test_every_way_in_which_a_token_is_made_is_told() -> None:
-    words = {word.text for word in named(b"Subject: one two three\nX-Y: a b c\n\nred green blue\n", 0)}
+    words = {
+        word.text for word in named(b"Subject: one two three\nX-Y: a b c\n\nred green blue\n", 0)
+    }
     assert {"red", "red green", "subject:one two", "subject:one … three", "x-y:a … c"} <= words
     assert any(word.startswith("letters:") for word in words)
 
 
 def test_a_bucket_that_no_token_lies_in_is_a_mistake_of_the_caller() -> None:
-    _, words = EXTRACTOR.read_named(b"Subject: a\n\nb\n")
+    _, words = EXTRACTOR.read_with_words(b"Subject: a\n\nb\n")
     with pytest.raises(IndexError, match="no token lies in bucket 7"):
         words.words(np.array([7]), np.zeros(1), 0)
 
@@ -71,4 +75,6 @@ def test_arguments_that_do_not_fit() -> None:
     with pytest.raises(TypeError, match="places"):
         COMPILED.places((), b"")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="32 bits"):
-        COMPILED.places((b"a",), bytes(16), b"\0", bytes(64), bytes(256), np.zeros(1, np.uint32), 0, 32)
+        COMPILED.places(
+            (b"a",), bytes(16), b"\0", bytes(64), bytes(256), np.zeros(1, np.uint32), 0, 32
+        )

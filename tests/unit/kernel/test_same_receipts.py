@@ -1,4 +1,6 @@
-"""The kernel writes and reads the receipts that numpy does, and what it cannot read numpy puts into words."""
+"""The kernel writes and reads the receipts that numpy does, and what it cannot read numpy puts into
+words.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def packed(count: int, seed: int) -> bytes:
     random = np.random.default_rng(seed)
     most = 1 << int(random.integers(14, 33))  # crowded at the bottom, or all over
     tokens = np.unique(random.integers(0, most, count, dtype=np.uint64)).astype(np.uint32)
-    return codec.pack(Features(tokens, np.array((1, 2, 3), np.uint8), np.array((-5, 700), np.int16)))
+    return codec.pack(
+        Features(tokens, np.array((1, 2, 3), np.uint8), np.array((-5, 700), np.int16))
+    )
 
 
 def answer(receipts: list[bytes]) -> object:
@@ -36,7 +40,9 @@ def answer(receipts: list[bytes]) -> object:
 def test_whole_receipts() -> None:
     random = Random(1)
     for seed in range(100):
-        receipts = [packed(random.choice(SIZES), seed + number) for number in range(random.randrange(6))]
+        receipts = [
+            packed(random.choice(SIZES), seed + number) for number in range(random.randrange(6))
+        ]
         compiled, plain = both(lambda receipts=receipts: answer(receipts))  # type: ignore[misc]
         assert compiled == plain
         assert isinstance(compiled, list) or not receipts
@@ -53,7 +59,9 @@ def test_receipts_that_are_written(count: int) -> None:
 def test_tokens_that_do_not_rise_are_refused(tokens: list[int]) -> None:
     def refused() -> str:
         with pytest.raises(ValueError, match="sorted and unique") as caught:
-            codec.pack(Features(np.array(tokens, np.uint32), np.zeros(1, np.uint8), np.zeros(1, np.int16)))
+            codec.pack(
+                Features(np.array(tokens, np.uint32), np.zeros(1, np.uint8), np.zeros(1, np.int16))
+            )
         return str(caught.value)
 
     compiled, plain = both(refused)
@@ -72,7 +80,11 @@ def test_damaged_receipts(count: int) -> None:
     random = Random(count)
     refused = 0
     for seed in range(150):
-        receipts = [packed(9, 1), damaged_under_a_right_checksum(random, packed(count, seed)), packed(1000, 2)]
+        receipts = [
+            packed(9, 1),
+            damaged_under_a_right_checksum(random, packed(count, seed)),
+            packed(1000, 2),
+        ]
         compiled, plain = both(lambda receipts=receipts: answer(receipts))  # type: ignore[misc]
         assert compiled == plain
         refused += isinstance(compiled, str)

@@ -1,4 +1,6 @@
-"""The kernel places, gathers, sums and adds as numpy does; the settled state is the same bits, whichever made it."""
+"""The kernel places, gathers, sums and adds as numpy does; the settled state is the same bits,
+whichever made it.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard import Filter
-from spamguard.bayes import blocks, cells, experts, logistic
-from spamguard.bayes.cells import Cells
-from spamguard.bayes.tables import Evidence, Tables, class_index, evidence, read_counts, read_rows
+from spamguard.bayes import experts, logistic, online
+from spamguard.bayes.online import TableColumn
+from spamguard.bayes.tables import (
+    Evidence,
+    Tables,
+    batch_features,
+    ensure_class_index,
+    make_evidence,
+    read_counts,
+    read_rows,
+)
+from spamguard.engine.filter import Filter
 from spamguard.records import Features
-from tests.unit.bayes.lessons import Taught, counted, empty, features, folded, learnt, made_up, replayed, take_away
+from tests.unit.bayes.lessons import (
+    Taught,
+    counted,
+    empty,
+    features,
+    folded,
+    learnt,
+    made_up,
+    replayed,
+    take_away,
+)
 from tests.unit.kernel.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 seeds = st.integers(0, 2**32 - 1)
-tokens = st.lists(st.integers(0, 2**32 - 1) | st.sampled_from((0, 2**30, 2**31, 2**32 - 1)), max_size=60).map(
-    lambda some: np.array(sorted(some), np.uint32)
-)
+tokens = st.lists(
+    st.integers(0, 2**32 - 1) | st.sampled_from((0, 2**30, 2**31, 2**32 - 1)), max_size=60
+).map(lambda some: np.array(sorted(some), np.uint32))
 
 
 def of_tokens(some: np.ndarray) -> Features:
@@ -33,7 +53,7 @@ def of_tokens(some: np.ndarray) -> Features:
 @repeatable
 @given(tokens, st.integers(8, 28))
 def test_evidence(some: np.ndarray, bits: int) -> None:
-    compiled, plain = both(lambda: evidence(of_tokens(some), bits))
+    compiled, plain = both(lambda: make_evidence(of_tokens(some), bits))
     for name in ("buckets", "sizes", "starts"):
         one, other = getattr(compiled, name), getattr(plain, name)
         assert (one.tolist(), one.dtype) == (other.tolist(), other.dtype)
@@ -42,7 +62,7 @@ def test_evidence(some: np.ndarray, bits: int) -> None:
 @repeatable
 @given(st.lists(tokens, min_size=1, max_size=6), st.integers(8, 28))
 def test_messages_side_by_side(several: list[np.ndarray], bits: int) -> None:
-    compiled, plain = both(lambda: blocks.side_by_side([of_tokens(one) for one in several], bits))
+    compiled, plain = both(lambda: batch_features([of_tokens(one) for one in several], bits))
     for one, other in zip(compiled, plain, strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
@@ -53,23 +73,33 @@ def test_rows(classes: tuple[str, ...]) -> None:
     random = np.random.default_rng(1)
     tables = empty()
     for name in classes:
-        class_index(tables, name)
+        ensure_class_index(tables, name)
     for table in (tables.rows, *tables.columns):
         table[:] = random.integers(-(2**31), 2**31, table.shape)
     for size in (0, 1, 30, 1000):
-        seen: Evidence = evidence(features(random, size), tables.bits)
+        seen: Evidence = make_evidence(features(random, size), tables.bits)
         compiled, plain = both(lambda seen=seen: read_rows(tables, seen.buckets))  # type: ignore[misc]
         np.testing.assert_array_equal(compiled.counts, plain.counts)
         np.testing.assert_array_equal(compiled.weights, plain.weights)
-        assert [found.tolist() for found in both(lambda seen=seen: read_counts(tables, seen.buckets))] == [plain.counts.tolist()] * 2  # type: ignore[misc]
+        assert [
+            found.tolist() for found in both(lambda seen=seen: read_counts(tables, seen.buckets))
+        ] == [plain.counts.tolist()] * 2  # type: ignore[misc]
 
 
 @repeatable
 @given(seeds, st.lists(st.integers(0, 20), max_size=12))
 def test_sums_over_runs_side_by_side(seed: int, lengths: list[int]) -> None:
     weights = np.random.default_rng(seed).integers(-(2**31), 2**31, sum(lengths)).astype(np.int32)
-    compiled, plain = both(lambda: experts._whole_sums(weights, np.array(lengths, np.intp)))
-    assert compiled == plain == [int(part.sum(dtype=np.int64)) for part in np.split(weights, np.cumsum(lengths)[:-1]) if len(lengths)]
+    compiled, plain = both(lambda: experts._integer_sums(weights, np.array(lengths, np.intp)))
+    assert (
+        compiled
+        == plain
+        == [
+            int(part.sum(dtype=np.int64))
+            for part in np.split(weights, np.cumsum(lengths)[:-1])
+            if len(lengths)
+        ]
+    )
 
 
 @repeatable
@@ -77,36 +107,46 @@ def test_sums_over_runs_side_by_side(seed: int, lengths: list[int]) -> None:
 def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
     random = np.random.default_rng(seed)
     sizes = np.array(lengths, np.intp)
-    buckets = np.concatenate([np.zeros(0, np.intp), *(random.permutation(40)[:size] for size in lengths)])  # so few that runs share some
+    buckets = np.concatenate(
+        [np.zeros(0, np.intp), *(random.permutation(40)[:size] for size in lengths)]
+    )  # so few that runs share some
     most = int(logistic.MAX_WEIGHT)
     table = random.integers(-most - 9, most + 9, (40, 4)) // random.choice((1, 1000))
     table = table.astype(np.int32)
     table[:, :2] = random.choice((0, 1, 2, 9, 10, 5000), (40, 2))  # beyond the last share too
-    moves = random.choice((0, 1, -1, 5, -5, 1 << 20, -(1 << 20), 999_999), len(sizes)).astype(np.int32)
+    moves = random.choice((0, 1, -1, 5, -5, 1 << 20, -(1 << 20), 999_999), len(sizes)).astype(
+        np.int32
+    )
     columns = random.integers(0, 2, len(sizes))
 
     def work() -> tuple[list[int], list[int]]:
         rows = table.copy()
-        weights = Cells(rows.reshape(-1), 4, np.array([2]))
-        places = weights.places(buckets)
+        weights = TableColumn(rows.reshape(-1), 4, np.array([2]))
+        places = weights.locate(buckets)
         sums = np.empty(len(sizes), np.int64)
-        weights.sums(places, sizes.cumsum() - sizes, sizes, sums)
-        cells.count(rows, buckets, sizes, columns)
-        weights.learn(places, sizes, moves, rows, logistic.fades(sizes))
+        weights.sum_runs(places, sizes.cumsum() - sizes, sizes, sums)
+        online.count_features(rows, buckets, sizes, columns)
+        weights.apply_steps(places, sizes, moves, rows, logistic.weight_decay(sizes))
         return sums.tolist(), rows.ravel().tolist()
 
     compiled, plain = both(work)
     assert compiled == plain
 
 
-def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_beyond_their_bounds_are_brought_back_before_they_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     most = 1000
     monkeypatch.setattr(logistic, "MAX_WEIGHT", np.int32(most))
 
     def work() -> tuple[list[int], list[int]]:
-        weights = Cells(np.array([[0, 0, most + 3], [0, 0, 7], [0, 0, -most - 3]], np.int32).reshape(-1), 3, np.array([2]))
+        weights = TableColumn(
+            np.array([[0, 0, most + 3], [0, 0, 7], [0, 0, -most - 3]], np.int32).reshape(-1),
+            3,
+            np.array([2]),
+        )
         sums = np.empty(3, np.int64)
-        weights.sums(weights.places(np.arange(3)), np.arange(3), np.ones(3, np.intp), sums)
+        weights.sum_runs(weights.locate(np.arange(3)), np.arange(3), np.ones(3, np.intp), sums)
         return sums.tolist(), weights.cells[2::3].tolist()
 
     compiled, plain = both(work)
@@ -117,7 +157,9 @@ def bits_of(tables: Tables) -> tuple[object, object]:
     return counted(tables), learnt(tables)
 
 
-@pytest.mark.parametrize("classes", [("ham", "spam"), ("ham", "spam", "news"), ("ham", "spam", "alpha", "news", "zoo")])
+@pytest.mark.parametrize(
+    "classes", [("ham", "spam"), ("ham", "spam", "news"), ("ham", "spam", "alpha", "news", "zoo")]
+)
 def test_the_settled_state(classes: tuple[str, ...]) -> None:
     for seed in range(12):
         lessons = made_up(seed, 30 * seed + 1, classes)
@@ -155,7 +197,11 @@ def test_generated_mail_taught_settled_and_judged(tmp_path: Path) -> None:
                 spam_filter.learn(raw, "news" if label == "ham" else "ham")
             spam_filter.settle()
             verdicts = [spam_filter.judge(raw) for _, raw in mail]
-            return bits_of(spam_filter._store.tables), verdicts, list(spam_filter.judge_all(raw for _, raw in mail))
+            return (
+                bits_of(spam_filter._store.tables),
+                verdicts,
+                list(spam_filter.judge_all(raw for _, raw in mail)),
+            )
 
     compiled, plain = both(work)
     assert compiled == plain

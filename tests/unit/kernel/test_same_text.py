@@ -10,24 +10,39 @@ from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.test_hostile import TEXTS, filled
 
 pytestmark = needs_kernel
-PIECES = ("a", " ", "é", "中", "🂡", "\u00a0", "\u00ad", "\u200b", "\u2019", "\u2028", "\ufeff", "\U000e0001", "\0", "\ud800")
+PIECES = (
+    "a",
+    " ",
+    "é",
+    "中",
+    "🂡",
+    "\u00a0",
+    "\u00ad",
+    "\u200b",
+    "\u2019",
+    "\u2028",
+    "\ufeff",
+    "\U000e0001",
+    "\0",
+    "\ud800",
+)
 
 
 def assert_same_letters(text: str) -> None:
-    compiled, plain = both(lambda: decode._letters(text))
+    compiled, plain = both(lambda: decode._strip_punctuation(text))
     assert compiled == plain
 
 
 @repeatable
 @given(st.binary(max_size=300))
 def test_any_bytes(data: bytes) -> None:
-    compiled, plain = both(lambda: traits._kinds(data))
+    compiled, plain = both(lambda: traits._count_kinds(data))
     assert compiled == plain
 
 
 def test_every_byte_is_of_its_kind() -> None:
     for byte in map(bytes, zip(range(256), strict=True)):
-        compiled, plain = both(lambda byte=byte: traits._kinds(byte * 33))  # type: ignore[misc]
+        compiled, plain = both(lambda byte=byte: traits._count_kinds(byte * 33))  # type: ignore[misc]
         assert compiled == plain
 
 
@@ -38,13 +53,23 @@ def test_any_text(text: str) -> None:
 
 
 def test_every_character_of_the_first_plane_and_where_ranges_begin_and_end_beyond() -> None:
-    beyond = [number + step for first, last, _ in decode._RANGES.tolist() for number in (first, last) for step in (-1, 0, 1)]
+    beyond = [
+        number + step
+        for first, last, _ in decode._CHARACTER_RANGES.tolist()
+        for number in (first, last)
+        for step in (-1, 0, 1)
+    ]
     for character in map(chr, (*range(0x10000), *beyond, 0x10FFFF)):
         assert_same_letters(f"a{character}b")
 
 
 def test_ranges_do_not_overlap() -> None:
-    assert all(before < first <= last for (_, before, _), (first, last, _) in zip(decode._RANGES[:-1], decode._RANGES[1:], strict=True))
+    assert all(
+        before < first <= last
+        for (_, before, _), (first, last, _) in zip(
+            decode._CHARACTER_RANGES[:-1], decode._CHARACTER_RANGES[1:], strict=True
+        )
+    )
 
 
 def test_text_made_to_cost_time() -> None:

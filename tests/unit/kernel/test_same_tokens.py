@@ -9,26 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.mail.content import Content
-from spamguard.mail.extract import Extractor
-from spamguard.mail.limits import DEFAULT_LIMITS
-from spamguard.mail.split import split
+from spamguard.mail.content import MessageContent
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.mime import DEFAULT_LIMITS, parse_message
 from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.support import messages
 from tests.unit.mail.test_fuzz import damaged
 from tests.unit.mail.test_hostile import MARKUP, TEXTS, filled
 
 pytestmark = needs_kernel
-EXTRACTOR = Extractor(b"a key of this installation")
+EXTRACTOR = FeatureExtractor(b"a key of this installation")
 NAMES = (b"", b"subject", b"tags", b"url", b"x")  # some make pairs, some make none
 
-_runs = st.builds(bytes.__mul__, st.sampled_from((b"a", b" ", b"\xe4", b"a ", b"\0")), st.integers(0, 200))
-_texts = st.binary(max_size=300) | st.lists(_runs | st.binary(max_size=9), max_size=12).map(b"".join)
+_runs = st.builds(
+    bytes.__mul__, st.sampled_from((b"a", b" ", b"\xe4", b"a ", b"\0")), st.integers(0, 200)
+)
+_texts = st.binary(max_size=300) | st.lists(_runs | st.binary(max_size=9), max_size=12).map(
+    b"".join
+)
 _sections = st.lists(st.tuples(st.sampled_from(NAMES), _texts), min_size=1, max_size=8)
 
 
 def assert_same_tokens(sections: list[tuple[bytes, bytes]]) -> None:
-    compiled, plain = both(lambda: EXTRACTOR._tokens([Content(split(b"", DEFAULT_LIMITS), sections=sections)])[0])
+    compiled, plain = both(
+        lambda: EXTRACTOR._distinct_tokens(
+            [MessageContent(parse_message(b"", DEFAULT_LIMITS), sections=sections)]
+        )[0]
+    )
     np.testing.assert_array_equal(compiled, plain)
     assert compiled.dtype == plain.dtype == np.uint32
 
@@ -41,16 +48,30 @@ def test_any_sections(sections: list[tuple[bytes, bytes]]) -> None:
 
 def test_tokens_of_every_length_at_every_place_in_a_window() -> None:
     for before in range(70):
-        assert_same_tokens([(b"", b" " * before + b" ".join(b"x" * size for size in (1, 7, 8, 9, 15, 16, 17, 24, 63, 64, 65, 128)))])
+        assert_same_tokens(
+            [
+                (
+                    b"",
+                    b" " * before
+                    + b" ".join(
+                        b"x" * size for size in (1, 7, 8, 9, 15, 16, 17, 24, 63, 64, 65, 128)
+                    ),
+                )
+            ]
+        )
     for size in range(200):
-        assert_same_tokens([(b"", b"x" * size), (b"subject", b"x" * size + b" "), (b"x", b" " * size)])
+        assert_same_tokens(
+            [(b"", b"x" * size), (b"subject", b"x" * size + b" "), (b"x", b" " * size)]
+        )
 
 
 def test_many_tokens_and_many_repeats() -> None:
     random = Random(3)
     for number in (1, 2, 3, 99, 100, 101, 255, 256, 257, 3000, 70_000):
         words = [b"%d" % random.randrange(number) for _ in range(number)]
-        assert_same_tokens([(b"", b" ".join(words[: number // 2])), (b"subject", b" ".join(words[number // 2 :]))])
+        assert_same_tokens(
+            [(b"", b" ".join(words[: number // 2])), (b"subject", b" ".join(words[number // 2 :]))]
+        )
         assert_same_tokens([(b"x", b"same " * number)])
 
 
@@ -60,7 +81,11 @@ def test_every_section_empty() -> None:
 
 
 def assert_same_features(raw: bytes) -> None:
-    for read in (EXTRACTOR.features, lambda raw: EXTRACTOR.repeating(raw).features, EXTRACTOR.words):
+    for read in (
+        EXTRACTOR.features,
+        lambda raw: EXTRACTOR.read_with_repeats(raw).features,
+        EXTRACTOR.word_features,
+    ):
         compiled, plain = both(lambda read=read: read(raw))  # type: ignore[misc]
         np.testing.assert_array_equal(np.unique(compiled.tokens), np.unique(plain.tokens))
         np.testing.assert_array_equal(compiled.traits, plain.traits)
@@ -84,10 +109,17 @@ def test_generated_mail_and_damaged_mail() -> None:
 def test_mail_made_to_cost_time() -> None:
     for unit in (*MARKUP, *TEXTS):
         assert_same_features(b"Subject: x\nContent-Type: text/html\n\n" + filled(unit, 100_000))
-        assert_same_features(b"Subject: " + filled(unit, 20_000).replace(b"\n", b" ") + b"\n\n" + filled(unit, 100_000))
+        assert_same_features(
+            b"Subject: "
+            + filled(unit, 20_000).replace(b"\n", b" ")
+            + b"\n\n"
+            + filled(unit, 100_000)
+        )
 
 
 def test_several_messages_read_together() -> None:
     mail = [raw for _, raw in generate(40, 9)]
-    compiled, plain = both(lambda: [found.features.tokens.tolist() for found in EXTRACTOR.read(mail)])
+    compiled, plain = both(
+        lambda: [found.features.tokens.tolist() for found in EXTRACTOR.read_batch(mail)]
+    )
     assert compiled == plain == [EXTRACTOR.features(raw).tokens.tolist() for raw in mail]

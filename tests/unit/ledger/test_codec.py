@@ -1,4 +1,6 @@
-"""The codec gives back what it was given, stays near the entropy, and refuses every damaged blob with a LedgerError."""
+"""The codec gives back what it was given, stays near the entropy, and refuses every damaged blob
+with a LedgerError.
+"""
 
 import struct
 import zlib
@@ -16,11 +18,15 @@ fixed = settings(derandomize=True, deadline=None)
 
 
 def features(tokens, traits=(1, 2, 3), numbers=(-5, 700)) -> Features:
-    return Features(np.array(sorted(tokens), np.uint32), np.array(traits, np.uint8), np.array(numbers, np.int16))
+    return Features(
+        np.array(sorted(tokens), np.uint32), np.array(traits, np.uint8), np.array(numbers, np.int16)
+    )
 
 
 def random_features(count: int, seed: int = 1) -> Features:
-    return features(np.unique(np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32)))
+    return features(
+        np.unique(np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32))
+    )
 
 
 def assert_same(one: Features, other: Features) -> None:
@@ -43,7 +49,9 @@ def test_roundtrip(tokens, traits, numbers):
 
 @pytest.mark.parametrize("count", [0, 1, 959, 960, 961, 962, 1200, 5001])
 def test_roundtrip_on_both_sides_of_the_change_of_width(count):
-    given_features = features(np.random.default_rng(3).choice(2**32, count, replace=False) if count else ())
+    given_features = features(
+        np.random.default_rng(3).choice(2**32, count, replace=False) if count else ()
+    )
     assert len(given_features.tokens) == count
     assert_same(codec.unpack(codec.pack(given_features)), given_features)
 
@@ -59,7 +67,9 @@ def test_roundtrip_of_extreme_distributions(tokens):
 
 
 def test_batch_of_mixed_sizes_equals_one_by_one():
-    given_features = [random_features(count, count) for count in (0, 300, 2500, 0, 960, 961, 1, 1500, 0)]
+    given_features = [
+        random_features(count, count) for count in (0, 300, 2500, 0, 960, 961, 1, 1500, 0)
+    ]
     columns = codec.unpack_tokens([codec.pack(one) for one in given_features])
     assert columns.offsets.dtype == np.int64
     assert columns.offsets[-1] == len(columns.tokens)
@@ -83,7 +93,9 @@ def test_size_of_a_usual_message():
 @pytest.mark.parametrize("tokens", [[2, 1], [1, 1]])
 def test_tokens_out_of_order_are_not_packed(tokens):
     with pytest.raises(ValueError, match="sorted"):
-        codec.pack(Features(np.array(tokens, np.uint32), np.zeros(0, np.uint8), np.zeros(0, np.int16)))
+        codec.pack(
+            Features(np.array(tokens, np.uint32), np.zeros(0, np.uint8), np.zeros(0, np.int16))
+        )
 
 
 @pytest.mark.parametrize("count", [5, 1000])
@@ -106,7 +118,9 @@ def checked(body: bytes) -> bytes:
 
 @settings(fixed, max_examples=400)
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=80), st.booleans())
-def test_crafted_bytes_with_a_right_checksum_raise_nothing_but_ledger_error(count, rest, consistent):
+def test_crafted_bytes_with_a_right_checksum_raise_nothing_but_ledger_error(
+    count, rest, consistent
+):
     count = count % 8 if consistent else count
     rest = rest.ljust(3 * count + 33, b"\x55")[: 3 * count + 33] if consistent else rest
     packed = checked(struct.pack("<IBBB", count, 1, 0, 0) + rest)
@@ -149,11 +163,11 @@ def test_a_newer_format_asks_for_an_update():
     body = bytearray(codec.pack(features([1]))[4:])
     body[4] = 2
     with pytest.raises(LedgerError, match="update"):
-        codec.check(checked(bytes(body)))
+        codec.check_receipt(checked(bytes(body)))
 
 
 def test_check_accepts_what_was_packed():
-    codec.check(codec.pack(random_features(1000)))
+    codec.check_receipt(codec.pack(random_features(1000)))
 
 
 @fixed
@@ -163,7 +177,11 @@ def test_scores_roundtrip_to_half_a_step(scores):
 
 
 def test_scores_are_clipped_and_damage_is_refused():
-    assert codec.unpack_scores(codec.pack_scores([float("inf"), -1e9, 0.5])) == (32767 / 256, -32767 / 256, 0.5)
+    assert codec.unpack_scores(codec.pack_scores([float("inf"), -1e9, 0.5])) == (
+        32767 / 256,
+        -32767 / 256,
+        0.5,
+    )
     assert codec.pack_scores([]) == b""
     assert codec.unpack_scores(b"") == ()
     with pytest.raises(LedgerError):

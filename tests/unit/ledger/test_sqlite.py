@@ -1,4 +1,6 @@
-"""What is particular to the SQLite ledger: its file, its refusals, full disks, killed writers, foreign connections."""
+"""What is particular to the SQLite ledger: its file, its refusals, full disks, killed writers,
+foreign connections.
+"""
 
 import os
 import signal
@@ -14,7 +16,9 @@ import numpy as np
 import pytest
 
 from spamguard.errors import LedgerError
-from spamguard.ledger import NewVote, SqliteLedger, codec, migration, schema
+from spamguard.ledger import codec, schema
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import NewVote
 from spamguard.records import Features
 from tests.support.reachable import let_others_pass
 from tests.support.waiting import PATIENCE
@@ -38,9 +42,11 @@ def ledger(path):
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess:
-    head = "import sys; from pathlib import Path; from spamguard.ledger import *; from spamguard.errors import LedgerError\n"
+    head = "import sys; from pathlib import Path; from spamguard.ledger.sqlite import *; from spamguard.errors import LedgerError\n"
     command = [sys.executable, "-c", head + code, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
 
 def refusal(path: Path, fingerprint: str = "key") -> str:
@@ -72,12 +78,21 @@ def test_a_new_file_is_for_its_owner_alone(path):
 @pytest.mark.parametrize(("durable", "synchronous"), [(True, 2), (False, 1)])
 def test_settings_of_the_connection(path, durable, synchronous):
     with SqliteLedger.open(path, "key", durable=durable) as ledger:
-        wanted = {"journal_mode": "wal", "synchronous": synchronous, "busy_timeout": 30_000, "user_version": migration.SCHEMA_VERSION}
-        assert {name: ledger._db.execute(f"PRAGMA {name}").fetchone()[0] for name in wanted} == wanted
+        wanted = {
+            "journal_mode": "wal",
+            "synchronous": synchronous,
+            "busy_timeout": 30_000,
+            "user_version": schema.SCHEMA_VERSION,
+        }
+        assert {
+            name: ledger._db.execute(f"PRAGMA {name}").fetchone()[0] for name in wanted
+        } == wanted
 
 
 def test_one_index_serves_the_lookups_and_one_the_users(ledger):
-    indexes = ledger._db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'events'").fetchall()
+    indexes = ledger._db.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'events'"
+    ).fetchall()
     assert sorted(indexes) == [("events_of_users",), ("sqlite_autoindex_events_1",)]
 
 
@@ -97,7 +112,9 @@ def test_two_openings_in_one_process_share_the_file(path, ledger):
 
 def test_a_faster_creator_wins(path, monkeypatch):
     with SqliteLedger.open(path, "key") as first:
-        monkeypatch.setattr(Path, "exists", lambda self: False)  # as if the other had not yet linked its file
+        monkeypatch.setattr(
+            Path, "exists", lambda self: False
+        )  # as if the other had not yet linked its file
         with SqliteLedger.open(path, "key") as second:
             assert second.node == first.node
     monkeypatch.undo()
@@ -145,7 +162,10 @@ def test_another_key(path, ledger):
 )
 def test_a_ledger_without_what_it_notes_of_itself(path, ledger, damage):
     ledger._db.execute(damage)
-    with pytest.raises(LedgerError, match="restore it from a backup"), SqliteLedger.open(path, "key") as opened:
+    with (
+        pytest.raises(LedgerError, match="restore it from a backup"),
+        SqliteLedger.open(path, "key") as opened,
+    ):
         opened.append([new_vote(b"d")])
 
 
@@ -154,7 +174,7 @@ def test_text_that_is_none_any_more_is_damage(path):
         ledger.append([new_vote(b"d")])
         ledger._db.execute("UPDATE events SET origin = CAST(x'ff' AS TEXT)")
         with pytest.raises(LedgerError, match="it is damaged: restore it from a backup"):
-            ledger.vote(b"d", "")
+            ledger.get_vote(b"d", "")
 
 
 def test_a_damaged_file(path):
@@ -208,7 +228,10 @@ else:
 
 
 @pytest.mark.parametrize("exists", [False, True])
-@pytest.mark.parametrize(("directory_mode", "file_mode"), [(0o555, 0o666), (0o777, 0o444), (0o777, 0o000), (0o000, 0o666)])
+@pytest.mark.parametrize(
+    ("directory_mode", "file_mode"),
+    [(0o555, 0o666), (0o777, 0o444), (0o777, 0o000), (0o000, 0o666)],
+)
 def test_without_permission(public, exists, directory_mode, file_mode):
     path = public / "receipts.ledger"
     if exists:
@@ -247,7 +270,11 @@ def test_a_log_without_its_ledger_gets_into_no_new_one(path, end):
 def test_nothing_is_written_into_a_file_that_nobody_finds_any_more(path, ledger):
     ledger.append([new_vote(b"kept")])
     aside = path.rename(path.with_name("aside"))
-    writes = (lambda: ledger.append([new_vote(b"d")]), lambda: ledger.set_meta("note", "x"), lambda: ledger.compact(1))
+    writes = (
+        lambda: ledger.append([new_vote(b"d")]),
+        lambda: ledger.set_meta("note", "x"),
+        lambda: ledger.compact(1),
+    )
     for _ in range(2):
         for write in writes:
             with pytest.raises(LedgerError, match="while it was open: restart what uses it"):
@@ -265,9 +292,9 @@ def test_a_full_disk_loses_the_batch_and_nothing_else(ledger):
     with pytest.raises(LedgerError, match="disk is full"):
         ledger.append([new_vote(bytes([index]), size=9000) for index in range(1, 99)])
     ledger._db.execute("PRAGMA max_page_count = 100000")
-    assert [vote.digest for vote in ledger.votes()] == [b"kept"]
+    assert [vote.digest for vote in ledger.all_votes()] == [b"kept"]
     assert ledger.append([new_vote(b"more")]) == [True]
-    assert ledger.vote(b"more", "").clock == 2
+    assert ledger.get_vote(b"more", "").clock == 2
 
 
 LIMITED = """
@@ -326,7 +353,12 @@ def test_another_thread_is_refused(ledger):
 def test_a_fork_is_refused(ledger, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: 1)
-        for call in (ledger.grown, ledger.last_seq, ledger.close, lambda: ledger.append([new_vote(b"d")])):
+        for call in (
+            ledger.has_grown,
+            ledger.last_seq,
+            ledger.close,
+            lambda: ledger.append([new_vote(b"d")]),
+        ):
             with pytest.raises(LedgerError, match="after a fork"):
                 call()
     assert ledger.append([new_vote(b"d")]) == [True]
@@ -347,18 +379,26 @@ with SqliteLedger.open(Path(sys.argv[1]), "key") as ledger:
 @pytest.mark.slow
 def test_killed_writers_leave_whole_batches_and_all_they_had_promised(path):
     promised = 0
-    head = "import sys; from pathlib import Path; from spamguard.ledger import *\n"
+    head = "import sys; from pathlib import Path; from spamguard.ledger.sqlite import *\n"
     for delay in (0.0, 0.013, 0.05, 0.11):
-        worker = subprocess.Popen([sys.executable, "-c", head + KILLED, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", head + KILLED, str(path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert worker.stdout.readline() == "1\n"
         time.sleep(delay)
         worker.send_signal(signal.SIGKILL)
         promised += 1 + len(worker.communicate()[0].splitlines())
         with SqliteLedger.open(path, "key") as ledger:
             assert ledger._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            votes = list(ledger.votes())
+            votes = list(ledger.all_votes())
             assert len(votes) % 20 == 0
-            assert len(votes) // 20 - promised in (0, 1)  # one may have been committed and not yet reported
+            assert len(votes) // 20 - promised in (
+                0,
+                1,
+            )  # one may have been committed and not yet reported
             assert [vote.clock for vote in votes] == list(range(1, len(votes) + 1))
             promised = len(votes) // 20
 
@@ -367,35 +407,48 @@ def test_killed_writers_leave_whole_batches_and_all_they_had_promised(path):
 
 
 def test_reading_looks_digests_up_instead_of_walking_the_log(ledger):
-    from spamguard.ledger import statements
+    from spamguard.ledger import schema
 
     def plan(statement, values):
-        return " / ".join(row[3] for row in ledger._db.execute("EXPLAIN QUERY PLAN " + statement, values))
+        return " / ".join(
+            row[3] for row in ledger._db.execute("EXPLAIN QUERY PLAN " + statement, values)
+        )
 
     assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(
-        statements.EARLIER_VOTES_OF_DIGESTS.format("?, ?"), (b"d", b"e", 9)
+        schema.EARLIER_VOTES_OF_DIGESTS.format("?, ?"), (b"d", b"e", 9)
     )
-    for statement in (statements.STANDING_VOTE, statements.STANDING_LABEL):
+    for statement in (schema.STANDING_VOTE, schema.STANDING_LABEL):
         assert "sqlite_autoindex_events_1 (digest=? AND user=?)" in plan(statement, (b"d", ""))
         assert "TEMP B-TREE" not in plan(statement, (b"d", ""))
     one_range = "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
     several = "LIST SUBQUERY 1 / SEARCH events USING COVERING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
-    assert plan(statements.LESSONS_OF_DIGESTS, (b"a", b"b", 9)) == f"{one_range} / {several}"
+    assert plan(schema.LESSONS_OF_DIGESTS, (b"a", b"b", 9)) == f"{one_range} / {several}"
     assert (
-        plan(statements.EVENTS_OF_DIGESTS, (b"a", b"b", 9)) == f"SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?) / {several}"
+        plan(schema.EVENTS_OF_DIGESTS, (b"a", b"b", 9))
+        == f"SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?) / {several}"
     )
     counting = {"upto": 9, "extractor": 1}
-    assert plan(statements.LABELS_OF_EVENTS, counting).startswith("SEARCH events USING INTEGER PRIMARY KEY (rowid<?)")  # page after page
-    assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(statements.VOTES_OF_SEVERAL_EVENTS, (9,))
-    dropping = plan(statements.DROP_SUPERSEDED, {"upto": 9, "before": 9})
+    assert plan(schema.LABELS_OF_EVENTS, counting).startswith(
+        "SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"
+    )  # page after page
+    assert "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)" in plan(
+        schema.VOTES_OF_SEVERAL_EVENTS, (9,)
+    )
+    dropping = plan(schema.DROP_SUPERSEDED, {"upto": 9, "before": 9})
     assert dropping.startswith("SEARCH events USING INDEX sqlite_autoindex_events_1 (digest=?)")
     assert "SCAN events USING COVERING INDEX sqlite_autoindex_events_1" in dropping
     assert "TEMP B-TREE" not in dropping
 
 
 def test_packed_features_come_back_bit_for_bit(ledger):
-    features = Features(np.arange(0, 2**32, 2**21, dtype=np.uint32), np.arange(12, dtype=np.uint8), np.arange(10, dtype=np.int16))
-    ledger.append([NewVote(b"d", "", "spam", codec.pack(features), codec.pack_scores([1.5]), "", 0, 1)])
+    features = Features(
+        np.arange(0, 2**32, 2**21, dtype=np.uint32),
+        np.arange(12, dtype=np.uint8),
+        np.arange(10, dtype=np.int16),
+    )
+    ledger.append(
+        [NewVote(b"d", "", "spam", codec.pack(features), codec.pack_scores([1.5]), "", 0, 1)]
+    )
     (taught,) = ledger.lessons()
     np.testing.assert_array_equal(codec.unpack(taught.packed).tokens, features.tokens)
     assert codec.unpack_scores(taught.scores) == (1.5,)
@@ -403,10 +456,10 @@ def test_packed_features_come_back_bit_for_bit(ledger):
 
 def test_pages_are_kept_only_within_even_when_reading_fails(ledger):
     def kept() -> int:
-        return ledger._ask("PRAGMA cache_size")[0][0]
+        return ledger._query("PRAGMA cache_size")[0][0]
 
     def failing() -> None:
-        with ledger.kept_pages():
+        with ledger.large_page_cache():
             assert kept() == -24 * 1024
             raise LedgerError("damaged")
 

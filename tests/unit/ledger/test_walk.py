@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from spamguard.ledger import SqliteLedger, sqlite, walk
-from spamguard.ledger.lessons import Lesson, changes
+from spamguard.ledger import queries, sqlite
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import Lesson, lesson_changes
 from tests.contract.ledgers import fold, lessons, new_vote, packed
 
 
@@ -16,7 +17,9 @@ def ledger(tmp_path):
 
 
 def crowd(number: int, seed: int = 1) -> list:
-    """Votes of some people on some messages, now and then taken back or by another extractor; all see them in another form."""
+    """Votes of some people on some messages, now and then taken back or by another extractor; all
+    see them in another form.
+    """
     rng = random.Random(seed)
     return [
         new_vote(
@@ -34,11 +37,11 @@ def crowd(number: int, seed: int = 1) -> list:
 @pytest.mark.parametrize("extractor", [None, 1, 2])
 def test_what_is_kept_changes_nothing(ledger, monkeypatch, crowded, kept, extractor):
     ledger.append(crowd(400))
-    monkeypatch.setattr(sqlite, "_CHUNK", 7)
-    monkeypatch.setattr(walk, "_CROWD", crowded)
-    monkeypatch.setattr(walk, "_KEPT", kept)
+    monkeypatch.setattr(sqlite, "_READ_BATCH", 7)
+    monkeypatch.setattr(queries, "_MIN_CACHED_VOTES", crowded)
+    monkeypatch.setattr(queries, "_MAX_CACHED_VOTES", kept)
     found = list(ledger.changes_after(0, extractor=extractor))
-    assert found == list(changes({}, enumerate(ledger.votes(), 1), extractor))
+    assert found == list(lesson_changes({}, enumerate(ledger.all_votes(), 1), extractor))
     tables = {}
     fold(tables, found)
     assert tables == lessons(ledger, extractor=extractor)
@@ -46,15 +49,15 @@ def test_what_is_kept_changes_nothing(ledger, monkeypatch, crowded, kept, extrac
 
 def test_compacting_behind_a_walk_takes_nothing_from_it(ledger, monkeypatch):
     ledger.append(crowd(400))
-    log = list(ledger.votes())
-    monkeypatch.setattr(sqlite, "_CHUNK", 7)
-    monkeypatch.setattr(walk, "_CROWD", 2)
+    log = list(ledger.all_votes())
+    monkeypatch.setattr(sqlite, "_READ_BATCH", 7)
+    monkeypatch.setattr(queries, "_MIN_CACHED_VOTES", 2)
     found = []
     for change in ledger.changes_after(0):
         found.append(change)
         if change[0] % 70 == 0:
             assert ledger.compact(change[0]) > 0
-    before = dict(enumerate(changes({}, enumerate(log, 1)), 1))
+    before = dict(enumerate(lesson_changes({}, enumerate(log, 1)), 1))
     assert found == [before[seq] for seq, _, _ in found]
     tables = {}
     fold(tables, found)
@@ -68,21 +71,35 @@ def test_votes_of_a_crowd_are_read_once(ledger):
 
     def ask(statement, values):
         asked.append(values)
-        return ledger._ask(statement, values)
+        return ledger._query(statement, values)
 
-    steps, votes = walk.Walk(ask), list(enumerate(ledger.votes(), 1))
+    steps, votes = queries.ChangeWalk(ask), list(enumerate(ledger.all_votes(), 1))
     for start in (200, 300):
-        steps.step(start, votes[start : start + 100], None)
-    steps.step(400, votes[400:], None)
+        steps.read_changes(start, votes[start : start + 100], None)
+    steps.read_changes(400, votes[400:], None)
     assert asked == [(b"d", 200), (b"e", 400)]
 
 
 def test_lessons_of_a_crowd_are_found_without_reading_what_everybody_else_has_sent_in(ledger):
-    ledger.append([new_vote(("spam", "ham")[number % 3 == 0], b"d", str(number), tokens=(number + 1,)) for number in range(400)])
-    ledger.append([new_vote("spam", b"c", "anna"), new_vote("ham", b"e", "anna"), new_vote("spam", b"e", "ben")])
+    ledger.append(
+        [
+            new_vote(("spam", "ham")[number % 3 == 0], b"d", str(number), tokens=(number + 1,))
+            for number in range(400)
+        ]
+    )
+    ledger.append(
+        [
+            new_vote("spam", b"c", "anna"),
+            new_vote("ham", b"e", "anna"),
+            new_vote("spam", b"e", "ben"),
+        ]
+    )
     asked = []
     ledger._db.set_trace_callback(lambda statement: asked.append("packed" in statement))
     found = list(ledger.lessons())
     ledger._db.set_trace_callback(None)
-    assert found == [Lesson(b"c", "spam", packed(1, 2), b"\1\0"), Lesson(b"d", "spam", packed(2), b"\1\0")]
+    assert found == [
+        Lesson(b"c", "spam", packed(1, 2), b"\1\0"),
+        Lesson(b"d", "spam", packed(2), b"\1\0"),
+    ]
     assert sum(asked) == 1 + 1, "of messages with one vote, and of the crowd's lesson"

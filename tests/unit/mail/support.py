@@ -1,4 +1,6 @@
-"""What the tests of mail share: messages in great variety, and the standard library's parser as the oracle."""
+"""What the tests of mail share: messages in great variety, and the standard library's parser as the
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from spamguard.mail.decode import transfer_decode
-from spamguard.mail.split import Leaf, Split
+from spamguard.mail.decode import decode_transfer_encoding
+from spamguard.mail.mime import Leaf, MimeMessage
 
 KEY = b"a key of this installation"
 repeatable = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 
-words = st.text(st.characters(categories=("L", "N", "P", "Zs"), include_characters=" \n=-<>&"), max_size=200)
+words = st.text(
+    st.characters(categories=("L", "N", "P", "Zs"), include_characters=" \n=-<>&"), max_size=200
+)
 plain_words = st.text("abcdefghijklmnopqrstuvwxyz ABC.,!$\n", max_size=300)
 charsets = st.sampled_from(("utf-8", "iso-8859-1", "koi8-r", "iso-2022-jp", "us-ascii"))
 
@@ -34,13 +38,19 @@ def text_leaves(draw: Any) -> Message:
     text = draw(words).encode(charset, "replace").decode(charset)
     part = MIMEText(text, draw(st.sampled_from(("plain", "html"))), charset)
     if draw(st.booleans()):
-        part.add_header("Content-Disposition", "attachment", filename=draw(st.sampled_from(("a.txt", "b c.txt", "ä.html"))))
+        part.add_header(
+            "Content-Disposition",
+            "attachment",
+            filename=draw(st.sampled_from(("a.txt", "b c.txt", "ä.html"))),
+        )
     return part
 
 
 @st.composite
 def binary_leaves(draw: Any) -> Message:
-    return MIMEApplication(draw(st.binary(max_size=300)), draw(st.sampled_from(("pdf", "octet-stream", "zip"))))
+    return MIMEApplication(
+        draw(st.binary(max_size=300)), draw(st.sampled_from(("pdf", "octet-stream", "zip")))
+    )
 
 
 @st.composite
@@ -48,8 +58,14 @@ def multiparts(draw: Any, children: Any) -> Message:
     parts = draw(st.lists(children, min_size=1, max_size=4))
     inside = {part.get_boundary() for child in parts for part in child.walk()}
     wanted = draw(st.sampled_from(("b", "=_x", "----b", "a b", "a'()+_,-./:=?b", "bb", "b-")))
-    boundary = next(name for name in (wanted, *[f"{wanted}{number}" for number in range(99)]) if name not in inside)
-    whole = MIMEMultipart(draw(st.sampled_from(("mixed", "alternative", "related"))), boundary=boundary)
+    boundary = next(
+        name
+        for name in (wanted, *[f"{wanted}{number}" for number in range(99)])
+        if name not in inside
+    )
+    whole = MIMEMultipart(
+        draw(st.sampled_from(("mixed", "alternative", "related"))), boundary=boundary
+    )
     for part in parts:
         whole.attach(part)
     return whole
@@ -71,7 +87,9 @@ def messages(draw: Any) -> bytes:
     """A well-formed message with a MIME tree, lines ending in LF or CRLF."""
     tree = draw(trees)
     assert isinstance(tree, MIMEBase)
-    tree["Subject"] = Header(draw(st.sampled_from(("hello", "grüße an alle " * 9, "こんにちは"))), "utf-8").encode()
+    tree["Subject"] = Header(
+        draw(st.sampled_from(("hello", "grüße an alle " * 9, "こんにちは"))), "utf-8"
+    ).encode()
     tree["From"] = "Anna <anna@example.com>"
     tree["Message-ID"] = "<1@example.com>"
     raw = tree.as_bytes()
@@ -79,7 +97,9 @@ def messages(draw: Any) -> bytes:
 
 
 def oracle_leaves(raw: bytes) -> list[tuple[str, str | None, bytes]]:
-    """Media type, charset and decoded body of each leaf, as the standard library has them; line ends as LF."""
+    """Media type, charset and decoded body of each leaf, as the standard library has them; line
+    ends as LF.
+    """
     found = []
     for part in message_from_bytes(raw.replace(b"\r\n", b"\n")).walk():
         if not part.is_multipart():
@@ -89,14 +109,18 @@ def oracle_leaves(raw: bytes) -> list[tuple[str, str | None, bytes]]:
     return found
 
 
-def split_leaves(message: Split) -> list[tuple[str, str | None, bytes]]:
+def split_leaves(message: MimeMessage) -> list[tuple[str, str | None, bytes]]:
     return [_described(leaf) for leaf in message.leaves]
 
 
 def _described(leaf: Leaf) -> tuple[str, str | None, bytes]:
-    encoding = leaf.named.get(b"content-transfer-encoding", b"").strip().lower()
-    charset = leaf.type.parameters.get(b"charset")
-    return leaf.type.media.decode(), charset.decode().lower() if charset else None, transfer_decode(leaf.body, encoding)[0]
+    encoding = leaf.first_values.get(b"content-transfer-encoding", b"").strip().lower()
+    charset = leaf.content_type.parameters.get(b"charset")
+    return (
+        leaf.content_type.media.decode(),
+        charset.decode().lower() if charset else None,
+        decode_transfer_encoding(leaf.body, encoding)[0],
+    )
 
 
 def header(*lines: bytes, body: bytes = b"hello there\n") -> bytes:
@@ -105,11 +129,15 @@ def header(*lines: bytes, body: bytes = b"hello there\n") -> bytes:
 
 def page(markup: bytes, charset: bytes = b"utf-8") -> bytes:
     """A message that is one HTML page."""
-    return header(b"From: anna@example.com", b"Content-Type: text/html; charset=" + charset, body=markup)
+    return header(
+        b"From: anna@example.com", b"Content-Type: text/html; charset=" + charset, body=markup
+    )
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """Least processor time of several runs: other processes only ever make it longer, and the clock's twice as long."""
+    """Least processor time of several runs: other processes only ever make it longer, and the
+    clock's twice as long.
+    """
     times = []
     for _ in range(repeats):
         start = time.process_time()

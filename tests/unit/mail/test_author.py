@@ -1,4 +1,6 @@
-"""Who a message says has written it: one short text of whatever stands in From, in which no name hides the address."""
+"""Who a message says has written it: one short text of whatever stands in From, in which no name
+hides the address.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import time
 
 import pytest
 
-from spamguard.mail.author import author, is_sender, parts
+from spamguard.mail.headers import format_author, is_sender, split_author
 
 SEVERAL = b"Anna <a@x.example>, b@y.example, Carl <c@z.example>, d@z.example"
 CASES = {
@@ -56,36 +58,53 @@ CASES = {
 
 @pytest.mark.parametrize(("value", "expected"), CASES.items())
 def test_one_short_text(value: bytes, expected: str) -> None:
-    assert author(value) == expected
-    assert author(b" " + value + b"\r\n ") == expected
+    assert format_author(value) == expected
+    assert format_author(b" " + value + b"\r\n ") == expected
 
 
 def test_what_is_enormous_is_cut_and_still_has_its_address() -> None:
-    assert author(b'"' + b"a" * 100_000 + b'" <x@evil.example>') == "a" * 45 + "... <x@evil.example>"
-    assert author(b"paypal@paypal.com " * 10_000 + b"<x@evil.example>").endswith("... <x@evil.example>")
-    whole = author(b"N" * 100 + b" <s@paypal.com." + b"x" * 200 + b".evil.example>")
+    assert (
+        format_author(b'"' + b"a" * 100_000 + b'" <x@evil.example>')
+        == "a" * 45 + "... <x@evil.example>"
+    )
+    assert format_author(b"paypal@paypal.com " * 10_000 + b"<x@evil.example>").endswith(
+        "... <x@evil.example>"
+    )
+    whole = format_author(b"N" * 100 + b" <s@paypal.com." + b"x" * 200 + b".evil.example>")
     assert whole.endswith("xxx.evil.example>")
     assert len(whole.encode()) < 125
 
 
-@pytest.mark.parametrize("piece", [b"(", b'"', b'\\"', b'("', b"(a", b"(\\(", b"<", b",", b"a@b,", b"((a)", b"=?", b"=?a?q?b?= "])
+@pytest.mark.parametrize(
+    "piece",
+    [b"(", b'"', b'\\"', b'("', b"(a", b"(\\(", b"<", b",", b"a@b,", b"((a)", b"=?", b"=?a?q?b?= "],
+)
 def test_the_worst_takes_no_time(piece: bytes) -> None:
     """About a millisecond here."""
-    author(piece)
+    format_author(piece)
     start = time.process_time()
     for _ in range(10):
-        author(piece * (1_000_000 // len(piece)))
+        format_author(piece * (1_000_000 // len(piece)))
     assert time.process_time() - start < 1.0
 
 
 def test_the_address_stands_behind_the_name() -> None:
-    assert parts("PayPal <s@paypal.com> <x@evil.example>") == ("PayPal <s@paypal.com>", "<x@evil.example>")
-    assert parts("a@b") == ("", "a@b")
-    assert parts(author(SEVERAL)) == ("Anna", "<a@x.example>, b@y.example, ...")
+    assert split_author("PayPal <s@paypal.com> <x@evil.example>") == (
+        "PayPal <s@paypal.com>",
+        "<x@evil.example>",
+    )
+    assert split_author("a@b") == ("", "a@b")
+    assert split_author(format_author(SEVERAL)) == ("Anna", "<a@x.example>, b@y.example, ...")
 
 
 def test_whether_it_is_the_sender_goes_by_the_address() -> None:
     assert is_sender("Anna <Anna@Example.org>", "anna@example.ORG")
     assert is_sender("a@b", "a@b")
-    for told, sender in (("a@b <x@b>", "a@b"), ("a@b, c@d", "a@b"), ("A <a@b>, c@d", "a@b"), ("a@b", ""), ("A <>", "a@b")):
+    for told, sender in (
+        ("a@b <x@b>", "a@b"),
+        ("a@b, c@d", "a@b"),
+        ("A <a@b>, c@d", "a@b"),
+        ("a@b", ""),
+        ("A <>", "a@b"),
+    ):
         assert not is_sender(told, sender), (told, sender)

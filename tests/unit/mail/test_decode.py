@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.decode import _CODECS, charset_inside, codec_name, decode_base64, fold, to_text, transfer_decode, unstructured
+from spamguard.mail.decode import (
+    _CODECS,
+    codec_name,
+    decode_base64,
+    decode_text,
+    decode_transfer_encoding,
+    decode_unstructured,
+    fold,
+    sniff_charset,
+)
 from tests.unit.mail.support import repeatable, seconds, words
 
 
@@ -34,7 +43,12 @@ from tests.unit.mail.support import repeatable, seconds, words
         ("中文".encode("gb18030"), b"gb2312", "中文", []),
         ("カナ".encode("iso-2022-jp"), b"iso-2022-jp", "カナ", []),
         ("カナ".encode("iso-2022-jp") + b"\x1b(I1\x1b(B", b"iso-2022-jp", "カナｱ", []),
-        ("カナ".encode("iso-2022-jp") + b"\x1b$B-!\x1b(Bx", b"iso-2022-jp", "カナ\ufffdx", [b"charset-wrong"]),
+        (
+            "カナ".encode("iso-2022-jp") + b"\x1b$B-!\x1b(Bx",
+            b"iso-2022-jp",
+            "カナ\ufffdx",
+            [b"charset-wrong"],
+        ),
         (b"+AGE-bc +?", b"utf-7", "abc \ufffd", [b"charset-wrong"]),
         (b"plain", b"utf-16", "plain", []),
         (b"plain ones", b"utf-32", "plain ones", []),
@@ -45,19 +59,49 @@ from tests.unit.mail.support import repeatable, seconds, words
         ("привет".encode("utf-32"), b"utf-32", "привет", []),
         (("ю" * 20).encode()[:-1], b"utf-8", "ю" * 19 + "\ufffd", [b"charset-wrong"]),
         (b"", b"utf-8", "", []),
-        ("œuvre à 50 €".encode("cp1252"), b"iso-8859-1", "œuvre à 50 €", []),  # what stands in these gaps is never meant as control signs
+        (
+            "œuvre à 50 €".encode("cp1252"),
+            b"iso-8859-1",
+            "œuvre à 50 €",
+            [],
+        ),  # what stands in these gaps is never meant as control signs
         ("şükür, 50 €".encode("cp1254"), b"iso-8859-9", "şükür, 50 €", []),
         (b"\x81a\x8d\x9d \x93b\x94", b"iso-8859-1", "\xa0a\xa0\xa0 “b”", []),
-        ("会議は明日の午後に始まります".encode("cp932"), b"iso-2022-jp", "会議は明日の午後に始まります", [b"charset-wrong"]),
-        ("회의는 내일 오후에 시작합니다".encode("cp949"), b"iso-2022-kr", "회의는 내일 오후에 시작합니다", [b"charset-wrong"]),
+        (
+            "会議は明日の午後に始まります".encode("cp932"),
+            b"iso-2022-jp",
+            "会議は明日の午後に始まります",
+            [b"charset-wrong"],
+        ),
+        (
+            "회의는 내일 오후에 시작합니다".encode("cp949"),
+            b"iso-2022-kr",
+            "회의는 내일 오후에 시작합니다",
+            [b"charset-wrong"],
+        ),
         ("裏面碁".encode("big5hkscs"), b"big5", "裏面碁", []),
-        ("会議".encode("euc_jp") + b"\xad\xa1" + "資料".encode("euc_jp"), b"euc-jp", "会議\ufffd資料", [b"charset-wrong"]),
-        ("회의".encode("cp949") + b"\xc9\xa1" + "자료".encode("cp949"), b"euc-kr", "회의\ufffd자료", [b"charset-wrong"]),
-        ("會議".encode("big5") + b"\xff\xffx" + "資料".encode("big5"), b"big5", "會議\ufffdx資料", [b"charset-wrong"]),
+        (
+            "会議".encode("euc_jp") + b"\xad\xa1" + "資料".encode("euc_jp"),
+            b"euc-jp",
+            "会議\ufffd資料",
+            [b"charset-wrong"],
+        ),
+        (
+            "회의".encode("cp949") + b"\xc9\xa1" + "자료".encode("cp949"),
+            b"euc-kr",
+            "회의\ufffd자료",
+            [b"charset-wrong"],
+        ),
+        (
+            "會議".encode("big5") + b"\xff\xffx" + "資料".encode("big5"),
+            b"big5",
+            "會議\ufffdx資料",
+            [b"charset-wrong"],
+        ),
     ],
 )
 def test_charsets(data: bytes, charset: bytes, text: str, defects: list[bytes]) -> None:
-    assert to_text(data, charset) == (text, defects)
+    assert decode_text(data, charset) == (text, defects)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +132,20 @@ def test_every_codec_in_the_list_is_a_charset_that_python_has() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [b"base64", b"zlib", b"rot13", b"idna", b"punycode", b"unicode_escape", b"undefined", b"\0", b"", b"\xff", b"x" * 9999]
+    "name",
+    [
+        b"base64",
+        b"zlib",
+        b"rot13",
+        b"idna",
+        b"punycode",
+        b"unicode_escape",
+        b"undefined",
+        b"\0",
+        b"",
+        b"\xff",
+        b"x" * 9999,
+    ],
 )
 def test_what_is_no_charset_for_mail_is_unknown(name: bytes) -> None:
     assert codec_name(name) is None
@@ -97,19 +154,24 @@ def test_what_is_no_charset_for_mail_is_unknown(name: bytes) -> None:
 @repeatable
 @given(st.binary(max_size=300), st.sampled_from(sorted(_CODECS)))
 def test_any_bytes_are_text_in_any_charset(data: bytes, charset: str) -> None:
-    text, _ = to_text(data, charset.encode())
+    text, _ = decode_text(data, charset.encode())
     assert isinstance(text, str)
 
 
 @repeatable
 @given(st.binary(max_size=500))
 def test_transfer_encodings_are_undone(data: bytes) -> None:
-    assert transfer_decode(base64.encodebytes(data), b"base64") == (data, [])
-    assert transfer_decode(quopri.encodestring(data), b"quoted-printable") == (quopri.decodestring(quopri.encodestring(data)), [])
+    assert decode_transfer_encoding(base64.encodebytes(data), b"base64") == (data, [])
+    assert decode_transfer_encoding(quopri.encodestring(data), b"quoted-printable") == (
+        quopri.decodestring(quopri.encodestring(data)),
+        [],
+    )
     lines = [binascii.b2a_uu(data[at : at + 45]) for at in range(0, len(data), 45)]
-    assert transfer_decode(b"begin 644 x\n" + b"".join(lines) + b"`\nend\n", b"x-uuencode") == (data, [])
-    assert transfer_decode(data, b"8bit") == (data, [])
-    assert transfer_decode(data, b"rot13") == (data, [b"encoding-unknown"])
+    assert decode_transfer_encoding(
+        b"begin 644 x\n" + b"".join(lines) + b"`\nend\n", b"x-uuencode"
+    ) == (data, [])
+    assert decode_transfer_encoding(data, b"8bit") == (data, [])
+    assert decode_transfer_encoding(data, b"rot13") == (data, [b"encoding-unknown"])
 
 
 @pytest.mark.parametrize(
@@ -135,7 +197,10 @@ def test_damaged_base64_is_read_as_far_as_it_goes(data: bytes, decoded: bytes) -
 @pytest.mark.parametrize("line", [b"_" * 47, b"-- ", b"-" * 54, b"___\n---"])
 def test_what_lists_append_to_base64_is_text(text: str, line: bytes) -> None:
     below = b"\n" + line + b"\nA mailing list\nhttps://lists.example.com/?a=b\n"
-    assert decode_base64(base64.encodebytes(text.encode()) + below) == (text.encode() + below, [b"base64"])
+    assert decode_base64(base64.encodebytes(text.encode()) + below) == (
+        text.encode() + below,
+        [b"base64"],
+    )
 
 
 def test_appending_without_end_is_read_once() -> None:
@@ -155,13 +220,22 @@ def test_nothing_in_base64_raises(data: bytes) -> None:
 
 
 def test_soft_line_breaks_and_damage_in_quoted_printable() -> None:
-    assert transfer_decode(b"via=\ngra =3D =E4=zz=", b"quoted-printable")[0].startswith(b"viagra = \xe4=zz")
-    assert transfer_decode(b"via= \t\ngra =\t\nx= y", b"quoted-printable")[0] == b"viagra x= y"
+    assert decode_transfer_encoding(b"via=\ngra =3D =E4=zz=", b"quoted-printable")[0].startswith(
+        b"viagra = \xe4=zz"
+    )
+    assert (
+        decode_transfer_encoding(b"via= \t\ngra =\t\nx= y", b"quoted-printable")[0]
+        == b"viagra x= y"
+    )
 
 
 def test_a_damaged_uuencoded_line_ends_the_text() -> None:
-    assert transfer_decode(b"begin 644 x\n" + binascii.b2a_uu(b"hello") + b"\x7f\x7f\n", b"uuencode") == (b"hello", [b"uuencode"])
-    assert len(transfer_decode(b"=\n" * 1000, b"uuencode")[0]) <= 2000  # short lines are not blown up
+    assert decode_transfer_encoding(
+        b"begin 644 x\n" + binascii.b2a_uu(b"hello") + b"\x7f\x7f\n", b"uuencode"
+    ) == (b"hello", [b"uuencode"])
+    assert (
+        len(decode_transfer_encoding(b"=\n" * 1000, b"uuencode")[0]) <= 2000
+    )  # short lines are not blown up
 
 
 @pytest.mark.parametrize(
@@ -176,7 +250,10 @@ def test_a_damaged_uuencoded_line_ends_the_text() -> None:
         (b"=?iso-8859-1?q?=FC?= =?utf-8?q?=C3=BC?=", "üü"),
         (b"=?utf-8*de?q?a?=", "a"),
         (b"=?nonsense?q?a?=", "a"),
-        (b"=?utf-8?Q?gr=C3=BCn? ja?!?=", "grün? ja?!"),  # a question mark should be encoded there, and often is not
+        (
+            b"=?utf-8?Q?gr=C3=BCn? ja?!?=",
+            "grün? ja?!",
+        ),  # a question mark should be encoded there, and often is not
         (b"=?utf-8?Q?open =?utf-8?Q?gr=C3=BCn??=", "=?utf-8?Q?open grün?"),
         (b"=?utf-8?x?a?=", "=?utf-8?x?a?="),
         (b"=?utf-8?q?open", "=?utf-8?q?open"),
@@ -186,15 +263,20 @@ def test_a_damaged_uuencoded_line_ends_the_text() -> None:
     ],
 )
 def test_encoded_words(value: bytes, text: str) -> None:
-    assert unstructured(value)[0] == text
+    assert decode_unstructured(value)[0] == text
 
 
 @repeatable
-@given(words.map(lambda text: " ".join(text.split())), st.sampled_from(("utf-8", "iso-8859-1", "iso-2022-jp")))
+@given(
+    words.map(lambda text: " ".join(text.split())),
+    st.sampled_from(("utf-8", "iso-8859-1", "iso-2022-jp")),
+)
 def test_headers_that_the_standard_library_writes_are_read(text: str, charset: str) -> None:
     text = text.encode(charset, "ignore").decode(charset)
     value = Header(text, charset).encode()
-    assert unstructured(value.encode())[0].replace("\n", "") == str(make_header(decode_header(value))).replace("\n", "")
+    assert decode_unstructured(value.encode())[0].replace("\n", "") == str(
+        make_header(decode_header(value))
+    ).replace("\n", "")
 
 
 @pytest.mark.parametrize(
@@ -213,26 +295,28 @@ def test_headers_that_the_standard_library_writes_are_read(text: str, charset: s
     ],
 )
 def test_text_without_a_charset_may_name_one_itself(data: bytes, charset: bytes) -> None:
-    assert charset_inside(data) == charset
+    assert sniff_charset(data) == charset
 
 
 @pytest.mark.parametrize("charset", [b"windows-1252", b"euc-kr", b"euc-jp", b"big5"])
 def test_text_that_is_no_character_at_all_is_read_as_fast_as_any(charset: bytes) -> None:
-    assert seconds(partial(to_text, b"\x81\xff" * 500_000, charset)) < 0.06
+    assert seconds(partial(decode_text, b"\x81\xff" * 500_000, charset)) < 0.06
 
 
 def test_8_bit_headers_have_the_charset_of_the_body_unless_they_are_utf_8() -> None:
-    assert unstructured("今日".encode("big5"), b"big5") == ("今日", [b"header-8bit"])
-    assert unstructured("今日".encode(), b"big5") == ("今日", [b"header-8bit"])
+    assert decode_unstructured("今日".encode("big5"), b"big5") == ("今日", [b"header-8bit"])
+    assert decode_unstructured("今日".encode(), b"big5") == ("今日", [b"header-8bit"])
 
 
-@pytest.mark.parametrize(("text", "charset"), [("会議の資料 2024", "iso-2022-jp"), ("회의 자료", "iso-2022-kr")])
+@pytest.mark.parametrize(
+    ("text", "charset"), [("会議の資料 2024", "iso-2022-jp"), ("회의 자료", "iso-2022-kr")]
+)
 def test_headers_in_escape_sequences_are_read(text: str, charset: str) -> None:
-    assert unstructured(text.encode(charset)) == (text, [])
+    assert decode_unstructured(text.encode(charset)) == (text, [])
 
 
 def test_8_bit_headers_are_a_defect() -> None:
-    assert unstructured("grün".encode("latin-1")) == ("grün", [b"header-8bit"])
+    assert decode_unstructured("grün".encode("latin-1")) == ("grün", [b"header-8bit"])
 
 
 @pytest.mark.parametrize(
@@ -277,7 +361,16 @@ def test_text_in_lower_case_is_folded_alike_when_that_is_known(text: str) -> Non
     assert fold(text.lower(), lower=True) == fold(text.lower())
 
 
-@pytest.mark.parametrize("text", ["\u2103 \u212a", "a" * 600 + "\u2103\u1e9b\u0323", "x\u200by \u2019", "stra\u00dfe", "\u03c3\u03c2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u2103 \u212a",
+        "a" * 600 + "\u2103\u1e9b\u0323",
+        "x\u200by \u2019",
+        "stra\u00dfe",
+        "\u03c3\u03c2",
+    ],
+)
 def test_signs_that_fold_to_capitals_are_in_lower_case_too(text: str) -> None:
     assert fold(text.lower(), lower=True) == fold(text.lower()) == fold(text).lower()
 
@@ -285,4 +378,4 @@ def test_signs_that_fold_to_capitals_are_in_lower_case_too(text: str) -> None:
 @pytest.mark.parametrize("charset", [b"cp037", b"IBM500", b"ebcdic-cp-us", b"cp1140"])
 def test_charsets_of_mainframes_are_unknown(charset: bytes) -> None:
     """No mail reader knows them: what is called so is shown as if nothing was said."""
-    assert to_text(b"seen by all", charset) == ("seen by all", [b"charset-unknown"])
+    assert decode_text(b"seen by all", charset) == ("seen by all", [b"charset-unknown"])

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.mail.extract import Extractor
-from spamguard.mail.fields import addresses, evidence, is_evidence, joined, sections, shape
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.headers import (
+    address_tokens,
+    evidence_fields,
+    field_sections,
+    host_token,
+    is_evidence,
+    value_shape,
+)
 from spamguard.records import Features
 from tests.unit.mail.support import KEY, header, repeatable
 
@@ -75,13 +82,26 @@ def test_names_of_any_length_are_judged() -> None:
 
 MAIL = [raw for _, raw in generate(60, 11)]
 values = st.sampled_from(
-    (b"Yes", b"score=9.9 required=5 viagra", b"=?utf-8?q?=FF?=", b"\xff\xfe", b"", b"folded\n more: text", b"a@b.example")
+    (
+        b"Yes",
+        b"score=9.9 required=5 viagra",
+        b"=?utf-8?q?=FF?=",
+        b"\xff\xfe",
+        b"",
+        b"folded\n more: text",
+        b"a@b.example",
+    )
 )
-inserted = st.lists(st.tuples(st.sampled_from(NEVER), values, st.integers(0, 100)), min_size=1, max_size=6)
+inserted = st.lists(
+    st.tuples(st.sampled_from(NEVER), values, st.integers(0, 100)), min_size=1, max_size=6
+)
 
 
 def same(one: Features, other: Features) -> bool:
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("tokens", "traits", "numbers"))
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for name in ("tokens", "traits", "numbers")
+    )
 
 
 def insert(raw: bytes, fields: list[tuple[str, bytes, int]]) -> bytes:
@@ -95,24 +115,43 @@ def insert(raw: bytes, fields: list[tuple[str, bytes, int]]) -> bytes:
 
 @repeatable
 @given(st.sampled_from(MAIL), inserted)
-def test_adding_answers_leaves_the_features_as_they_are(raw: bytes, fields: list[tuple[str, bytes, int]]) -> None:
-    extractor = Extractor(KEY)
+def test_adding_answers_leaves_the_features_as_they_are(
+    raw: bytes, fields: list[tuple[str, bytes, int]]
+) -> None:
+    extractor = FeatureExtractor(KEY)
     assert same(extractor.features(insert(raw, fields)), extractor.features(raw))
 
 
 def test_answers_in_a_part_or_a_nested_message_are_no_evidence() -> None:
     def mail(extra: bytes) -> bytes:
         inner = extra + b"Subject: inside\nContent-Type: text/plain\n\nhello"
-        part = b"--b\n" + extra + b"Content-Type: text/plain\n\nhello\n--b\nContent-Type: message/rfc822\n\n" + inner + b"\n--b--\n"
-        return header(b"From: a@example.com", b"Content-Type: multipart/mixed; boundary=b", body=part)
+        part = (
+            b"--b\n"
+            + extra
+            + b"Content-Type: text/plain\n\nhello\n--b\nContent-Type: message/rfc822\n\n"
+            + inner
+            + b"\n--b--\n"
+        )
+        return header(
+            b"From: a@example.com", b"Content-Type: multipart/mixed; boundary=b", body=part
+        )
 
-    texts = Extractor(KEY).texts(mail(b"X-Spam-Status: Yes\nDelivered-To: anna@example.com\n"))
-    assert texts == Extractor(KEY).texts(mail(b""))
+    texts = FeatureExtractor(KEY).token_texts(
+        mail(b"X-Spam-Status: Yes\nDelivered-To: anna@example.com\n")
+    )
+    assert texts == FeatureExtractor(KEY).token_texts(mail(b""))
     assert "part subject:inside" in texts.values()
 
 
 def test_a_field_cannot_pass_for_another_section() -> None:
-    names = {name for name, _ in sections(evidence([(b"clue", b"x"), (b"host", b"y"), (b"hidden", b"z"), (b"subject", b"s")]))[0]}
+    names = {
+        name
+        for name, _ in field_sections(
+            evidence_fields(
+                [(b"clue", b"x"), (b"host", b"y"), (b"hidden", b"z"), (b"subject", b"s")]
+            )
+        )[0]
+    }
     assert names == {b"field clue", b"field host", b"field hidden", b"subject", b"names"}
 
 
@@ -125,7 +164,7 @@ def test_fields_become_sections() -> None:
         (b"subject", b"=?utf-8?q?Gr=C3=BCn?="),
         (b"x-mailer", b"Quill"),
     ]
-    found, defects = sections(evidence(fields))
+    found, defects = field_sections(evidence_fields(fields))
     assert defects == []
     assert dict(found) == {
         b"from": b"anna <anna.b@mail.example.com>",
@@ -142,26 +181,48 @@ def test_fields_become_sections() -> None:
 
 
 def test_fields_in_escape_sequences_are_read() -> None:
-    found = dict(sections([(b"subject", "会議の資料".encode("iso-2022-jp")), (b"x-mailer", b"Becky")])[0])
+    found = dict(
+        field_sections([(b"subject", "会議の資料".encode("iso-2022-jp")), (b"x-mailer", b"Becky")])[
+            0
+        ]
+    )
     assert found[b"subject"] == "会議の資料".encode()
     assert found[b"x-mailer"] == b"becky"
 
 
 def test_a_value_may_hold_any_byte() -> None:
-    values = [(b"subject", b"A\0B"), (b"x-a", b""), (b"received", b"Of A; Date"), (b"x-b", b"C\n D"), (b"date", b"Mon\0 +0100")]
-    found, defects = sections(values)
-    assert found[:4] == [(b"subject", b"a\0b"), (b"x-a", b""), (b"received", b"of a"), (b"x-b", b"c\n d")]
+    values = [
+        (b"subject", b"A\0B"),
+        (b"x-a", b""),
+        (b"received", b"Of A; Date"),
+        (b"x-b", b"C\n D"),
+        (b"date", b"Mon\0 +0100"),
+    ]
+    found, defects = field_sections(values)
+    assert found[:4] == [
+        (b"subject", b"a\0b"),
+        (b"x-a", b""),
+        (b"received", b"of a"),
+        (b"x-b", b"c\n d"),
+    ]
     assert [text for name, text in found if name == b"zone"] == [b"+0100"]
     assert defects == []
 
 
-@given(st.lists(st.tuples(st.sampled_from((b"subject", b"received", b"date", b"message-id", b"from", b"x-a")), st.binary(max_size=12))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((b"subject", b"received", b"date", b"message-id", b"from", b"x-a")),
+            st.binary(max_size=12),
+        )
+    )
+)
 def test_each_field_is_read_as_if_it_stood_alone(values: list[tuple[bytes, bytes]]) -> None:
-    alone = [section for value in values for section in sections([value])[0][:-1]]
-    assert sections(values)[0][:-1] == alone
+    alone = [section for value in values for section in field_sections([value])[0][:-1]]
+    assert field_sections(values)[0][:-1] == alone
 
 
 def test_helpers() -> None:
-    assert addresses(b"a.b@c.d, <x@y>") == b"a_b-at-c_d c_d x-at-y y"
-    assert joined(b"a.b.c") == b"a_b_c"
-    assert shape(b"Ab12.Cd") == shape(b"Xy99.Qr") != shape(b"ab12.cd")
+    assert address_tokens(b"a.b@c.d, <x@y>") == b"a_b-at-c_d c_d x-at-y y"
+    assert host_token(b"a.b.c") == b"a_b_c"
+    assert value_shape(b"Ab12.Cd") == value_shape(b"Xy99.Qr") != value_shape(b"ab12.cd")

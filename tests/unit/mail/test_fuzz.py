@@ -1,4 +1,6 @@
-"""Seeded damage to mail: whatever the bytes, features come out, texts name them, and the identity exists."""
+"""Seeded damage to mail: whatever the bytes, features come out, texts name them, and the identity
+exists.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,7 @@ from random import Random
 import pytest
 
 from corpora.synthetic import generate
-from spamguard.mail.extract import Extractor
-from spamguard.mail.identity import digest
+from spamguard.mail.extract import FeatureExtractor, message_digest
 from spamguard.mail.traits import TRAITS
 from tests.unit.mail.support import KEY
 
@@ -67,13 +68,16 @@ def damaged(rng: Random) -> bytes:
 @pytest.mark.parametrize("seed", range(8))
 def test_damaged_mail_is_read(seed: int) -> None:
     rng = Random(seed)
-    extractor = Extractor(KEY)
+    extractor = FeatureExtractor(KEY)
     sizes = [len(values) for values in TRAITS.values()]
     for _ in range(CASES):
         raw = damaged(rng)
         found = extractor.features(raw)
-        assert sorted(extractor.texts(raw)) == found.tokens.tolist()
+        assert sorted(extractor.token_texts(raw)) == found.tokens.tolist()
         assert all(code < size for code, size in zip(found.traits.tolist(), sizes, strict=True))
         assert 0 <= found.numbers.min() <= found.numbers.max() <= 255
-        assert len(digest(raw, KEY)) == 16
-        assert extractor.words(raw).tokens.tolist() == found.tokens[found.tokens < 1 << 30].tolist()
+        assert len(message_digest(raw, KEY)) == 16
+        assert (
+            extractor.word_features(raw).tokens.tolist()
+            == found.tokens[found.tokens < 1 << 30].tolist()
+        )

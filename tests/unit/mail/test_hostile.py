@@ -1,4 +1,6 @@
-"""Mail made to cost time or memory, or to raise: every construction is read in linear time and bounded memory."""
+"""Mail made to cost time or memory, or to raise: every construction is read in linear time and
+bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,16 @@ from functools import partial
 
 import pytest
 
-from spamguard.mail.extract import Extractor
-from spamguard.mail.identity import digest
-from spamguard.mail.limits import DEFAULT_LIMITS
+from spamguard.mail.extract import FeatureExtractor, message_digest
+from spamguard.mail.mime import DEFAULT_LIMITS
 from tests.unit.mail.support import KEY, header, page, seconds
 
 LARGE = 10 << 20
-EXTRACTOR = Extractor(KEY)
+EXTRACTOR = FeatureExtractor(KEY)
 
 
 def identity(raw: bytes) -> bytes:
-    return digest(raw, KEY)
+    return message_digest(raw, KEY)
 
 
 def filled(unit: bytes, size: int) -> bytes:
@@ -49,20 +50,44 @@ VALUES = (
     b"@", b"a@", b"a.", b"=?", b"=?a?b?", b"=?utf-8?q?=e9?= ", b"=?utf-8?b?YQ==?=", b"=?a*b", b" ", b"+", b"00:00 ", b";",
     b"; a=\"", b"; a*0=b", b"\xcc\x81", b"\xff",
 )  # fmt: skip
-NAMES = (b"From", b"To", b"Subject", b"Received", b"Date", b"Message-ID", b"Content-Type", b"Content-Disposition", b"X-Other")
+NAMES = (
+    b"From",
+    b"To",
+    b"Subject",
+    b"Received",
+    b"Date",
+    b"Message-ID",
+    b"Content-Type",
+    b"Content-Disposition",
+    b"X-Other",
+)
 
 
 def multipart(unit: bytes, size: int, boundary: bytes = b"b") -> bytes:
-    return header(b'Content-Type: multipart/mixed; boundary="' + boundary + b'"', body=filled(unit, size))
+    return header(
+        b'Content-Type: multipart/mixed; boundary="' + boundary + b'"', body=filled(unit, size)
+    )
 
 
 def chain(size: int) -> bytes:
-    return b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (level, level) for level in range(size // 55))
+    return b"".join(
+        b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (level, level)
+        for level in range(size // 55)
+    )
 
 
 def boundary_prefixes(size: int) -> bytes:
-    """Nested multiparts, each boundary the beginning of the next, over a flood of lines that begin with all of them."""
-    nest = [b"Content-Type: multipart/mixed; boundary=" + b"b" * level + b"\n\n--" + b"b" * level + b"\n" for level in range(1, 13)]
+    """Nested multiparts, each boundary the beginning of the next, over a flood of lines that begin
+    with all of them.
+    """
+    nest = [
+        b"Content-Type: multipart/mixed; boundary="
+        + b"b" * level
+        + b"\n\n--"
+        + b"b" * level
+        + b"\n"
+        for level in range(1, 13)
+    ]
     return b"".join(nest) + filled(b"--" + b"b" * 20 + b"x\n", size)
 
 
@@ -73,26 +98,37 @@ STRUCTURES: dict[str, Callable[[int], bytes]] = {
     "folding": lambda size: b"Subject: x\n" + filled(b" y\n", size) + b"\nx",
     "nested messages": lambda size: filled(b"Content-Type: message/rfc822\n\n", size),
     "nested multiparts": chain,
-    "the same boundary": lambda size: multipart(b'--b\nContent-Type: multipart/mixed; boundary="b"\n\n', size),
+    "the same boundary": lambda size: multipart(
+        b'--b\nContent-Type: multipart/mixed; boundary="b"\n\n', size
+    ),
     "delimiters": lambda size: multipart(b"--b\n", size),
     "parts": lambda size: multipart(b"--b\n\nx\n", size),
     "part headers": lambda size: multipart(b"--b\n" + b"a:\n" * 20_000, size),
     "longer boundaries": lambda size: multipart(b"--bb\n", size),
     "boundary prefixes": boundary_prefixes,
     "huge boundary": lambda size: multipart(b"--" + b"b" * 899 + b"\n", size, b"b" * 900),
-    "html parts": lambda size: multipart(b"--b\nContent-Type: text/html\n\n" + b"<script" * 9000 + b"\n", size),
+    "html parts": lambda size: multipart(
+        b"--b\nContent-Type: text/html\n\n" + b"<script" * 9000 + b"\n", size
+    ),
     "binary rubbish": lambda size: filled(bytes(range(256)), size),
 }
 CONSTRUCTIONS: dict[str, Callable[[int], bytes]] = {
     **{f"html {unit[:20]!r}": lambda size, unit=unit: page(filled(unit, size)) for unit in MARKUP},  # type: ignore[misc]
-    **{f"text {unit!r}": lambda size, unit=unit: header(b"A: 1", body=filled(unit, size)) for unit in TEXTS},  # type: ignore[misc]
     **{
-        f"{field[14:]!r} {unit!r}": lambda size, field=field, unit=unit: header(field, body=filled(unit, size))  # type: ignore[misc]
+        f"text {unit!r}": lambda size, unit=unit: header(b"A: 1", body=filled(unit, size))
+        for unit in TEXTS
+    },  # type: ignore[misc]
+    **{
+        f"{field[14:]!r} {unit!r}": lambda size, field=field, unit=unit: header(
+            field, body=filled(unit, size)
+        )  # type: ignore[misc]
         for field in DECLARED
         for unit in TEXTS
     },
     **{
-        f"{name!r} {value!r}": lambda size, name=name, value=value: filled(name + b": " + filled(value, 900) + b"\n", size // 4) + b"\nx"  # type: ignore[misc]
+        f"{name!r} {value!r}": lambda size, name=name, value=value: (
+            filled(name + b": " + filled(value, 900) + b"\n", size // 4) + b"\nx"
+        )  # type: ignore[misc]
         for name in NAMES
         for value in VALUES
     },
@@ -102,16 +138,25 @@ CONSTRUCTIONS: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
 def test_time_grows_no_faster_than_size(name: str) -> None:
-    """At sizes that are looked at as a whole; four times the size may take ten times as long, never sixteen times."""
+    """At sizes that are looked at as a whole; four times the size may take ten times as long, never
+    sixteen times.
+    """
     small, large = (CONSTRUCTIONS[name](size) for size in (50_000, 200_000))
     for work in (EXTRACTOR.features, identity):
         most = 10 * seconds(partial(work, small), 1) + 0.1
-        assert any(seconds(partial(work, large), 1) < most for _ in range(3))  # the machine may be busy with something else
+        assert any(
+            seconds(partial(work, large), 1) < most for _ in range(3)
+        )  # the machine may be busy with something else
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [*STRUCTURES, *(f"html {unit[:20]!r}" for unit in MARKUP[::3]), *(f"text {unit!r}" for unit in TEXTS[::2])]
+    "name",
+    [
+        *STRUCTURES,
+        *(f"html {unit[:20]!r}" for unit in MARKUP[::3]),
+        *(f"text {unit!r}" for unit in TEXTS[::2]),
+    ],
 )
 def test_ten_megabytes_take_less_than_a_second(name: str) -> None:
     raw = CONSTRUCTIONS[name](LARGE)
@@ -129,7 +174,16 @@ def test_ten_megabytes_in_any_encoding_take_less_than_a_second(field: bytes) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["html b'&#'", "text b'a '", "text b'\\xef\\xb7\\xba'", "nested multiparts", "boundary prefixes", "parts", "html b'<b>'"]
+    "name",
+    [
+        "html b'&#'",
+        "text b'a '",
+        "text b'\\xef\\xb7\\xba'",
+        "nested multiparts",
+        "boundary prefixes",
+        "parts",
+        "html b'<b>'",
+    ],
 )
 def test_memory_is_a_small_multiple_of_what_is_scanned(name: str) -> None:
     raw = CONSTRUCTIONS[name](LARGE)
@@ -146,7 +200,13 @@ def test_caches_do_not_grow_with_what_strangers_send() -> None:
     try:
         for number in range(1000):
             unusual = b"%05d" % number * 3000
-            EXTRACTOR.features(header(unusual + b": x", b"Content-Type: a/b; charset=x; y=" + unusual, b"Content-Disposition: " + unusual))
+            EXTRACTOR.features(
+                header(
+                    unusual + b": x",
+                    b"Content-Type: a/b; charset=x; y=" + unusual,
+                    b"Content-Disposition: " + unusual,
+                )
+            )
         assert tracemalloc.get_traced_memory()[0] < 5 << 20
     finally:
         tracemalloc.stop()

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.mail.identity import SIZE, digest
+from spamguard.mail.extract import DIGEST_SIZE, message_digest
 from tests.unit.mail.support import KEY, header, messages, repeatable
 
 MAIL = [raw for _, raw in generate(120, 31)]
@@ -20,7 +20,7 @@ mail = st.sampled_from(MAIL) | messages().map(lambda raw: raw.replace(b"\r\n", b
 
 
 def same(one: bytes, other: bytes) -> bool:
-    return digest(one, KEY) == digest(other, KEY)
+    return message_digest(one, KEY) == message_digest(other, KEY)
 
 
 @repeatable
@@ -111,7 +111,10 @@ def test_the_standard_library_may_write_a_text_as_it_likes(text: str, encoding: 
 
 def test_a_charset_does_not_matter() -> None:
     def written(charset: str) -> bytes:
-        return header(b"Content-Type: text/plain; charset=" + charset.encode(), body="привет, мир".encode(charset))
+        return header(
+            b"Content-Type: text/plain; charset=" + charset.encode(),
+            body="привет, мир".encode(charset),
+        )
 
     assert same(written("utf-8"), written("koi8-r"))
     assert same(written("utf-8"), written("windows-1251"))
@@ -138,7 +141,11 @@ def test_text_type_of_damage_and_attachment_matter() -> None:
     assert not same(header(b"A: 1", body=b"one"), header(b"A: 1", body=b"two"))
 
     def attached(data: bytes) -> bytes:
-        part = b"--b\n\ntext\n--b\nContent-Type: image/png\nContent-Transfer-Encoding: base64\n\n" + base64.encodebytes(data) + b"--b--\n"
+        part = (
+            b"--b\n\ntext\n--b\nContent-Type: image/png\nContent-Transfer-Encoding: base64\n\n"
+            + base64.encodebytes(data)
+            + b"--b--\n"
+        )
         return header(b"Content-Type: multipart/mixed; boundary=b", body=part)
 
     assert not same(attached(b"one"), attached(b"two"))
@@ -147,10 +154,19 @@ def test_text_type_of_damage_and_attachment_matter() -> None:
 
 def test_components_do_not_run_into_one_another() -> None:
     def mail(message_id: bytes, date: bytes, sender: bytes, subject: bytes) -> bytes:
-        return header(b"Message-ID: " + message_id, b"Date: " + date, b"From: " + sender, b"Subject: " + subject)
+        return header(
+            b"Message-ID: " + message_id,
+            b"Date: " + date,
+            b"From: " + sender,
+            b"Subject: " + subject,
+        )
 
     splits = {
-        digest(mail(b"abcd"[:i] or b"-", b"abcd"[i:j] or b"-", b"abcd"[j:] or b"-", b"x"), KEY) for i in range(5) for j in range(i, 5)
+        message_digest(
+            mail(b"abcd"[:i] or b"-", b"abcd"[i:j] or b"-", b"abcd"[j:] or b"-", b"x"), KEY
+        )
+        for i in range(5)
+        for j in range(i, 5)
     }
     assert len(splits) == 15
     two = b"--b\n\none\n--b\n\ntwo\n--b--"
@@ -162,8 +178,8 @@ def test_components_do_not_run_into_one_another() -> None:
 @pytest.mark.slow
 def test_the_key_matters_and_so_does_every_byte_of_a_large_message() -> None:
     raw = header(b"Subject: x", body=b"a" * (40 << 20))
-    assert len(digest(raw, KEY)) == SIZE
-    assert digest(MAIL[0], b"one") != digest(MAIL[0], b"other")
+    assert len(message_digest(raw, KEY)) == DIGEST_SIZE
+    assert message_digest(MAIL[0], b"one") != message_digest(MAIL[0], b"other")
     assert not same(raw, raw[:-1] + b"b")
     assert same(raw, raw + b"\n")
 
@@ -179,4 +195,4 @@ def test_what_lies_beyond_the_limits_matters() -> None:
 @repeatable
 @given(st.binary(max_size=1000))
 def test_any_bytes_have_an_identity(raw: bytes) -> None:
-    assert len(digest(raw, KEY)) == SIZE
+    assert len(message_digest(raw, KEY)) == DIGEST_SIZE

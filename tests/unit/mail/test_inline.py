@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.inline import inline
+from spamguard.mail.forwarded import extract_inline
 from tests.unit.mail.support import seconds
 
 THUNDERBIRD = """Look at this
@@ -58,7 +58,12 @@ def forwarded(text: str, subtype: str = "plain") -> bytes:
 @pytest.mark.parametrize(
     ("text", "sender", "subject", "body"),
     [
-        (THUNDERBIRD, "Sunny Roofs <hello@roofs.example>", "Roofs for you", "Dear neighbour,\nyour roof: a chance\n"),
+        (
+            THUNDERBIRD,
+            "Sunny Roofs <hello@roofs.example>",
+            "Roofs for you",
+            "Dear neighbour,\nyour roof: a chance\n",
+        ),
         (OUTLOOK, "Sonnendach <hallo@daecher.example>", "Dächer für alle", "Liebe Nachbarn\n"),
         (GMAIL, "Toits <toits@roofs.example>", "Un toit pour vous", "Chers voisins\n"),
         (QUOTED, "Roofs <a@roofs.example>", "Hi", "one\n> two\n"),
@@ -66,64 +71,100 @@ def forwarded(text: str, subtype: str = "plain") -> bytes:
     ],
 )
 def test_what_mail_programs_write(text: str, sender: str, subject: str, body: str) -> None:
-    found = message_from_bytes(inline(forwarded(text)) or b"")
-    assert [str(make_header(decode_header(found[name]))) for name in ("From", "Subject")] == [sender, subject]
+    found = message_from_bytes(extract_inline(forwarded(text)) or b"")
+    assert [str(make_header(decode_header(found[name]))) for name in ("From", "Subject")] == [
+        sender,
+        subject,
+    ]
     assert found.get_payload(decode=True) == body.encode()
     assert not found.defects
 
 
 def test_a_date_is_kept_where_it_is_one() -> None:
-    assert b"\nDate: Fri, 20 Nov 2026 10:11:12 +0100\n" in (inline(forwarded(THUNDERBIRD)) or b"")
-    assert b"\nDate:" not in (inline(forwarded(OUTLOOK)) or b"")
+    assert b"\nDate: Fri, 20 Nov 2026 10:11:12 +0100\n" in (
+        extract_inline(forwarded(THUNDERBIRD)) or b""
+    )
+    assert b"\nDate:" not in (extract_inline(forwarded(OUTLOOK)) or b"")
 
 
 def test_markup_alone() -> None:
     rows = "<tr><th>Subject: </th><td>Hi &amp; bye</td></tr><tr><th>From: </th><td>a@roofs.example</td></tr>"
-    found = message_from_bytes(inline(forwarded(f"<div>look</div><table>{rows}</table><br><p>Dear</p><p>you</p>", "html")) or b"")
+    found = message_from_bytes(
+        extract_inline(
+            forwarded(f"<div>look</div><table>{rows}</table><br><p>Dear</p><p>you</p>", "html")
+        )
+        or b""
+    )
     assert (found["From"], found["Subject"]) == ("a@roofs.example", "hi & bye")
     assert found.get_payload().split() == ["dear", "you"]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello", "From: me\nabout: you\n\nSubject: nothing\n", "Subject: a list\nwith: colons\n\ntext", "From:\n" * 5000]
+    "text",
+    [
+        "",
+        "hello",
+        "From: me\nabout: you\n\nSubject: nothing\n",
+        "Subject: a list\nwith: colons\n\ntext",
+        "From:\n" * 5000,
+    ],
 )
 def test_other_text_is_no_message(text: str) -> None:
-    assert inline(forwarded(text)) is None
+    assert extract_inline(forwarded(text)) is None
 
 
 def test_a_field_cannot_smuggle_another_one() -> None:
-    found = inline(forwarded("From: a@x.example\u2028X-Evil: 1\x0bEvil: 2\nSubject: b\x00\rc\n\ntext\n")) or b""
-    assert message_from_bytes(found).keys() == ["From", "Subject", "MIME-Version", "Content-Type", "Content-Transfer-Encoding"]
+    found = (
+        extract_inline(
+            forwarded("From: a@x.example\u2028X-Evil: 1\x0bEvil: 2\nSubject: b\x00\rc\n\ntext\n")
+        )
+        or b""
+    )
+    assert message_from_bytes(found).keys() == [
+        "From",
+        "Subject",
+        "MIME-Version",
+        "Content-Type",
+        "Content-Transfer-Encoding",
+    ]
 
 
 @given(st.text(max_size=400), st.sampled_from(["plain", "html"]))
 def test_no_text_breaks_it(text: str, subtype: str) -> None:
     body = f"From: a\nSubject: {text}\n\n{text}".encode("utf-8", "replace")
-    found = inline(b"Content-Type: text/" + subtype.encode() + b"; charset=utf-8\n\n" + body)
+    found = extract_inline(
+        b"Content-Type: text/" + subtype.encode() + b"; charset=utf-8\n\n" + body
+    )
     assert found is None or found.startswith(b"From: ")
 
 
 def test_long_runs_of_fields_cost_little() -> None:
-    assert inline(b"Content-Type: text/plain\n\n" + b"From: a\n" * 130_000) is None
+    assert extract_inline(b"Content-Type: text/plain\n\n" + b"From: a\n" * 130_000) is None
 
 
 @pytest.mark.parametrize("unit", [b" " * 1990 + b"\n", b">" * 1990 + b"\n", b" \t>" * 660 + b"\n"])
 def test_lines_that_may_be_fields_cost_little_however_many_parts_hold_them(unit: bytes) -> None:
     part = b"--b\nContent-Type: text/plain\n\n" + unit * (200_000 // len(unit))
     raw = b"Content-Type: multipart/mixed; boundary=b\n\n" + part * 90
-    assert seconds(partial(inline, raw), 1) < 5
+    assert seconds(partial(extract_inline, raw), 1) < 5
 
 
 def test_parts_beyond_the_first_million_characters_are_not_looked_at() -> None:
     part = b"--b\nContent-Type: text/plain\n\n%b\n"
     raw = b"Content-Type: multipart/mixed; boundary=b\n\n" + part % (b"words\n" * 100_000)
     forwarded = part % b"From: a@b.example\nSubject: roofs\n\nHello"
-    assert inline(raw + forwarded) is not None
-    assert inline(raw + part % (b"words\n" * 100_000) + forwarded) is None
+    assert extract_inline(raw + forwarded) is not None
+    assert extract_inline(raw + part % (b"words\n" * 100_000) + forwarded) is None
 
 
 def test_so_many_lines_that_begin_like_a_block_are_looked_at() -> None:
     """A megabyte of them would take seconds: each has the lines below it read."""
     forwarded = b"From: a@b.example\nSubject: roofs\n\nHello"
-    assert inline(b"Content-Type: text/plain\n\n" + b"to: a\n" * 970 + b"\n" + forwarded) is not None
-    assert inline(b"Content-Type: text/plain\n\n" + b"to: a\n" * 1000 + b"\n" + forwarded) is None
+    assert (
+        extract_inline(b"Content-Type: text/plain\n\n" + b"to: a\n" * 970 + b"\n" + forwarded)
+        is not None
+    )
+    assert (
+        extract_inline(b"Content-Type: text/plain\n\n" + b"to: a\n" * 1000 + b"\n" + forwarded)
+        is None
+    )

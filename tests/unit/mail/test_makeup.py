@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spamguard.mail import html, makeup
-from spamguard.mail.extract import Extractor
+from spamguard.mail import content, html
+from spamguard.mail.extract import FeatureExtractor
 from spamguard.mail.tokens import WORDS
 from tests.unit.mail.support import KEY, header
 
@@ -13,11 +13,15 @@ LINK = b'<a href="http://shop.example/x"><center><img src="cid:p1"></center></a>
 
 
 def page(body: bytes) -> bytes:
-    return header(b"From: a@b.example", b"Content-Type: text/html", body=b"<html><body>%b</body></html>\n" % body)
+    return header(
+        b"From: a@b.example",
+        b"Content-Type: text/html",
+        body=b"<html><body>%b</body></html>\n" % body,
+    )
 
 
 def names(raw: bytes) -> set[str]:
-    return set(Extractor(KEY).texts(raw).values())
+    return set(FeatureExtractor(KEY).token_texts(raw).values())
 
 
 @pytest.mark.parametrize(
@@ -25,17 +29,54 @@ def names(raw: bytes) -> set[str]:
     [
         (0, False, False, "leaves_html"),
         (31, True, True, "leaves_html"),
-        (0, True, True, "leaves_html no_words_picture little_text_picture little_text_picture_link"),
-        (1, True, False, "leaves_html scarce_words_picture little_text_picture little_text_picture_alone"),
-        (3, True, False, "leaves_html scarce_words_picture little_text_picture little_text_picture_alone"),
-        (4, True, False, "leaves_html few_words_picture little_text_picture little_text_picture_alone"),
-        (10, True, False, "leaves_html few_words_picture little_text_picture little_text_picture_alone"),
-        (11, True, True, "leaves_html some_words_picture little_text_picture little_text_picture_link"),
-        (30, True, True, "leaves_html some_words_picture little_text_picture little_text_picture_link"),
+        (
+            0,
+            True,
+            True,
+            "leaves_html no_words_picture little_text_picture little_text_picture_link",
+        ),
+        (
+            1,
+            True,
+            False,
+            "leaves_html scarce_words_picture little_text_picture little_text_picture_alone",
+        ),
+        (
+            3,
+            True,
+            False,
+            "leaves_html scarce_words_picture little_text_picture little_text_picture_alone",
+        ),
+        (
+            4,
+            True,
+            False,
+            "leaves_html few_words_picture little_text_picture little_text_picture_alone",
+        ),
+        (
+            10,
+            True,
+            False,
+            "leaves_html few_words_picture little_text_picture little_text_picture_alone",
+        ),
+        (
+            11,
+            True,
+            True,
+            "leaves_html some_words_picture little_text_picture little_text_picture_link",
+        ),
+        (
+            30,
+            True,
+            True,
+            "leaves_html some_words_picture little_text_picture little_text_picture_link",
+        ),
     ],
 )
 def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
-    found = makeup.of(b"a " * words, 0, [b"text/html"], pictures=pictures, linked=linked)
+    found = content.describe_makeup(
+        b"a " * words, 0, [b"text/html"], pictures=pictures, linked=linked
+    )
     assert b" ".join(found.clues).decode() == expected
 
 
@@ -43,8 +84,18 @@ def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
     ("text", "letters", "subjects", "expected"),
     [
         (b"", 0, [], "few_text_0"),
-        (b"f4b7ja\n", 0, [b"6qcmcs"], "few_text_1 few_text_mixed_6 few_subject_1 few_subject_mixed_6"),
-        (b"hi 2024 don't \xc3\xa9t\xc3\xa9", 0, [], "few_text_4 few_text_letters_2 few_text_digits_4 few_text_signs_5 few_text_letters_5"),
+        (
+            b"f4b7ja\n",
+            0,
+            [b"6qcmcs"],
+            "few_text_1 few_text_mixed_6 few_subject_1 few_subject_mixed_6",
+        ),
+        (
+            b"hi 2024 don't \xc3\xa9t\xc3\xa9",
+            0,
+            [],
+            "few_text_4 few_text_letters_2 few_text_digits_4 few_text_signs_5 few_text_letters_5",
+        ),
         (b"a" * 16 + b" " + b"b" * 90, 0, [], "few_text_2 few_text_letters_16 few_text_letters_16"),
         (b"", 10, [], "few_text_10"),
         (b"x", 10, [b"a"], ""),
@@ -52,8 +103,10 @@ def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
         (b"x " * 11, 0, [b"a"], ""),
     ],
 )
-def test_how_a_handful_of_words_looks(text: bytes, letters: int, subjects: list[bytes], expected: str) -> None:
-    assert b" ".join(makeup.of_handful(text, letters, subjects)).decode() == expected
+def test_how_a_handful_of_words_looks(
+    text: bytes, letters: int, subjects: list[bytes], expected: str
+) -> None:
+    assert b" ".join(content.handful_clues(text, letters, subjects)).decode() == expected
 
 
 def test_two_messages_of_words_that_come_only_once_have_their_looks_in_common() -> None:
@@ -67,14 +120,23 @@ def test_the_looks_of_more_words_are_no_evidence() -> None:
 
 
 @pytest.mark.parametrize(("words", "stands"), [(0, True), (3, True), (4, False)])
-def test_a_picture_that_is_a_link_stands_in_for_words_where_there_are_next_to_none(words: int, stands: bool) -> None:
-    found = makeup.of(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
-    assert found.standing_in == (b" ".join(found.clues).upper() if stands else b"")
+def test_a_picture_that_is_a_link_stands_in_for_words_where_there_are_next_to_none(
+    words: int, stands: bool
+) -> None:
+    found = content.describe_makeup(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
+    assert found.substitute_words == (b" ".join(found.clues).upper() if stands else b"")
 
 
 def test_kinds_of_leaves_are_bounded_and_said_once() -> None:
-    leaves = [b"text/plain", b"image/png", b"image/gif", *[b"x%d/y" % number for number in range(50)]]
-    assert makeup.of(b"a " * 99, 0, leaves, pictures=False, linked=False).clues == [b"leaves_plain_image_x0_x1_x2_x3"]
+    leaves = [
+        b"text/plain",
+        b"image/png",
+        b"image/gif",
+        *[b"x%d/y" % number for number in range(50)],
+    ]
+    assert content.describe_makeup(b"a " * 99, 0, leaves, pictures=False, linked=False).clues == [
+        b"leaves_plain_image_x0_x1_x2_x3"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,13 +151,15 @@ def test_kinds_of_leaves_are_bounded_and_said_once() -> None:
     ],
 )
 def test_pictures_within_links(markup: str, linked: bool) -> None:
-    assert html.read(markup).linked is linked
+    assert html.parse_page(markup).linked_image is linked
 
 
 def test_a_picture_with_a_link_counts_as_words_that_no_text_can_hold() -> None:
     assert {"LITTLE_TEXT_PICTURE_LINK", "clue:no_words_picture"} <= names(page(LINK))
     assert "LITTLE_TEXT_PICTURE_LINK" not in names(page(b"LITTLE_TEXT_PICTURE_LINK"))
-    assert "LITTLE_TEXT_PICTURE_LINK" not in names(page(LINK + b"but here is what we wanted to say"))
+    assert "LITTLE_TEXT_PICTURE_LINK" not in names(
+        page(LINK + b"but here is what we wanted to say")
+    )
     assert "clue:little_text_picture_alone" in names(page(b'<img src="cid:p1"> our cat'))
 
 
@@ -105,13 +169,19 @@ def test_text_of_a_script_without_blanks_is_text() -> None:
 
 
 def test_profiles_that_know_only_words_see_it_too() -> None:
-    extractor = Extractor(KEY)
-    words = [token for token in extractor.features(page(LINK)).tokens.tolist() if token >> 30 == int(WORDS) >> 30]
+    extractor = FeatureExtractor(KEY)
+    words = [
+        token
+        for token in extractor.features(page(LINK)).tokens.tolist()
+        if token >> 30 == int(WORDS) >> 30
+    ]
     assert words
-    assert extractor.words(page(LINK)).tokens.tolist() == words
+    assert extractor.word_features(page(LINK)).tokens.tolist() == words
 
 
 def test_what_stands_in_is_no_text() -> None:
-    extractor = Extractor(KEY)
+    extractor = FeatureExtractor(KEY)
     blank = page(LINK.replace(b"<a href", b"<b title").replace(b"</a>", b"</b>"))
-    assert extractor.features(page(LINK)).numbers[1] == extractor.features(blank).numbers[1]  # length of the text
+    assert (
+        extractor.features(page(LINK)).numbers[1] == extractor.features(blank).numbers[1]
+    )  # length of the text

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.extract import Extractor
-from spamguard.mail.opaque import signed
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.mime import extract_signed_content
 from tests.unit.mail.support import KEY, header, repeatable, seconds
 
 INNER = b"Content-Type: text/html\r\n\r\n<p>pills " + b"for you " * 40 + b"</p>"
@@ -22,7 +22,11 @@ CERTIFICATES = b"\xa0\x03\x30\x01\x05"
 def one(tag: int, content: bytes) -> bytes:
     """An element of a known size."""
     size = len(content)
-    return bytes((tag, size)) + content if size < 128 else bytes((tag, 0x82, size >> 8, size & 255)) + content
+    return (
+        bytes((tag, size)) + content
+        if size < 128
+        else bytes((tag, 0x82, size >> 8, size & 255)) + content
+    )
 
 
 def der(content: bytes) -> bytes:
@@ -34,38 +38,57 @@ def ber(content: bytes) -> bytes:
     """In pieces, no size known before."""
     pieces = b"".join(one(0x04, content[at : at + 100]) for at in range(0, len(content), 100))
     head = b"\x30\x80" + SIGNED + b"\xa0\x80\x30\x80\x02\x01\x01\x31\x00"
-    return head + b"\x30\x80" + DATA + b"\xa0\x80\x24\x80" + pieces + END * 3 + CERTIFICATES + END * 3
+    return (
+        head + b"\x30\x80" + DATA + b"\xa0\x80\x24\x80" + pieces + END * 3 + CERTIFICATES + END * 3
+    )
 
 
 @pytest.mark.parametrize("write", [der, ber])
 def test_what_was_signed_is_found(write: Callable[[bytes], bytes]) -> None:
-    assert signed(write(INNER)) == INNER
-    assert signed(write(b"short")) == b"short"
-    assert INNER.startswith(signed(write(INNER)[:200]))
+    assert extract_signed_content(write(INNER)) == INNER
+    assert extract_signed_content(write(b"short")) == b"short"
+    assert INNER.startswith(extract_signed_content(write(INNER)[:200]))
 
 
 @pytest.mark.parametrize(
-    "data", [b"", SIGNED, DATA, SIGNED + DATA, SIGNED + DATA + b"\xa0", der(INNER).replace(DATA, SIGNED), b"x" * 200 + der(INNER)]
+    "data",
+    [
+        b"",
+        SIGNED,
+        DATA,
+        SIGNED + DATA,
+        SIGNED + DATA + b"\xa0",
+        der(INNER).replace(DATA, SIGNED),
+        b"x" * 200 + der(INNER),
+    ],
 )
 def test_elsewhere_nothing_is(data: bytes) -> None:
-    assert signed(data) == b""
+    assert extract_signed_content(data) == b""
 
 
 @repeatable
 @given(st.binary(max_size=60))
 def test_any_bytes_are_taken(data: bytes) -> None:
-    assert len(signed(SIGNED + DATA + data)) <= len(data)
+    assert len(extract_signed_content(SIGNED + DATA + data)) <= len(data)
 
 
 def test_many_pieces_cost_little() -> None:
     flood = SIGNED + DATA + b"\xa0\x80\x24\x80" + b"\x04\x00" * 4_000_000
-    assert seconds(lambda: signed(flood), 1) < 1
+    assert seconds(lambda: extract_signed_content(flood), 1) < 1
 
 
-@pytest.mark.parametrize("media", [b"application/pkcs7-mime; smime-type=signed-data", b"Application/X-PKCS7-MIME"])
+@pytest.mark.parametrize(
+    "media", [b"application/pkcs7-mime; smime-type=signed-data", b"Application/X-PKCS7-MIME"]
+)
 def test_words_are_read_as_mail_programs_show_them(media: bytes) -> None:
     fields = (b"Content-Type: " + media + b"; name=smime.p7m", b"Content-Transfer-Encoding: base64")
-    found = set(Extractor(KEY).texts(header(*fields, body=encodebytes(ber(INNER)))).values())
+    found = set(
+        FeatureExtractor(KEY).token_texts(header(*fields, body=encodebytes(ber(INNER)))).values()
+    )
     assert "pills" in found
-    encrypted = set(Extractor(KEY).texts(header(*fields, body=encodebytes(bytes(range(256))))).values())
+    encrypted = set(
+        FeatureExtractor(KEY)
+        .token_texts(header(*fields, body=encodebytes(bytes(range(256)))))
+        .values()
+    )
     assert "attachment:smime_p7m" in encrypted

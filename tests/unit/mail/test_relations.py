@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from spamguard.mail.extract import Extractor
-from spamguard.mail.relations import clues, owner
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.headers import registered_domain, relation_clues
 from tests.unit.mail.support import KEY, header
 
-NAMED = {b"from": b"Anna <anna@news.shop.example>", b"to": b"otto@home.example", b"message-id": b"<1@mail.shop.example>"}
+NAMED = {
+    b"from": b"Anna <anna@news.shop.example>",
+    b"to": b"otto@home.example",
+    b"message-id": b"<1@mail.shop.example>",
+}
 
 
 @pytest.mark.parametrize(
@@ -25,14 +29,19 @@ NAMED = {b"from": b"Anna <anna@news.shop.example>", b"to": b"otto@home.example",
     ],
 )
 def test_owner_of_the_first_address(value: bytes, expected: bytes) -> None:
-    assert owner(value) == expected
+    assert registered_domain(value) == expected
 
 
 @pytest.mark.parametrize(
     ("fields", "received", "hosts", "expected"),
     [
         ({}, [], [], {b"to_other", b"sender_not_passed_on", b"id_not_passed_on"}),
-        ({}, [b"from x by mx.shop.example"], [], {b"to_other", b"sender_passed_on", b"id_passed_on"}),
+        (
+            {},
+            [b"from x by mx.shop.example"],
+            [],
+            {b"to_other", b"sender_passed_on", b"id_passed_on"},
+        ),
         ({b"reply-to": b"b@shop.example"}, [], [], {b"reply_to_sender"}),
         ({b"reply-to": b"b@other.example"}, [], [], {b"reply_to_other"}),
         ({b"to": b"c@shop.example"}, [], [], {b"to_sender"}),
@@ -42,14 +51,26 @@ def test_owner_of_the_first_address(value: bytes, expected: bytes) -> None:
         ({}, [], [f"a{number}.example" for number in range(99)], {b"link_owners_5"}),
     ],
 )
-def test_clues(fields: dict[bytes, bytes], received: list[bytes], hosts: list[str], expected: set[bytes]) -> None:
-    assert expected <= set(clues(NAMED | fields, received, hosts))
+def test_clues(
+    fields: dict[bytes, bytes], received: list[bytes], hosts: list[str], expected: set[bytes]
+) -> None:
+    assert expected <= set(relation_clues(NAMED | fields, received, hosts))
 
 
 def test_nothing_is_known_of_a_message_without_fields() -> None:
-    assert clues({}, [b"from x"], []) == [b"to_other", b"sender_not_passed_on", b"id_not_passed_on"]
+    assert relation_clues({}, [b"from x"], []) == [
+        b"to_other",
+        b"sender_not_passed_on",
+        b"id_not_passed_on",
+    ]
 
 
 def test_they_are_tokens_of_a_message() -> None:
-    raw = header(b"Received: from x by mx.shop.example", b"From: anna@shop.example", body=b"see http://www.shop.example/x\n")
-    assert {"clue:links_sender", "clue:sender_passed_on"} <= set(Extractor(KEY).texts(raw).values())
+    raw = header(
+        b"Received: from x by mx.shop.example",
+        b"From: anna@shop.example",
+        body=b"see http://www.shop.example/x\n",
+    )
+    assert {"clue:links_sender", "clue:sender_passed_on"} <= set(
+        FeatureExtractor(KEY).token_texts(raw).values()
+    )

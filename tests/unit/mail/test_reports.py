@@ -9,25 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.reports import attached
+from spamguard.mail.forwarded import extract_attached
 
 ONE = b"Message-ID: <1@x.example>\r\nSubject: one\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nbuy\r\n--b--\r\n"
 TWO = b"Message-ID: <2@x.example>\nSubject: two\n\nhello\n"
 
 
 def forward(*originals: bytes, boundary: bytes = b"outer") -> bytes:
-    lines = [b"From: a@x.example", b"Content-Type: multipart/mixed; boundary=" + boundary, b"", b"--" + boundary, b"", b"please look"]
+    lines = [
+        b"From: a@x.example",
+        b"Content-Type: multipart/mixed; boundary=" + boundary,
+        b"",
+        b"--" + boundary,
+        b"",
+        b"please look",
+    ]
     for original in originals:
         lines += [b"--" + boundary, b"Content-Type: message/rfc822", b"", original]
     return b"\r\n".join([*lines, b"--" + boundary + b"--", b""])
 
 
 def test_each_attached_message_comes_out():
-    assert attached(forward(ONE, TWO)) == [ONE.replace(b"\r\n", b"\n"), TWO]
+    assert extract_attached(forward(ONE, TWO)) == [ONE.replace(b"\r\n", b"\n"), TWO]
 
 
 def test_a_message_within_an_attached_one_is_not_another():
-    (found,) = attached(forward(forward(TWO, boundary=b"inner")))
+    (found,) = extract_attached(forward(forward(TWO, boundary=b"inner")))
     assert found.startswith(b"From: a@x.example\n")
     assert TWO in found
 
@@ -40,16 +47,22 @@ def test_deep_in_a_multipart_and_in_base64():
     outer.set_content("see")
     outer.add_attachment(inner)
     raw = inner.as_bytes().replace(b"application/octet-stream", b"message/rfc822")
-    assert attached(raw) == [TWO]
+    assert extract_attached(raw) == [TWO]
 
 
 def test_a_digest():
-    raw = b"Content-Type: multipart/digest; boundary=b\n\n--b\n\n" + TWO + b"\n--b\n\n" + TWO + b"\n--b--\n"
-    assert attached(raw) == [TWO, TWO]
+    raw = (
+        b"Content-Type: multipart/digest; boundary=b\n\n--b\n\n"
+        + TWO
+        + b"\n--b\n\n"
+        + TWO
+        + b"\n--b--\n"
+    )
+    assert extract_attached(raw) == [TWO, TWO]
 
 
 def test_the_message_may_be_all_there_is():
-    assert attached(b"Content-Type: message/rfc822\r\n\r\n" + TWO) == [TWO]
+    assert extract_attached(b"Content-Type: message/rfc822\r\n\r\n" + TWO) == [TWO]
 
 
 @pytest.mark.parametrize("part", [b"message/rfc822", b"text/rfc822-headers"])
@@ -59,7 +72,7 @@ def test_abuse_reports(part):
         b"--b\nContent-Type: message/feedback-report\n\nFeedback-Type: abuse\n"
         b"--b\nContent-Type: " + part + b"\n\nMessage-ID: <1@x.example>\nSubject: one\n\n--b--\n"
     )
-    (found,) = attached(raw)
+    (found,) = extract_attached(raw)
     assert found.strip() == b"Message-ID: <1@x.example>\nSubject: one"
 
 
@@ -74,10 +87,10 @@ def test_abuse_reports(part):
     ],
 )
 def test_nothing_is_guessed(raw):
-    assert attached(raw) == []
+    assert extract_attached(raw) == []
 
 
 @given(st.binary(max_size=300))
 def test_nothing_is_raised(raw):
-    attached(raw)
-    attached(forward(raw))
+    extract_attached(raw)
+    extract_attached(forward(raw))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.scripts import has_spaceless, parted, undisguised, unmixed
+from spamguard.mail.text import deobfuscate, has_spaceless, separate_spaceless, to_single_script
 from tests.unit.mail.support import repeatable, seconds
 
 
@@ -24,18 +24,23 @@ from tests.unit.mail.support import repeatable, seconds
     ],
 )
 def test_words_and_runs(text: str, words: str, runs: str) -> None:
-    assert parted(text) == (words.encode(), runs)
+    assert separate_spaceless(text) == (words.encode(), runs)
 
 
 @repeatable
 @given(st.text(max_size=200))
 def test_no_letter_gets_lost(text: str) -> None:
-    words, runs = parted(text)
+    words, runs = separate_spaceless(text)
     kept = words.decode() + runs
-    assert {letter for letter in text if letter.isalnum() and not "\ud800" <= letter <= "\udfff"} <= set(kept)
+    assert {
+        letter for letter in text if letter.isalnum() and not "\ud800" <= letter <= "\udfff"
+    } <= set(kept)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("日", True), ("x ก", True), ("대출", False), ("кредит", False), ("buy", False)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("日", True), ("x ก", True), ("대출", False), ("кредит", False), ("buy", False)],
+)
 def test_what_does_not_stay_a_word(text: str, expected: bool) -> None:
     assert has_spaceless(text) is expected
 
@@ -51,7 +56,7 @@ def test_what_does_not_stay_a_word(text: str, expected: bool) -> None:
     ],
 )
 def test_words_of_two_scripts_are_latin(text: str, read: str) -> None:
-    assert unmixed(text) == read
+    assert to_single_script(text) == read
 
 
 @pytest.mark.parametrize(
@@ -73,25 +78,42 @@ def test_words_of_two_scripts_are_latin(text: str, read: str) -> None:
         ("v1agra", "viagra"),
         ("buy c1al1s, m0ney v1agra v1agra!", "buy cialis, money viagra viagra!"),
         ("p0rn. vi@gra. mon$ter", "porn. viagra. monster"),
-        ("win32api anna@example.com a3f4e5b6 h2o 4you top10", "win32api anna@example.com a3f4e5b6 h2o 4you top10"),
+        (
+            "win32api anna@example.com a3f4e5b6 h2o 4you top10",
+            "win32api anna@example.com a3f4e5b6 h2o 4you top10",
+        ),
         ("grün v1agra п0рно", "grün viagra п0рно"),
         ("a0a" + "b" * 30, "a0a" + "b" * 30),
     ],
 )
 def test_letters_set_apart_are_closed_up(text: str, read: str) -> None:
-    assert undisguised(text.encode()).decode() == read
+    assert deobfuscate(text.encode()).decode() == read
 
 
 @repeatable
 @given(st.text("ab .-я中2", max_size=60))
 def test_only_signs_between_letters_go(text: str) -> None:
-    closed = undisguised(text.encode()).decode()
+    closed = deobfuscate(text.encode()).decode()
     assert [sign for sign in closed if sign.isalnum()] == [sign for sign in text if sign.isalnum()]
 
 
 @pytest.mark.parametrize(
-    "piece", ["a ", "a b c-", "a.b ", "a b c d", "a b c d -", "aя", "a я", "中", "a_b c ", "a0a", "a0a ", "a0a0" + "b" * 30]
+    "piece",
+    [
+        "a ",
+        "a b c-",
+        "a.b ",
+        "a b c d",
+        "a b c d -",
+        "aя",
+        "a я",
+        "中",
+        "a_b c ",
+        "a0a",
+        "a0a ",
+        "a0a0" + "b" * 30,
+    ],
 )
 def test_hostile_text_takes_no_longer(piece: str) -> None:
     text = piece * 50_000
-    assert seconds(lambda: undisguised(parted(unmixed(text))[0]), 1) < 3
+    assert seconds(lambda: deobfuscate(separate_spaceless(to_single_script(text))[0]), 1) < 3

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.tokens import TokenHasher, narrow
+from spamguard.mail.tokens import TokenHasher, narrow_hashes
 from tests.unit.mail.support import KEY, repeatable
 
 WORD = 2**64 - 1
@@ -26,7 +26,9 @@ class Reference:
         self.m = [int.from_bytes(material[at : at + 8], "little") | 1 for at in range(0, 64, 8)]
 
     def seed(self, section: bytes) -> int:
-        return int.from_bytes(blake2b(b"section:" + section, key=self.key, digest_size=8).digest(), "little")
+        return int.from_bytes(
+            blake2b(b"section:" + section, key=self.key, digest_size=8).digest(), "little"
+        )
 
     def token(self, token: bytes, section: bytes) -> int:
         first, second, last, length, *_, final = self.m
@@ -38,7 +40,10 @@ class Reference:
         return folded((value * final) & WORD)
 
     def pair(self, left: int, right: int, gap: int) -> int:
-        return folded((left * self.m[4] + right * self.m[5] + gap * self.m[6]) & WORD) * self.m[7] & WORD
+        return (
+            folded((left * self.m[4] + right * self.m[5] + gap * self.m[6]) & WORD) * self.m[7]
+            & WORD
+        )
 
 
 def number(data: bytes) -> int:
@@ -49,7 +54,11 @@ def folded(value: int) -> int:
     return value ^ (value >> 32)
 
 
-section_lists = st.lists(st.tuples(st.sampled_from((b"", b"subject", b"from", b"x")), st.binary(max_size=80)), min_size=1, max_size=5)
+section_lists = st.lists(
+    st.tuples(st.sampled_from((b"", b"subject", b"from", b"x")), st.binary(max_size=80)),
+    min_size=1,
+    max_size=5,
+)
 texts = st.lists(st.text("ab$-! \n\xe4", max_size=60).map(str.encode), min_size=1, max_size=4)
 
 
@@ -57,8 +66,10 @@ texts = st.lists(st.text("ab$-! \n\xe4", max_size=60).map(str.encode), min_size=
 @given(section_lists)
 def test_hashes_equal_the_reference(sections: list[tuple[bytes, bytes]]) -> None:
     reference = Reference(KEY)
-    run = TokenHasher(KEY).run(sections)
-    expected = [reference.token(token, name) for name, text in sections for token in TOKEN.findall(text)]
+    run = TokenHasher(KEY).hash_tokens(sections)
+    expected = [
+        reference.token(token, name) for name, text in sections for token in TOKEN.findall(text)
+    ]
     assert run.hashes.tolist() == expected
     assert run.counts.tolist() == [len(TOKEN.findall(text)) for _, text in sections]
 
@@ -67,15 +78,20 @@ def test_hashes_equal_the_reference(sections: list[tuple[bytes, bytes]]) -> None
 @given(texts)
 def test_pairs_equal_the_reference(parts: list[bytes]) -> None:
     hasher, reference = TokenHasher(KEY), Reference(KEY)
-    hashes = hasher.run([(b"", b" ".join(parts))]).hashes
+    hashes = hasher.hash_tokens([(b"", b" ".join(parts))]).hashes
     single = hashes.tolist()
     for gap in (0, 1, 3):
-        expected = [reference.pair(left, right, gap) for left, right in zip(single, single[gap + 1 :], strict=False)]
-        assert hasher.pairs(hashes[: -gap - 1], hashes[gap + 1 :], gap).tolist() == expected
+        expected = [
+            reference.pair(left, right, gap)
+            for left, right in zip(single, single[gap + 1 :], strict=False)
+        ]
+        assert hasher.hash_pairs(hashes[: -gap - 1], hashes[gap + 1 :], gap).tolist() == expected
 
 
 def windows(text: bytes) -> list[bytes]:
-    """Five characters at a time of a text whose blanks are put together, fewer where they take more than eight bytes."""
+    """Five characters at a time of a text whose blanks are put together, fewer where they take more
+    than eight bytes.
+    """
     text = b" ".join(text.split())[:2000]
     heads = [at for at, byte in enumerate(text) if byte & 0xC0 != 0x80]
     borders = [*heads, len(text)]
@@ -94,64 +110,77 @@ _characters = st.text("ab \n\u00e4\u0436\u0e01\u4eca\U0001f600", max_size=40).ma
 def test_grams_equal_the_reference(text: bytes) -> None:
     hasher, reference = TokenHasher(KEY), Reference(KEY)
     kept = [letters for letters in windows(text) if reference.token(letters, b"letters") % 4 == 0]
-    run = hasher.grams(text)
+    run = hasher.hash_grams(text)
     assert run.hashes.tolist() == [reference.token(letters, b"letters") for letters in kept]
-    assert run.names() == ["letters:" + letters.replace(b" ", b"_").decode("utf-8", "replace") for letters in kept]
+    assert run.token_texts() == [
+        "letters:" + letters.replace(b" ", b"_").decode("utf-8", "replace") for letters in kept
+    ]
 
 
 def test_grams_are_made_of_the_start_of_a_text_and_one_in_four_is_kept() -> None:
     words = b" ".join(b"%05d" % (number * 7919 % 100_000) for number in range(2000))
     hasher = TokenHasher(KEY)
-    start = hasher.grams(words[:2000])
-    assert hasher.grams(words).hashes.tolist() == start.hashes.tolist()
+    start = hasher.hash_grams(words[:2000])
+    assert hasher.hash_grams(words).hashes.tolist() == start.hashes.tolist()
     assert 400 < len(start.hashes) < 600
-    assert hasher.grams(b" \n" * 5000 + words.replace(b" ", b"\r\n\t  ")).hashes.tolist() == start.hashes.tolist()
-    assert set(TokenHasher(b"another").grams(words).names()) != set(start.names())
+    assert (
+        hasher.hash_grams(b" \n" * 5000 + words.replace(b" ", b"\r\n\t  ")).hashes.tolist()
+        == start.hashes.tolist()
+    )
+    assert set(TokenHasher(b"another").hash_grams(words).token_texts()) != set(start.token_texts())
 
 
 def test_thirty_bits_are_counted() -> None:
-    hashes = TokenHasher(KEY).run([(b"", b"one two three")]).hashes
-    assert narrow(hashes).tolist() == [value >> 34 for value in hashes.tolist()]
+    hashes = TokenHasher(KEY).hash_tokens([(b"", b"one two three")]).hashes
+    assert narrow_hashes(hashes).tolist() == [value >> 34 for value in hashes.tolist()]
 
 
 def test_another_key_gives_unrelated_hashes() -> None:
     sections = [(b"", b" ".join(str(number).encode() for number in range(2000)))]
-    one, other = (narrow(TokenHasher(key).run(sections).hashes) for key in (b"one", b"other"))
+    one, other = (
+        narrow_hashes(TokenHasher(key).hash_tokens(sections).hashes) for key in (b"one", b"other")
+    )
     assert not set(one.tolist()) & set(other.tolist())
     agreeing_bits = np.bitwise_count(~(one ^ other) & np.uint32(2**30 - 1)).mean()
     assert 14.8 < agreeing_bits < 15.2
 
 
 def test_the_same_word_in_two_sections_is_two_tokens() -> None:
-    run = TokenHasher(KEY).run([(b"", b"offer"), (b"subject", b"offer"), (b"from", b"offer")])
+    run = TokenHasher(KEY).hash_tokens(
+        [(b"", b"offer"), (b"subject", b"offer"), (b"from", b"offer")]
+    )
     assert len(set(run.hashes.tolist())) == 3
 
 
 def test_tokens_of_up_to_24_bytes_are_exact() -> None:
     hasher = TokenHasher(KEY)
     for length in range(1, 25):
-        changed = {hashed(hasher, b"a" * at + b"b" + b"a" * (length - at - 1)) for at in range(length)}
+        changed = {
+            hashed(hasher, b"a" * at + b"b" + b"a" * (length - at - 1)) for at in range(length)
+        }
         assert len(changed | {hashed(hasher, b"a" * length)}) == length + 1
     assert len({hashed(hasher, b"a" * length) for length in range(1, 200)}) == 199
 
 
 def hashed(hasher: TokenHasher, token: bytes) -> int:
-    return int(hasher.run([(b"", token)]).hashes[0])
+    return int(hasher.hash_tokens([(b"", token)]).hashes[0])
 
 
 def test_hashes_of_many_tokens_rarely_meet() -> None:
     words = b" ".join(b"w%d" % number for number in range(100_000))
-    distinct = len(np.unique(narrow(TokenHasher(KEY).run([(b"", words)]).hashes)))
+    distinct = len(np.unique(narrow_hashes(TokenHasher(KEY).hash_tokens([(b"", words)]).hashes)))
     assert 100_000 - distinct < 30  # by chance 100,000² / 2³¹ ≈ 5
 
 
 @pytest.mark.parametrize("text", [b"", b" ", b"\n\n", b"...", b"\0"])
 def test_no_text_no_tokens(text: bytes) -> None:
-    assert TokenHasher(KEY).run([(b"", text)]).hashes.tolist() == []
+    assert TokenHasher(KEY).hash_tokens([(b"", text)]).hashes.tolist() == []
 
 
 def test_names_show_section_and_token() -> None:
-    assert TokenHasher(KEY).run([(b"", b"one"), (b"", b""), (b"subject", "zwei drüben".encode())]).names() == [
+    assert TokenHasher(KEY).hash_tokens(
+        [(b"", b"one"), (b"", b""), (b"subject", "zwei drüben".encode())]
+    ).token_texts() == [
         "one",
         "subject:zwei",
         "subject:drüben",
@@ -160,9 +189,9 @@ def test_names_show_section_and_token() -> None:
 
 def test_scripts_without_spaces_become_pairs_of_characters() -> None:
     hasher = TokenHasher(KEY)
-    run = hasher.bigrams(b"", "今日は\0天気\0東")
-    assert run.names() == ["今日", "日は", "天気"]
-    assert run.joined.tolist() == [True, False, False]
-    assert hasher.bigrams(b"", "日は").hashes.tolist() == run.hashes.tolist()[1:2]
-    assert hasher.bigrams(b"subject", "日は").hashes.tolist() != run.hashes.tolist()[1:2]
-    assert hasher.bigrams(b"subject", "日は").names() == ["subject:日は"]
+    run = hasher.hash_bigrams(b"", "今日は\0天気\0東")
+    assert run.token_texts() == ["今日", "日は", "天気"]
+    assert run.pairs_with_next.tolist() == [True, False, False]
+    assert hasher.hash_bigrams(b"", "日は").hashes.tolist() == run.hashes.tolist()[1:2]
+    assert hasher.hash_bigrams(b"subject", "日は").hashes.tolist() != run.hashes.tolist()[1:2]
+    assert hasher.hash_bigrams(b"subject", "日は").token_texts() == ["subject:日は"]

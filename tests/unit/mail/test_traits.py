@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.mail.extract import Extractor
+from spamguard.mail.extract import FeatureExtractor
 from spamguard.mail.traits import NUMBERS, TRAITS
 from tests.unit.mail.support import KEY, header, messages, repeatable
 
@@ -15,16 +15,22 @@ FROM = b"From: Anna <anna@mail.example.com>"
 
 
 def trait(name: str, raw: bytes) -> str:
-    code = int(Extractor(KEY).features(raw).traits[list(TRAITS).index(name)])
+    code = int(FeatureExtractor(KEY).features(raw).traits[list(TRAITS).index(name)])
     return TRAITS[name][code]
 
 
 def number(name: str, raw: bytes) -> int:
-    return int(Extractor(KEY).features(raw).numbers[NUMBERS.index(name)])
+    return int(FeatureExtractor(KEY).features(raw).numbers[NUMBERS.index(name)])
 
 
 def attached(name: bytes, media: bytes = b"application/octet-stream") -> bytes:
-    part = b"--b\nContent-Type: " + media + b"\nContent-Disposition: attachment; filename=" + name + b"\n\nx\n--b--\n"
+    part = (
+        b"--b\nContent-Type: "
+        + media
+        + b"\nContent-Disposition: attachment; filename="
+        + name
+        + b"\n\nx\n--b--\n"
+    )
     return header(FROM, b"Content-Type: multipart/mixed; boundary=b", body=part)
 
 
@@ -33,7 +39,11 @@ def attached(name: bytes, media: bytes = b"application/octet-stream") -> bytes:
     [
         ("media type", header(FROM), "absent"),
         ("media type", header(b"Content-Type: text/html"), "text/html"),
-        ("media type", header(b"Content-Type: Multipart/Alternative; boundary=b"), "multipart/alternative"),
+        (
+            "media type",
+            header(b"Content-Type: Multipart/Alternative; boundary=b"),
+            "multipart/alternative",
+        ),
         ("media type", header(b"Content-Type: image/png"), "other"),
         ("transfer encoding", header(FROM), "absent"),
         ("transfer encoding", header(b"Content-Transfer-Encoding: BASE64 "), "base64"),
@@ -74,40 +84,55 @@ def test_traits(name: str, raw: bytes, value: str) -> None:
 
 def test_what_anybody_could_claim_of_a_sender_is_no_evidence() -> None:
     claimed = b"Authentication-Results: mx.example; spf=pass; dkim=pass; dmarc=pass"
-    without, claiming = (Extractor(KEY).features(header(FROM, *fields)) for fields in ((), (claimed,)))
+    without, claiming = (
+        FeatureExtractor(KEY).features(header(FROM, *fields)) for fields in ((), (claimed,))
+    )
     assert claiming.tokens.tolist() == without.tokens.tolist()
     assert claiming.traits.tolist() == without.traits.tolist()
 
 
 def test_numbers() -> None:
-    raw = header(FROM, b"To: a@b.c, d@e.f", b"Received: 1", b"Received: 2", body=b"WIN 99!! http://a.example http://b.example\n")
+    raw = header(
+        FROM,
+        b"To: a@b.c, d@e.f",
+        b"Received: 1",
+        b"Received: 2",
+        body=b"WIN 99!! http://a.example http://b.example\n",
+    )
     assert number("recipients", raw) == round(8 * 1.584962500721156)
     assert number("hops", raw) == number("links", raw) == round(8 * 1.584962500721156)
     assert number("exclamation marks", raw) == round(8 * 1.584962500721156)
     assert number("share of capitals", raw) == round(255 * 3 / 43)
     assert number("share of digits", raw) == round(255 * 2 / 43)
     assert number("share of 8-bit", header(FROM, body=b"\xff" * 5 + b"a" * 5)) == 128
-    assert number("markup share", header(b"Content-Type: text/html", body=b"<b>abc</b>")) == round(255 * 7 / 10)
-    assert number("images", header(b"Content-Type: text/html", body=b"<img src=a><IMG>")) == round(8 * 1.584962500721156)
+    assert number("markup share", header(b"Content-Type: text/html", body=b"<b>abc</b>")) == round(
+        255 * 7 / 10
+    )
+    assert number("images", header(b"Content-Type: text/html", body=b"<img src=a><IMG>")) == round(
+        8 * 1.584962500721156
+    )
 
 
 @repeatable
 @given(messages() | st.binary(max_size=600))
 def test_codes_and_numbers_are_bounded(raw: bytes) -> None:
-    found = Extractor(KEY).features(raw)
+    found = FeatureExtractor(KEY).features(raw)
     assert len(found.traits) == len(TRAITS)
-    assert all(code < len(values) <= 16 for code, values in zip(found.traits.tolist(), TRAITS.values(), strict=True))
+    assert all(
+        code < len(values) <= 16
+        for code, values in zip(found.traits.tolist(), TRAITS.values(), strict=True)
+    )
     assert len(found.numbers) == len(NUMBERS)
     assert found.numbers.min() >= 0
     assert found.numbers.max() <= 255
 
 
 def test_a_huge_message_stays_within_the_bounds() -> None:
-    found = Extractor(KEY).features(b"To: " + b"a@b," * 15_000 + b"\n\n" + b"!" * (8 << 20))
+    found = FeatureExtractor(KEY).features(b"To: " + b"a@b," * 15_000 + b"\n\n" + b"!" * (8 << 20))
     assert found.numbers.max() <= 255
 
 
 def test_most_values_occur_in_made_up_mail() -> None:
-    extractor = Extractor(KEY)
+    extractor = FeatureExtractor(KEY)
     seen = {tuple(extractor.features(raw).traits.tolist()) for _, raw in generate(200, 3)}
     assert len(seen) > 20

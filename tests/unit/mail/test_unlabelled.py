@@ -1,4 +1,6 @@
-"""Charsets of text that names none: what Windows-1252 would make rubbish of is known, everything else is left alone."""
+"""Charsets of text that names none: what Windows-1252 would make rubbish of is known, everything
+else is left alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail import decode, unlabelled
+from spamguard.mail import decode
 
 TEXTS = {
     "gbk": "您好，本公司是深圳市一家大型贸易公司，现有多余发票可以对外代开，税率优惠，欢迎来电咨询。联系人：张先生",
@@ -32,40 +34,52 @@ OTHERS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_it_is_known(name: str) -> None:
     data = TEXTS[name].encode(name)
-    assert unlabelled.charset(data) == name.encode()
-    assert decode.to_text(data, b"") == (TEXTS[name], [b"charset-missing"])
+    assert decode.guess_charset(data) == name.encode()
+    assert decode.decode_text(data, b"") == (TEXTS[name], [b"charset-missing"])
     for declared in (b"us-ascii", b"iso-8859-1", b"windows-1252"):
-        assert decode.to_text(data, declared) == (TEXTS[name], [b"charset-wrong"])
+        assert decode.decode_text(data, declared) == (TEXTS[name], [b"charset-wrong"])
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_among_markup_and_cut_off(name: str) -> None:
     text = TEXTS[name].encode(name)
     page = b"".join(
-        b'<td class="x"><a href="http://example.com/%d">' % at + text[: 60 if at % 2 else None] + b"</a></td>\n" for at in range(9)
+        b'<td class="x"><a href="http://example.com/%d">' % at
+        + text[: 60 if at % 2 else None]
+        + b"</a></td>\n"
+        for at in range(9)
     )
-    assert unlabelled.charset(page[:-41]) == name.encode()
+    assert decode.guess_charset(page[:-41]) == name.encode()
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_text_is_left_alone(name: str) -> None:
     data = OTHERS[name].encode(name)
-    assert unlabelled.charset(data) == b""
-    assert decode.to_text(data, b"")[0] == data.decode("cp1252", "replace")
-    assert decode.to_text(data, b"iso-8859-1") == (data.decode("cp1252"), [])
-    assert decode.to_text(OTHERS[name].encode(), b"iso-8859-1") == (OTHERS[name], [b"charset-wrong"])
+    assert decode.guess_charset(data) == b""
+    assert decode.decode_text(data, b"")[0] == data.decode("cp1252", "replace")
+    assert decode.decode_text(data, b"iso-8859-1") == (data.decode("cp1252"), [])
+    assert decode.decode_text(OTHERS[name].encode(), b"iso-8859-1") == (
+        OTHERS[name],
+        [b"charset-wrong"],
+    )
 
 
-@pytest.mark.parametrize("text", [b"", b"plain", "你好".encode("gbk"), b"\xff" * 5000, bytes(range(256)) * 20, b"a\xe9" * 1000])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"plain", "你好".encode("gbk"), b"\xff" * 5000, bytes(range(256)) * 20, b"a\xe9" * 1000],
+)
 def test_too_little_or_nonsense_gets_no_answer(text: bytes) -> None:
-    assert unlabelled.charset(text) == b""
+    assert decode.guess_charset(text) == b""
 
 
 def test_a_subject_says_it_too() -> None:
-    assert decode.unstructured(TEXTS["gbk"].encode("gbk")) == (TEXTS["gbk"], [b"header-8bit"])
+    assert decode.decode_unstructured(TEXTS["gbk"].encode("gbk")) == (
+        TEXTS["gbk"],
+        [b"header-8bit"],
+    )
 
 
 @given(st.binary(max_size=4000))
 def test_any_bytes_get_a_charset_we_can_read_or_none(data: bytes) -> None:
-    found = unlabelled.charset(data)
+    found = decode.guess_charset(data)
     assert found == b"" or decode.codec_name(found)

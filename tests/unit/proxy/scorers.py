@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from spamguard.proxy.contract import NotScanned
-from spamguard.proxy.scoring import ScorerPool
+from spamguard.config.options import Scoring
+from spamguard.proxy.base import NotScanned
+from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Scan
-from spamguard.settings import Scoring
 from spamguard.spool import Spool
 from tests.support.waiting import PATIENCE
 
 # A scorer that does as the message says, and else what a scorer does.
 ODD = """
 import dataclasses, os, re, signal, sys, time
-from spamguard.proxy import frames, scorer
+from spamguard.proxy import ipc, scorer
 honest = scorer.Scorer.answer
 def answer(self, request):
     order = request.message[:20]
@@ -30,12 +30,13 @@ def answer(self, request):
     if order.startswith(b"MEMORY"): bytearray(8 << 30)
     if order.startswith(b"LIE"): return b"\\xff" * 100
     if order.startswith(b"TWICE"): return honest(self, request) * 2
-    if order.startswith(b"SHORT"): return frames.answer(frames.SCANNED, b"1, 2")
-    if order.startswith(b"BINARY"): return frames.answer(frames.SCANNED, bytes(range(256)))
-    if order.startswith(b"WHO"): return frames.answer(frames.NOT_SCANNED, str(os.getpid()).encode())
+    if order.startswith(b"SHORT"): return ipc.encode_answer(ipc.SCANNED, b"1, 2")
+    if order.startswith(b"BINARY"): return ipc.encode_answer(ipc.SCANNED, bytes(range(256)))
+    if order.startswith(b"WHO"):
+        return ipc.encode_answer(ipc.NOT_SCANNED, str(os.getpid()).encode())
     if order.startswith(b"PEAK"):
         peak = re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]
-        return frames.answer(frames.NOT_SCANNED, peak.encode())
+        return ipc.encode_answer(ipc.NOT_SCANNED, peak.encode())
     return honest(self, request)
 scan = scorer.Filter.scan
 def faulty(self, raw, words=8, on_top=b"", users=()):
@@ -56,12 +57,16 @@ def spooled(raw: bytes, directory: Path) -> Spool:
 
 
 @asynccontextmanager
-async def pool(state: Path, *, seconds: float = 8.0, scorers: int = 1, command: tuple[str, ...] = ODD_COMMAND) -> AsyncIterator[Any]:
+async def pool(
+    state: Path, *, seconds: float = 8.0, scorers: int = 1, command: tuple[str, ...] = ODD_COMMAND
+) -> AsyncIterator[Any]:
     """A pool, as a function from bytes to what is answered; the pool itself is its attribute."""
     made = ScorerPool(state, Scoring(seconds, scorers), command=command)
     await made.start()
 
-    async def judge(raw: bytes, on_top: bytes = b"", users: tuple[str, ...] = ()) -> Scan | NotScanned:
+    async def judge(
+        raw: bytes, on_top: bytes = b"", users: tuple[str, ...] = ()
+    ) -> Scan | NotScanned:
         spool = spooled(raw, state)
         try:
             return await made.judge(spool, on_top, users)

@@ -1,4 +1,6 @@
-"""Recipients who disagree get copies of their own: each once, with its own fields, and with its own answer."""
+"""Recipients who disagree get copies of their own: each once, with its own fields, and with its own
+answer.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import signature
-from spamguard.ids import RANDOM_BYTES, is_id, new_id
-from spamguard.proxy.people import MOST, People
+from spamguard import keys
+from spamguard.config.options import Action, Position, Rule
+from spamguard.keys import RANDOM_BYTES, SignedVerdict, is_id, new_id
+from spamguard.proxy.users import MAX_RECIPIENTS, UserResolver
 from spamguard.records import Verdict
-from spamguard.settings import Action, Position, Rule
-from spamguard.signature import Signed
-from spamguard.wire.values import Reply
-from tests.unit.proxy.exchanged import DIGEST, HAM, KEY, NO, OK, RAW, SPAM, Case, FakeHop, FakeJudge, at, before_queue, scan
+from spamguard.smtp.envelope import Reply
+from tests.unit.proxy.transactions import (
+    DIGEST,
+    HAM,
+    KEY,
+    NO,
+    OK,
+    RAW,
+    SPAM,
+    Case,
+    FakeHop,
+    FakeJudge,
+    at,
+    before_queue,
+    scan,
+)
 
 ANNA, BEN, CARL = "anna@example.net", "ben@example.net", "carl@example.net"
-LATER = Reply.of(451, "4.4.2 later")
+LATER = Reply.from_text(451, "4.4.2 later")
 UNSURE = Verdict("unsure", 0.5, 0.0, {"spam": 0.5, "ham": 0.5})
 
 
@@ -26,13 +41,18 @@ UNSURE = Verdict("unsure", 0.5, 0.0, {"spam": 0.5, "ham": 0.5})
 def case(tmp_path: Path) -> Case:
     """For all it is ham, for anna spam."""
     found = replace(scan(HAM), personal={"anna": SPAM})
-    return Case(tmp_path, FakeHop(answers_each=True), FakeJudge(found), people=People((("sales@example.net", "anna"),)))
+    return Case(
+        tmp_path,
+        FakeHop(answers_each=True),
+        FakeJudge(found),
+        people=UserResolver((("sales@example.net", "anna"),)),
+    )
 
 
-def told(content: bytes) -> Signed:
+def told(content: bytes) -> SignedVerdict:
     """What a copy that was handed on says."""
     (field,) = [line for line in content.split(b"\r\n") if line.startswith(b"X-Spamguard: ")]
-    found = signature.verify(KEY, field.partition(b": ")[2], DIGEST)
+    found = keys.verify_verdict(KEY, field.partition(b": ")[2], DIGEST)
     assert found is not None
     return found
 
@@ -54,17 +74,25 @@ def transactions(case: Case) -> list[list[str]]:
 
 def test_each_gets_what_they_have_said_in_a_transaction_of_its_own(case: Case) -> None:
     assert case.send(recipients=(ANNA, BEN, "sales+x@example.net", CARL)) == [OK] * 4
-    assert transactions(case) == [[ANNA, BEN, "sales+x@example.net", CARL], [BEN, CARL], [ANNA, "sales+x@example.net"]]
+    assert transactions(case) == [
+        [ANNA, BEN, "sales+x@example.net", CARL],
+        [BEN, CARL],
+        [ANNA, "sales+x@example.net"],
+    ]
     assert case.hop.said.count("send") == 2
     ham, spam = case.hop.contents
     assert not ham.startswith(b"X-Spam-Flag")
     assert spam.startswith(b"X-Spam-Flag: YES\r\n")
-    assert [(told(raw).label, told(raw).id) for raw in (ham, spam)] == [(one.label, one.id) for one in case.entries]
+    assert [(told(raw).label, told(raw).id) for raw in (ham, spam)] == [
+        (one.label, one.id) for one in case.entries
+    ]
     assert body(ham) == body(spam) == body(RAW)
 
 
 def test_whoever_agrees_gets_the_message_as_ever(case: Case) -> None:
-    case.judge.found = replace(scan(HAM), personal={"anna": replace(HAM, probability=0.02, log_odds=-3.9)})
+    case.judge.found = replace(
+        scan(HAM), personal={"anna": replace(HAM, probability=0.02, log_odds=-3.9)}
+    )
     assert case.send(recipients=(ANNA, BEN)) == [OK, OK]
     assert case.hop.said == ["mail a@example.org", f"rcpt {ANNA}", f"rcpt {BEN}", "send"]
     assert told(case.hop.contents[0]).log_odds == pytest.approx(HAM.log_odds, abs=0.01)
@@ -108,7 +136,9 @@ def test_where_there_is_one_answer_for_all_the_mildest_verdict_decides(case: Cas
 def test_every_answer_goes_to_whom_it_is_about(case: Case) -> None:
     case.hop.answers |= {f"rcpt {BEN}": [OK, NO], "send": [LATER, OK]}
     assert case.send(recipients=(CARL, ANNA, BEN)) == [LATER, OK, NO]
-    assert [str(entry).partition(" reply=")[2].partition(" judging")[0] for entry in case.entries] == [
+    assert [
+        str(entry).partition(" reply=")[2].partition(" judging")[0] for entry in case.entries
+    ] == [
         '"451 4.4.2 later; 550 5.1.1 nobody here"',
         '"250 2.0.0 taken"',
     ]
@@ -129,7 +159,9 @@ def test_a_fault_with_one_copy_does_not_take_back_the_answer_to_another(case: Ca
     assert [reply.code for reply in case.send(recipients=(ANNA, BEN))] == [451, 250]
 
 
-def test_a_fault_before_anything_was_handed_on_makes_one_message_of_it(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_before_anything_was_handed_on_makes_one_message_of_it(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
     keys = [KEY]
     case.key = keys.pop  # there is none for the second copy
     assert case.send(recipients=(ANNA, BEN)) == [OK, OK]
@@ -155,8 +187,15 @@ def test_a_refusal_is_only_for_those_it_is_meant_for(case: Case, action: Action,
 
 
 def test_held_for_one_and_redirected_for_another(case: Case) -> None:
-    case.judge.found = replace(scan(SPAM), personal={"anna": UNSURE, "ben": replace(HAM, probability=0.05)})
-    case.listener = before_queue(rules=(Rule("spam", Action.QUARANTINE), Rule("unsure", Action.REDIRECT, to="held@example.net")))
+    case.judge.found = replace(
+        scan(SPAM), personal={"anna": UNSURE, "ben": replace(HAM, probability=0.05)}
+    )
+    case.listener = before_queue(
+        rules=(
+            Rule("spam", Action.QUARANTINE),
+            Rule("unsure", Action.REDIRECT, to="held@example.net"),
+        )
+    )
     replies = case.send(recipients=(ANNA, BEN, CARL))
     assert replies[:2] == [OK, OK]
     assert transactions(case) == [[ANNA, BEN, CARL], ["held@example.net"], [BEN]]
@@ -168,7 +207,9 @@ def test_held_for_one_and_redirected_for_another(case: Case) -> None:
 
 def test_copies_that_are_held_have_names_of_their_own(case: Case) -> None:
     case.judge.found = replace(scan(SPAM), personal={"anna": UNSURE})
-    case.listener = before_queue(rules=(Rule("spam", Action.QUARANTINE), Rule("unsure", Action.QUARANTINE)))
+    case.listener = before_queue(
+        rules=(Rule("spam", Action.QUARANTINE), Rule("unsure", Action.QUARANTINE))
+    )
     assert [reply.code for reply in case.send(recipients=(ANNA, BEN))] == [250, 250]
     assert case.hop.contents == []
     held = {one.id: one for one in case.quarantine.entries()}
@@ -197,18 +238,27 @@ def test_every_copy_has_its_line_and_its_row(case: Case) -> None:
     assert "personal" not in str(whole)
     first, second = whole.row("f"), copy.row("f")
     assert (first.recipients, first.label, first.personal) == ((BEN, CARL), "ham", {})
-    assert (second.recipients, second.label, second.probability, second.personal) == ((ANNA,), "spam", 0.999, {"anna": "spam"})
+    assert (second.recipients, second.label, second.probability, second.personal) == (
+        (ANNA,),
+        "spam",
+        0.999,
+        {"anna": "spam"},
+    )
     assert first.packed == second.packed
 
 
 def test_many_who_differ_are_told_in_a_few_words(case: Case) -> None:
-    users = [f"user{number}" for number in range(MOST)]
+    users = [f"user{number}" for number in range(MAX_RECIPIENTS)]
     case.judge.found = replace(scan(HAM), personal=dict.fromkeys(users, SPAM))
     recipients: Sequence[str] = [f"{user}@example.net" for user in users] * 3
     assert case.send(recipients=recipients) == [OK] * len(recipients)
-    assert list(map(len, transactions(case))) == [3 * MOST, 2 * MOST, MOST]
+    assert list(map(len, transactions(case))) == [
+        3 * MAX_RECIPIENTS,
+        2 * MAX_RECIPIENTS,
+        MAX_RECIPIENTS,
+    ]
     line = str(case.entries[1])
-    assert f"user4:spam,+{MOST - 5}" in line
+    assert f"user4:spam,+{MAX_RECIPIENTS - 5}" in line
     assert len(line) < 1000
 
 
@@ -218,4 +268,6 @@ def test_a_server_of_its_own_tells_nobody_of_the_others(case: Case) -> None:
     for content in case.hop.contents:
         assert b"Received: from client.example" in content
         assert case.entries[0].id.encode() in content.partition(b"Received:")[2]
-        assert b"example.net" not in content.partition(b"\r\nFrom:")[0].replace(b"mx.example.net", b"")
+        assert b"example.net" not in content.partition(b"\r\nFrom:")[0].replace(
+            b"mx.example.net", b""
+        )

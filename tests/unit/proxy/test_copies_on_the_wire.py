@@ -1,4 +1,6 @@
-"""Copies for those who disagree, over real LMTP sessions that refuse and drop at any step: one attempt for each recipient, never more."""
+"""Copies for those who disagree, over real LMTP sessions that refuse and drop at any step: one
+attempt for each recipient, never more.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.proxy.exchange import Exchange
-from spamguard.proxy.people import People
-from spamguard.proxy.tools import Tools
-from spamguard.quarantine import Quarantine
-from spamguard.relay.client import StreamHop
-from spamguard.settings import Endpoint, Hop, Position, Protocol
+from spamguard.config.options import Endpoint, Hop, Position, Protocol
+from spamguard.delivery.quarantine import Quarantine
+from spamguard.delivery.smtp import SmtpNextHop
+from spamguard.proxy.transaction import FilterProxy, ProxyContext
+from spamguard.proxy.users import UserResolver
+from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.spool import Spool
-from spamguard.wire.values import Client, Recipient, Reply, Sender
 from tests.support.hops import Act, Answer, Delivered, FakeHop
 from tests.support.waiting import PATIENCE
 from tests.unit.bayes.support import repeatable
-from tests.unit.proxy.exchanged import HAM, KEY, RAW, SPAM, FakeJudge, at, scan
+from tests.unit.proxy.transactions import HAM, KEY, RAW, SPAM, FakeJudge, at, scan
 
 PEOPLE = ("anna", "ben", "carl", "dora")
 UNSURE = replace(SPAM, label="unsure", probability=0.5, log_odds=0.0)
@@ -44,10 +45,23 @@ class Came(NamedTuple):
 
 async def sent(script: dict[str, list[Answer]]) -> Came:
     with tempfile.TemporaryDirectory() as place:
-        async with asyncio.timeout(PATIENCE), FakeHop(script, lmtp=True).running(Path(place) / "socket") as fake:
-            hop = StreamHop(Hop(Endpoint(Protocol.LMTP, path=Path(place) / "socket")), "me.example")
-            tools = Tools(Quarantine(Path(place) / "held"), lambda: KEY, lambda entry: None, lambda: None, People(()))
-            message = Exchange(at(Position.STANDALONE), hop, FakeJudge(FOUND), tools, "mx.example.net").message(Client())
+        async with (
+            asyncio.timeout(PATIENCE),
+            FakeHop(script, lmtp=True).running(Path(place) / "socket") as fake,
+        ):
+            hop = SmtpNextHop(
+                Hop(Endpoint(Protocol.LMTP, path=Path(place) / "socket")), "me.example"
+            )
+            tools = ProxyContext(
+                Quarantine(Path(place) / "held"),
+                lambda: KEY,
+                lambda entry: None,
+                lambda: None,
+                UserResolver(()),
+            )
+            message = FilterProxy(
+                at(Position.STANDALONE), hop, FakeJudge(FOUND), tools, "mx.example.net"
+            ).message(Client())
             spool = Spool(Path(place))
             spool.write(RAW)
             try:
@@ -60,13 +74,19 @@ async def sent(script: dict[str, list[Answer]]) -> Came:
 
 
 async def handed_in(message, spool: Spool) -> tuple[list[str], Sequence[Reply]]:  # type: ignore[no-untyped-def]
-    if not (await message.mail(Sender("a@example.org"))).positive:
+    if not (await message.mail(Sender("a@example.org"))).is_positive:
         return [], []
-    accepted = [user for user in PEOPLE if (await message.recipient(Recipient(f"{user}@example.net"))).positive]
+    accepted = [
+        user
+        for user in PEOPLE
+        if (await message.recipient(Recipient(f"{user}@example.net"))).is_positive
+    ]
     return accepted, await message.data(spool, frozenset()) if accepted else []
 
 
-ANSWERS = st.sampled_from((b"451 4.3.0 later\r\n", b"550 5.1.1 no\r\n", b"421 4.3.2 bye\r\n", Act.DROP))
+ANSWERS = st.sampled_from(
+    (b"451 4.3.0 later\r\n", b"550 5.1.1 no\r\n", b"421 4.3.2 bye\r\n", Act.DROP)
+)
 
 
 @st.composite
@@ -83,13 +103,15 @@ def scripts(draw: st.DrawFn) -> dict[str, list[Answer]]:
 @pytest.mark.slow
 @settings(repeatable, max_examples=100)
 @given(scripts())
-def test_one_attempt_for_each_and_a_yes_for_nobody_who_did_not_get_it(script: dict[str, list[Answer]]) -> None:
+def test_one_attempt_for_each_and_a_yes_for_nobody_who_did_not_get_it(
+    script: dict[str, list[Answer]],
+) -> None:
     accepted, replies, messages = asyncio.run(sent(script))
     assert len(replies) == len(accepted)
     got = Counter(to.partition("@")[0] for message in messages for to in message.recipients)
     assert max(got.values(), default=0) <= 1, "handed on twice"
     for user, reply in zip(accepted, replies, strict=True):
-        assert not reply.positive or got[user] == 1, "acknowledged and lost"
+        assert not reply.is_positive or got[user] == 1, "acknowledged and lost"
     for message in messages:
         assert {LABELS[to.partition("@")[0]] for to in message.recipients} == {
             message.data.partition(b"X-Spamguard: ")[2].partition(b";")[0]
@@ -100,8 +122,10 @@ def test_one_attempt_for_each_and_a_yes_for_nobody_who_did_not_get_it(script: di
 def test_when_all_goes_well() -> None:
     accepted, replies, messages = asyncio.run(sent({}))
     assert accepted == list(PEOPLE)
-    assert all(reply.positive for reply in replies)
-    assert sorted(tuple(to.partition("@")[0] for to in message.recipients) for message in messages) == [
+    assert all(reply.is_positive for reply in replies)
+    assert sorted(
+        tuple(to.partition("@")[0] for to in message.recipients) for message in messages
+    ) == [
         ("anna", "dora"),
         ("ben",),
         ("carl",),

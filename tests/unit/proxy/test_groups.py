@@ -1,17 +1,23 @@
-"""Recipients in groups by what is decided for each: nobody is left out, and nobody is told anything harsher than the mildest."""
+"""Recipients in groups by what is decided for each: nobody is left out, and nobody is told anything
+harsher than the mildest.
+"""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.policy import decide
-from spamguard.proxy.groups import grouped
+from spamguard.config.options import Action, Policy, Rule
+from spamguard.engine.policy import decide
+from spamguard.proxy.base import group_recipients
 from spamguard.records import Scan, Verdict
-from spamguard.settings import Action, Policy, Rule
 from tests.unit.bayes.support import repeatable
 
-RULES = (Rule("spam", Action.REJECT, 0.999), Rule("spam", Action.QUARANTINE, 0.98), Rule("unsure", Action.TAG, 0.5, subject_prefix="? "))
+RULES = (
+    Rule("spam", Action.REJECT, 0.999),
+    Rule("spam", Action.QUARANTINE, 0.98),
+    Rule("unsure", Action.TAG, 0.5, subject_prefix="? "),
+)
 POLICY = Policy(rules=RULES)
 
 
@@ -21,36 +27,66 @@ def verdict(probability: float) -> Verdict:
 
 
 def scan(shared: float, **personal: float) -> Scan:
-    return Scan(verdict(shared), b"d" * 16, b"", (), 0.95, False, {user: verdict(probability) for user, probability in personal.items()})
+    return Scan(
+        verdict(shared),
+        b"d" * 16,
+        b"",
+        (),
+        0.95,
+        False,
+        {user: verdict(probability) for user, probability in personal.items()},
+    )
 
 
 def test_who_has_said_nothing_gets_what_all_get() -> None:
-    (group,) = grouped(scan(0.99, anna=0.1), ["", ""], POLICY, apart=True)
-    assert (list(group.numbers), group.verdict, group.decision.action, group.personal) == ([0, 1], verdict(0.99), Action.QUARANTINE, {})
+    (group,) = group_recipients(scan(0.99, anna=0.1), ["", ""], POLICY, separate_copies=True)
+    assert (list(group.indices), group.verdict, group.decision.action, group.personal) == (
+        [0, 1],
+        verdict(0.99),
+        Action.QUARANTINE,
+        {},
+    )
 
 
 def test_those_who_differ_get_their_own() -> None:
-    found = grouped(
-        scan(0.05, anna=0.97, ben=0.04, carl=0.96, dora=0.9999), ["anna", "", "ben", "carl", "dora", "anna"], POLICY, apart=True
+    found = group_recipients(
+        scan(0.05, anna=0.97, ben=0.04, carl=0.96, dora=0.9999),
+        ["anna", "", "ben", "carl", "dora", "anna"],
+        POLICY,
+        separate_copies=True,
     )
-    assert [(list(one.numbers), one.verdict.probability, one.decision.action) for one in found] == [
+    assert [(list(one.indices), one.verdict.probability, one.decision.action) for one in found] == [
         ([1, 2], 0.05, Action.TAG),
         ([0, 3, 5], 0.96, Action.TAG),
         ([4], 0.9999, Action.REJECT),
     ]
-    assert [one.personal for one in found] == [{}, {"anna": "spam", "carl": "spam"}, {"dora": "spam"}]
+    assert [one.personal for one in found] == [
+        {},
+        {"anna": "spam", "carl": "spam"},
+        {"dora": "spam"},
+    ]
 
 
 def test_without_anybody_for_whom_it_is_as_for_all() -> None:
-    (group,) = grouped(scan(0.05, anna=0.97), ["anna"], POLICY, apart=True)
-    assert (list(group.numbers), group.verdict, group.personal) == ([0], verdict(0.97), {"anna": "spam"})
+    (group,) = group_recipients(scan(0.05, anna=0.97), ["anna"], POLICY, separate_copies=True)
+    assert (list(group.indices), group.verdict, group.personal) == (
+        [0],
+        verdict(0.97),
+        {"anna": "spam"},
+    )
 
 
 def test_where_all_get_the_same_the_mildest_decides() -> None:
-    (group,) = grouped(scan(0.99, anna=0.3, ben=0.9999), ["", "anna", "ben"], POLICY, apart=False)
-    assert (list(group.numbers), group.verdict, group.decision.action) == ([0, 1, 2], verdict(0.3), Action.TAG)
+    (group,) = group_recipients(
+        scan(0.99, anna=0.3, ben=0.9999), ["", "anna", "ben"], POLICY, separate_copies=False
+    )
+    assert (list(group.indices), group.verdict, group.decision.action) == (
+        [0, 1, 2],
+        verdict(0.3),
+        Action.TAG,
+    )
     assert group.personal == {"anna": "unsure", "ben": "spam"}
-    (group,) = grouped(scan(0.99, anna=0.9999), ["anna"], POLICY, apart=False)
+    (group,) = group_recipients(scan(0.99, anna=0.9999), ["anna"], POLICY, separate_copies=False)
     assert (group.verdict, group.decision.action) == (verdict(0.9999), Action.REJECT)
 
 
@@ -65,16 +101,21 @@ PROBABILITIES = st.sampled_from((0.0, 0.05, 0.2, 0.5, 0.7, 0.95, 0.97, 0.98, 0.9
     st.lists(st.sampled_from(("", *USERS)), min_size=1, max_size=30),
     st.booleans(),
 )
-def test_of_any_recipients(shared: float, personal: dict[str, float], named: list[str], apart: bool) -> None:
+def test_of_any_recipients(
+    shared: float, personal: dict[str, float], named: list[str], apart: bool
+) -> None:
     found = scan(shared, **personal)
     people = [user if user in personal else "" for user in named]
-    groups = grouped(found, people, POLICY, apart=apart)
-    assert sorted(number for one in groups for number in one.numbers) == list(range(len(people)))
+    groups = group_recipients(found, people, POLICY, separate_copies=apart)
+    assert sorted(number for one in groups for number in one.indices) == list(range(len(people)))
     assert len(groups) == 1 or apart
     assert len({(one.verdict.label, one.decision.rule) for one in groups}) == len(groups)
     for group in groups:
         assert group.decision == decide(group.verdict, POLICY, 0.95)
-        own = [found.personal[people[number]] if people[number] else found.verdict for number in group.numbers]
+        own = [
+            found.personal[people[number]] if people[number] else found.verdict
+            for number in group.indices
+        ]
         told = [group.verdict.label, group.decision.rule]
         if told == [found.verdict.label, decide(found.verdict, POLICY, 0.95).rule]:
             assert group.verdict == found.verdict

@@ -1,4 +1,6 @@
-"""Page and API on a port of loopback, by the real server, with a service of fixed values: for a test that speaks HTTP."""
+"""Page and API on a port of loopback, by the real server, with a service of fixed values: for a
+test that speaks HTTP.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,10 @@ from typing import Any
 
 import httpx
 
-from spamguard.settings import Place, Web
-from spamguard.web.access.store import Kind, Store
-from spamguard.web.app import application
-from spamguard.web.server import Server
-from spamguard.web.service.values import Person
+from spamguard.config.options import HostPort, Web
+from spamguard.web.app import WebServer, create_app
+from spamguard.web.credentials import CredentialKind, CredentialStore
+from spamguard.web.models import Person
 from tests.support.waiting import PATIENCE
 from tests.unit.web.pages.fixed import Fixed, Monitor
 
@@ -45,19 +46,23 @@ class Served:
     def url(self) -> str:
         return f"{self.scheme}://localhost:{self.port}"
 
-    def secret(self, kind: Kind, person: Person, seconds: int = 600, name: str = "") -> str:
+    def secret(
+        self, kind: CredentialKind, person: Person, seconds: int = 600, name: str = ""
+    ) -> str:
         """A new token or link, as the commands make it."""
-        store = Store.open(self.state)
+        store = CredentialStore.open(self.state)
         try:
             now = int(time.time())
-            return store.make(kind, person, now, name=name or f"t{time.monotonic_ns()}", expires=now + seconds)
+            return store.create(
+                kind, person, now, name=name or f"t{time.monotonic_ns()}", expires=now + seconds
+            )
         finally:
             store.close()
 
     def client(self, person: Person | None = None, **fields: str) -> httpx.Client:
         """A program with a token of this person."""
         if person is not None:
-            fields["Authorization"] = f"Bearer {self.secret(Kind.TOKEN, person)}"
+            fields["Authorization"] = f"Bearer {self.secret(CredentialKind.TOKEN, person)}"
         made = httpx.Client(base_url=self.url, headers=fields, timeout=PATIENCE, verify=self.verify)
         self.clients.append(made)
         return made
@@ -65,7 +70,7 @@ class Served:
     def browser(self, person: Person) -> httpx.Client:
         """Logged in by a link, as a person."""
         made = self.client(**{"Sec-Fetch-Site": "same-origin"})
-        link = self.secret(Kind.LINK, person)
+        link = self.secret(CredentialKind.LINK, person)
         assert made.post("/login", data={"link": link, "csrf": ""}).status_code == 303
         return made
 
@@ -87,23 +92,29 @@ class Served:
 
 
 @contextmanager
-def served(state: Path, web: Web | None = None, service: Any = None, tls: ssl.SSLContext | None = None) -> Iterator[Served]:
+def served(
+    state: Path, web: Web | None = None, service: Any = None, tls: ssl.SSLContext | None = None
+) -> Iterator[Served]:
     """Run it in a thread. web: its place is not used, the port is a free one."""
     (state / "spool").mkdir(exist_ok=True)
     listening = socket.create_server(("127.0.0.1", 0))
-    found = Served(state, listening.getsockname()[1], service or Fixed(), Monitor(), "https" if tls else "http")
-    settings = web or Web(Place("127.0.0.1", 1))
+    found = Served(
+        state, listening.getsockname()[1], service or Fixed(), Monitor(), "https" if tls else "http"
+    )
+    settings = web or Web(HostPort("127.0.0.1", 1))
     began, ends = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def run() -> None:
-        store = Store.open(state)
+        store = CredentialStore.open(state)
         try:
-            server = Server(application(settings, state / "spool", found.service, store, found.monitor))
+            server = WebServer(
+                create_app(settings, state / "spool", found.service, store, found.monitor)
+            )
             await server.start(listening, tls)
             began.set()
             await ends.wait()
-            await server.end()
+            await server.stop()
         finally:
             store.close()
 
@@ -129,5 +140,5 @@ def served(state: Path, web: Web | None = None, service: Any = None, tls: ssl.SS
 
 def limited(**limits: int) -> Web:
     """Settings with these limits."""
-    usual = Web(Place("127.0.0.1", 1))
+    usual = Web(HostPort("127.0.0.1", 1))
     return replace(usual, limits=replace(usual.limits, **limits))

@@ -1,4 +1,6 @@
-"""A service of fixed values, so that views can be tried without a filter; and an application around them as access would put it."""
+"""A service of fixed values, so that views can be tried without a filter; and an application around
+them as access would put it.
+"""
 
 from __future__ import annotations
 
@@ -16,38 +18,37 @@ from starlette.responses import Response
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
-from spamguard.web import pages
-from spamguard.web.access import contract as access
-from spamguard.web.access import problems
-from spamguard.web.service.values import (
+from spamguard.web import auth, problems
+from spamguard.web.models import (
     Bin,
     Class,
-    Considered,
     Counted,
     Flip,
-    Found,
     Growth,
     Held,
     HeldBack,
     Hour,
     Judgement,
-    Known,
+    JudgementDetails,
+    JudgementPage,
+    LessonReceipt,
+    MessageExplanation,
     Model,
     Opinion,
     Person,
     Preview,
-    Receipt,
+    PreviewDetails,
+    RecipientReply,
     Released,
-    Reply,
     Search,
     Shown,
     Table,
     Today,
     User,
-    Why,
     WordPart,
     Wrong,
 )
+from spamguard.web.pages import routes as pages_routes
 
 NOW = 1_790_000_000.0
 NAME = "06gvk961gretkbe9"
@@ -60,11 +61,12 @@ WRONG = [Wrong("spam", "spam", 8), Wrong("ham", "spam", 2), Wrong("unsure", "ham
 DIGEST = "31b1a3cbc2f1" + "0" * 20
 
 
-def judgement(name: str = NAME, **changes: Any) -> Known:
-    usual = Known(
-        NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "bounce-4711@mailer.example", "Sunny Roofs <hello@roofs.example>",
-        ("anna@example.net",), "Solar panels", 5321,
-        "spam", 0.99871, 6.658, {}, "passed", "250 2.0.0 Ok", name, "", "", True, False, [WordPart("solar", 2.5)],
+def judgement(name: str = NAME, **changes: Any) -> JudgementDetails:
+    usual = JudgementDetails(
+        NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "bounce-4711@mailer.example",
+        "Sunny Roofs <hello@roofs.example>", ("anna@example.net",), "Solar panels", 5321,
+        "spam", 0.99871, 6.658, {}, "passed", "250 2.0.0 Ok", name, "", "", True, False,
+        [WordPart("solar", 2.5)],
     )  # fmt: skip
     return replace(usual, **changes)
 
@@ -77,7 +79,8 @@ def explanation(verdict: Verdict = SPAM) -> Explanation:
     ]
     shares = {"multinomial words": 4.0, "logistic words": 2.558}
     return Explanation(
-        verdict, "spam", "ham", 6.658, 0.1, 0.2, shares, shares, clues, {"charset": 1.1}, {"links": 3.008}, -3.7, 4
+        verdict, "spam", "ham", 6.658, 0.1, 0.2, shares, shares, clues,
+        {"charset": 1.1}, {"links": 3.008}, -3.7, 4,
     )  # fmt: skip
 
 
@@ -96,12 +99,25 @@ class Monitor:
 
 @dataclass
 class Fixed:
-    """What `spamguard.web.service.contract.Service` asks for; calls: what was asked to be changed."""
+    """A service of fixed values, with the methods of `Service`. calls: requested changes."""
 
-    judgements: list[Known] = field(default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()])
+    judgements: list[JudgementDetails] = field(
+        default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()]
+    )
     held_back: list[Held] = field(
         default_factory=lambda: [
-            Held(NAME, NOW, "a@b.example", "Ann <a@b.example>", ("anna@example.net",), ("anna@example.net",), "Held", 99, "spam", False)
+            Held(
+                NAME,
+                NOW,
+                "a@b.example",
+                "Ann <a@b.example>",
+                ("anna@example.net",),
+                ("anna@example.net",),
+                "Held",
+                99,
+                "spam",
+                False,
+            )
         ]
     )
     following: str = ""
@@ -113,7 +129,11 @@ class Fixed:
     changed: bool = True
     taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
     failure: SpamguardError | None = None
-    growth: Sequence[Growth] = (Growth(NOW - 2 * 86400, 10), Growth(NOW - 86400, 50), Growth(NOW, 120))
+    growth: Sequence[Growth] = (
+        Growth(NOW - 2 * 86400, 10),
+        Growth(NOW - 86400, 50),
+        Growth(NOW, 120),
+    )
     empty: bool = False
     monitor: Monitor = field(default_factory=Monitor)
 
@@ -123,30 +143,34 @@ class Fixed:
 
     async def judge(self, person: Person, message: Spool) -> Opinion:
         self.messages.append(message.read())
-        return Opinion(SPAM.label, SPAM.probability, SPAM.log_odds, SPAM.probabilities, DIGEST, "", "", ())
+        return Opinion(
+            SPAM.label, SPAM.probability, SPAM.log_odds, SPAM.probabilities, DIGEST, "", "", ()
+        )
 
-    async def explain(self, person: Person, message: Spool) -> Why:
+    async def explain(self, person: Person, message: Spool) -> MessageExplanation:
         self.messages.append(message.read())
-        return Why(None, self.reasons)
+        return MessageExplanation(None, self.reasons)
 
-    async def learn(self, person: Person, message: Spool, label: str) -> Receipt:
+    async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         self.calls.append(("learn", person.name, message.read(), label))
-        return Receipt(DIGEST, label, self.changed, "", SPAM)
+        return LessonReceipt(DIGEST, label, self.changed, "", SPAM)
 
-    async def forget(self, person: Person, digest: str) -> Receipt:
+    async def forget(self, person: Person, digest: str) -> LessonReceipt:
         self.calls.append(("forget", person.name, digest))
-        return Receipt(digest, "", True, "spam", HAM)
+        return LessonReceipt(digest, "", True, "spam", HAM)
 
-    async def preview(self, person: Person, message: Spool, label: str) -> Considered:
+    async def preview(self, person: Person, message: Spool, label: str) -> PreviewDetails:
         self.messages.append(message.read())
-        return Considered(Preview(DIGEST, HAM, SPAM, 200, [Flip(judgement(), HAM, SPAM)]), self.reasons, "")
+        return PreviewDetails(
+            Preview(DIGEST, HAM, SPAM, 200, [Flip(judgement(), HAM, SPAM)]), self.reasons, ""
+        )
 
-    async def history(self, person: Person, search: Search) -> Found:
+    async def history(self, person: Person, search: Search) -> JudgementPage:
         self._may()
         self.searches.append(search)
-        return Found(self.judgements, OTHER if len(self.judgements) > 1 else "")
+        return JudgementPage(self.judgements, OTHER if len(self.judgements) > 1 else "")
 
-    async def judgement(self, person: Person, name: str) -> Known:
+    async def judgement(self, person: Person, name: str) -> JudgementDetails:
         found = next((one for one in self.judgements if one.id == name), None)
         if found is None:
             raise NotThereError("there is no such message")
@@ -155,28 +179,33 @@ class Fixed:
     async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
         return {} if self.empty else dict.fromkeys(digests, self.judgements[0])
 
-    async def why(self, person: Person, name: str) -> Why:
+    async def why(self, person: Person, name: str) -> MessageExplanation:
         then = await self.judgement(person, name)
         if then.label == "not-scanned":
             raise UsageError("this message was not scanned: nothing is known of its words")
-        return Why(then, self.reasons)
+        return MessageExplanation(then, self.reasons)
 
-    async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
+    async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
         self.calls.append(("learn_passed", person.name, name, label))
-        return Receipt(DIGEST, label, self.changed, "", SPAM)
+        return LessonReceipt(DIGEST, label, self.changed, "", SPAM)
 
-    async def forget_passed(self, person: Person, name: str) -> Receipt:
+    async def forget_passed(self, person: Person, name: str) -> LessonReceipt:
         self.calls.append(("forget_passed", person.name, name))
-        return Receipt(DIGEST, "", True, "spam", HAM)
+        return LessonReceipt(DIGEST, "", True, "spam", HAM)
 
-    async def undo(self, person: Person, user: str, since: float, *, dry: bool = False) -> Sequence[Receipt]:
+    async def undo(
+        self, person: Person, user: str, since: float, *, dry: bool = False
+    ) -> Sequence[LessonReceipt]:
         self.calls.append(("undo", person.name, user, since, dry))
-        return [] if self.empty else [Receipt(DIGEST, "", True, "spam")]
+        return [] if self.empty else [LessonReceipt(DIGEST, "", True, "spam")]
 
     async def today(self, person: Person, hours: int = 24) -> Today:
         if self.empty:
             return Today([Hour(NOW - 3600 * n, {}, 0, 0) for n in reversed(range(hours))], 0, 0, ())
-        found = [Hour(NOW - 3600 * n, {"ham": n % 7, "spam": n % 3, "unsure": n % 2}, n % 4, n % 2) for n in reversed(range(hours))]
+        found = [
+            Hour(NOW - 3600 * n, {"ham": n % 7, "spam": n % 3, "unsure": n % 2}, n % 4, n % 2)
+            for n in reversed(range(hours))
+        ]
         passed = sum(sum(hour.mail.values()) for hour in found)
         return Today(found, passed, sum(hour.lessons for hour in found), WRONG)
 
@@ -190,7 +219,14 @@ class Fixed:
         return Model(classes, "", tables, 150, 4, 1, "c3d38961", self.growth, bins, users)
 
     async def words(self, person: Person, word: str) -> Sequence[Counted]:
-        return [] if self.empty else [Counted(f"subject:{word}", {"ham": 1, "spam": 22}, 1.5), Counted(word, {"ham": 9, "spam": 2}, -0.5)]
+        return (
+            []
+            if self.empty
+            else [
+                Counted(f"subject:{word}", {"ham": 1, "spam": 22}, 1.5),
+                Counted(word, {"ham": 9, "spam": 2}, -0.5),
+            ]
+        )
 
     async def classes(self, person: Person) -> Mapping[str, bool]:
         return self.taught_classes
@@ -203,7 +239,7 @@ class Fixed:
 
     async def release(self, person: Person, name: str) -> Released:
         self.calls.append(("release", person.name, name))
-        return Released(name, [Reply("anna@example.net", "250 Ok")], self.changed, True)
+        return Released(name, [RecipientReply("anna@example.net", "250 Ok")], self.changed, True)
 
     async def delete(self, person: Person, name: str) -> None:
         self.calls.append(("delete", person.name, name))
@@ -221,7 +257,7 @@ class Gate:
 
     async def enter(self, request: Request, link: str, answer: Response) -> Person:
         if link != "good":
-            raise access.NobodyError("this link was used before, or is too old")
+            raise problems.UnauthenticatedError("this link was used before, or is too old")
         answer.set_cookie("session", "x")
         return self.person
 
@@ -232,15 +268,19 @@ class Gate:
 Work = Callable[[httpx.AsyncClient], Awaitable[None]]
 
 
-def application(service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None) -> Any:
+def application(
+    service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None
+) -> Any:
     """As access would put it together: who asks is known, errors that leave a view become pages."""
-    visitor = access.Visitor(person, access.Way.SESSION, TOKEN) if person else None
+    visitor = auth.Visitor(person, auth.AuthMethod.SESSION, TOKEN) if person else None
 
     async def told(request: Request, error: Exception) -> Response:
-        return pages.failed(request, problems.of(error))
+        return pages_routes.problem_page(request, problems.problem_from_error(error))
 
-    routes = pages.routes(service, service.monitor, gate or Gate())
-    inner = Starlette(routes=list(routes), exception_handlers={SpamguardError: told, 404: told, 405: told})
+    routes = pages_routes.page_routes(service, service.monitor, gate or Gate())
+    inner = Starlette(
+        routes=list(routes), exception_handlers={SpamguardError: told, 404: told, 405: told}
+    )
 
     async def outer(scope: Any, receive: Any, send: Any) -> None:
         scope["state"] = {"visitor": visitor, "spool": spool}
@@ -249,12 +289,16 @@ def application(service: Fixed, spool: Path, person: Person | None = ANNA, gate:
     return outer
 
 
-def asking(work: Work, service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None) -> None:
+def asking(
+    work: Work, service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None
+) -> None:
     """Do something with a client of the pages."""
 
     async def run() -> None:
         transport = httpx.ASGITransport(application(service, spool, person, gate))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:8080"
+        ) as client:
             await work(client)
 
     asyncio.run(run())

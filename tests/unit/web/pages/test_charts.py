@@ -8,77 +8,107 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.web.pages import charts, texts
-from spamguard.web.service.values import Bin, Growth, Hour
+from spamguard.web.models import Bin, Growth, Hour
+from spamguard.web.pages import charts, filters
 
 TONES = {"ham": "wanted", "spam": "unwanted", "unsure": "unsure"}
 
 
 @given(st.floats(0, 1e12))
 def test_an_axis_ends_above_everything(most: float) -> None:
-    end = charts.top(most)
+    end = charts.axis_top(most)
     assert end >= most
     assert end % 2 == 0
     assert end <= max(2, 2.5 * most)
 
 
-@given(st.lists(st.dictionaries(st.sampled_from([*TONES, "other"]), st.integers(0, 10**6)), max_size=200))
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from([*TONES, "other"]), st.integers(0, 10**6)), max_size=200
+    )
+)
 def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, int]]) -> None:
     hours = [Hour(1e9 + 3600 * number, one, 0, 0) for number, one in enumerate(mail)]
-    drawn = charts.stacked(hours, TONES)
-    end = charts.top(max((sum(one.values()) for one in mail), default=0))
+    drawn = charts.mail_chart(hours, TONES)
+    end = charts.axis_top(max((sum(one.values()) for one in mail), default=0))
     area = sum(mark.height for mark in drawn.marks)
-    assert area == pytest.approx((charts.BOTTOM - charts.TOP) * sum(sum(one.values()) for one in mail) / end)
+    assert area == pytest.approx(
+        (charts.BOTTOM - charts.TOP) * sum(sum(one.values()) for one in mail) / end
+    )
     for mark in drawn.marks:
         assert charts.LEFT <= mark.x <= mark.x + mark.width <= charts.RIGHT + 1e-6
         assert charts.TOP - 1e-6 <= mark.y <= mark.y + mark.height <= charts.BOTTOM + 1e-6
     assert len(drawn.across) <= 7
 
 
-@pytest.mark.parametrize(("hours", "days"), [(72, ["01 Jan", "02 Jan", "03 Jan"]), (168, ["02 Jan", "04 Jan", "06 Jan"])])
+@pytest.mark.parametrize(
+    ("hours", "days"), [(72, ["01 Jan", "02 Jan", "03 Jan"]), (168, ["02 Jan", "04 Jan", "06 Jan"])]
+)
 def test_no_day_stands_there_twice(hours: int, days: list[str]) -> None:
-    across = charts.stacked([Hour(3600 * number, {"ham": 1}, 0, 0) for number in range(hours)], TONES).across
-    assert [texts.clock(tick.seconds, across[-1].seconds - across[0].seconds) for tick in across] == days
+    across = charts.mail_chart(
+        [Hour(3600 * number, {"ham": 1}, 0, 0) for number in range(hours)], TONES
+    ).across
+    assert [
+        filters.clock(tick.seconds, across[-1].seconds - across[0].seconds) for tick in across
+    ] == days
 
 
 def test_corrections_are_part_of_lessons() -> None:
-    drawn = charts.lessons([Hour(0, {}, 4, 1)])
-    assert [(mark.tone, round(mark.height)) for mark in drawn.marks] == [("wanted", 108), ("unwanted", 36)]
+    drawn = charts.lessons_chart([Hour(0, {}, 4, 1)])
+    assert [(mark.tone, round(mark.height)) for mark in drawn.marks] == [
+        ("wanted", 108),
+        ("unwanted", 36),
+    ]
 
 
 def test_growth_takes_two_days() -> None:
-    assert not charts.growth([]).line
-    assert not charts.growth([Growth(0, 1)]).line
-    assert charts.growth([Growth(0, 0), Growth(86400, 10)]).line == f"{charts.LEFT}.0,{charts.BOTTOM}.0 {charts.RIGHT}.0,{charts.TOP}.0"
-    assert charts.growth([Growth(5, 1), Growth(5, 2)]).line  # no width, no fault
+    assert not charts.growth_chart([]).line
+    assert not charts.growth_chart([Growth(0, 1)]).line
+    assert (
+        charts.growth_chart([Growth(0, 0), Growth(86400, 10)]).line
+        == f"{charts.LEFT}.0,{charts.BOTTOM}.0 {charts.RIGHT}.0,{charts.TOP}.0"
+    )
+    assert charts.growth_chart([Growth(5, 1), Growth(5, 2)]).line  # no width, no fault
 
 
 def test_days_stand_as_far_apart_as_they_are() -> None:
     """Whatever was taught when: all mail of some years at once, and then some of it daily."""
     day = 86_400.0
-    drawn = charts.growth([Growth(0.0, 900), *(Growth(day * (700 + number), 900 + number) for number in range(30))])
+    drawn = charts.growth_chart(
+        [Growth(0.0, 900), *(Growth(day * (700 + number), 900 + number) for number in range(30))]
+    )
     places = [tick.at for tick in drawn.across]
     assert len(places) >= 4
     assert min(after - before for before, after in pairwise(places)) > 50
     assert drawn.across[0].text == "1970-03"
-    assert [tick.text for tick in charts.growth([Growth(0.0, 1), Growth(day, 2)]).across] == ["01 Jan", "02 Jan"]
+    assert [tick.text for tick in charts.growth_chart([Growth(0.0, 1), Growth(day, 2)]).across] == [
+        "01 Jan",
+        "02 Jan",
+    ]
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0"), (5000, "5,000"), (10_000, "10k"), (300_000, "300k"), (4 * 10**6, "4M")])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (5000, "5,000"), (10_000, "10k"), (300_000, "300k"), (4 * 10**6, "4M")],
+)
 def test_what_stands_beside_an_axis_is_short(number: int, text: str) -> None:
     """There are 33 units of room: more is cut off, from the left."""
-    assert texts.brief(number) == text
+    assert filters.brief(number) == text
 
 
 def test_calibration_leaves_out_what_nobody_spoke_about() -> None:
-    drawn = charts.calibration([Bin(0, 0.5, 0, 0, 0), Bin(0.5, 1, 4, 0.75, 0.5)])
-    assert [(x, y) for x, y, _ in drawn.dots] == [(charts.LEFT + 0.75 * (charts.RIGHT - charts.LEFT), (charts.TOP + charts.BOTTOM) / 2)]
-    assert charts.calibration([]).dots == []
+    drawn = charts.calibration_chart([Bin(0, 0.5, 0, 0, 0), Bin(0.5, 1, 4, 0.75, 0.5)])
+    assert [(x, y) for x, y, _ in drawn.dots] == [
+        (charts.LEFT + 0.75 * (charts.RIGHT - charts.LEFT), (charts.TOP + charts.BOTTOM) / 2)
+    ]
+    assert charts.calibration_chart([]).dots == []
 
 
 def test_what_few_have_spoken_about_is_a_small_dot() -> None:
     """And nothing leads from one dot to the next, as if what lies between were known."""
-    drawn = charts.calibration([Bin(0, 0.1, 400, 0.01, 0), Bin(0.4, 0.5, 100, 0.45, 0.5), Bin(0.9, 1, 1, 0.95, 0)])
+    drawn = charts.calibration_chart(
+        [Bin(0, 0.1, 400, 0.01, 0), Bin(0.4, 0.5, 100, 0.45, 0.5), Bin(0.9, 1, 1, 0.95, 0)]
+    )
     large, middle, small = (radius for _, _, radius in drawn.dots)
     assert (middle / large) ** 2 == 100 / 400
     assert small >= 2
@@ -86,6 +116,6 @@ def test_what_few_have_spoken_about_is_a_small_dot() -> None:
 
 
 def test_bars_go_each_way() -> None:
-    assert charts.bar(2, 4) == charts.Mark(50, 1, 25, 8, "unwanted")
-    assert charts.bar(-4, 4) == charts.Mark(0, 1, 50, 8, "wanted")
-    assert charts.bar(0, 0).width == 0.5
+    assert charts.part_bar(2, 4) == charts.Mark(50, 1, 25, 8, "unwanted")
+    assert charts.part_bar(-4, 4) == charts.Mark(0, 1, 50, 8, "wanted")
+    assert charts.part_bar(0, 0).width == 0.5

@@ -1,4 +1,6 @@
-"""Whatever strangers write: pages hold no element, attribute or address that is not ours, and no letter that acts."""
+"""Whatever strangers write: pages hold no element, attribute or address that is not ours, and no
+letter that acts.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,31 @@ import pytest
 from spamguard.errors import UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
-from spamguard.web.service.values import (
+from spamguard.web.models import (
     Class,
-    Considered,
     Counted,
     Held,
+    LessonReceipt,
+    MessageExplanation,
     Model,
     Person,
-    Receipt,
+    PreviewDetails,
+    RecipientReply,
     Released,
-    Reply,
     Table,
     User,
-    Why,
     WordPart,
 )
-from tests.unit.web.pages.fixed import NAME, NOW, OPERATOR, TOKEN, Fixed, asking, explanation, judgement
+from tests.unit.web.pages.fixed import (
+    NAME,
+    NOW,
+    OPERATOR,
+    TOKEN,
+    Fixed,
+    asking,
+    explanation,
+    judgement,
+)
 from tests.unit.web.pages.test_views import MAIL, PAGES
 
 EVIL = [
@@ -46,10 +57,11 @@ EVIL = [
 ]
 WORDS = " ".join(EVIL)
 KNOWN = {
-    "html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "ul", "li", "div", "form", "input", "button", "main",
-    "span", "h1", "h2", "p", "strong", "ol", "bdi", "i", "time", "details", "summary", "label", "select", "option", "table", "caption",
-    "thead", "tbody", "tfoot", "tr", "th", "td", "dl", "dt", "dd", "code", "pre", "svg", "rect", "line", "text", "polyline", "circle",
-    "defs", "pattern", "desc", "fieldset", "legend", "textarea", "section",
+    "html", "head", "meta", "title", "link", "script", "body", "a", "header", "nav", "ul", "li",
+    "div", "form", "input", "button", "main", "span", "h1", "h2", "p", "strong", "ol", "bdi", "i",
+    "time", "details", "summary", "label", "select", "option", "table", "caption", "thead", "tbody",
+    "tfoot", "tr", "th", "td", "dl", "dt", "dd", "code", "pre", "svg", "rect", "line", "text",
+    "polyline", "circle", "defs", "pattern", "desc", "fieldset", "legend", "textarea", "section",
 }  # fmt: skip
 
 
@@ -59,18 +71,19 @@ class Hostile(Fixed):
     def __init__(self) -> None:
         people = (WORDS, *EVIL)
         one = judgement(
-            subject=WORDS, sender=WORDS, author=f"{WORDS} <{WORDS}>", recipients=people, client=WORDS, listener=WORDS, reply=WORDS,
-            action=WORDS, label=WORDS, taught=WORDS, words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
+            subject=WORDS, sender=WORDS, author=f"{WORDS} <{WORDS}>", recipients=people,
+            client=WORDS, listener=WORDS, reply=WORDS, action=WORDS, label=WORDS, taught=WORDS,
+            words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
         )  # fmt: skip
         held = Held(NAME, NOW, WORDS, WORDS, people, people, WORDS, 99, WORDS, released=False)
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
         self.taught_classes = {"ham": False, "spam": True}
 
-    async def preview(self, person: Person, message: Spool, label: str) -> Considered:
+    async def preview(self, person: Person, message: Spool, label: str) -> PreviewDetails:
         return replace(await super().preview(person, message, label), why=self.explained())
 
-    async def why(self, person: Person, name: str) -> Why:
-        return Why(await self.judgement(person, name), self.explained())
+    async def why(self, person: Person, name: str) -> MessageExplanation:
+        return MessageExplanation(await self.judgement(person, name), self.explained())
 
     async def words(self, person: Person, word: str) -> list[Counted]:
         return [Counted(text, {WORDS: 3, "spam": 1}, 1.0) for text in EVIL]
@@ -78,20 +91,32 @@ class Hostile(Fixed):
     async def model(self, person: Person) -> Model:
         found = await super().model(person)
         return replace(
-            found, users=[User(WORDS, {WORDS: 3}, NOW)], classes={WORDS: Class(3, unwanted=False)}, tables={WORDS: Table(9, 0.5)}
+            found,
+            users=[User(WORDS, {WORDS: 3}, NOW)],
+            classes={WORDS: Class(3, unwanted=False)},
+            tables={WORDS: Table(9, 0.5)},
         )
 
-    async def learn_passed(self, person: Person, name: str, label: str) -> Receipt:
-        return Receipt(WORDS, WORDS, True, WORDS, Verdict(WORDS, 0.5, 0.0, {}))
+    async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
+        return LessonReceipt(WORDS, WORDS, True, WORDS, Verdict(WORDS, 0.5, 0.0, {}))
 
     async def release(self, person: Person, name: str) -> Released:
-        return Released(name, [Reply(text, WORDS) for text in EVIL], released=False, taught=True)
+        return Released(
+            name, [RecipientReply(text, WORDS) for text in EVIL], released=False, taught=True
+        )
 
     @staticmethod
     def explained() -> Explanation:
         clues = [Clue(text, 1.0, {WORDS: 2}) for text in EVIL]
         verdict = Verdict(WORDS, 0.5, 0.0, {WORDS: 0.5, "spam": 0.5})
-        return replace(explanation(verdict), clues=clues, favoured=WORDS, against=WORDS, traits={WORDS: 1.0}, shares={WORDS: 1.0})
+        return replace(
+            explanation(verdict),
+            clues=clues,
+            favoured=WORDS,
+            against=WORDS,
+            traits={WORDS: 1.0},
+            shares={WORDS: 1.0},
+        )
 
 
 class Walk(HTMLParser):
@@ -140,9 +165,15 @@ def test_every_page_is_harmless(tmp_path: Path) -> None:
             found.append(await client.get("/history", params={name: WORDS.replace("\ud800", "")}))
         for path, name in (("/words", "word"), ("/model/undo", "user"), ("/login", "link")):
             found.append(await client.get(path, params={name: WORDS.replace("\ud800", "")}))
-        found.append(await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": "spam"}))
+        found.append(
+            await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": "spam"})
+        )
         found.append(await client.post(f"/quarantine/{NAME}/release", data={"csrf": TOKEN}))
-        found.append(await client.post("/teach", data={"csrf": TOKEN, "class": "spam"}, files={"file": ("<b>", MAIL)}))
+        found.append(
+            await client.post(
+                "/teach", data={"csrf": TOKEN, "class": "spam"}, files={"file": ("<b>", MAIL)}
+            )
+        )
 
     asking(work, Hostile(), tmp_path, person=Person(WORDS, operator=True))
     shown = [page for page in found if "alert(1)" in page.text]
@@ -158,7 +189,12 @@ def test_texts_of_strangers_are_isolated(tmp_path: Path) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         found.append(await client.get("/history"))
 
-    service = Fixed([judgement(subject="שלום", sender="אבג", author="וזח <טיכ>", recipients=("דהו",)), judgement(sender="לםמ", author="")])
+    service = Fixed(
+        [
+            judgement(subject="שלום", sender="אבג", author="וזח <טיכ>", recipients=("דהו",)),
+            judgement(sender="לםמ", author=""),
+        ]
+    )
     asking(work, service, tmp_path)
     for text in ("שלום", "אבג", "דהו", "וזח", "&lt;טיכ&gt;", "לםמ"):
         assert re.search(f"<bdi[^>]*>{text}</bdi>", found[0].text), text

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from spamguard.config.options import Action
+from spamguard.engine.policy import missing_lessons
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
-from spamguard.policy import missing
 from spamguard.records import Clue
-from spamguard.settings import Action
-from spamguard.web.pages.texts import done
-from spamguard.web.pages.today import mistakes
-from spamguard.web.service.values import Class, Counted, Hour, Model, Person, Shown, Today, User, Wrong
+from spamguard.web.models import Class, Counted, Hour, Model, Person, Shown, Today, User, Wrong
+from spamguard.web.pages.filters import action_text
+from spamguard.web.pages.learning import count_mistakes
 from tests.unit.web.pages.fixed import ANNA, NAME, NOW, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.pages.test_views import get
 
@@ -21,21 +21,29 @@ from tests.unit.web.pages.test_views import get
 def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> None:
     """As all are before the first lesson."""
     service = Fixed()
-    service.reasons = replace(service.reasons, clues=[Clue("solar", 0.0, {"ham": 0, "spam": 0}), Clue("", 0.0, {"ham": 0, "spam": 0})])
+    service.reasons = replace(
+        service.reasons,
+        clues=[Clue("solar", 0.0, {"ham": 0, "spam": 0}), Clue("", 0.0, {"ham": 0, "spam": 0})],
+    )
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert "None of its words adds anything" in page
-    assert "any more" not in page
+    assert "no longer known" not in page
     assert "By expert" in page
     service.reasons = replace(service.reasons, clues=[Clue("", 0.5, {"ham": 0, "spam": 1})])
-    assert "known by its text any more" in get(service, tmp_path, f"/history/{NAME}")[0].text
+    assert "no longer known" in get(service, tmp_path, f"/history/{NAME}")[0].text
 
 
 def test_what_is_not_kept_is_not_said_not_to_be(tmp_path: Path) -> None:
-    """`history: {subjects: false, addresses: false}`: the message had a subject all the same, and came from somewhere."""
+    """`history: {subjects: false, addresses: false}`: the message had a subject all the same, and
+    came from somewhere.
+    """
     service = Fixed([judgement(subject="", sender="", author="", recipients=(), client="")])
     for page in get(service, tmp_path, "/history", f"/history/{NAME}"):
         told = page.text.partition("<main")[2]
-        assert all(words in told for words in ("(no subject known)", "(no sender known)", "(nobody known)"))
+        assert all(
+            words in told
+            for words in ("(no subject known)", "(no sender known)", "(no recipients known)")
+        )
         assert "this machine" not in told
 
 
@@ -54,7 +62,10 @@ def test_a_word_of_which_no_counts_are_told_is_not_said_to_be_in_no_message(tmp_
     """Who is no operator is told of none that hardly any message has."""
     service = Fixed(empty=True)
     assert "fewer than five" in get(service, tmp_path, "/words?word=solar")[0].text
-    assert "in no message" in get(service, tmp_path, "/words?word=solar", person=OPERATOR)[0].text
+    assert (
+        "in no taught message"
+        in get(service, tmp_path, "/words?word=solar", person=OPERATOR)[0].text
+    )
 
 
 def test_what_is_no_word_is_told_beside_the_form(tmp_path: Path) -> None:
@@ -69,11 +80,16 @@ def test_what_is_no_word_is_told_beside_the_form(tmp_path: Path) -> None:
 
 
 def test_operators_are_told_when_not_all_is_well(tmp_path: Path) -> None:
-    """As that nobody watches the folders: else moving mail teaches nothing, and the page looks as always."""
+    """As that nobody watches the folders: else moving mail teaches nothing, and the page looks as
+    always.
+    """
     service = Fixed()
     assert 'role="alert"' not in get(service, tmp_path, "/", person=OPERATOR)[0].text
     service.monitor.found = ["folders: nobody watches them for 160 s"]
-    assert "<li>folders: nobody watches them for 160 s</li>" in get(service, tmp_path, "/", person=OPERATOR)[0].text
+    assert (
+        "<li>folders: nobody watches them for 160 s</li>"
+        in get(service, tmp_path, "/", person=OPERATOR)[0].text
+    )
     assert "nobody watches" not in get(service, tmp_path, "/")[0].text
 
 
@@ -88,13 +104,16 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
 
         async def model(self, person: Person) -> Model:
             classes = {"ham": Class(self.lessons, unwanted=False), "spam": Class(60, unwanted=True)}
-            lacking = missing({"ham": self.lessons, "spam": 60}, frozenset(("spam",)))
+            lacking = missing_lessons({"ham": self.lessons, "spam": 60}, frozenset(("spam",)))
             return replace(await super().model(person), classes=classes, missing=lacking)
 
     service = Unsure()
     assert "Everything is unsure until 3 good messages" in get(service, tmp_path, "/")[0].text
     service.lessons = 60
-    assert "Only plain spam is called spam, the rest is unsure: 60 of 500 good messages" in get(service, tmp_path, "/")[0].text
+    assert (
+        "Only plain spam is called spam, the rest is unsure: 60 of 500 good messages"
+        in get(service, tmp_path, "/")[0].text
+    )
     service.lessons = 500
     assert "is unsure" not in get(service, tmp_path, "/")[0].text
 
@@ -102,17 +121,28 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
 def test_about_what_was_not_scanned_it_was_not_unsure(tmp_path: Path) -> None:
     class Unscanned(Fixed):
         async def today(self, person: Person, hours: int = 24) -> Today:
-            return replace(await super().today(person, hours), wrong=[Wrong("not-scanned", "spam", 7), Wrong("unsure", "spam", 5)])
+            return replace(
+                await super().today(person, hours),
+                wrong=[Wrong("not-scanned", "spam", 7), Wrong("unsure", "spam", 5)],
+            )
 
     page = get(Unscanned(), tmp_path, "/")[0].text
-    assert "of 5 we were unsure" in page
-    rows = re.findall(r'<td class="n"><a [^>]*>([0-9]+)<span class="hidden">[^<]*</span></a></td><td>(.*?)</td>', page)
+    assert "and 5 were unsure" in page
+    rows = re.findall(
+        r'<td class="n"><a [^>]*>([0-9]+)<span class="hidden">[^<]*</span></a></td><td>(.*?)</td>',
+        page,
+    )
     assert rows == [("7", "–"), ("5", "unsure")]
 
 
 def test_what_was_wrong_comes_first_and_what_was_right_last() -> None:
-    wrong = [Wrong("spam", "spam", 90), Wrong("unsure", "spam", 50), Wrong("ham", "spam", 2), Wrong("spam", "ham", 3)]
-    assert [(row.said, row.taught) for row in mistakes(Today([], 0, 0, wrong)).rows] == [
+    wrong = [
+        Wrong("spam", "spam", 90),
+        Wrong("unsure", "spam", 50),
+        Wrong("ham", "spam", 2),
+        Wrong("spam", "ham", 3),
+    ]
+    assert [(row.said, row.taught) for row in count_mistakes(Today([], 0, 0, wrong)).rows] == [
         ("spam", "ham"),
         ("ham", "spam"),
         ("unsure", "spam"),
@@ -125,7 +155,9 @@ def test_of_very_many_who_taught_some_are_shown(tmp_path: Path) -> None:
 
     class Many(Fixed):
         async def model(self, person: Person) -> Model:
-            users = [User(f"user{number}@example.net", {"spam": 1}, NOW) for number in range(10_000)]
+            users = [
+                User(f"user{number}@example.net", {"spam": 1}, NOW) for number in range(10_000)
+            ]
             return replace(await super().model(person), users=users)
 
     (page,) = get(Many(), tmp_path, "/model", person=OPERATOR)
@@ -143,35 +175,53 @@ def test_only_who_sent_something_is_told_to_send_it_again(tmp_path: Path) -> Non
 
 def test_who_can_be_shown_no_mail_is_told_what_is_left(tmp_path: Path) -> None:
     """Where no addresses are kept, logging in leads nobody but operators to anything else."""
-    (page,) = get(Fixed(failure=NotAllowedError("no addresses are kept here")), tmp_path, "/history")
+    (page,) = get(
+        Fixed(failure=NotAllowedError("no addresses are kept here")), tmp_path, "/history"
+    )
     assert page.status_code == 403
     assert "You can still" in page.text
     assert 'begin at <a href="/">' not in page.text
 
 
 def test_what_was_done_is_told_in_words(tmp_path: Path) -> None:
-    service = Fixed([judgement(action="tag", reply="250 Ok"), judgement(OTHER, label="not-scanned", action="", reply="451 Later")])
-    tagged, unjudged = (page.text for page in get(service, tmp_path, f"/history/{NAME}", f"/history/{OTHER}"))
-    assert "<dt>Done with it</dt><dd>tagged</dd>" in tagged
-    assert "<dt>Answer</dt><dd><bdi>250 Ok</bdi></dd>" in tagged
-    assert "Done with it" not in unjudged
-    assert "<dt>Answer</dt><dd><bdi>451 Later</bdi></dd>" in unjudged
+    service = Fixed(
+        [
+            judgement(action="tag", reply="250 Ok"),
+            judgement(OTHER, label="not-scanned", action="", reply="451 Later"),
+        ]
+    )
+    tagged, unjudged = (
+        page.text for page in get(service, tmp_path, f"/history/{NAME}", f"/history/{OTHER}")
+    )
+    assert "<dt>Action</dt><dd>tagged</dd>" in tagged
+    assert "<dt>Reply of the next hop</dt><dd><bdi>250 Ok</bdi></dd>" in tagged
+    assert "<dt>Action</dt>" not in unjudged
+    assert "<dt>Reply of the next hop</dt><dd><bdi>451 Later</bdi></dd>" in unjudged
     for action in Action:
-        assert done(action) != str(action)
+        assert action_text(action) != str(action)
 
 
 def test_who_sees_their_own_is_told_of_nobody_else(tmp_path: Path) -> None:
-    """Of the lessons there are, others may have taught all; and of the inside nothing that only who runs it can use."""
+    """Of the lessons there are, others may have taught all; and of the inside nothing that only who
+    runs it can use.
+    """
 
     class Untaught(Fixed):
         async def model(self, person: Person) -> Model:
             return replace(await super().model(person), users=())
 
-    own, all_of_it = (get(Untaught(), tmp_path, "/model", person=person)[0].text for person in (ANNA, OPERATOR))
+    own, all_of_it = (
+        get(Untaught(), tmp_path, "/model", person=person)[0].text for person in (ANNA, OPERATOR)
+    )
     assert "You have not taught anything yet." in own
     assert "Nobody has taught anything yet." in all_of_it
-    assert [words in own for words in ("Nobody", "Who taught", "Buckets in use", "extractor")] == [False] * 4
-    held = [get(Fixed(held_back=[]), tmp_path, "/quarantine", person=person)[0].text for person in (ANNA, OPERATOR)]
+    assert [
+        words in own for words in ("Nobody", "Lessons by person", "Buckets in use", "extractor")
+    ] == [False] * 4
+    held = [
+        get(Fixed(held_back=[]), tmp_path, "/quarantine", person=person)[0].text
+        for person in (ANNA, OPERATOR)
+    ]
     assert ["action: quarantine" in page for page in held] == [False, True]
 
 
@@ -180,7 +230,7 @@ def test_what_is_held_no_longer_is_not_looked_for_in_a_circle(tmp_path: Path) ->
 
     class Deleted(Fixed):
         async def held(self, person: Person, name: str) -> Shown:
-            raise NotThereError("no message with that id is held here, or it is not yours")
+            raise NotThereError("no message with that verdict id is held here, or it is not yours")
 
     page = get(Deleted(), tmp_path, f"/quarantine/{NAME}")[0].text
     assert "It may have been deleted." in page
@@ -189,7 +239,16 @@ def test_what_is_held_no_longer_is_not_looked_for_in_a_circle(tmp_path: Path) ->
 def test_tables_of_nothing_are_left_out(tmp_path: Path) -> None:
     """As before the first lesson, when nothing adds anything."""
     service = Fixed()
-    nothing = {"log_odds": 0.0, "prior": 0.0, "shares": {}, "scores": {}, "clues": [], "traits": {}, "numbers": {}, "biases": 0.0}
+    nothing = {
+        "log_odds": 0.0,
+        "prior": 0.0,
+        "shares": {},
+        "scores": {},
+        "clues": [],
+        "traits": {},
+        "numbers": {},
+        "biases": 0.0,
+    }
     service.reasons = replace(service.reasons, **nothing)  # type: ignore[arg-type]
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert "By word" in page

@@ -1,4 +1,6 @@
-"""What tests of the service share: a taught filter through which some mail of anna and ben has passed, and people who ask."""
+"""What tests of the service share: a taught filter through which some mail of anna and ben has
+passed, and people who ask.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,26 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spamguard import Filter
-from spamguard.history import FILE, History, Row
-from spamguard.ids import RANDOM_BYTES, new_id
-from spamguard.quarantine import DIRECTORY, Quarantine
+from spamguard.config.options import Hop, Listener, Position, Scoring, Settings, parse_endpoint
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+from spamguard.engine.filter import Filter
+from spamguard.keys import RANDOM_BYTES, new_id
+from spamguard.proxy.history import History
+from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
 from spamguard.records import EXTRACTOR
-from spamguard.settings import Hop, Listener, Position, Scoring, Settings, parse_endpoint
-from spamguard.spool import Content, Spool
-from spamguard.web.service.contract import Service
-from spamguard.web.service.local import LocalService
-from spamguard.web.service.values import Person
-from spamguard.wire.values import Client, Envelope, Recipient, Sender
+from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
+from spamguard.spool import Spool, SpoolView
+from spamguard.web.models import Person
+from spamguard.web.service import Service
 from tests.unit.filters import mail, opened, teach
 
 ANNA, BEN, CARL = Person("anna"), Person("ben@example.org"), Person("carl")
 OPERATOR = Person("root", operator=True)
 MAIL = mail(140)
 TAUGHT, PASSED = MAIL[:70], MAIL[70:100]
-NOW = float(int(time.time()) - 1 | 1)  # of the last message that passed; odd, so that none passes on the minute
+NOW = float(
+    int(time.time()) - 1 | 1
+)  # of the last message that passed; odd, so that none passes on the minute
 TO = (("anna@example.org",), ("Anna+news@example.net", "ben@example.org"), ("ben@example.org",))
 LISTENER = "smtp://127.0.0.1:10025"
 
@@ -41,7 +45,9 @@ def name(number: int) -> str:
 
 
 def made(state: Path) -> Path:
-    """A filter, and its history: the newest message went to the first of `TO`, the next to the second, and so on in turn."""
+    """A filter, and its history: the newest message went to the first of `TO`, the next to the
+    second, and so on in turn.
+    """
     with opened(state) as one:
         teach(one, TAUGHT)
         one.settle()
@@ -50,7 +56,7 @@ def made(state: Path) -> Path:
     return state
 
 
-def passed(spam_filter: Filter, number: int, raw: bytes, **values: Any) -> Row:
+def passed(spam_filter: Filter, number: int, raw: bytes, **values: Any) -> HistoryRow:
     """As the journal has it."""
     scan, to = spam_filter.scan(raw), TO[number % 3]
     usual: dict[str, Any] = {
@@ -73,17 +79,23 @@ def passed(spam_filter: Filter, number: int, raw: bytes, **values: Any) -> Row:
         "extractor": EXTRACTOR,
         "fingerprint": spam_filter.ledger.fingerprint,
     }
-    return Row(**usual | values)
+    return HistoryRow(**usual | values)
 
 
-def remember(state: Path, rows: list[Row]) -> None:
-    with History.open(state / FILE, 64 << 20, 30) as history:
+def remember(state: Path, rows: list[HistoryRow]) -> None:
+    with History.open(state / HISTORY_FILE, 64 << 20, 30) as history:
         history.append(rows[::-1])
 
 
-def settings(state: Path, *, hops: tuple[str, ...] = ("maildir:/nonexistent/Maildir",), **values: Any) -> Settings:
+def settings(
+    state: Path, *, hops: tuple[str, ...] = ("maildir:/nonexistent/Maildir",), **values: Any
+) -> Settings:
     listeners = [
-        Listener(parse_endpoint(f"smtp://127.0.0.1:{10025 + number}"), Position.AFTER_QUEUE, Hop(parse_endpoint(hop)))
+        Listener(
+            parse_endpoint(f"smtp://127.0.0.1:{10025 + number}"),
+            Position.AFTER_QUEUE,
+            Hop(parse_endpoint(hop)),
+        )
         for number, hop in enumerate(hops)
     ]
     return Settings(state, tuple(listeners), **{"scoring": Scoring(20.0, 1), **values})
@@ -91,7 +103,11 @@ def settings(state: Path, *, hops: tuple[str, ...] = ("maildir:/nonexistent/Mail
 
 @asynccontextmanager
 async def serving(told: Settings, settled: list[int] | None = None) -> AsyncIterator[Service]:
-    service = LocalService(told, lambda: settled.append(1) if settled is not None else None, lambda: {"pid": os.getpid()})
+    service = Service(
+        told,
+        lambda: settled.append(1) if settled is not None else None,
+        lambda: {"pid": os.getpid()},
+    )
     await service.start()
     try:
         yield service
@@ -118,19 +134,36 @@ def spooled(state: Path, raw: bytes) -> Spool:
 def votes(state: Path) -> dict[tuple[str, str], str]:
     """What stands: by message (hex) and user, the class."""
     with opened(state) as one:
-        return {(vote.digest.hex(), vote.user): vote.label for vote in one.ledger.votes() if vote.label is not None}
+        return {
+            (vote.digest.hex(), vote.user): vote.label
+            for vote in one.ledger.all_votes()
+            if vote.label is not None
+        }
 
 
 def digest(raw: bytes, state: Path) -> str:
     with opened(state) as one:
-        return one._preparer.digest(raw).hex()
+        return one._reader.digest(raw).hex()
 
 
-def hold(state: Path, number: int, raw: bytes, *recipients: str, listener: str = LISTENER, old: bool = False) -> str:
-    """A message in the quarantine, under the id of one that passed. old: as earlier versions noted it."""
+def hold(
+    state: Path,
+    number: int,
+    raw: bytes,
+    *recipients: str,
+    listener: str = LISTENER,
+    old: bool = False,
+) -> str:
+    """A message in the quarantine, under the id of one that passed. old: as earlier versions noted
+    it.
+    """
     spool = spooled(state, raw)
-    envelope = Envelope(Sender("a@example.com"), tuple(map(Recipient, recipients)), Client("192.0.2.1"))
-    Quarantine(state / DIRECTORY).store(name(number), Content(b"", spool, 0), envelope, "spam", NOW - 60 * number, listener)
+    envelope = Envelope(
+        Sender("a@example.com"), tuple(map(Recipient, recipients)), Client("192.0.2.1")
+    )
+    Quarantine(state / DIRECTORY).store(
+        name(number), SpoolView(b"", spool, 0), envelope, "spam", NOW - 60 * number, listener
+    )
     spool.close()
     if old:
         note = state / DIRECTORY / f"{name(number)}.json"

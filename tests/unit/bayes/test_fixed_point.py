@@ -1,0 +1,122 @@
+"""Fixed-point sums hold every finite float64 exactly, in one representation."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+
+from spamguard.bayes.fixed_point import (
+    FixedPoint,
+    class_products,
+    class_squares,
+    class_sums,
+    divide,
+)
+from tests.unit.bayes.support import assert_same, repeatable
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+tables = st.lists(st.tuples(finite, finite), min_size=1, max_size=12).map(np.array)
+
+
+def fractions(values: FixedPoint) -> list[Any]:
+    return [Fraction(int(numerator), 1 << values.bits) for numerator in values.numerators.ravel()]
+
+
+def exact_sum(values: Any) -> Fraction:
+    return sum((Fraction(float(value)) for value in values), Fraction(0))
+
+
+@repeatable
+@given(tables)
+def test_every_float_is_held_exactly(table: np.ndarray) -> None:
+    fixed = FixedPoint.from_array(table)
+    assert fractions(fixed) == [Fraction(value) for value in table.ravel()]
+    assert_same(fixed.to_floats(), table + 0.0)  # there is no negative zero among integers
+
+
+@repeatable
+@given(tables)
+def test_sums_squares_and_products_are_exact(table: np.ndarray) -> None:
+    codes = np.arange(len(table)) % 2
+    x, y = table.T
+    for code in (0, 1):
+        mine = codes == code
+        assert fractions(class_sums(table, codes, 2))[2 * code : 2 * code + 2] == [
+            exact_sum(x[mine]),
+            exact_sum(y[mine]),
+        ]
+        xy = sum((Fraction(a) * Fraction(b) for a, b in table[mine].tolist()), Fraction(0))
+        xx, yy = (
+            sum((Fraction(a) ** 2 for a in column[mine].tolist()), Fraction(0)) for column in (x, y)
+        )
+        assert fractions(class_squares(table, codes, 2))[2 * code : 2 * code + 2] == [xx, yy]
+        assert fractions(class_products(table, codes, 2))[4 * code : 4 * code + 4] == [
+            xx,
+            xy,
+            xy,
+            yy,
+        ]
+
+
+@repeatable
+@given(tables, st.randoms(use_true_random=False), st.integers(0, 12))
+def test_order_and_portions_leave_no_trace(table: np.ndarray, random: Any, cut: int) -> None:
+    codes = np.arange(len(table)) % 2
+    whole = class_sums(table, codes, 2)
+    order = np.array(random.sample(range(len(table)), len(table)))
+    first, rest = order[:cut], order[cut:]
+    pieces = class_sums(table[first], codes[first], 2) + class_sums(table[rest], codes[rest], 2)
+    assert_same(whole, pieces)
+    again = (
+        whole
+        + class_sums(table[first], codes[first], 2)
+        - class_sums(table[first], codes[first], 2)
+    )
+    assert_same(whole, again)
+    assert_same(class_squares(table, codes, 2), class_squares(table[order], codes[order], 2))
+
+
+@repeatable
+@given(tables)
+def test_sparse_sums_are_the_dense_ones(table: np.ndarray) -> None:
+    codes = np.arange(len(table)) % 2
+    assert_same(class_sums(coo_array(table).tocsr(), codes, 2), class_sums(table, codes, 2))
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**62, -1, 0])
+def test_integers_do_not_wrap_around(value: int) -> None:
+    codes = np.zeros(4, dtype=np.intp)
+    assert fractions(class_sums(np.full((4, 1), value), codes, 1)) == [4 * value]
+    assert fractions(class_squares(np.full((4, 1), value), codes, 1)) == [4 * value**2]
+    assert fractions(FixedPoint.from_array(np.array([2**64 - 1], dtype=np.uint64))) == [2**64 - 1]
+
+
+def test_small_values_come_back_to_small_integers() -> None:
+    tall = FixedPoint.from_array(np.array([1e300, 3.0])) + FixedPoint.from_array(
+        np.array([2.0**-1074, 0.5])
+    )
+    assert tall.numerators.dtype == object
+    small = (
+        tall
+        - FixedPoint.from_array(np.array([1e300, 0.0]))
+        - FixedPoint.from_array(np.array([2.0**-1074, 0.25]))
+    )
+    assert_same(small, FixedPoint.from_array(np.array([0.0, 3.25])))
+    assert (small.numerators.dtype, small.bits) == (np.int64, 2)
+
+
+def test_sums_of_different_shapes_do_not_broadcast() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        FixedPoint.from_array(np.zeros((2, 3))) + FixedPoint.from_array(np.zeros(3))
+
+
+def test_a_quotient_beyond_the_floats_is_the_greatest_of_them() -> None:
+    largest = np.finfo(np.float64).max
+    assert (divide(10**400, 3), divide(-(10**400), 3)) == (largest, -largest)
+    assert divide(1, 3) == 1 / 3

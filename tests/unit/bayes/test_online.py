@@ -1,0 +1,266 @@
+"""One lesson more or less, and word lists to start from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from spamguard.bayes import experts, fusion, logistic, online
+from spamguard.bayes.experts import Floats
+from spamguard.bayes.explain import score_message
+from spamguard.bayes.online import WORD_ODDS_STEPS, WordOdds, apply_prior
+from spamguard.bayes.profiles import fuse
+from spamguard.bayes.tables import (
+    Evidence,
+    Tables,
+    counted_arrays,
+    empty_tables,
+    make_evidence,
+    read_counts,
+)
+from tests.unit.bayes.lessons import (
+    BITS,
+    Taught,
+    add,
+    counted,
+    empty,
+    folded,
+    learnt,
+    made_up,
+    replayed,
+    take_away,
+)
+from tests.unit.bayes.support import repeatable, seeds
+
+CLASSES = ("ham", "spam", "news")
+
+
+def logistic_scores(tables: Tables, lesson: Taught) -> Floats:
+    """Of each class but the first and the sets the lesson has features in, (K-1, sets)."""
+    seen = make_evidence(lesson.features, tables.bits)
+    return (
+        scores(tables, seen)[: len(tables.biases), 4:8][:, seen.sizes > 0] / experts.STEPS_PER_NAT
+    )
+
+
+def scores(tables: Tables, seen: Evidence) -> NDArray[np.int64]:
+    """First scores: without the bounds of judging, which depend on the number of lessons."""
+    most = round(experts.MAX_SCORE_NATS * experts.STEPS_PER_NAT)
+    return np.array(
+        score_message(
+            tables,
+            replace(
+                experts.estimate_parameters(tables), bounds=experts.ScoreBounds(-most, 2 * most)
+            ),
+            seen,
+        ).scores
+    )
+
+
+@repeatable
+@given(seeds, st.sampled_from(CLASSES))
+def test_a_lesson_raises_the_odds_of_its_class_at_once(seed: int, label: str) -> None:
+    lessons = made_up(seed, 6, CLASSES)
+    tables = folded(lessons)
+    lesson = Taught(label, lessons[0].features)
+    add(tables, Taught("news", lesson.features))  # so that the class is there
+    take_away(tables, Taught("news", lesson.features))
+    add(tables, Taught("news", made_up(seed + 1, 1)[0].features))
+    before = logistic_scores(tables, lesson)
+    add(tables, lesson)
+    after = logistic_scores(tables, lesson)
+    mine = tables.classes.index(label)
+    assert (
+        (after < before + 1e-9).all()
+        if mine == 0
+        else (after[mine - 1] > before[mine - 1] - 1e-9).all()
+    )
+
+
+@pytest.mark.parametrize("label", CLASSES)
+def test_of_what_lessons_have_taught_together_each_takes_its_part_with_it(label: str) -> None:
+    others, kind = made_up(1, 40, CLASSES), made_up(2, 1)[0].features
+    tables = replayed([*others, *[Taught(label, kind)] * 10])
+    ours, mine = make_evidence(kind, BITS).buckets, tables.classes.index(label)
+    alone = ours[read_counts(tables, ours).sum(axis=0) == 10]  # of no other lesson
+    weights = [
+        column.cells[alone * column.width + column.offset]
+        for column in online.weight_table_columns(tables)
+    ]
+    assert len(alone)
+    for left in range(9, -1, -1):
+        take_away(tables, Taught(label, kind))
+        for number, (column, before) in enumerate(
+            zip(online.weight_table_columns(tables), weights, strict=False), start=1
+        ):
+            assert (before > 0).all() if mine == number else (before < 0).all()
+            now = column.cells[alone * column.width + column.offset]
+            assert np.abs(now - before * (left / 10)).max() <= 10
+
+
+@repeatable
+@given(seeds)
+def test_nothing_of_the_weights_is_left_when_all_lessons_of_many_classes_are_taken_back(
+    seed: int,
+) -> None:
+    lessons = made_up(seed, 40, (*CLASSES, "offers"))
+    tables = replayed(lessons)
+    for lesson in lessons:
+        take_away(tables, lesson)
+    assert not tables.columns
+    assert not tables.rows.any()
+
+
+@pytest.mark.parametrize("label", ["ham", "news"])
+def test_what_another_class_says_against_a_third_is_its_own(label: str) -> None:
+    """One lesson of many that speak against spam takes its part of that alone, whatever class the
+    others are of.
+    """
+    kind = made_up(2, 1)[0].features
+    tables = replayed(
+        [
+            *made_up(1, 40, CLASSES),
+            *[Taught("news" if label == "ham" else "ham", kind)] * 9,
+            Taught(label, kind),
+        ]
+    )
+    ours = make_evidence(kind, BITS).buckets
+    alone = ours[read_counts(tables, ours).sum(axis=0) == 10]
+    before = tables.rows[alone, 2]
+    take_away(tables, Taught(label, kind))
+    assert (before < 0).all()
+    assert np.abs(tables.rows[alone, 2] - before * 0.9).max() <= 1
+
+
+def test_a_damaged_count_of_another_class_does_no_harm() -> None:
+    lesson = Taught("news", made_up(2, 1)[0].features)
+    tables = replayed([*made_up(1, 40, CLASSES), lesson])
+    tables.rows[:, 0] = -1
+    take_away(tables, lesson)  # and divides by nothing
+
+
+def test_many_of_a_kind_that_are_taken_back_do_not_drive_one_another_to_the_other_side() -> None:
+    disputed = made_up(4, 1)[0].features
+    lessons = [*made_up(3, 60), *[Taught("spam", disputed)] * 10]
+    poison = [Taught("ham", disputed)] * 30
+    tables = replayed([*lessons, *poison])
+    tables.rows[:, 2] //= 50  # as if others had nearly made up for them
+    before = logistic_scores(tables, poison[0])
+    for lesson in poison:
+        take_away(tables, lesson)
+    after = logistic_scores(tables, poison[0])
+    assert (before < 0).any()
+    assert (after[before < 0] > before[before < 0]).any()
+    assert (after <= np.maximum(before, 0.5)).all()
+    assert counted(tables) == counted(folded(lessons))
+
+
+@repeatable
+@given(seeds, st.sampled_from(("ham", "spam")))
+def test_a_lesson_that_is_taken_back_at_once_leaves_nothing_behind(seed: int, label: str) -> None:
+    tables = replayed(made_up(seed, 60))
+    lesson = Taught(label, made_up(seed + 1, 1)[0].features)
+    seen = make_evidence(lesson.features, BITS)
+    before, joint_before = (
+        scores(tables, seen),
+        fuse(tables, experts.estimate_parameters(tables), seen),
+    )
+    add(tables, lesson)
+    take_away(tables, lesson, before.ravel())
+    assert np.abs(scores(tables, seen) - before).max() <= 0.1 * experts.STEPS_PER_NAT
+    assert fuse(tables, experts.estimate_parameters(tables), seen) == pytest.approx(
+        joint_before, abs=0.2
+    )
+
+
+def test_what_others_have_made_up_for_is_not_taken_back_again() -> None:
+    tables = folded(made_up(1, 20))
+    lesson = Taught("spam", made_up(2, 1)[0].features)
+    before = scores(tables, make_evidence(lesson.features, BITS)).ravel()
+    add(tables, lesson)
+    for _ in range(5):
+        add(tables, Taught("ham", lesson.features))
+    weights = tables.rows[:, 2].copy()
+    assert (
+        logistic_scores(tables, lesson)
+        < before[4:8][make_evidence(lesson.features, BITS).sizes > 0] / experts.STEPS_PER_NAT
+    ).all()
+    take_away(tables, lesson, before)
+    assert tables.rows[:, 2].tolist() == weights.tolist()
+
+
+@pytest.mark.slow
+def test_overflow_is_out_of_reach_under_ten_thousand_identical_lessons() -> None:
+    lesson = made_up(2, 1)[0]
+    tables = empty()
+    for _ in range(10_000):
+        add(tables, Taught("spam", lesson.features))
+    assert int(np.abs(tables.rows[:, 2]).max()) < 20 * logistic.ONE
+    assert int(np.abs(tables.biases).max()) < 100 * logistic.ONE
+    assert tables.messages.tolist() == [0, 10_000]
+    for _ in range(10_000):
+        take_away(tables, Taught("spam", lesson.features))
+    assert counted(tables) == counted(empty())
+    assert int(np.abs(tables.rows[:, 2]).max()) < 100 * logistic.ONE
+
+
+def test_fusion_waits_for_the_settled_state() -> None:
+    assert folded(made_up(4, 30)).fusion_weights.tolist() == fusion.START_WEIGHTS.tolist()
+    assert replayed(made_up(4, 30)).fusion_weights.tolist() != fusion.START_WEIGHTS.tolist()
+
+
+@repeatable
+@given(seeds)
+def test_the_same_lessons_in_the_same_order_give_the_same_bits(seed: int) -> None:
+    lessons = made_up(seed, 12, CLASSES)
+    assert learnt(folded(lessons)) == learnt(folded(lessons))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_any_number_of_features_can_be_taught_and_taken_back(size: int) -> None:
+    tokens = np.unique(np.random.default_rng(5).integers(0, 2**32, size, dtype=np.uint32))
+    lesson = Taught("spam", replace(made_up(6, 1)[0].features, tokens=tokens))
+    tables = folded(made_up(7, 5))
+    before = counted(tables)
+    add(tables, lesson)
+    assert counted(tables) != before
+    take_away(tables, lesson)
+    assert counted(tables) == before
+
+
+TOKENS = np.array(
+    [5 << 22, (5 << 22) + 1, 9 << 22, 3 << 30], np.uint32
+)  # the first two share a bucket of 2**10
+ODDS = np.array([16, 16, -127, 1], np.int8)
+
+
+def laid(lessons: int, *known: WordOdds) -> Tables:
+    tables = empty_tables(10, 3, 2, fusion.START_WEIGHTS)
+    apply_prior(tables, known, lessons)
+    return tables
+
+
+@pytest.mark.parametrize(("lessons", "share"), [(0, 1), (50, 1 / 2), (150, 1 / 4), (450, 1 / 10)])
+def test_it_fades(lessons, share):
+    weights = laid(lessons, WordOdds(TOKENS, ODDS)).rows[:, 2]
+    wanted = np.array([32, -127, 1]) / WORD_ODDS_STEPS * 2 * logistic.ONE * share
+    assert weights[[5, 9, 768]] == pytest.approx(wanted, abs=1)
+    assert np.count_nonzero(weights) == 3
+
+
+def test_lists_add_up_in_any_order():
+    one, other = WordOdds(TOKENS[:2], ODDS[:2]), WordOdds(TOKENS[1:], ODDS[1:])
+    assert np.array_equal(laid(7, one, other).rows, laid(7, other, one).rows)
+
+
+def test_nothing_is_counted():
+    before = dict(counted_arrays(laid(0)))
+    assert all(
+        np.array_equal(before[name], array)
+        for name, array in counted_arrays(laid(0, WordOdds(TOKENS, ODDS)))
+    )

@@ -1,0 +1,447 @@
+"""Trials, their protocols, and their results as files and text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corpora.synthetic import generate
+from spamguard.engine import evaluate, prepare
+from spamguard.engine.evaluate import (
+    PROTOCOLS,
+    ScoredMessage,
+    Trial,
+    TrialSettings,
+    confusion_table,
+    interleave,
+    measures_table,
+    read_scores,
+    report_document,
+    roca_difference,
+    write_scores,
+)
+from spamguard.engine.filter import Filter
+from spamguard.engine.measures import (
+    Interval,
+    Measures,
+    confusion,
+    learning_curve,
+    measures,
+    paired_bootstrap,
+    roca,
+)
+from spamguard.errors import UsageError
+from spamguard.sources import SourceMessage
+
+pytestmark = pytest.mark.slow
+
+MAIL = [
+    SourceMessage(f"mail {number}", raw, label)
+    for number, (label, raw) in enumerate(generate(80, 7))
+]
+SETTINGS = TrialSettings("default", delay=15, share=0.6)
+every = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+@pytest.fixture(autouse=True)
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones only cost time here."""
+    whole = Filter.open
+    monkeypatch.setattr(
+        Filter, "open", lambda directory, **settings: whole(directory, bits=14, **settings)
+    )
+
+
+class Spy:
+    """Notes what a filter judges and is taught, by the number of the message."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.judged: list[int] = []
+        self.taught: list[tuple[int, str]] = []
+        self.settled = 0
+        self._numbers: dict[bytes, int] = {}
+        judge, learn, ready = (
+            Filter.judge_features,
+            Filter.learn_examples,
+            prepare.ExampleReader.read_example,
+        )
+        settle = Filter.settle
+
+        def noting_ready(preparer: Any, raw: bytes) -> Any:
+            found = ready(preparer, raw)
+            self._numbers[found.features.tokens.tobytes()] = next(
+                at for at, one in enumerate(MAIL) if one.raw == raw
+            )
+            return found
+
+        def noting_judge(one: Filter, features: Any) -> Any:
+            self.judged.append(self._numbers[features.tokens.tobytes()])
+            assert self.judged[-1] not in {number for number, _ in self.taught}, (
+                "judged after it was taught"
+            )
+            return judge(one, features)
+
+        def noting_learn(one: Filter, lessons: Any, label: str) -> Any:
+            self.taught += [
+                (self._numbers[lesson.features.tokens.tobytes()], label) for lesson in lessons
+            ]
+            return learn(one, lessons, label)
+
+        def noting_settle(one: Filter) -> None:
+            self.settled += 1
+            settle(one)
+
+        monkeypatch.setattr(prepare.ExampleReader, "read_example", noting_ready)
+        monkeypatch.setattr(Filter, "judge_features", noting_judge)
+        monkeypatch.setattr(Filter, "learn_examples", noting_learn)
+        monkeypatch.setattr(Filter, "settle", noting_settle)
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    return Spy(monkeypatch)
+
+
+def tried(
+    protocol: str, settings: TrialSettings = SETTINGS, mail: Iterable[SourceMessage] = MAIL
+) -> list[Trial]:
+    return list(evaluate.run_trial(protocol, lambda: iter(mail), settings))
+
+
+def numbers(trials: list[Trial]) -> list[int]:
+    return [trial.row.n for trial in trials]
+
+
+@every
+def test_every_message_is_judged_once_and_never_after_it_was_taught(
+    protocol: str, spy: Spy
+) -> None:
+    trials = tried(protocol)
+    first = 48 if protocol == "split" else 0
+    assert spy.judged == list(range(first, 80))
+    assert numbers(trials) == list(range(first + 1, 81))
+    assert [trial.row.gold for trial in trials] == [message.label for message in MAIL[first:]]
+    assert all(label == MAIL[number].label for number, label in spy.taught)
+    assert all(0.0 <= trial.probability <= 1.0 for trial in trials)
+
+
+def test_online_teaches_every_message_at_once(spy: Spy) -> None:
+    assert all(trial.row.trained for trial in tried("online"))
+    assert [number for number, _ in spy.taught] == list(range(80))
+
+
+def test_delayed_teaches_so_many_messages_later_and_the_last_ones_never(
+    spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps = []
+    noting = Filter.learn_examples
+
+    def learn(one: Filter, lessons: Any, label: str) -> Any:
+        found = noting(one, lessons, label)
+        gaps.append(spy.judged[-1] - spy.taught[-1][0])
+        return found
+
+    monkeypatch.setattr(Filter, "learn_examples", learn)
+    trials = tried("delayed")
+    assert [number for number, _ in spy.taught] == list(range(65))
+    assert set(gaps) == {15}
+    assert [trial.row.trained for trial in trials] == [True] * 65 + [False] * 15
+
+
+def test_a_delay_longer_than_the_mail_teaches_nothing(spy: Spy) -> None:
+    trials = tried("delayed", TrialSettings("default", delay=500))
+    assert spy.taught == []
+    assert not any(trial.row.trained for trial in trials)
+    assert {trial.row.label for trial in trials} == {"unsure"}
+
+
+def test_corrections_teach_what_was_wrong_or_unsure_and_nothing_else(spy: Spy) -> None:
+    trials = tried("corrections")
+    assert [trial.row.trained for trial in trials] == [
+        trial.row.label != trial.row.gold for trial in trials
+    ]
+    assert [number + 1 for number, _ in spy.taught] == [
+        trial.row.n for trial in trials if trial.row.trained
+    ]
+    assert 0 < len(spy.taught) < 80
+
+
+def test_split_teaches_the_first_part_and_settles_and_learns_no_more(spy: Spy) -> None:
+    trials = tried("split")
+    assert [number for number, _ in spy.taught] == list(range(48))
+    assert spy.settled == 1
+    assert not any(trial.row.trained for trial in trials)
+
+
+@pytest.mark.parametrize(("share", "judged"), [(0.0, 80), (1.0, 0)])
+def test_a_split_may_lie_at_either_end(share: float, judged: int) -> None:
+    assert len(tried("split", TrialSettings("default", share=share))) == judged
+
+
+@every
+def test_no_mail_gives_no_rows(protocol: str) -> None:
+    assert tried(protocol, mail=[]) == []
+
+
+@every
+def test_the_same_mail_gives_the_same_figures(protocol: str) -> None:
+    assert tried(protocol) == tried(protocol)
+
+
+@every
+def test_classes_of_similar_names_are_each_a_class_of_their_own(protocol: str) -> None:
+    named = [
+        replace(one, label="ham2") if one.label == "ham" and number % 2 else one
+        for number, one in enumerate(MAIL)
+    ]
+    assert {trial.row.gold for trial in tried(protocol, mail=named)} == {"ham", "ham2", "spam"}
+
+
+def test_a_profile_is_tried_by_name() -> None:
+    assert [trial.row.score for trial in tried("online")] != [
+        trial.row.score for trial in tried("online", TrialSettings("bernoulli"))
+    ]
+
+
+@every
+def test_nothing_is_written_but_in_a_directory_of_its_own_that_is_gone_afterwards(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[Path] = []
+    whole = Filter.open
+
+    def noting(directory: str, **settings: Any) -> Filter:
+        places.append(Path(directory))
+        return whole(directory, **settings)
+
+    monkeypatch.setattr(Filter, "open", noting)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "mine"))
+    tried(protocol)
+    assert [place.parent for place in places] == [tmp_path]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_stops_early_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    trials = evaluate.run_trial("online", lambda: iter(MAIL), SETTINGS)
+    next(iter(trials))
+    assert len(list(tmp_path.iterdir())) == 1
+    trials.close()  # type: ignore[attr-defined]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("ham", "spam"), [(6, 3), (3, 6), (5, 5), (0, 4), (4, 0), (1, 100), (0, 0)]
+)
+def test_two_folders_keep_their_order_and_their_proportions(ham: int, spam: int) -> None:
+    mixed = list(interleave(*_folder("h", ham), *_folder("s", spam)))
+    assert [message.name for message in mixed if message.label == "ham"] == [
+        f"h{at}" for at in range(ham)
+    ]
+    assert [message.name for message in mixed if message.label == "spam"] == [
+        f"s{at}" for at in range(spam)
+    ]
+    for length in range(len(mixed)):
+        given = sum(message.label == "ham" for message in mixed[:length])
+        assert abs(given - length * ham / (ham + spam)) <= 1
+
+
+def _folder(name: str, size: int) -> tuple[list[SourceMessage], int]:
+    return [SourceMessage(f"{name}{at}", b"", None) for at in range(size)], size
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 9), (100, 2)])
+def test_folders_that_were_miscounted_still_come_whole(counts: tuple[int, int]) -> None:
+    (ham, _), (spam, _) = _folder("h", 5), _folder("s", 7)
+    mixed = list(interleave(ham, counts[0], spam, counts[1]))
+    assert sorted(message.name for message in mixed) == sorted(
+        message.name for message in (*ham, *spam)
+    )
+
+
+def some(noise: float = 1.0) -> Measures:
+    rng = np.random.default_rng(1)
+    gold = np.arange(200) % 2 == 0
+    score = gold + rng.normal(scale=noise, size=200)
+    return measures(
+        gold,
+        score,
+        np.where(score > 1, "spam", "ham"),
+        probability=1 / (1 + np.exp(-score)),
+        resamples=20,
+    )
+
+
+def test_table_shows_a_run_in_line() -> None:
+    lines = measures_table("all experts", some()).splitlines()
+    assert lines[0].split() == ["all", "experts"]
+    assert len({len(line) for line in lines}) == 1
+    assert any(line.startswith("1-ROCA") for line in lines)
+
+
+def test_what_is_missing_is_a_dash() -> None:
+    text = measures_table("ham only", measures([False] * 3, [0.1] * 3, ["ham"] * 3))
+    assert "nan" not in text
+    assert text.count("–") == 8
+
+
+def test_confusion_table() -> None:
+    text = confusion_table(confusion(["ham", "spam", "spam"], ["ham", "spam", "unsure"]))
+    assert (
+        text == "called \\ truly  ham  spam\n"
+        "ham               1     0\n"
+        "spam              0     1\n"
+        "unsure            0     1\n"
+    )
+
+
+def test_document_is_json() -> None:
+    matrix = confusion(["ham", "spam"], ["ham", "unsure"])
+    curve = learning_curve([True, True, False], [1, 2, 3], ["spam"] * 3, window=2)
+    found = json.loads(json.dumps(report_document({"run": some()}, matrix, curve), allow_nan=False))
+    assert found["confusion"] == {
+        "predicted": ["ham", "spam", "unsure"],
+        "actual": ["ham", "spam"],
+        "counts": [[1, 0], [0, 0], [0, 1]],
+    }
+    assert found["learning_curve"] == {"last": [2, 3], "roca": [None, None], "error": [0.0, 100.0]}
+    assert found["runs"]["run"]["messages"] == 200
+    assert set(report_document({})) == {"runs"}
+
+
+def test_scores_keep_every_digit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    gold, score = rng.random(100) < 0.5, rng.normal(size=100) * 1e-9
+    rows = [
+        ScoredMessage(n, "spam" if g else "ham", "unsure", s, n % 2 == 0)
+        for n, (g, s) in enumerate(zip(gold, score, strict=True), 1)
+    ]
+    write_scores(tmp_path / "scores.csv", rows)
+    assert (tmp_path / "scores.csv").read_bytes().startswith(b"n,gold,label,score,trained\n1,")
+    with (tmp_path / "scores.csv").open() as stream:
+        read = list(csv.DictReader(stream))
+    assert [row["trained"] for row in read[:2]] == ["0", "1"]
+    assert roca(
+        [row["gold"] == "spam" for row in read], [float(row["score"]) for row in read]
+    ) == roca(gold, score)
+
+
+def test_scores_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    def failing() -> Iterator[ScoredMessage]:
+        yield ScoredMessage(1, "ham", "ham", 0.1, False)
+        raise RuntimeError("the filter fell over")
+
+    with pytest.raises(RuntimeError):
+        write_scores(tmp_path / "scores.csv", failing())
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_scores(tmp_path / "no such directory" / "scores.csv", [])
+
+
+def test_a_pipe_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        evaluate.check_writable(pipe)
+        write_scores(pipe, [ScoredMessage(1, "ham", "ham", -2.5, True)])
+        assert os.read(reader, 1000) == b"n,gold,label,score,trained\n1,ham,ham,-2.5,1\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_scores_come_back_as_they_were(tmp_path: Path) -> None:
+    rows = [
+        ScoredMessage(1, "spam", "unsure", 0.1 + 0.2, True),
+        ScoredMessage(7, "ham", "newsletter", -1e-300, False),
+    ]
+    write_scores(tmp_path / "s.csv", rows)
+    assert read_scores(tmp_path / "s.csv") == rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "n,gold\n1,spam\n",
+        "n,gold,label,score,trained\n1,spam,spam,high,1\n",
+        "n,gold,label,score,trained\n1,ham,ham,nan,1\n",
+        "\x00\n\x00",
+    ],
+)
+def test_what_is_no_file_of_scores_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(UsageError, match=r"n,gold,label,score,trained|no scores"):
+        read_scores(tmp_path / "s.csv")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_scores(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize(
+    ("gain", "word"),
+    [
+        (Interval(-0.1, -0.2, -0.05), "better"),
+        (Interval(0.1, 0.05, 0.2), "worse"),
+        (Interval(-0.1, -0.2, 0.01), "no evidence"),
+    ],
+)
+def test_a_gain_is_told_in_words_and_numbers(gain: Interval, word: str) -> None:
+    assert evaluate.describe_gain(gain, "other.csv").endswith(
+        word if word != "no evidence" else "no evidence of a difference"
+    )
+    assert report_document({}, gain=gain)["against"] == {
+        "roca": gain.value,
+        "low": gain.low,
+        "high": gain.high,
+    }
+
+
+def test_where_there_is_one_kind_of_mail_nothing_is_gained() -> None:
+    gain = paired_bootstrap([False] * 3, [1, 2, 3], [3, 2, 1])
+    assert (
+        evaluate.describe_gain(gain, "other.csv")
+        == "1-ROCA minus that of other.csv: –, as there is mail of one kind only"
+    )
+
+
+def run(noise: float) -> list[ScoredMessage]:
+    rng = np.random.default_rng(2)
+    gold = rng.random(400) < 0.5
+    scores = 2 * gold + noise * rng.normal(size=400)
+    return [
+        ScoredMessage(n, "spam" if spam else "ham", "unsure", float(score), False)
+        for n, (spam, score) in enumerate(zip(gold, scores, strict=True), 1)
+    ]
+
+
+def test_the_better_one_is_below_zero() -> None:
+    gain = roca_difference(run(0.7), run(2.0))
+    assert gain.low <= gain.value <= gain.high < 0
+    back = roca_difference(run(2.0), run(0.7))
+    assert back.value == pytest.approx(-gain.value)
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    gain = roca_difference(run(1.0), run(1.0))
+    assert (gain.value, gain.low, gain.high) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "other", [run(1.0)[1:], [row._replace(gold="ham") for row in run(1.0)], []]
+)
+def test_other_mail_is_refused(other: list[ScoredMessage]) -> None:
+    with pytest.raises(UsageError, match="other mail"):
+        roca_difference(run(1.0), other)

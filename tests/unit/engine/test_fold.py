@@ -1,0 +1,230 @@
+"""Receipts become tables, and first scores the bound on good mail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamguard.bayes import experts, fusion
+from spamguard.bayes.experts import EXPERTS
+from spamguard.bayes.tables import empty_tables, partition_classes
+from spamguard.engine import fold
+from spamguard.engine.filter import Filter
+from spamguard.engine.policy import HamScores
+from spamguard.errors import LedgerError
+from spamguard.ledger import codec
+from spamguard.ledger.votes import Lesson
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.records import EXTRACTOR, Features, Vote
+from tests.unit.bayes.lessons import counted
+from tests.unit.filters import BITS, bits_of, mail, opened, teach
+
+
+def test_how_many_events_are_folded_at_once_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    with opened(tmp_path) as one:
+        teach(one, mail(40))
+        teach(one, [("ham" if label == "spam" else "spam", raw) for label, raw in mail(10)])
+        for chunk in (1, 7, 128):
+            monkeypatch.setattr(fold, "_FOLD_BATCH", chunk)
+            tables = empty_tables(BITS, len(TRAITS), len(NUMBERS), fusion.START_WEIGHTS)
+            assert fold.fold_changes(
+                tables,
+                one.ledger.changes_after(0),
+                lambda digest, seq: one.ledger.has_event_between(digest, 0, seq),
+            ) == (50, 0)
+            found.append(bits_of(tables))
+    assert found[0] == found[1] == found[2]
+
+
+def test_nothing_to_fold() -> None:
+    tables = empty_tables(BITS, len(TRAITS), len(NUMBERS), fusion.START_WEIGHTS)
+    assert fold.fold_changes(tables, [], lambda _digest, _seq: True) == (None, 0)
+    assert fold.fold_changes(tables, [(7, None, None)], lambda _digest, _seq: True) == (7, 0)
+    assert fold.unpack_features([]) == []
+
+
+def test_features_come_out_of_receipts_as_they_went_in() -> None:
+    random = np.random.default_rng(1)
+    tokens = [
+        np.unique(random.integers(0, 2**32, size, dtype=np.uint32)) for size in (0, 1, 500, 2000)
+    ]
+    some = [
+        Features(
+            one, np.full(len(TRAITS), len(one) % 7, np.uint8), np.full(len(NUMBERS), 99, np.int16)
+        )
+        for one in tokens
+    ]
+    found = fold.unpack_features([codec.pack(one) for one in some])
+    assert [one.tokens.tolist() for one in found] == [one.tokens.tolist() for one in some]
+    assert [one.traits.tolist() for one in found] == [one.traits.tolist() for one in some]
+    assert [one.numbers.tolist() for one in found] == [one.numbers.tolist() for one in some]
+
+
+def test_settled_tables_count_what_folding_counts(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, mail(60))
+        teach(one, [("news", raw) for _, raw in mail(60)[:9]])
+        assert counted(fold.build_tables(one.ledger, one.ledger.last_seq(), BITS)) == counted(
+            one._store.tables
+        )
+        assert fold.build_tables(one.ledger, 0, BITS).messages.tolist() == [0, 0]
+
+
+def test_scores_of_a_receipt_come_back_in_the_experts_own_steps() -> None:
+    steps = np.resize(
+        [0, 1, -1, 3072, -3072, 255], (3, len(EXPERTS))
+    )  # news, spam, and all that is unwanted
+    classes = ["ham", "spam", "news"]
+    lesson = Lesson(b"x", "ham", b"", fold.pack_first_scores(steps, classes))
+    assert fold.read_first_scores(lesson, classes).tolist() == steps[:2].ravel().tolist()
+    assert (
+        fold.read_first_scores(lesson, ["ham", "spam", "promo"]).tolist() == []
+    )  # as many classes, but others
+
+
+@pytest.mark.parametrize(
+    ("traits", "numbers"),
+    [
+        ([0] * 9, [0] * 15),
+        ([0] * 10, [0] * 16),
+        ([16] + [0] * 9, [0] * 15),
+        ([0] * 10, [-1] + [0] * 14),
+        ([0] * 10, [256] + [0] * 14),
+    ],
+)
+def test_a_receipt_that_our_extractor_cannot_have_made_is_told(
+    tmp_path: Path, traits: list[int], numbers: list[int]
+) -> None:
+    assert (len(TRAITS), len(NUMBERS)) == (10, 15)
+    packed = codec.pack(
+        Features(np.zeros(0, np.uint32), np.array(traits, np.uint8), np.array(numbers, np.int16))
+    )
+    with pytest.raises(LedgerError, match="not made by this extractor"):
+        fold.unpack_features([packed])
+    with opened(tmp_path) as one:
+        one.ledger.merge([Vote(b"d", "", 1, "elsewhere", "spam", packed, b"", "", 0, EXTRACTOR)])
+        with pytest.raises(LedgerError, match="not made by this extractor"):
+            one.settle()
+
+
+MAIL = mail(90)
+SIDES = partition_classes(["ham", "spam"], {"spam"})
+
+
+def measured(one: Filter) -> HamScores:
+    one.settle()
+    return one.ham_scores()
+
+
+def test_good_mail_is_measured_by_scores_from_before_it_was_taught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:30])
+        one.settle()
+        before = one.ham_scores().confirmed
+        later = [(label, raw) for label, raw in MAIL[30:60] if label == "ham"]
+        now = [one.judge(raw).log_odds for _, raw in later]
+        one.learn_examples([one._reader.read_example(raw) for _, raw in later], "ham")
+        fold.measure_ham(
+            one.ledger, one._store.tables, one.unwanted
+        )  # with the fusion that judged them
+        found = one.ham_scores()
+        assert found.confirmed == before + len(later)
+        trust = experts.side_confidence(one._store.tables.messages, SIDES) / _trust_before(
+            len(later), one
+        )
+        kept = {round(value, 2) for value in found.highest}
+        assert {round(value * trust, 2) for value in now} <= {
+            round(value + step / 100, 2) for value in kept for step in (-1, 0, 1)
+        }
+        assert list(found.highest) == sorted(found.highest, reverse=True)
+
+
+def _trust_before(more: int, one: Filter) -> float:
+    messages = one._store.tables.messages.copy()
+    messages[0] -= more
+    return experts.side_confidence(messages, SIDES)
+
+
+def test_only_good_mail_counts_and_only_when_both_sides_were_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
+    ham, spam = ([pair for pair in MAIL if pair[0] == label] for label in ("ham", "spam"))
+    with opened(tmp_path) as one:
+        teach(one, ham[:20])
+        assert measured(one) == HamScores()
+        teach(one, spam[:5])
+        assert measured(one) == HamScores()
+        teach(one, ham[20:24])
+        assert measured(one).confirmed == 4
+        teach(one, spam[5:8])
+        assert measured(one).confirmed == 4
+        one.define_class("news", unwanted=False)
+        teach(one, [("news", ham[30][1])])
+        assert (
+            measured(one).confirmed == 5
+        )  # the four have scores of two classes, the fifth of as many: all count
+        teach(one, [("news", ham[31][1])])
+        assert measured(one).confirmed == 6
+        assert len(one.ham_scores().highest) == 6
+
+
+def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught: Filter) -> None:
+    messages = [raw for _, raw in MAIL[60:]]
+    scores = taught.first_scores([taught._reader.read_example(raw) for raw in messages])
+    assert taught.fuse_scores(scores) == pytest.approx(
+        [taught.judge(raw).log_odds for raw in messages]
+    )
+
+
+def test_scores_of_a_time_with_fewer_classes_count(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:40])
+        messages = [raw for _, raw in MAIL[60:]]
+        scores = one.first_scores([one._reader.read_example(raw) for raw in messages])
+        before = one.fuse_scores(scores)
+        one.define_class("promo", unwanted=True)
+        teach(one, [("promo", MAIL[40][1])])
+        assert one.fuse_scores([b"", b"\0" * 5, *scores]) == pytest.approx(
+            before, rel=0.1
+        )  # one lesson more, with somewhat other trust
+
+
+def test_of_scores_of_other_classes_what_was_said_of_unwanted_mail_counts(tmp_path: Path) -> None:
+    """One class went and another came: scores of the one are no scores of the other."""
+    messages = [raw for _, raw in MAIL[60:]]
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:40])
+        one.define_class("promo", unwanted=True)
+        one.define_class("news", unwanted=False)
+        promo = [raw for _, raw in MAIL[40:50]]
+        teach(one, [("promo", raw) for raw in promo])
+        scores = one.first_scores([one._reader.read_example(raw) for raw in messages])
+        one.forget_digests([one._reader.digest(raw) for raw in promo])
+        teach(one, [("news", promo[0])])
+        assert one._store.tables.classes == ["ham", "spam", "news"]
+        size = 2 * len(experts.EXPERTS)
+        assert (
+            one.fuse_scores(scores).tolist()
+            == one.fuse_scores([row[2 * size : 3 * size] for row in scores]).tolist()
+        )
+
+
+def test_scores_of_more_classes_from_before_they_had_a_mark_are_those_of_spam() -> None:
+    rows = [bytes([number]) * 2 * len(experts.EXPERTS) for number in range(3)]
+    assert fold.unwanted_row(rows[1] + rows[2]) == rows[1]
+    assert fold.unwanted_row(b"".join(rows) + b"mark") == rows[2]
+    assert (
+        fold.unwanted_row(b"")
+        == fold.unwanted_row(b"mark")
+        == fold.unwanted_row(rows[0][:-1])
+        == b""
+    )

@@ -1,0 +1,361 @@
+"""Scans, explanations and caution: the verdicts of a filter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import log
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from corpora.synthetic import generate
+from spamguard.bayes.explain import strongest_parts
+from spamguard.engine import fold, policy
+from spamguard.engine.filter import Filter
+from spamguard.engine.policy import HamScores
+from spamguard.errors import UsageError
+from spamguard.ledger import codec
+from spamguard.records import Explanation, Scan
+from tests.unit.bayes.support import repeatable
+from tests.unit.filters import mail, opened, teach
+
+MAIL = mail(90)
+JAPANESE = "Subject: 今日は\n\n今日は良い天気です。ありがとう ok\n".encode()
+ODD = (
+    b"",
+    b"\n",
+    b"no header",
+    b"\0" * 500,
+    b": \n :\n",
+    b"x" * 100_000,
+    JAPANESE,
+    b" blank first\nSubject: x\n\nbody\n",
+    b"one",
+)
+
+
+def clues(found: Explanation, words: int) -> dict[str, float]:
+    """The strongest of an explanation, each way."""
+    up = [clue for clue in found.clues if clue.part > 0][:words]
+    down = [clue for clue in found.clues if clue.part < 0][:words]
+    return {clue.text: clue.part for clue in (*up, *down)}
+
+
+def assert_same_words(found: Scan, whole: Explanation, words: int) -> None:
+    """Words that weigh the same may come in any order, and any of them may be the last."""
+    told = {clue.text: clue.part for clue in whole.clues}
+    assert sorted(word.part for word in found.words) == sorted(clues(whole, words).values())
+    assert all(told[word.text] == word.part for word in found.words)
+    assert [abs(word.part) for word in found.words] == sorted(
+        (abs(word.part) for word in found.words), reverse=True
+    )
+
+
+def test_a_scan_is_the_verdict_of_judge_and_the_words_of_explain(taught: Filter) -> None:
+    for raw in (*(raw for _, raw in MAIL), *ODD):
+        found = taught.scan(raw)
+        assert found.verdict == taught.judge(raw)
+        assert_same_words(found, taught.explain(raw), 8)
+        ready = taught._reader.read_example(raw)
+        assert (found.digest, found.packed) == (ready.digest, codec.pack(ready.features))
+        assert {word.token for word in found.words} <= set(ready.features.tokens.tolist())
+        assert (found.verdict.label in ("spam", "promo")) == (
+            found.verdict.probability >= found.threshold
+        )
+
+
+@pytest.mark.parametrize("words", [0, 1, 3, 10_000])
+def test_as_many_words_as_asked_for(taught: Filter, words: int) -> None:
+    for raw in (MAIL[0][1], MAIL[1][1], JAPANESE):
+        assert_same_words(taught.scan(raw, words), taught.explain(raw), words)
+
+
+@repeatable
+@given(
+    st.lists(st.sampled_from((-2.0, -1.5, -1.0, 0.0, 0.5, 1.0, 3.0)), max_size=12),
+    st.integers(0, 8),
+)
+@example([1.0, 2.0], 8)
+@example([-1.0] * 5, 2)
+def test_the_strongest_each_way(parts: list[float], number: int) -> None:
+    found = [parts[place] for place in strongest_parts(np.array(parts), number).tolist()]
+    up = sorted((part for part in parts if part > 0), reverse=True)[:number]
+    down = sorted(part for part in parts if part < 0)[:number]
+    assert sorted(found) == sorted((*up, *down))
+    assert list(map(abs, found)) == sorted(map(abs, found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    "profile", ["bernoulli", "multinomial", "logistic", "categorical", "gaussian"]
+)
+def test_other_profiles_have_no_words(taught: Filter, profile: str) -> None:
+    with Filter.open(taught.directory, profile=profile) as other:
+        for raw in (MAIL[0][1], MAIL[1][1], JAPANESE, b""):
+            found = other.scan(raw)
+            assert (found.verdict, found.words) == (other.judge(raw), ())
+            assert found.digest == taught.scan(raw).digest
+
+
+RECEIVED = b"Received: from shady.example.net ([192.0.2.7])\r\n"
+
+
+def test_fields_on_top_are_evidence_and_no_part_of_the_identity(taught: Filter) -> None:
+    for raw in (
+        *(raw for _, raw in MAIL[:20]),
+        *ODD,
+        b"From a b\nSubject: x\n\nbody\n",
+        b"no field\nSubject: y\n\nz\n",
+    ):
+        found = taught.scan(raw, extra_fields=RECEIVED)
+        assert found.digest == taught.scan(raw).digest
+        if raw[:1].isalpha() and b": " in raw.partition(b"\n")[0]:
+            assert found.verdict == taught.judge(RECEIVED + raw)
+            assert found.packed != taught.scan(raw).packed
+
+
+@pytest.mark.parametrize(
+    "line", [b"From anna@example.com Mon Jan  1 10:00:00 2024\n", b">From anna\r\n"]
+)
+def test_fields_on_top_stand_below_an_envelope_line(taught: Filter, line: bytes) -> None:
+    for raw in (MAIL[0][1], MAIL[1][1], JAPANESE, b" blank first\n\nx"):
+        found, without = (
+            taught.scan(line + raw, extra_fields=RECEIVED),
+            taught.scan(raw, extra_fields=RECEIVED),
+        )
+        assert (found.verdict, found.digest, found.packed) == (
+            without.verdict,
+            without.digest,
+            without.packed,
+        )
+
+
+def test_a_first_line_that_begins_with_a_blank_is_no_tail_of_what_is_on_top(taught: Filter) -> None:
+    assert taught.scan(b" viagra\n\nbody\n", extra_fields=RECEIVED).verdict == taught.judge(
+        RECEIVED + b"\r\n viagra\n\nbody\n"
+    )
+
+
+def test_whether_settling_is_due(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:9])
+        assert not one.scan(b"x").settle
+        teach(one, MAIL[9:10])
+        assert one.scan(b"x").settle
+        assert one.settle_if_due()
+        assert not one.scan(b"x").settle
+
+
+# The threshold by a bound
+
+
+@pytest.fixture
+def _enough_good_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of spam but its threshold, as where hundreds of good messages have been
+    taught.
+    """
+    monkeypatch.setattr(policy, "compute_caution", lambda good, confidence: None)
+
+
+@pytest.mark.usefixtures("_enough_good_mail")
+def test_a_threshold_in_force_moves_label_and_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:60])
+        one.settle()
+        ranked = sorted((one.judge(raw).log_odds, raw) for label, raw in MAIL if label == "spam")
+        odds, raw = ranked[-2]
+        border = HamScores(5000, [odds + 0.001] * 50)
+        monkeypatch.setattr(fold, "read_ham_scores", lambda ledger: border)
+        assert one.spam_threshold(0) == policy.Threshold()
+        assert one.spam_threshold(1000).is_bounded
+    with opened(tmp_path, one_wrong_in=1000) as strict, opened(tmp_path) as fixed:
+        assert strict.scan(raw).threshold > fixed.scan(raw).threshold == policy.SPAM_THRESHOLD
+        assert strict.scan(raw).verdict.label == strict.judge(raw).label == "unsure"
+        assert fixed.judge(raw).label == "spam"
+        assert strict.judge(ranked[-1][1]).label == "spam"
+        assert strict.explain(raw).to_threshold == pytest.approx(0.001, abs=1e-4)
+
+
+@pytest.mark.usefixtures("_enough_good_mail")
+def test_a_threshold_measured_elsewhere_is_in_force_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as teacher, opened(tmp_path, one_wrong_in=1000) as other:
+        teach(teacher, MAIL[:30])
+        assert other.scan(b"x").threshold == policy.SPAM_THRESHOLD
+        teacher.ledger.set_meta(
+            fold._HAM_SCORES_KEY, '{"confirmed": 4000, "highest": [5000, 4000]}'
+        )
+        assert other.scan(b"x").threshold == pytest.approx(1 / (1 + np.exp(-5.0)), abs=1e-6)
+
+
+HAM, SPAM = ([raw for label, raw in MAIL if label == kind] for kind in ("ham", "spam"))
+
+
+def assert_it_adds_up(found: Explanation) -> None:
+    exact = pytest.approx(found.log_odds, abs=1e-9)
+    assert found.prior + sum(found.shares.values()) == exact
+    clues = sum(clue.part for clue in found.clues)
+    assert (
+        found.prior
+        + found.biases
+        + clues
+        + sum(found.traits.values())
+        + sum(found.numbers.values())
+        == exact
+    )
+
+
+def test_explanations_add_up_to_the_verdict(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        for step in range(4):
+            for raw in (*HAM[-6:], *SPAM[-6:], *ODD):
+                found = one.explain(raw)
+                assert (found.favoured, found.against) == ("spam", "ham")
+                assert found.verdict == one.judge(raw)
+                assert found.log_odds == pytest.approx(found.verdict.log_odds, abs=1e-9)
+                assert_it_adds_up(found)
+            teach(one, MAIL[15 * step : 15 * step + 15])
+            if step == 2:
+                one.settle()
+
+
+def test_explanations_among_many_classes_are_of_the_verdict_and_tell_the_two_strongest(
+    taught: Filter,
+) -> None:
+    for raw in (*HAM[-8:], *SPAM[-8:], *ODD):
+        found = taught.explain(raw)
+        assert_it_adds_up(found)
+        of = found.verdict.probabilities
+        assert of[found.favoured] == max(of["spam"], of["promo"])
+        assert of[found.against] == max(of["ham"], of["news"])
+        assert found.log_odds == pytest.approx(found.verdict.log_odds, abs=1e-9)
+
+
+def test_without_the_clues_that_flip_it_the_label_would_be_another(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(one, MAIL[:40])
+        flipped = 0
+        for raw in (*HAM[-15:], *SPAM[-15:]):
+            found = one.explain(raw)
+            lessons = one.status().classes
+            holding = [clue.part for clue in found.clues if clue.part * found.to_threshold < 0]
+            assert found.log_odds + found.to_threshold == pytest.approx(
+                _nearest_border(found.log_odds, one.scan(raw).threshold)
+            )
+            if found.flip is None:
+                assert sum(map(abs, holding)) < abs(found.to_threshold)
+                continue
+            flipped += 1
+            labels = []
+            for gone in (found.flip - 1, found.flip):
+                left = found.log_odds - sum(holding[:gone])
+                threshold = one.scan(raw).threshold
+                labels.append(
+                    policy.make_verdict(
+                        found.verdict.probabilities, left, one.unwanted, lessons, threshold
+                    ).label
+                )
+            assert labels[0] == found.verdict.label != labels[1]
+        assert flipped > 5
+
+
+def test_no_words_would_change_what_is_unsure_for_want_of_lessons(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        for label, raw, few in (
+            ("ham", HAM[:9], True),
+            ("spam", SPAM[: policy.MIN_LESSONS - 1], True),
+            ("spam", SPAM[5:6], False),
+        ):
+            teach(one, [(label, each) for each in raw])
+            found = one.explain(SPAM[-1])
+            assert found.few is few
+            assert not few or (found.flip, found.verdict.label) == (None, "unsure")
+
+
+def _nearest_border(odds: float, spam_from: float) -> float:
+    borders = [log(at / (1 - at)) for at in (policy.HAM_THRESHOLD, spam_from)]
+    return min(borders, key=lambda border: abs(border - odds))
+
+
+def test_clues_are_told_in_words_with_their_counts(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        teach(
+            one,
+            [
+                ("spam", b"Subject: x\n\nwatches\n"),
+                ("spam", b"Subject: y\n\nwatches now\n"),
+                ("ham", b"Subject: z\n\nnow\n"),
+            ],
+        )
+        clues = {
+            clue.text: clue.counts
+            for clue in one.explain(b"Subject: q\n\nwatches now never\n").clues
+        }
+        strongest = [abs(clue.part) for clue in one.explain(SPAM[0]).clues]
+    assert clues["watches"] == {"ham": 0, "spam": 2}
+    assert clues["now"] == {"ham": 1, "spam": 1}
+    assert clues["never"] == {"ham": 0, "spam": 0}
+    assert strongest == sorted(strongest, reverse=True)
+
+
+def test_only_the_default_profile_is_explained(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path, profile="bernoulli") as one,
+        pytest.raises(UsageError, match="default profile"),
+    ):
+        one.explain(MAIL[0][1])
+
+
+JUDGED = 100  # of each class
+CLASSES = {
+    label: [raw for name, raw in generate(2400, seed=7) if name == label]
+    for label in ("ham", "spam")
+}
+
+
+def labels(spam_filter: Filter, first: int, lessons: int) -> dict[str, Counter[str]]:
+    """Teach a stretch of each class, and count the labels of what follows."""
+    for pair in zip(
+        *(stretch[first : first + lessons] for stretch in CLASSES.values()), strict=True
+    ):
+        for label, raw in zip(CLASSES, pair, strict=True):
+            spam_filter.learn(raw, label)
+    start = first + lessons
+    return {
+        name: Counter(spam_filter.judge(raw).label for raw in stretch[start : start + JUDGED])
+        for name, stretch in CLASSES.items()
+    }
+
+
+@pytest.mark.parametrize("lessons", [5, 15])
+def test_no_good_mail_is_called_spam_after_a_few_lessons(tmp_path: Path, lessons: int) -> None:
+    for first in (0, 200, 400):
+        with opened(tmp_path / str(first)) as one:
+            assert labels(one, first, lessons)["ham"]["spam"] == 0
+
+
+def test_plain_spam_is_called_spam_in_the_first_days(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        counted = labels(one, 0, 60)
+        assert counted["ham"]["spam"] <= 1
+        assert counted["spam"]["spam"] > JUDGED / 2
+
+
+def test_what_a_message_needs_is_told_and_the_same_wherever_it_is_judged(tmp_path: Path) -> None:
+    with opened(tmp_path) as one:
+        labels(one, 0, 20)
+        judged = [raw for stretch in CLASSES.values() for raw in stretch[20:60]]
+        one.learn(judged[0], "ham", user="anna")
+        for raw, together in zip(judged, one.judge_all(judged), strict=True):
+            scan, why = one.scan(raw, users=["anna"]), one.explain(raw)
+            assert together == one.judge(raw) == scan.verdict == why.verdict
+            assert scan.personal["anna"] == one.judge(raw, user="anna")
+            assert (
+                why.spam_from == policy.logit(scan.threshold) > policy.logit(policy.SPAM_THRESHOLD)
+            )
+            assert (scan.verdict.label == "spam") == (
+                scan.verdict.log_odds >= policy.logit(scan.threshold)
+            )

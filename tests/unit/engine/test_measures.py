@@ -1,0 +1,310 @@
+"""The measures against slow definitions written out here, known cases, and scikit-learn where it
+has the same measure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import confusion_matrix, roc_auc_score
+from sklearn.metrics import log_loss as sklearn_log_loss
+
+from spamguard.engine.measures import (
+    Measures,
+    calibration_error,
+    confusion,
+    learning_curve,
+    log_loss,
+    logistic_average,
+    measures,
+    paired_bootstrap,
+    reliability,
+    roc,
+    roca,
+    roca_interval,
+    share_interval,
+    sm_at,
+    threshold_at,
+)
+from spamguard.errors import UsageError
+
+SCORES = (-math.inf, -2.5, -0.0, 0.0, 1e-300, 1.0, 7.0, math.inf)
+
+
+def run(seed: int, n: int = 300, digits: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """gold, score (with ties, by rounding) and label of a made-up run."""
+    rng = np.random.default_rng(seed)
+    gold = rng.random(n) < 0.4
+    gold[:2] = [True, False]
+    score = np.round(rng.normal(size=n) + 2 * gold, digits)
+    return gold, score, np.where(score > 1.5, "spam", np.where(score > 0.8, "unsure", "ham"))
+
+
+def slow_roca(gold: np.ndarray, score: np.ndarray) -> float:
+    pairs = list(product(score[gold], score[~gold]))
+    return 100 * sum((ham > spam) + (ham == spam) / 2 for spam, ham in pairs) / len(pairs)
+
+
+def slow_sm_at(gold: np.ndarray, score: np.ndarray, hm: float) -> float:
+    best = 100.0
+    for threshold in [-math.inf, *score]:
+        lost = sum(1 for g, s in zip(gold, score, strict=True) if not g and s > threshold)
+        if lost <= hm * sum(~gold) + 1e-9:
+            best = min(
+                best,
+                100
+                * sum(1 for g, s in zip(gold, score, strict=True) if g and s <= threshold)
+                / sum(gold),
+            )
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_point_estimates_equal_the_definitions(seed: int) -> None:
+    gold, score, label = run(seed, 250 + seed, seed % 3)
+    found = measures(gold, score, label, resamples=5)
+    ham, spam = int(sum(~gold)), int(sum(gold))
+    lost = sum(1 for g, answer in zip(gold, label, strict=True) if not g and answer == "spam")
+    missed = sum(1 for g, answer in zip(gold, label, strict=True) if g and answer != "spam")
+    assert (found.messages, found.ham, found.spam, found.ham_as_spam, found.spam_missed) == (
+        len(gold),
+        ham,
+        spam,
+        lost,
+        missed,
+    )
+    assert found.hm == pytest.approx(100 * lost / ham, abs=1e-9)
+    assert found.sm == pytest.approx(100 * missed / spam, abs=1e-9)
+    odds = [(lost + 0.5) / (ham - lost + 0.5), (missed + 0.5) / (spam - missed + 0.5)]
+    mean = math.sqrt(odds[0] * odds[1])
+    assert found.lam == pytest.approx(100 * mean / (1 + mean), abs=1e-9)
+    assert found.roca == pytest.approx(slow_roca(gold, score), abs=1e-9)
+    assert found.roca == pytest.approx(100 - 100 * roc_auc_score(gold, score), abs=1e-9)
+    assert found.sm_at_hm_01 == pytest.approx(slow_sm_at(gold, score, 0.001), abs=1e-9)
+    assert found.sm_at_hm_05 == pytest.approx(slow_sm_at(gold, score, 0.005), abs=1e-9)
+    assert found.unsure_ham + found.unsure_spam == sum(label == "unsure")
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(rows=st.lists(st.tuples(st.booleans(), st.sampled_from(SCORES)), min_size=2, max_size=30))
+def test_few_messages_many_ties_infinite_scores(rows: list[tuple[bool, float]]) -> None:
+    gold, score = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    if gold.all() or not gold.any():
+        assert math.isnan(roca(gold, score))
+        return
+    assert roca(gold, score) == pytest.approx(slow_roca(gold, score), abs=1e-9)
+    assert roca(gold, score) == pytest.approx(100 - roca(~gold, score), abs=1e-9)
+    for hm in (0.0, 0.1, 0.5, 1.0):
+        assert sm_at(gold, score, hm) == pytest.approx(slow_sm_at(gold, score, hm), abs=1e-9)
+
+
+def test_known_cases() -> None:
+    gold = [True, True, False, False]
+    assert roca(gold, [4, 3, 2, 1]) == 0
+    assert roca(gold, [1, 2, 3, 4]) == 100
+    assert roca(gold, [1, 1, 1, 1]) == 50
+    assert roca(gold, [3, 1, 2, 0]) == 25
+    assert sm_at(gold, [1, 1, 1, 1], 0.1) == 100  # ham ties at the very top
+    assert threshold_at(gold, [4, 3, 2, 1], 0.5) == 1
+    assert threshold_at(gold, [4, 3, 2, 1], 1.0) == -math.inf
+    assert logistic_average(0, 100, 0, 100) == pytest.approx(100 * 0.5 / 101)
+
+
+def test_allowed_ham_is_not_lost_to_rounding() -> None:
+    gold = np.array([False] * 1000 + [True])
+    score = np.concatenate([np.arange(1000.0), [994.5]])
+    assert sm_at(gold, score, 0.005) == 0  # five hams score above 994.5, and 0.005 * 1000 is five
+
+
+def test_only_the_class_of_that_name_counts_as_spam() -> None:
+    gold = [True, True, False, False]
+    found = measures(gold, [3, 2, 1, 0], ["spam", "junk", "newsletters", "spam"], resamples=5)
+    assert (found.ham_as_spam, found.spam_missed) == (1, 1)
+
+
+@pytest.mark.parametrize("gold", [[], [True, True], [False, False]])
+def test_what_is_not_defined_is_nan_and_null_in_json(gold: list[bool]) -> None:
+    found = measures(gold, [0.5] * len(gold), ["ham"] * len(gold), probability=[0.5] * len(gold))
+    assert math.isnan(found.roca)
+    assert math.isnan(found.sm_at_hm_01)
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["lam"] is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "score", "label"),
+    [([True], [0.1, 0.2], ["ham"]), ([True, False], [0.1, math.nan], ["ham", "ham"])],
+)
+def test_arrays_that_do_not_belong_together(
+    gold: list[bool], score: list[float], label: list[str]
+) -> None:
+    with pytest.raises(UsageError):
+        measures(gold, score, label)
+
+
+# ---- intervals
+
+
+def test_interval_is_the_same_each_time_and_covers_the_estimate() -> None:
+    gold, score, _ = run(3, 600, 2)
+    first = roca_interval(gold, score)
+    assert first == roca_interval(gold, score)
+    assert first.low < first.value < first.high
+
+
+@pytest.mark.slow
+def test_interval_has_the_width_of_an_independent_bootstrap() -> None:
+    gold, score, _ = run(4, 400, 2)
+    rng = np.random.default_rng(9)
+    spam, ham = score[gold], score[~gold]
+    areas = []
+    for _ in range(400):
+        resample = np.concatenate([rng.choice(spam, len(spam)), rng.choice(ham, len(ham))])
+        areas.append(100 - 100 * roc_auc_score(np.arange(len(resample)) < len(spam), resample))
+    low, high = np.percentile(areas, [2.5, 97.5])
+    found = roca_interval(gold, score)
+    assert found.high - found.low == pytest.approx(high - low, rel=0.2)
+    assert found.low == pytest.approx(low, abs=0.25 * (high - low))
+
+
+def test_interval_is_fast() -> None:
+    gold, score, _ = run(5, 6000, 9)
+    began = time.process_time()
+    roca_interval(gold, score)
+    assert time.process_time() - began < 1.0  # of the processor, whatever else it is busy with
+
+
+def test_no_resamples_no_bounds() -> None:
+    gold, score, _ = run(6)
+    assert math.isnan(roca_interval(gold, score, resamples=0).low)
+
+
+def test_paired_difference_is_narrower_than_single_intervals() -> None:
+    gold, score, _ = run(7, 1500, 6)
+    worse = score + np.random.default_rng(1).normal(scale=0.4, size=len(score))
+    found = paired_bootstrap(gold, score, worse)
+    single = roca_interval(gold, score)
+    assert found.value == pytest.approx(roca(gold, score) - roca(gold, worse), abs=1e-9)
+    assert found.high < 0  # a is better, and that is evidence
+    assert found.high - found.low < single.high - single.low
+    same = paired_bootstrap(gold, score, score)
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    mirrored = paired_bootstrap(gold, worse, score)
+    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low))
+
+
+# ---- curves
+
+
+def test_roc_is_a_staircase_whose_area_is_roca() -> None:
+    gold, score, _ = run(8, 200, 1)
+    hm, sm = roc(gold, score)
+    assert (hm[0], sm[0], hm[-1], sm[-1]) == (0, 100, 100, 0)
+    assert (np.diff(hm) >= 0).all()
+    assert (np.diff(sm) <= 0).all()
+    area = float(np.sum(np.diff(hm) * (sm[1:] + sm[:-1]) / 2) / 100)
+    assert area == pytest.approx(roca(gold, score), abs=1e-9)
+    with pytest.raises(UsageError, match="both spam and ham"):
+        roc([True, True], [1, 2])
+
+
+def test_learning_curve() -> None:
+    gold, score, label = run(9, 250, 2)
+    curve = learning_curve(gold, score, label, window=100)
+    assert curve.last.tolist() == [100, 200, 250]
+    assert curve.roca[2] == pytest.approx(slow_roca(gold[200:], score[200:]))
+    assert curve.error[0] == pytest.approx(100 * np.mean((label[:100] == "spam") != gold[:100]))
+    assert np.isnan(learning_curve([True], [1], ["spam"]).roca).all()
+    assert learning_curve([], [], []).last.shape == (0,)
+
+
+# ---- calibration
+
+
+def test_calibration_error_of_honest_and_of_lying_probabilities() -> None:
+    rng = np.random.default_rng(2)
+    probability = rng.random(40_000)
+    gold = rng.random(40_000) < probability
+    assert calibration_error(gold, probability) < 0.01
+    assert calibration_error(gold, probability**3) > 0.15
+    assert calibration_error([True, False], [1.0, 0.0]) == 0
+    assert calibration_error([True, False], [0.0, 1.0]) == 1
+
+
+def test_reliability_by_hand() -> None:
+    seen = reliability([True, False, True, True], [0.05, 0.1, 0.5, 1.0], bins=5)
+    assert seen.messages.tolist() == [2, 0, 1, 0, 1]
+    assert seen.predicted[[0, 2, 4]] == pytest.approx([0.075, 0.5, 1.0])
+    assert seen.observed[[0, 2, 4]] == pytest.approx([0.5, 1.0, 1.0])
+    assert np.isnan(seen.observed[1])
+    assert calibration_error(
+        [True, False, True, True], [0.05, 0.1, 0.5, 1.0], bins=5
+    ) == pytest.approx((2 * 0.425 + 0.5) / 4)
+
+
+def test_log_loss() -> None:
+    gold, score, _ = run(10)
+    probability = 1 / (1 + np.exp(-score))
+    assert log_loss(gold, probability) == pytest.approx(
+        sklearn_log_loss(gold, probability), abs=1e-12
+    )
+    assert log_loss([True], [0.0]) == pytest.approx(
+        -math.log(1e-15)
+    )  # finite, however sure and wrong
+
+
+# ---- classes
+
+
+def test_confusion_of_several_classes() -> None:
+    rng = np.random.default_rng(3)
+    actual = rng.choice(["ham", "spam", "newsletters"], 200)
+    predicted = rng.choice(["ham", "spam", "unsure", "receipts"], 200)
+    found = confusion(actual.tolist(), predicted.tolist())
+    assert found.actual == ("ham", "newsletters", "receipts", "spam")
+    assert found.predicted == ("ham", "newsletters", "receipts", "spam", "unsure")
+    expected = confusion_matrix(predicted, actual, labels=list(found.predicted))
+    assert (found.counts == expected[:, :4]).all()
+    assert found.counts.sum() == 200
+
+
+def test_measures_as_dict_is_complete() -> None:
+    gold, score, label = run(11)
+    found = measures(gold, score, label, resamples=5)
+    assert set(found.as_dict()) == set(Measures.__dataclass_fields__)
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_a_share_lies_in_its_interval(part: int, more: int) -> None:
+    whole = part + more
+    found = share_interval(part, whole)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.high - found.low > 0
+    assert (
+        share_interval(10 * part, 10 * whole).high - share_interval(10 * part, 10 * whole).low
+        < found.high - found.low
+    )
+
+
+def test_known_interval() -> None:
+    found = share_interval(0, 100)
+    assert (found.value, found.low) == (0.0, 0.0)
+    assert found.high == pytest.approx(0.0370, abs=1e-4)
+    assert math.isnan(share_interval(0, 0).value)
+
+
+def test_other_classes_may_be_unwanted_too() -> None:
+    gold, score, label = (
+        [True, True, False, False],
+        [3, 2, 1, 0],
+        ["spam", "fraud", "fraud", "newsletter"],
+    )
+    found = measures(gold, score, label, unwanted={"spam", "fraud"}, resamples=5)
+    assert (found.spam_missed, found.ham_as_spam) == (0, 1)
+    assert learning_curve(gold, score, label, unwanted={"spam", "fraud"}).error.tolist() == [25.0]

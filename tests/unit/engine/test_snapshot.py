@@ -1,0 +1,293 @@
+"""Snapshots: written whole, read as they were, and proof of lost events."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamguard.bayes.tables import BASE_CLASSES, Tables
+from spamguard.cli.main import main
+from spamguard.engine import snapshot
+from spamguard.errors import TableError
+from spamguard.ledger.schema import PAGE_BYTES
+from tests.unit.bayes.lessons import add, made_up, replayed
+from tests.unit.filters import bits_of, held, mail, opened, python, teach
+
+CLASSES = ("ham", "spam", "alpha", "zoo")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Path, Tables]:
+    tables = replayed(made_up(1, 80, CLASSES))
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=True)
+    return tmp_path / "tables", tables
+
+
+def test_what_is_read_is_what_was_written(written: tuple[Path, Tables]) -> None:
+    path, tables = written
+    found = snapshot.read_snapshot(path)
+    assert bits_of(found) == bits_of(tables)
+    assert (found.bits, found.classes) == (tables.bits, [*BASE_CLASSES, "alpha", "zoo"])
+    assert [array.dtype for array in (found.rows, found.messages)] == [np.int32, np.int64]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(path.parent.iterdir()) == [path]  # no draft is left
+
+
+def test_whoever_maps_it_may_write_without_changing_the_file(tmp_path: Path) -> None:
+    tables = replayed(made_up(2, 20))
+    tables.rows = np.tile(tables.rows, (1 << 7, 1))  # large enough to be mapped
+    tables.bits += 7
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    before = (tmp_path / "tables").read_bytes()
+    mine, other = (
+        snapshot.read_snapshot(tmp_path / "tables"),
+        snapshot.read_snapshot(tmp_path / "tables"),
+    )
+    state = bits_of(other)
+    for lesson in made_up(3, 20):
+        add(mine, lesson)
+    assert bits_of(mine) != state
+    assert bits_of(other) == state
+    assert (tmp_path / "tables").read_bytes() == before
+
+
+def test_a_mapped_snapshot_outlives_its_file(written: tuple[Path, Tables]) -> None:
+    path, tables = written
+    found = snapshot.read_snapshot(path)
+    path.unlink()
+    assert bits_of(found) == bits_of(tables)
+
+
+def test_a_file_has_no_holes(tmp_path: Path) -> None:
+    """Who maps a hole on a full tmpfs and touches it is ended by SIGBUS."""
+    tables = replayed([])
+    tables.rows = np.zeros((1 << 18, 4), np.int32)
+    tables.rows[70_000, 1] = 5
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    found = (tmp_path / "tables").stat()
+    assert found.st_blocks * 512 >= found.st_size > 4 << 20
+    assert np.flatnonzero(snapshot.read_snapshot(tmp_path / "tables").rows).tolist() == [
+        70_000 * 4 + 1
+    ]
+
+
+def test_a_hundred_classes(tmp_path: Path) -> None:
+    names = [f"a-class-with-a-long-name-{number:03}" for number in range(100)]
+    tables = replayed(made_up(4, 600, (*BASE_CLASSES, *names)))
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    assert bits_of(snapshot.read_snapshot(tmp_path / "tables")) == bits_of(tables)
+
+
+def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) -> None:
+    path, _ = written
+    whole = path.read_bytes()
+    for size in (0, 5, 30, 200, 4096, len(whole) // 2, len(whole) - 1, len(whole) + 1):
+        path.write_bytes((whole + b"\0")[:size])
+        with pytest.raises(
+            TableError, match=r"tables: .*made anew from the ledger.*run `spamguard rebuild`"
+        ):
+            snapshot.read_snapshot(path)
+
+
+@pytest.mark.parametrize("at", [0, 18, 20, 28, 40, 300])
+def test_a_damaged_head_is_told_with_its_remedy(written: tuple[Path, Tables], at: int) -> None:
+    path, _ = written
+    whole = bytearray(path.read_bytes())
+    whole[at] ^= 4
+    path.write_bytes(whole)
+    with pytest.raises(TableError, match="rebuild"):
+        snapshot.read_snapshot(path)
+
+
+@pytest.mark.parametrize("name", ["rows", "messages"])
+def test_tables_of_a_machine_with_another_order_of_bytes_are_told_with_the_remedy(
+    name: str, tmp_path: Path
+) -> None:
+    tables = replayed(made_up(1, 20))
+    array = getattr(tables, name)
+    setattr(
+        tables, name, array.astype(array.dtype.newbyteorder())
+    )  # the same numbers, as such a machine writes them
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    with pytest.raises(TableError, match=r"another order of bytes.*rebuild"):
+        snapshot.read_snapshot(tmp_path / "tables")
+
+
+def test_a_missing_file_or_a_directory_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(TableError, match="cannot be read"):
+            snapshot.read_snapshot(path)
+
+
+def test_nothing_is_left_behind_where_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "ascontiguousarray", full)
+    with pytest.raises(OSError, match="No space"):
+        snapshot.write_snapshot(tmp_path / "tables", replayed([]), durable=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+TAUGHT = 40
+TEACH_AND_DIE = f"""
+import os, signal
+one = opened(Path(sys.argv[1]))
+for label, raw in mail({TAUGHT}):
+    one.learn(raw, label)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+# https://www.sqlite.org/fileformat2.html#the_write_ahead_log
+WAL_HEADER, FRAME_HEADER = 32, 24
+
+
+def damage_log(state: Path) -> None:
+    """Turn one bit in a page that the current log holds, half way to its end."""
+    log = state / "ledger.sqlite-wal"
+    content = bytearray(log.read_bytes())
+    frame = FRAME_HEADER + PAGE_BYTES
+    starts = range(WAL_HEADER, len(content), frame)
+    current = [
+        start for start in starts if content[start + 8 : start + 16] == content[16:24]
+    ]  # of these salts
+    content[current[len(current) // 2] + FRAME_HEADER + 100] ^= 1
+    log.write_bytes(content)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A state directory whose ledger has lost events that its tables hold."""
+    assert python(TEACH_AND_DIE, str(tmp_path)).returncode == -signal.SIGKILL
+    damage_log(tmp_path)
+    return tmp_path
+
+
+def events_of_tables(state: Path) -> int:
+    (tables,) = state.glob("tables-*.bin")
+    return int(tables.name.split("-")[2])
+
+
+def train(state: Path, *more: str) -> str:
+    """What the trainer logs, in a process of its own, as the daemon starts it."""
+    line = [sys.executable, "-m", "spamguard.daemon.settle", str(state), *more]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stderr
+
+
+def status(state: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    assert main(["--state", str(state), "status", "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_damaged_log_is_told_with_the_number_of_events_and_a_remedy(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_by_tables = events_of_tables(damaged)
+    with pytest.raises(TableError, match="run `spamguard rebuild`") as told:
+        opened(damaged)
+    assert "nothing is lost" not in str(told.value)
+    told_at_start = train(damaged, "first")
+    with opened(damaged) as one:
+        left, lost = one.ledger.last_seq(), one.find_loss()
+        assert 0 < left < held_by_tables
+        assert lost is not None
+        assert lost.events == held_by_tables - left
+        assert one.ledger.last_time() == lost.since <= lost.until
+    (line,) = [line for line in told_at_start.splitlines() if "missing" in line]
+    assert f"at least {lost.events} events are missing from the ledger, taught between " in line
+    assert "spamguard restore" in line
+    assert "teach-folders" in line
+    assert status(damaged, capsys)["lost"] == {
+        "snapshot": lost.snapshot,
+        "events": lost.events,
+        "since": lost.since,
+        "until": lost.until,
+    }
+    main(["--state", str(damaged), "doctor"])
+    assert f"FAILED  ledger: at least {lost.events} events are missing" in capsys.readouterr().out
+
+
+def test_a_loss_is_told_until_rebuild_has_told_it_to_a_person(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(damaged)
+    with opened(damaged) as one:
+        lost = one.find_loss()
+        assert lost is not None
+        for label, raw in mail(2 * TAUGHT)[
+            TAUGHT:
+        ]:  # new events take the lost numbers, new tables the place of the old
+            one.learn(raw, label)
+        one.settle()
+        assert one.find_loss() == lost
+    assert main(["--state", str(damaged), "rebuild"]) == 0
+    assert f"at least {lost.events} events are missing" in capsys.readouterr().out
+    assert status(damaged, capsys)["lost"] is None
+
+
+def test_rebuild_alone_tells_what_is_missing(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_by_tables = events_of_tables(damaged)
+    assert main(["--state", str(damaged), "rebuild", "--json"]) == 0
+    with opened(damaged) as one:
+        assert (
+            json.loads(capsys.readouterr().out)["lost_events"]
+            == held_by_tables - one.ledger.last_seq()
+        )
+
+
+def test_what_is_taught_after_a_loss_is_learnt(
+    damaged: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """New events take the numbers of the lost ones, up to those that the old tables hold and
+    beyond.
+    """
+    train(damaged)
+    new = mail(2 * TAUGHT)[TAUGHT:]
+    with opened(damaged) as one, opened(tmp_path_factory.mktemp("other") / "state") as other:
+        left = one.ledger.last_seq()
+        teach(other, mail(TAUGHT)[:left])
+        other.settle()
+        for each in (one, other):
+            teach(each, new)
+        assert held(one) == held(other)
+
+
+def test_a_note_of_tables_ahead_of_the_ledger_does_not_stop_settling(tmp_path: Path) -> None:
+    """As where a damaged log was written back by half: no settling ever took the place of those
+    tables.
+    """
+    with opened(tmp_path) as one:
+        teach(one, mail(TAUGHT))
+        one.settle()
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
+        db.execute("DELETE FROM events WHERE seq > ?", (TAUGHT - 8,))
+    train(tmp_path)
+    with opened(tmp_path) as one:
+        assert sum(one.status().classes.values()) == TAUGHT - 8
+        lost = one.find_loss()
+        assert lost is not None
+        assert lost.events == 8
+        teach(one, mail(2 * TAUGHT)[TAUGHT:])
+        assert sum(one.status().classes.values()) == 2 * TAUGHT - 8
+
+
+def test_nothing_is_missing_where_nothing_was_damaged(tmp_path: Path) -> None:
+    """Neither after a kill, nor after more than one settling."""
+    assert python(TEACH_AND_DIE, str(tmp_path)).returncode == -signal.SIGKILL
+    with opened(tmp_path) as one:
+        assert one.ledger.last_seq() == TAUGHT
+        assert one.find_loss() is None
+        one.settle()
+        assert one.find_loss() is None

@@ -1,0 +1,300 @@
+"""Tables that grow when they are settled: their size follows from the lessons, and nobody but
+whoever judges notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamguard.bayes.tables import DEFAULT_BITS
+from spamguard.engine import snapshot, store
+from spamguard.engine.filter import Filter
+from spamguard.engine.what_if import open_what_if
+from spamguard.ledger import codec
+from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.records import EXTRACTOR, Explanation, Features, Verdict, Vote
+from tests.support.waiting import PATIENCE
+from tests.unit.filters import BITS, bits_of, held, mail, opened, serve, teach
+from tests.unit.kernel.both import both, needs_kernel
+
+pytestmark = pytest.mark.slow
+
+MAIL = mail(150)
+PROBES = [raw for _, raw in MAIL[130:]]
+FEW, MANY = 60, 120  # 64 lessons fill 2**14 buckets; 128 would fill 2**15, but tables grow once
+Open = Callable[..., Filter]
+
+
+@pytest.fixture
+def open_one(tmp_path: Path) -> Iterator[Open]:
+    """Opens the same filter again and again, as other processes would."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(opened(tmp_path / "state", **settings))
+
+
+@pytest.fixture
+def grown(open_one: Open) -> Filter:
+    """Of two users, too."""
+    one = open_one()
+    teach(one, MAIL[:MANY])
+    teach(one, [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[:6]], "anna")
+    teach(one, MAIL[:6], "ben")
+    one.settle()
+    assert bits(one) == BITS + 1
+    return one
+
+
+def bits(spam_filter: Filter) -> int:
+    return spam_filter.status().buckets.bit_length() - 1
+
+
+def judged(spam_filter: Filter, user: str = "") -> list[Verdict]:
+    return [spam_filter.judge(raw, user=user) for raw in PROBES]
+
+
+def nothing_turned(before: list[Verdict], after: list[Verdict]) -> bool:
+    """Whether no message went from one answer to the other; doubt may come and go, since other
+    words collide.
+    """
+    return {"ham", "spam"} not in [
+        {old.label, new.label} for old, new in zip(before, after, strict=True)
+    ]
+
+
+def forget(spam_filter: Filter, some: list[tuple[str, bytes]]) -> None:
+    spam_filter.forget_digests([spam_filter._reader.digest(raw) for _, raw in some])
+
+
+def parts(why: Explanation) -> tuple[float, float]:
+    by_feature = (
+        sum(clue.part for clue in why.clues)
+        + sum(why.traits.values())
+        + sum(why.numbers.values())
+        + why.biases
+    )
+    return why.prior + sum(why.shares.values()), why.prior + by_feature
+
+
+def test_only_settling_changes_the_size(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = open_one()
+    teach(one, MAIL[:MANY])
+    assert bits(one) == bits(open_one()) == BITS
+    one.settle()
+    assert bits(one) == bits(open_one()) == BITS + 1
+    monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 1)
+    forget(one, MAIL[FEW:MANY])
+    assert one._store.stamp.seq > one._store.stamp.settled  # saved as they are
+    assert bits(one) == bits(open_one()) == BITS + 1
+    one.settle()
+    assert bits(one) == bits(open_one()) == BITS
+
+
+def test_what_was_forgotten_leaves_no_trace_in_the_size_either(open_one: Open) -> None:
+    one = open_one()
+    teach(one, MAIL[:FEW])
+    one.settle()
+    before, verdicts = held(one), judged(one)
+    teach(one, MAIL[FEW:MANY])
+    one.settle()
+    assert judged(one) != verdicts
+    forget(one, MAIL[FEW:MANY])
+    one.settle()
+    assert held(one) == before
+    assert judged(one) == verdicts
+
+
+def test_they_are_as_if_they_had_always_been_so_large(grown: Filter, tmp_path: Path) -> None:
+    with opened(tmp_path / "large", bits=BITS + 1) as large:
+        large.ledger.merge(grown.ledger.all_votes())
+        large.settle()
+        assert held(large) == held(grown)
+        assert judged(large) == judged(grown)
+        for one in (large, grown):
+            teach(one, MAIL[MANY:125])
+            forget(one, MAIL[:3])
+        assert held(large)["rows"] == held(grown)["rows"]
+        assert bits(large) == bits(grown)
+
+
+def test_mail_is_judged_as_before(open_one: Open) -> None:
+    one = open_one()
+    teach(one, MAIL[:64])
+    one.settle()
+    before = judged(one)
+    teach(one, MAIL[64:65])
+    one.settle()
+    assert bits(one) == BITS + 1
+    after = judged(one)
+    assert nothing_turned(before, after)
+    assert list(one.judge_all(PROBES)) == after
+    assert [one.scan(raw).verdict for raw in PROBES] == after
+    for raw, verdict in zip(PROBES, after, strict=True):
+        why = one.explain(raw)
+        assert parts(why) == pytest.approx((verdict.log_odds, verdict.log_odds))
+        assert all(clue.text for clue in why.clues)
+
+
+def test_whoever_holds_the_old_ones_judges_by_the_new_ones_next(
+    open_one: Open, tmp_path: Path
+) -> None:
+    context = get_context("spawn")
+    here, there = context.Pipe()
+    one, other = open_one(), open_one()
+    process = context.Process(target=serve, args=(str(tmp_path / "state"), there))
+    process.start()
+
+    def compare() -> None:
+        expected = judged(one)
+        assert judged(other) == judged(open_one()) == expected
+        for raw, verdict in zip(PROBES[:4], expected, strict=False):
+            here.send(raw)
+            assert here.poll(60)
+            assert here.recv() == (verdict.label, verdict.log_odds)
+
+    try:
+        for first, last, size in ((0, FEW, BITS), (FEW, MANY, BITS + 1), (MANY, 130, BITS + 1)):
+            teach(other, MAIL[first:last])
+            one.settle()
+            assert bits(one) == size
+            compare()
+            teach(other, [("news", MAIL[first][1])])  # folded into tables of this size by all
+            compare()
+        assert held(one) == held(other)
+    finally:
+        here.send(b"")
+        process.join(PATIENCE)
+    assert process.exitcode == 0
+
+
+def test_a_bulk_that_is_being_judged_goes_on_with_the_new_ones(open_one: Open) -> None:
+    one, other = open_one(), open_one()
+    teach(one, MAIL[:MANY])
+    found = one.judge_all(PROBES)
+    first = next(found)
+    other.settle()
+    rest = list(found)
+    assert [first.label, *(verdict.label for verdict in rest)] == [
+        verdict.label for verdict in judged(one)
+    ]
+    assert rest == judged(one)[1:]
+
+
+def test_what_a_user_has_said_lies_where_the_tables_have_it(open_one: Open, tmp_path: Path) -> None:
+    one, teacher = open_one(), open_one()
+    teach(teacher, MAIL[:64])
+    teach(teacher, [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[:6]], "anna")
+    teach(teacher, MAIL[:6], "ben")
+    teacher.settle()
+    contested = [raw for _, raw in MAIL[:6]]
+
+    def compare() -> list[Verdict]:
+        fresh = open_one()
+        for user in ("anna", "ben", "emma"):
+            assert judged(one, user) == judged(fresh, user)
+        found = [one.judge(raw, user="anna") for raw in contested]
+        assert (
+            found
+            == [fresh.judge(raw, user="anna") for raw in contested]
+            != [one.judge(raw) for raw in contested]
+        )
+        assert found == [one.scan(raw, users=("anna",)).personal["anna"] for raw in contested]
+        for raw, verdict in zip(contested, found, strict=True):
+            assert parts(one.explain(raw, user="anna")) == pytest.approx(
+                (verdict.log_odds, verdict.log_odds)
+            )
+        return found
+
+    before = compare()
+    teach(teacher, MAIL[64:MANY])
+    compare()
+    teacher.settle()
+    assert bits(one) == BITS + 1
+    after = compare()
+    assert nothing_turned(before, after)
+    forget(teacher, MAIL[FEW:MANY])
+    teacher.settle()
+    assert bits(one) == BITS
+    compare()
+
+
+def test_what_a_lesson_would_do_is_what_it_does(grown: Filter) -> None:
+    features = [grown._reader.read_example(raw).features for raw in PROBES]
+    ready = grown._reader.read_example(MAIL[MANY][1])
+    for user in ("", "anna"):
+        expected = judged(grown, user)
+        with open_what_if(grown) as apart:
+            assert list(apart.judge(features, user, float("inf"))) == expected
+            apart.overlay(ready, "spam", user)
+            supposed = list(apart.judge(features, user, float("inf")))
+        grown.learn_examples([ready], "spam", user=user)
+        assert judged(grown, user) == supposed
+
+
+def test_tables_that_are_made_anew_from_the_ledger_alone(grown: Filter, open_one: Open) -> None:
+    before = held(grown)
+    for path in grown.directory.glob("tables-*"):
+        path.write_bytes(b"damaged")
+    open_one(load=False).settle()
+    assert held(open_one()) == held(grown) == before
+
+
+def test_tables_that_are_adopted_keep_their_size(grown: Filter, tmp_path: Path) -> None:
+    grown.save_tables(tmp_path / "tables")
+    assert snapshot.read_snapshot(tmp_path / "tables").bits == BITS + 1
+    with opened(tmp_path / "copy", bits=grown.min_bits) as copy:
+        copy.adopt_tables(tmp_path / "tables")
+        assert bits(copy) == BITS + 1
+        assert judged(copy) == judged(grown)
+
+
+@needs_kernel
+def test_with_and_without_the_kernel(grown: Filter) -> None:
+    def work() -> tuple[object, list[Verdict], list[Verdict]]:
+        grown.settle()
+        return held(grown), judged(grown), judged(grown, "anna")
+
+    compiled, plain = both(work)
+    assert compiled == plain
+
+
+def votes(number: int, label: str) -> Iterator[Vote]:
+    """Of other messages, all alike: a word and a pair of their class."""
+    words = np.array(
+        [7, 1 << 31 | 7] if label == "ham" else [9 << 20, 1 << 31 | 9 << 20], np.uint32
+    )
+    packed = codec.pack(
+        Features(words, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
+    )
+    for at in range(number):
+        yield Vote(
+            b"%s %d" % (label.encode(), at),
+            "",
+            1 + at,
+            "elsewhere",
+            label,
+            packed,
+            b"",
+            "",
+            0,
+            EXTRACTOR,
+        )
+
+
+def test_a_ledger_of_before_grows_at_its_next_settling(tmp_path: Path) -> None:
+    with opened(tmp_path / "state", bits=DEFAULT_BITS) as one:
+        one.ledger.merge(votes(8192, "ham"))
+        one.ledger.merge(votes(8192, "spam"))
+        one.settle()
+        assert bits(one) == DEFAULT_BITS
+        one.learn(PROBES[0], "ham")
+        before = judged(one)
+        one.settle()
+        assert bits(one) == DEFAULT_BITS + 1
+        assert nothing_turned(before, judged(one))
+        assert held(one) == bits_of(snapshot.read_snapshot(next(one.directory.glob("tables-*"))))

@@ -1,0 +1,331 @@
+"""Mail judged for a user: as that user has said, and otherwise as all have. Nobody else's mail is
+judged differently for it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.engine import judge, user_models
+from spamguard.engine.filter import Filter
+from spamguard.ledger.queries import UserQueries
+from spamguard.records import Explanation
+from tests.unit.bayes.support import assert_same, repeatable
+from tests.unit.filters import mail, opened, python, teach
+
+MAIL = mail(90)
+HAM = [raw for label, raw in MAIL[60:] if label == "ham"]
+SPAM = [raw for label, raw in MAIL[60:] if label == "spam"]
+
+
+def letter(number: int) -> bytes:
+    """One of a campaign: the same but for a number and a word."""
+    words = (
+        "gardening tools for the autumn: spades, rakes, wheelbarrows and gloves; "
+        "free bulbs with every order before Friday"
+    )
+    fields = (
+        f"Message-ID: <{number}@shop.example>\nFrom: shop@shop.example\n"
+        f"Subject: autumn offer {number}"
+    )
+    return f"{fields}\n\nDear customer number{number},\n{words}\nhttp://shop.example/autumn/{number}\n".encode()
+
+
+def held_of(spam_filter: Filter, user: str) -> dict[str, object]:
+    """Everything that a filter knows of a user, comparable bit for bit."""
+    spam_filter._refresh()
+    found = spam_filter._load_user_model(user)
+    return (
+        {}
+        if found is None
+        else {name: getattr(found, name) for name in type(found).__dataclass_fields__}
+    )
+
+
+@pytest.fixture
+def shared(tmp_path: Path):
+    """A filter that all have taught."""
+    with opened(tmp_path / "state") as one:
+        teach(one, MAIL[:60])
+        one.settle()
+        yield one
+
+
+def against(spam_filter: Filter, number: int, user: str = "anna") -> None:
+    """A user calls one of the campaign spam; three others call it ham."""
+    for other in ("ben", "cleo", "dora"):
+        spam_filter.learn(letter(number), "ham", user=other)
+    spam_filter.learn(letter(number), "spam", user=user)
+
+
+def test_who_has_said_nothing_gets_what_all_get(shared):
+    teach(shared, [("spam", HAM[0])], user="anna")
+    for raw in (*HAM[1:], *SPAM):
+        assert shared.judge(raw, user="emma") == shared.judge(raw)
+        assert shared.explain(raw, user="emma") == shared.explain(raw)
+    assert shared.scan(HAM[1], users=("emma", "ben", "")).personal == {}
+
+
+def test_a_sibling_of_a_message_with_an_own_vote_is_judged_that_way_for_that_user_only(
+    shared,
+):
+    for number in range(3):
+        against(shared, number)
+        assert (
+            shared.judge(letter(99), user="anna").log_odds > shared.judge(letter(99)).log_odds + 5
+        )
+    assert shared.judge(letter(99), user="anna").label == "spam"
+    assert shared.judge(letter(99)).label != "spam"
+    assert {shared.judge(letter(99), user=user).label for user in ("ben", "cleo", "dora")} == {
+        "ham"
+    }
+
+
+def test_one_vote_does_not_turn_the_mailbox_over(shared):
+    teach(shared, [("spam", HAM[0])], user="anna")
+    teach(shared, [("ham", SPAM[0])], user="ben")
+    for raw in (*HAM[1:], *SPAM[1:]):
+        for user in ("anna", "ben"):
+            assert abs(shared.judge(raw, user=user).log_odds - shared.judge(raw).log_odds) < 2
+
+
+def test_a_scan_has_the_verdicts_of_judge_for_those_who_have_said_anything(shared):
+    against(shared, 1)
+    for raw in (letter(2), HAM[0], SPAM[0], b"", b"\0"):
+        found = shared.scan(raw, users=("anna", "emma", "ben", "anna"))
+        assert found.verdict == shared.judge(raw)
+        assert found.personal == {user: shared.judge(raw, user=user) for user in ("anna", "ben")}
+    assert list(shared.judge_all([letter(2), HAM[0]], user="anna")) == [
+        shared.judge(raw, user="anna") for raw in (letter(2), HAM[0])
+    ]
+
+
+def sums(why: Explanation) -> tuple[float, float]:
+    by_feature = (
+        sum(clue.part for clue in why.clues)
+        + sum(why.traits.values())
+        + sum(why.numbers.values())
+        + why.biases
+    )
+    return why.prior + sum(why.shares.values()), why.prior + by_feature
+
+
+def test_an_explanation_has_one_more_part_and_sums_to_the_score(shared):
+    against(shared, 1)
+    for raw in (letter(2), HAM[0], SPAM[0]):
+        why, usual = shared.explain(raw, user="anna"), shared.explain(raw)
+        assert why.verdict == shared.judge(raw, user="anna")
+        assert set(why.shares) - set(usual.shares) == {"personal"}
+        assert why.shares["personal"] == pytest.approx(why.log_odds - usual.log_odds)
+        assert sums(why) == pytest.approx((why.log_odds, why.log_odds))
+        assert why.log_odds == pytest.approx(why.verdict.log_odds)
+    part = {clue.text: clue.part for clue in shared.explain(letter(2)).clues}
+    assert any(
+        clue.part > part[clue.text] + 0.1 for clue in shared.explain(letter(2), user="anna").clues
+    )
+
+
+def test_of_four_classes(tmp_path):
+    with opened(tmp_path / "state") as one:
+        one.define_class("promo", unwanted=True)
+        one.define_class("news", unwanted=False)
+        for number, (label, raw) in enumerate(MAIL[:60]):
+            teach(
+                one, [({"ham": "news", "spam": "promo"}[label] if number % 3 == 0 else label, raw)]
+            )
+        one.settle()
+        for number in range(3):
+            against(one, number)
+            one.learn(letter(number), "news", user="ben")
+        assert one.judge(letter(9), user="anna").label == "spam"
+        assert one.judge(letter(9), user="ben").label == "news"
+        for raw in (letter(9), HAM[0], SPAM[0]):
+            for user in ("anna", "ben"):
+                why = one.explain(raw, user=user)
+                assert sums(why) == pytest.approx((why.log_odds, why.log_odds))
+                assert why.log_odds == pytest.approx(why.verdict.log_odds)
+
+
+def test_single_experts_know_nobody(shared):
+    against(shared, 1)
+    with Filter.open(shared.directory, profile="multinomial", durable=False) as other:
+        assert other.judge(letter(2), user="anna") == other.judge(letter(2))
+        assert other.scan(letter(2), users=("anna",)).personal == {}
+
+
+# ---- a pure function of the votes in force
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(("anna", "ben")), st.integers(0, 4), st.sampled_from(("spam", "ham", None))
+    ),
+    max_size=14,
+)
+
+
+def act(spam_filter: Filter, user: str, number: int, label: str | None) -> None:
+    if label is None:
+        spam_filter.forget(letter(number), user=user)
+    else:
+        spam_filter.learn(letter(number), label, user=user)
+
+
+@pytest.mark.slow
+@repeatable
+@given(actions=ACTIONS, shuffled=st.randoms(use_true_random=False))
+def test_only_what_is_said_in_the_end_counts_in_whatever_order(tmp_path_factory, actions, shuffled):
+    last = {(user, number): label for user, number, label in actions}
+    final = [(user, number, label) for (user, number), label in last.items() if label is not None]
+    shuffled.shuffle(final)
+    place = tmp_path_factory.mktemp("two")
+    with opened(place / "one") as one, opened(place / "other") as other:
+        for spam_filter, said in ((one, actions), (other, final)):
+            teach(spam_filter, MAIL[:8])
+            for action in said:
+                act(spam_filter, *action)
+                spam_filter.judge(letter(9), user="anna")  # whatever it keeps in mind must follow
+            spam_filter.settle()
+        for user in ("anna", "ben"):
+            assert_same(list(held_of(one, user).items()), list(held_of(other, user).items()))
+            assert one.judge(letter(9), user=user) == other.judge(letter(9), user=user)
+
+
+def test_what_is_taken_back_was_never_said(shared):
+    users = ("anna", "ben", "emma")
+    before = [shared.judge(raw, user=user) for user in users for raw in (letter(9), HAM[0])]
+    against(shared, 1)
+    assert held_of(shared, "anna")
+    for user in ("anna", "ben", "cleo", "dora"):
+        shared.forget(letter(1), user=user)
+        assert held_of(shared, user) == {}
+    shared.settle()
+    assert [shared.judge(raw, user=user) for user in users for raw in (letter(9), HAM[0])] == before
+
+
+def test_what_one_says_is_no_business_of_the_others(shared):
+    against(shared, 1)
+    known = {user: held_of(shared, user) for user in ("ben", "cleo")}
+    teach(shared, [("spam", raw) for raw in HAM[:5]], user="anna")
+    for user, found in known.items():
+        assert_same(list(held_of(shared, user).items()), list(found.items()))
+
+
+@pytest.mark.slow
+def test_every_process_judges_alike(shared):
+    code = (
+        "with opened(Path(sys.argv[1])) as one:\n"
+        "    from tests.unit.engine.test_user_models import letter\n"
+        "    print(repr(one.judge(letter(9), user='anna').log_odds))"
+    )
+    for number in range(2):
+        against(shared, number)
+        told = python(code, str(shared.directory)).stdout
+        assert re.fullmatch(r"\S+\n", told), told
+        assert float(told) == shared.judge(letter(9), user="anna").log_odds
+
+
+def test_another_process_is_heard_at_once(shared):
+    with Filter.open(shared.directory, durable=False) as other:
+        assert other.judge(letter(9), user="anna") == other.judge(letter(9))
+        against(shared, 1)
+        shared.settle()
+        assert (
+            other.judge(letter(9), user="anna")
+            == shared.judge(letter(9), user="anna")
+            != shared.judge(letter(9))
+        )
+
+
+def test_tables_without_receipts_know_nobody(shared, tmp_path):
+    against(shared, 1)
+    shared.save_tables(tmp_path / "tables")
+    with opened(tmp_path / "copy") as copy:
+        copy.adopt_tables(tmp_path / "tables")
+        assert copy.judge(letter(2), user="anna") == shared.judge(letter(2))
+
+
+def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
+    users = [f"user{number}" for number in range(6)]
+    teach(shared, [("spam", HAM[0])], user="anna")
+    for number, user in enumerate(users):
+        teach(shared, [("ham", letter(number))], user=user)
+    whole = shared.scan(letter(9), users=users).personal
+    for name, room in (("_MAX_TOKENS", 150), ("_MAX_USERS", 3)):
+        monkeypatch.setattr(user_models, name, room)
+        with Filter.open(shared.directory, durable=False) as other:
+            for _ in range(2):
+                assert other.scan(letter(9), users=users).personal == whole
+                assert len(other._user_models._models) < 4
+                assert (
+                    sum(found.size for found in other._user_models._models.values())
+                    == other._user_models._tokens
+                )
+
+
+def test_of_many_votes_the_latest_count(shared, monkeypatch):
+    monkeypatch.setattr(user_models, "MAX_VOTES", 2)
+    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
+    assert held_of(shared, "anna")["votes"].tolist() == [2]
+
+
+def test_one_more_vote_is_one_more_receipt_to_read(shared, monkeypatch):
+    monkeypatch.setattr(
+        judge, "_TAKEN_BACK_WEIGHT", 0
+    )  # else it settles, and what is then compacted is read anew
+    read: list[int] = []
+    receipts = UserQueries.read_receipts
+    monkeypatch.setattr(
+        UserQueries,
+        "read_receipts",
+        lambda self, seqs: read.append(len(seqs)) or receipts(self, seqs),
+    )
+    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
+    for number, label in ((5, "ham"), (1, "ham"), (2, None)):
+        held_of(shared, "anna")
+        act(shared, "anna", number, label)
+    assert held_of(shared, "anna")["votes"].tolist() == [2, 3]
+    assert read == [5, 1, 2, 1]
+
+
+def test_what_was_compacted_meanwhile_is_not_missed(shared):
+    teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
+    held_of(shared, "anna")
+    shared.learn(letter(1), "ham", user="anna")
+    shared.settle()
+    assert shared.ledger.compact(shared.ledger.last_seq()) > 0
+    with Filter.open(shared.directory, durable=False) as other:
+        assert_same(list(held_of(shared, "anna").items()), list(held_of(other, "anna").items()))
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0", b"nonsense", None])
+def test_who_has_a_damaged_receipt_gets_what_all_get(shared, caplog, damage):
+    against(shared, 1)
+    before = shared.judge(letter(2), user="ben")
+    with Filter.open(shared.directory, durable=False) as other:
+        query = (
+            "UPDATE events SET packed = coalesce(?, substr(packed, 1, length(packed) / 2)) "
+            "WHERE user = 'anna'"
+        )
+        shared.ledger._db.execute(query, (damage,))
+        for _ in range(2):
+            found = other.scan(letter(2), users=("anna", "ben"))
+            assert found.verdict == other.judge(letter(2), user="anna") == other.judge(letter(2))
+            assert found.personal == {"ben": before}
+        assert (
+            sum("anna gets the verdicts of all" in record.getMessage() for record in caplog.records)
+            == 1
+        )
+        other.learn(HAM[0], "spam", user="ben")
+        assert set(other.scan(letter(2), users=("anna", "ben")).personal) == {"ben"}
+
+
+def test_much_at_once_is_heard_too(shared, monkeypatch):
+    monkeypatch.setattr(user_models, "_MAX_EVENTS_BEHIND", 2)
+    assert shared.judge(letter(9), user="anna") == shared.judge(letter(9))
+    against(shared, 1)
+    assert shared.judge(letter(9), user="anna") != shared.judge(letter(9))

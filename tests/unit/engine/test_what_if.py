@@ -1,0 +1,141 @@
+"""What a lesson would do is what it then does: the same verdicts, bit for bit; and supposing it
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spamguard.engine import snapshot
+from spamguard.engine.filter import Filter
+from spamguard.engine.what_if import open_what_if
+from spamguard.records import Verdict
+from tests.unit.filters import files, held, mail, opened, teach
+
+MAIL = mail(140)
+LONG = time.monotonic() + 3600
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    with opened(tmp_path / "state") as one:
+        teach(one, MAIL[:60])
+        one.settle()
+        teach(one, MAIL[60:70])
+        teach(one, MAIL[:8], "anna")
+        teach(
+            one, [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[8:12]], "anna"
+        )
+    return tmp_path / "state"
+
+
+def judged(spam_filter: Filter, user: str = "") -> list[Verdict]:
+    return [spam_filter.judge(raw, user=user) for _, raw in MAIL[70:]]
+
+
+def supposed(
+    spam_filter: Filter, raw: bytes, label: str, user: str = ""
+) -> tuple[bool, Sequence[Verdict], Sequence[Verdict]]:
+    features = [spam_filter._reader.read_example(one).features for _, one in MAIL[70:]]
+    with open_what_if(spam_filter) as apart:
+        before = apart.judge(features, user, LONG)
+        changed = apart.overlay(spam_filter._reader.read_example(raw), label, user)
+        return changed, before, apart.judge(features, user, LONG)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "label", "user"),
+    [
+        pytest.param(80, "spam", "", id="new"),
+        pytest.param(80, "ham", "anna", id="of a person"),
+        pytest.param(3, "other", "", id="another class"),
+        pytest.param(62, "ham", "", id="lately taught"),
+        pytest.param(62, "spam", "", id="lately taught as spam"),
+        pytest.param(9, "ham", "anna", id="against herself"),
+        pytest.param(9, "ham", "", id="two of one mind"),
+        pytest.param(81, "new", "anna", id="a new class"),
+    ],
+)
+def test_it_is_what_teaching_does(state: Path, number: int, label: str, user: str) -> None:
+    with opened(state) as one:
+        expected, bits = judged(one, user), held(one)
+        changed, before, after = supposed(one, MAIL[number][1], label, user)
+        assert before == expected
+        assert held(one) == bits
+        assert judged(one, user) == expected
+        assert one.learn_examples(
+            [one._reader.read_example(MAIL[number][1])], label, user=user
+        ) == [changed]
+        assert judged(one, user) == after
+
+
+def test_what_is_known_changes_nothing(state: Path) -> None:
+    with opened(state) as one:
+        changed, before, after = supposed(one, MAIL[3][1], MAIL[3][0], "anna")
+        assert not changed
+        assert before == after
+
+
+def test_it_writes_nothing(state: Path) -> None:
+    with opened(state) as one:
+        before = files(state)
+        assert supposed(one, MAIL[80][1], "spam")[0]
+        assert files(state) == before
+
+
+def test_what_is_taught_meanwhile_is_not_seen(state: Path) -> None:
+    features = []
+    with opened(state) as one, opened(state) as other:
+        features = [one._reader.read_example(raw).features for _, raw in MAIL[70:]]
+        with open_what_if(one) as apart:
+            before = apart.judge(features, "", LONG)
+            teach(other, [("spam", raw) for _, raw in MAIL[100:120]])
+            other.settle()
+            assert apart.judge(features, "", LONG) == before
+            assert apart.overlay(one._reader.read_example(MAIL[80][1]), "spam", "")
+            assert apart.judge(features, "", LONG) != before
+
+
+@pytest.mark.parametrize("moment", ["read", "opened"])
+def test_who_settles_while_it_begins_is_no_hindrance(
+    state: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Settling takes the tables away that were current when the ledger was looked at, and puts
+    others there that hold more events.
+    """
+    read, seen_through = snapshot.read_snapshot, Filter.with_ledger
+
+    def settle_elsewhere() -> None:
+        monkeypatch.undo()
+        with opened(state) as other:
+            teach(other, [("spam", raw) for _, raw in MAIL[100:120]])
+            other.settle()
+
+    with opened(state) as one:
+        if moment == "read":
+            monkeypatch.setattr(
+                snapshot, "read_snapshot", lambda path: (settle_elsewhere(), read(path))[1]
+            )
+        else:
+            monkeypatch.setattr(
+                Filter,
+                "with_ledger",
+                lambda self, ledger: (settle_elsewhere(), seen_through(self, ledger))[1],
+            )
+        changed, before, after = supposed(one, MAIL[80][1], "spam")
+        assert changed
+        assert before == judged(one)
+        one.learn_examples([one._reader.read_example(MAIL[80][1])], "spam")
+        assert after == judged(one)
+        assert after != before
+
+
+def test_it_ends_in_time(state: Path) -> None:
+    with opened(state) as one, open_what_if(one) as apart:
+        features = [one._reader.read_example(raw).features for _, raw in MAIL[70:]]
+        assert len(apart.judge(features, "", time.monotonic())) == 1

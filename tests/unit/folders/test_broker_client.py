@@ -1,0 +1,251 @@
+"""The way to mailboxes by a socket: whoever opens them may go and come back, be another one, or
+never have been there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from spamguard import aio
+from spamguard.config.options import Watch
+from spamguard.errors import MailboxesError
+from spamguard.folders import broker
+from spamguard.folders.broker import BrokerSession, RemoteMailboxes
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import Changes, Folder, Mailbox, MessageFile
+from tests.unit.folders.maildirs import deliver, maildir
+from tests.unit.folders.watched import rest
+
+
+class Opener:
+    """Whoever opens mailboxes: one client at a time, and it can be ended and started again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listening: socket.socket | None = None
+        self._channel: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self, watches: Sequence[Watch]) -> None:
+        self._listening = aio.listen_at(self.path, 0o600)
+        self._threads.append(threading.Thread(target=self._serve, args=(self._listening, watches)))
+        self._threads[-1].start()
+
+    def _serve(self, listening: socket.socket, watches: Sequence[Watch]) -> None:
+        with suppress(OSError):  # it is shut down
+            while True:
+                self._channel, _ = listening.accept()
+                with self._channel, closing(LocalMailboxes(watches)) as mailboxes:
+                    BrokerSession(self._channel, mailboxes).run(broker.fingerprint_watches(watches))
+
+    def end(self) -> None:
+        for one in (self._listening, self._channel):
+            with suppress(OSError):
+                if one is not None:
+                    one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        if self._listening is not None:
+            self._listening.close()
+
+
+@pytest.fixture
+def opener() -> Iterator[Opener]:
+    with TemporaryDirectory() as directory:  # tmp_path is too long for a socket
+        found = Opener(Path(directory) / "socket")
+        yield found
+        found.end()
+
+
+def test_it_may_come_later(opener, tmp_path):
+    watches = [Watch(str(maildir(tmp_path / "anna")))]
+    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
+        with pytest.raises(
+            MailboxesError,
+            match=r"nobody opens mailboxes there .*No such file.*: start spamguard-watch\.service",
+        ):
+            mailboxes.find_mailboxes()
+        assert mailboxes.wait_for_changes(0.01) == Changes()
+        opener.start(watches)
+        assert mailboxes.wait_for_changes(5.0) == Changes(everything=True)
+        assert len(mailboxes.find_mailboxes()) == 1
+        assert mailboxes.wait_for_changes(0.01) == Changes()
+
+
+def test_it_may_go_and_come_back(opener, tmp_path):
+    box = maildir(tmp_path / "anna")
+    message, watches = deliver(box, b"one"), [Watch(str(box))]
+    opener.start(watches)
+    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
+        (mailbox,) = mailboxes.find_mailboxes()
+        place = Folder(mailbox)
+        assert mailboxes.wait_for_changes(0.01) == Changes()
+        opener.end()
+        assert mailboxes.wait_for_changes(5.0) == Changes(everything=True), "it has gone"
+        questions = (
+            lambda: mailboxes.list_files(place),
+            lambda: mailboxes.list_folders(mailbox),
+            lambda: mailboxes.read_keywords(place),
+            lambda: mailboxes.open_file(place, MessageFile("new", message.name)),
+        )
+        for ask in questions:
+            with pytest.raises(MailboxesError):
+                ask()
+        opener.start(watches)
+        with pytest.raises(MailboxesError, match="it has ended"):
+            mailboxes.list_files(
+                place
+            )  # whoever did not say what is watched would be told that it is not there
+        assert mailboxes.find_mailboxes() == [mailbox]
+        assert mailboxes.wait_for_changes(0.01) == Changes(everything=True), "it is back"
+        assert mailboxes.list_files(place)["new"] == [message.name]
+        os.close(mailboxes.open_file(place, MessageFile("new", message.name)))
+
+
+def test_it_goes_in_the_middle_of_a_question(opener, tmp_path):
+    watches = [Watch(str(maildir(tmp_path / "anna")))]
+    opener.start(watches)
+    with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
+        (mailbox,) = mailboxes.find_mailboxes()
+        opener.end()
+        with pytest.raises(MailboxesError):
+            mailboxes.list_files(Folder(mailbox))
+        opener.start(watches)
+        assert mailboxes.wait_for_changes(5.0).everything
+
+
+def test_it_must_have_the_same_watches(opener, tmp_path):
+    one, other = Watch(str(maildir(tmp_path / "one"))), Watch(str(maildir(tmp_path / "other")))
+    opener.start([other, one])
+    for ours in ([one, other], [one], []):
+        with closing(RemoteMailboxes(opener.path, ours)) as mailboxes:
+            with pytest.raises(
+                MailboxesError,
+                match="its `watch` is not ours, or its version: systemctl restart spamguard-watch",
+            ):
+                mailboxes.find_mailboxes()
+            assert mailboxes.wait_for_changes(0.01) == Changes()
+
+
+def test_one_of_an_older_version_is_to_be_restarted(opener):
+    """It spoke in packets."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(opener.path))
+        listening.listen()
+        with (
+            closing(RemoteMailboxes(opener.path, [])) as mailboxes,
+            pytest.raises(
+                MailboxesError, match=r"or its version: systemctl restart spamguard-watch"
+            ),
+        ):
+            mailboxes.find_mailboxes()
+
+
+NONSENSE = (
+    b"",
+    b"?\n",
+    b'["answer", []]',
+    b'["answer"]\n',
+    b'["error", 2, "no"]\n',
+    b'["answer", [["anna", "/"]]]\n',
+    b'["answer", [["anna", "/", "0"]]]\n',
+    b'["answer", [["anna", "/\\u0000", 0]]]\n',
+    b"[" * 50_000 + b"\n",
+)
+
+
+@pytest.mark.parametrize("answer", NONSENSE, ids=lambda one: repr(one[:40]))
+def test_an_answer_that_makes_no_sense(opener, answer):
+    listening = aio.listen_at(opener.path, 0o600)
+
+    def serve() -> None:
+        with listening.accept()[0] as channel:
+            channel.send(broker.pack_answer(broker.fingerprint_watches([])))
+            channel.recv(100)
+            channel.send(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with listening, closing(RemoteMailboxes(opener.path, [])) as mailboxes:
+        with pytest.raises(MailboxesError):
+            mailboxes.find_mailboxes()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answers", [[b"?\n"], [b'["error", 2, "no", ""]\n'], [b'["answer",', b" null]\n"]], ids=repr
+)
+def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, answers):
+    listening = aio.listen_at(opener.path, 0o600)
+    given, ours = os.pipe()
+
+    def serve() -> None:
+        with listening.accept()[0] as channel:
+            channel.send(broker.pack_answer(broker.fingerprint_watches([])))
+            channel.recv(100)
+            for answer in answers:
+                socket.send_fds(channel, [answer], [given])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with listening, closing(RemoteMailboxes(opener.path, [])) as mailboxes:
+        with pytest.raises((MailboxesError, OSError)):
+            mailboxes.open_file(Folder(Mailbox("anna", "/anna", 0)), MessageFile("new", "x"))
+        thread.join()
+    os.close(given)
+    with closing(os.fdopen(ours, "wb", buffering=0)) as pipe, pytest.raises(BrokenPipeError):
+        pipe.write(b"x")  # somebody could still read it
+
+
+def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
+    """Told once while it is not there; then everything is looked at, and nothing was lost."""
+    from spamguard.config.options import (
+        Endpoint,
+        Hop,
+        Listener,
+        Position,
+        Protocol,
+        Settings,
+        Watch,
+    )
+    from spamguard.engine.filter import Filter
+    from spamguard.folders.watcher import Watcher
+
+    box = maildir(tmp_path / "anna", ".Junk")
+    message = deliver(box, b"Subject: offer\n\ncheap watches for you\n", "cur", "S")
+    watches = [Watch(str(box), "anna")]
+    hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "none"))
+    listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop)
+    watch = (Watch(str(box), "anna", debounce=0.01),)
+    settings = Settings(tmp_path / "state", (listener,), watch=watch, watch_socket=opener.path)
+    with (
+        Filter.open(settings.state, bits=8, durable=False) as spam_filter,
+        closing(RemoteMailboxes(opener.path, watches)) as mailboxes,
+    ):
+        with closing(Watcher(spam_filter, settings, mailboxes, lambda: None)) as watcher:
+            for _ in range(3):
+                watcher.run_once(0.1)
+            opener.start(watches)
+            rest(watcher)
+            assert spam_filter.ledger.last_seq() == 0
+            opener.end()
+            message.rename(box / ".Junk" / "cur" / message.name)
+            for _ in range(3):
+                watcher.run_once(0.1)
+            opener.start(watches)
+            rest(watcher)
+        assert spam_filter.ledger.last_seq() == 1
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if "nobody opens mailboxes" in record.getMessage()
+    ]
+    assert len(told) == 2

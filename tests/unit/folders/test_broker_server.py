@@ -1,0 +1,303 @@
+"""Whoever may open everything opens messages of its own mailboxes alone, and outlives whatever it
+is told.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spamguard.config.options import Watch
+from spamguard.folders import broker
+from spamguard.folders.broker import BrokerProtocolError, BrokerSession
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import Changes, Folder, Mailbox, MessageFile
+from tests.unit.folders.maildirs import deliver, maildir
+
+SECONDS = 20.0  # generous
+
+
+class Client:
+    """Says anything."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        channel.settimeout(SECONDS)
+
+    def hear(self) -> tuple[object, int]:
+        """A whole answer, the error in its place, and how many descriptors came with it, which are
+        closed.
+        """
+        line, count = b"", 0
+        while not line.endswith(b"\n"):
+            piece, descriptors, _, _ = socket.recv_fds(self.channel, 1 << 16, 4)
+            count += len(descriptors)
+            for one in descriptors:
+                os.close(one)
+            assert piece, "it has hung up"
+            line += piece
+        try:
+            return broker.unpack_answer(line), count
+        except OSError as error:
+            return error, count
+
+    def ask(self, *question: object) -> tuple[object, int]:
+        self.channel.send(broker.pack_line(*question))
+        return self.hear()
+
+
+@contextmanager
+def served(pattern: Path | str) -> Iterator[tuple[Client, list[Exception]]]:
+    """A client, greeted, and what has ended its session."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    ended: list[Exception] = []
+
+    def run() -> None:
+        with theirs, closing(LocalMailboxes([Watch(str(pattern))])) as mailboxes:
+            try:
+                BrokerSession(theirs, mailboxes).run("greeting")
+            except (BrokerProtocolError, OSError) as error:
+                ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with ours:
+        client = Client(ours)
+        assert client.hear() == ("greeting", 0)
+        yield client, ended
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def says_no(answer: tuple[object, int]) -> bool:
+    return isinstance(answer[0], OSError) and answer[1] == 0
+
+
+def test_only_messages_of_mailboxes_that_it_found_itself(tmp_path):
+    """Whatever lies as deep below the fixed part as a mailbox would is not one for that."""
+    box = maildir(tmp_path / "home" / "anna" / "Maildir")
+    secret = maildir(tmp_path / "home" / "anna" / "secret")
+    mine, theirs = deliver(box, b"mine", "cur"), deliver(secret, b"secret", "cur")
+    (box / "private").write_text("x")
+    with served(tmp_path / "home/*/Maildir") as (client, ended):
+        mailbox = Mailbox("anna", str(box), 0)
+        assert client.ask("open", Folder(mailbox), MessageFile("cur", mine.name)) == (None, 1)
+        for user, path in (
+            ("anna", str(secret)),
+            ("anna", f"{box}/../secret"),
+            ("ben", str(box)),
+            ("anna", f"{box}/"),
+        ):
+            other = Mailbox(user, path, 0)
+            assert says_no(client.ask("open", Folder(other), MessageFile("cur", theirs.name)))
+            for verb in ("names", "keywords"):
+                assert says_no(client.ask(verb, Folder(other)))
+            assert says_no(client.ask("folders", other))
+        assert says_no(
+            client.ask("open", Folder(mailbox._replace(watch=1)), MessageFile("cur", mine.name))
+        )
+        assert says_no(
+            client.ask("open", Folder(mailbox, "../secret"), MessageFile("cur", theirs.name))
+        )
+        for part, name in (
+            ("", "private"),
+            (".", "private"),
+            ("cur/..", "private"),
+            ("cur", "../private"),
+            ("..", "secret"),
+        ):
+            assert says_no(client.ask("open", Folder(mailbox), MessageFile(part, name)))
+    assert ended == []
+
+
+def test_what_is_handed_over_can_only_be_read(tmp_path):
+    box = maildir(tmp_path / "anna")
+    message = deliver(box, b"mine")
+    with served(box) as (client, _):
+        (mailbox,) = broker.parse_mailboxes(client.ask("users")[0])
+        client.channel.send(
+            broker.pack_line("open", Folder(mailbox), MessageFile("new", message.name))
+        )
+        _, (descriptor,), _, _ = socket.recv_fds(client.channel, 100, 4)
+        with os.fdopen(descriptor, "rb") as file:
+            assert file.read() == b"mine"
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.write(descriptor, b"x")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        b"\n",
+        b"\0\n",
+        b"users\n",
+        b'"users"\n',
+        b"[" * 30_000 + b"\n",
+        b'["nonsense"]\n',
+        b'["users", "more"]\n',
+        b'["changes"]\n',
+        b'["changes", "1"]\n',
+        b'["changes", NaN]\n',
+        b'["changes", ' + b"9" * 5000 + b"]\n",
+        b'["open", [["anna", "/", "0"], ""], ["cur", "name"]]\n',
+        b'["open", [["anna", "/", 0], "\\u0000"], ["cur", "name"]]\n',
+        b'["open"]\n',
+        b'["names", 0]\n',
+        b'["folders", {"anna": "/"}]\n',
+        b"x" * (broker.MAX_REQUEST_BYTES + 1),
+    ],
+    ids=lambda one: repr(one[:20]),
+)
+def test_who_says_what_makes_no_sense_is_sent_away(tmp_path, question):
+    with served(maildir(tmp_path / "anna")) as (client, ended):
+        client.channel.send(question)
+        assert client.channel.recv(100) == b""
+    assert isinstance(ended[0], BrokerProtocolError)
+
+
+def test_descriptors_that_a_client_sends_are_not_taken(tmp_path):
+    with served(maildir(tmp_path / "anna")) as (client, _), (tmp_path / "file").open("w") as file:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            socket.send_fds(client.channel, [broker.pack_line("users")], [file.fileno()])
+            client.hear()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_client_that_goes_while_it_waits_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(broker, "_POLL_SECONDS", 0.05)
+    with served(maildir(tmp_path / "anna")) as (client, ended):
+        client.channel.send(broker.pack_line("changes", 3_600_000))
+    assert isinstance(ended[0], ConnectionError)
+
+
+@pytest.mark.parametrize("milliseconds", [-1, -(10**4000)], ids=["negative", "huge"])
+def test_a_time_that_is_over_is_no_reason_to_wait(tmp_path, milliseconds):
+    with served(maildir(tmp_path / "anna")) as (client, ended):
+        assert client.ask("changes", milliseconds) == ([[], [], False, False], 0)
+    assert ended == []
+
+
+def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monkeypatch):
+    """Else whoever has them would end the connection, by which everybody's mail is seen, again and
+    again.
+    """
+    box = maildir(tmp_path / "anna", ".Junk")
+    (box / ".Junk" / "cur" / ("x" * 200)).touch()
+    monkeypatch.setattr(broker, "MAX_ANSWER_BYTES", 200)
+    with served(box) as (client, ended):
+        ((_, path, _),) = client.ask("users")[0]
+        junk = Folder(Mailbox(getpass.getuser(), path), ".Junk")
+        assert says_no(client.ask("names", junk))
+        assert client.ask("names", junk._replace(directory="")) == ({"new": [], "cur": []}, 0)
+    assert ended == []
+
+
+def test_a_file_system_that_has_lost_its_connection_is_no_client_that_has(tmp_path, monkeypatch):
+    """As one of FUSE does whose process was killed."""
+    box = maildir(tmp_path / "anna")
+
+    def names(_mailboxes: LocalMailboxes, _place: Folder) -> dict[str, list[str]]:
+        raise ConnectionAbortedError(errno.ECONNABORTED, "Software caused connection abort")
+
+    monkeypatch.setattr(LocalMailboxes, "list_files", names)
+    with served(box) as (client, ended):
+        place = Folder(Mailbox(getpass.getuser(), str(box)))
+        assert says_no(client.ask("names", place))
+        assert client.ask("keywords", place) == ({}, 0)
+    assert ended == []
+
+
+def test_an_answer_of_any_size(tmp_path):
+    """More than a packet, more than the kernel holds."""
+    box = maildir(tmp_path / "anna")
+    names = {f"{number:0200}" for number in range(5000)}
+    for name in names:
+        (box / "cur" / name).touch()
+    with served(box) as (client, _):
+        (mailbox,) = broker.parse_mailboxes(client.ask("users")[0])
+        found = broker.parse_names(client.ask("names", Folder(mailbox))[0])
+        assert {part: set(some) for part, some in found.items()} == {"new": set(), "cur": names}
+
+
+# ---- what is said
+
+quick = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+NAMES = st.binary(max_size=20).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"")))
+MAILBOXES = st.builds(Mailbox, NAMES, NAMES, st.integers(0, 999_999))
+PLACES = st.builds(Folder, MAILBOXES, NAMES)
+
+
+def told(value: object) -> object:
+    return broker.unpack_answer(broker.pack_answer(value))
+
+
+@pytest.mark.slow
+@quick
+@given(
+    st.builds(
+        Changes, st.frozensets(PLACES), st.frozensets(MAILBOXES), st.booleans(), st.booleans()
+    )
+)
+def test_changes_come_through(changes):
+    assert broker.parse_changes(told(broker.dump_changes(changes))) == changes
+
+
+@pytest.mark.slow
+@quick
+@given(st.dictionaries(NAMES, st.lists(NAMES)), st.dictionaries(NAMES, NAMES), st.lists(MAILBOXES))
+def test_names_come_through(names, keywords, mailboxes):
+    assert broker.parse_names(told(names)) == names
+    assert broker.parse_words(told(keywords)) == keywords
+    assert broker.parse_mailboxes(told(mailboxes)) == mailboxes
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda one: st.lists(one) | st.dictionaries(st.text(), one),
+)
+LINES = st.binary() | st.builds(broker.pack_answer, VALUES)
+
+
+@pytest.mark.slow
+@quick
+@given(
+    LINES,
+    st.sampled_from(
+        [
+            broker.parse_changes,
+            broker.parse_names,
+            broker.parse_words,
+            broker.parse_mailboxes,
+            broker.parse_file,
+            broker.parse_folder,
+        ]
+    ),
+)
+def test_nonsense_is_an_error_and_nothing_else(line: bytes, understand: Callable[[object], object]):
+    with suppress(BrokerProtocolError):
+        understand(broker.unpack_answer(line))
+
+
+def test_both_sides_must_mean_the_same_watches():
+    one = [Watch("/home/*/Maildir"), Watch("/var/vmail", "anna")]
+    assert broker.fingerprint_watches(one) == broker.fingerprint_watches(list(one))
+    others = [one[::-1], one[:1], [Watch("/home/*/Maildir", "/var/vmail"), Watch("", "anna")], []]
+    others.append([Watch("/home/*/Maildir", "anna"), Watch("/var/vmail")])
+    assert broker.fingerprint_watches(one) not in map(broker.fingerprint_watches, others)

@@ -1,0 +1,241 @@
+"""After an upgrade: what was taught before is read anew from where the mail lies now, as the vote
+that it was.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from spamguard.errors import LedgerError
+from spamguard.folders import reextract
+from spamguard.folders.mailboxes import Mailbox
+from spamguard.learning.lessons import LessonService
+from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
+from spamguard.records import EXTRACTOR, Vote
+from tests.unit.folders.maildirs import deliver, move
+from tests.unit.folders.watched import MAIL, Watched
+
+
+def upgraded(one: Watched) -> None:
+    """Everything said so far was read by an older extractor, and the daemon begins anew."""
+    one.stop()
+    one.filter.close()
+    with closing(sqlite3.connect(one.state / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE events SET extractor = extractor - 1")
+        db.execute("UPDATE events SET packed = x'00', scores = x'07' WHERE label IS NOT NULL")
+        db.execute("DELETE FROM meta WHERE key LIKE 'tables.%' OR key LIKE 'renewed.%'")
+    one.reopen()
+    one.start()
+
+
+def taught(one: Watched) -> list[Path]:
+    """Moved by anna: two to Junk, one to Archive; and one to Junk and on to the Trash, where it
+    says nothing.
+    """
+    found = [deliver(one.box, raw) for raw in MAIL[:4]]
+    one.rest()
+    found = [
+        move(path, one.box / folder)
+        for path, folder in zip(found, (".Junk", ".Junk", ".Archive", ".Junk"), strict=True)
+    ]
+    one.rest()
+    found[3] = move(found[3], one.box / ".Trash")
+    one.rest()
+    assert one.votes() == {"anna 0": "spam", "anna 1": "spam", "anna 2": "ham", "anna 3": "spam"}
+    return found
+
+
+def standing(one: Watched, number: int, user: str = "anna") -> Vote:
+    vote = one.filter.ledger.get_vote(one.filter._reader.digest(MAIL[number]), user)
+    assert vote is not None
+    return vote
+
+
+def lessons(one: Watched) -> int:
+    return sum(one.filter.status().classes.values())
+
+
+def test_votes_are_read_anew_as_they_were(watched):
+    paths = taught(watched)
+    paths[1].unlink()
+    watched.rest()
+    watched.filter.learn_examples(
+        [watched.filter._reader.read_example(MAIL[0])], "ham", user="ben", origin="web"
+    )
+    watched.filter.learn_examples(
+        [watched.filter._reader.read_example(MAIL[2])], "spam", user="anna", origin="web"
+    )  # against its folder
+    watched.filter.forget_digests([watched.filter._reader.digest(MAIL[3])], user="anna")
+    before = [
+        standing(watched, number, user)
+        for number, user in ((0, "anna"), (0, "ben"), (2, "anna"), (1, "anna"), (3, "anna"))
+    ]
+    upgraded(watched)
+    assert lessons(watched) == 0
+    watched.rest()
+    after = [
+        standing(watched, number, user)
+        for number, user in ((0, "anna"), (0, "ben"), (2, "anna"), (1, "anna"), (3, "anna"))
+    ]
+    for old, new in zip(before[:3], after[:3], strict=True):
+        assert (new.label, new.user, new.origin, new.time, new.extractor) == (
+            old.label,
+            old.user,
+            old.origin,
+            old.time,
+            EXTRACTOR,
+        )
+        assert new.packed == old.packed
+        assert new.scores != b"\7"
+    assert (after[3].label, after[3].extractor) == ("spam", EXTRACTOR - 1)  # it is nowhere any more
+    assert after[4].label is None
+    assert lessons(watched) == 1  # of the first they disagree
+
+
+def test_only_once(watched):
+    taught(watched)
+    upgraded(watched)
+    watched.rest()
+    end = watched.filter.ledger.last_seq()
+    assert watched.filter.ledger.get_meta(f"renewed.{EXTRACTOR}") is not None
+    watched.stop()
+    watched.opened.clear()
+    watched.start()
+    watched.rest()
+    assert watched.opened == []
+    assert watched.filter.ledger.last_seq() == end
+
+
+def test_what_was_killed_is_finished(watched, monkeypatch):
+    """After any batch, before that is noted."""
+    taught(watched)
+    upgraded(watched)
+    monkeypatch.setattr(reextract, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(
+        reextract.Reextractor,
+        "_save_progress",
+        lambda *_: (_ for _ in ()).throw(LedgerError("the disk is full")),
+    )
+    for _ in range(30):
+        watched.watcher.run_once(0.01)
+    assert lessons(watched) == 4
+    end = watched.filter.ledger.last_seq()
+    monkeypatch.undo()
+    watched.stop()
+    watched.start()
+    watched.rest()
+    assert lessons(watched) == 4
+    assert watched.filter.ledger.last_seq() == end
+
+
+def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, monkeypatch):
+    monkeypatch.setattr(reextract, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(reextract, "_LOOKUP_BATCH_SIZE", 3)
+    monkeypatch.setattr(reextract, "_EVENT_BATCH_SIZE", 7)
+    found = [deliver(watched.box, raw) for raw in MAIL[:20]]
+    watched.rest()
+    found = [move(path, watched.box / ".Junk") for path in found]
+    watched.rest()
+    upgraded(watched)
+    while not lessons(watched):
+        watched.watcher.run_once(0.01)
+    assert lessons(watched) < 20
+    move(found[19], watched.box / ".Archive")
+    watched.rest()
+    assert watched.filter.status().classes == {"ham": 1, "spam": 19}
+
+
+def test_folders_are_listed_only_while_there_is_time(watched, monkeypatch):
+    """Those of 256 messages were listed in one step, in which no other mailbox was looked at."""
+    monkeypatch.setattr(reextract, "STEP_SECONDS", 0.0)
+    found = [deliver(watched.box, raw) for raw in MAIL[:6]]
+    watched.rest()
+    for number, path in enumerate(found):
+        for part in ("new", "cur", "tmp"):
+            (watched.box / f".Junk.{number}" / part).mkdir(parents=True)
+        move(path, watched.box / f".Junk.{number}")
+    watched.rest()
+    upgraded(watched)
+    listed: list[object] = []
+    whole = watched.mailboxes.list_files
+    monkeypatch.setattr(
+        watched.mailboxes, "list_files", lambda place: [listed.append(place), whole(place)][1]
+    )
+    renewer, steps = watched.watcher._reextractor, 0
+    while renewer._waiting or not steps:
+        before = len(listed)
+        renewer.step([Mailbox("anna", str(watched.box))])
+        steps += 1
+        assert len(listed) == before + 1
+    assert (steps, lessons(watched)) == (6, 6)
+
+
+def test_nobody_is_there_to_be_read_yet(watched):
+    """Whoever opens mailboxes is down when the daemon begins: nothing is taken for gone."""
+    taught(watched)
+    upgraded(watched)
+    watched.mailboxes.find_mailboxes = lambda: []
+    for _ in range(5):
+        watched.watcher.run_once(0.01)
+    assert lessons(watched) == 0
+    del watched.mailboxes.find_mailboxes
+    watched.watcher._search_due = 0.0
+    watched.rest()
+    assert lessons(watched) == 4
+
+
+def test_it_is_the_same_vote_for_who_counts_and_who_undoes(watched):
+    taught(watched)
+    upgraded(watched)
+    now = int(time.time())
+    assert (
+        watched.filter.ledger.users.count_votes("anna", "folder", now - 100, now + 100, 1000) == 4
+    )
+    watched.rest()
+    assert (
+        watched.filter.ledger.users.count_votes("anna", "folder", now - 100, now + 100, 1000) == 4
+    )
+    lessons = [(b"new", "spam"), (b"another", "spam")]
+    service = LessonService(watched.filter)
+    assert service.admit(lessons, "anna", 5, ("folder",), tuple) == (lessons[:1], lessons[1:])
+    chosen = VoteSelection("anna", now - 100, "folder Junk")
+    assert (
+        len(
+            [
+                one
+                for some in undo_votes(
+                    watched.filter, affected_messages(watched.filter, chosen), chosen
+                )
+                for one in some
+            ]
+        )
+        == 3
+    )
+    assert watched.filter.status().classes == {"ham": 1, "spam": 0}
+
+
+def test_what_was_read_anew_takes_no_room_twice(watched):
+    taught(watched)
+    upgraded(watched)
+    watched.rest()
+    assert watched.filter.ledger.last_seq() == 8
+    watched.filter.settle()
+    assert [vote.extractor for vote in watched.filter.ledger.all_votes()] == [EXTRACTOR] * 4
+
+
+def test_trouble_passes(watched, monkeypatch):
+    taught(watched)
+    upgraded(watched)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            reextract, "reextract_votes", lambda *_: (_ for _ in ()).throw(LedgerError("no"))
+        )
+        for _ in range(5):
+            watched.watcher.run_once(0.01)
+    assert lessons(watched) == 0
+    watched.watcher._reextractor.due = 0.0
+    watched.rest()
+    assert lessons(watched) == 4

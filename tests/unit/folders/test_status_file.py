@@ -1,0 +1,205 @@
+"""What the watcher leaves for people to read."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from spamguard.folders import status_file
+from spamguard.folders.mailboxes import Changes, Folder, Mailbox, MessageFile
+from spamguard.folders.status_file import Issue, StatusFile, WarnOnce, WatcherStatus
+from spamguard.learning.refusals import RefusedLessons
+from tests.support.waiting import PATIENCE
+from tests.unit.folders.maildirs import deliver, forbid, maildir, move
+from tests.unit.folders.watched import MAIL, Watched
+
+BOX = Mailbox("anna", "/home/anna/Maildir")
+
+
+@pytest.fixture
+def once():
+    return WarnOnce()
+
+
+def test_signs_of_life(tmp_path, once, monkeypatch):
+    assert status_file.read_watcher_status(tmp_path) is None
+    one = StatusFile(tmp_path, once)
+    one.beat(3)
+    found = status_file.read_watcher_status(tmp_path)
+    assert (found.mailboxes, found.refused, found.troubles) == (3, {}, ())
+    assert found.began <= found.seen <= time.time()
+    assert found.is_alive(time.time())
+    assert not found.is_alive(time.time() + 1000)
+    assert (tmp_path / status_file.STATUS_FILE).stat().st_mode & 0o777 == 0o600
+    one.beat(4)
+    assert (
+        status_file.read_watcher_status(tmp_path).mailboxes == 4
+    )  # at once: who asks after the first message is to see that its mailbox is watched
+    written = (tmp_path / status_file.STATUS_FILE).stat().st_ino
+    one.beat(4)
+    assert (tmp_path / status_file.STATUS_FILE).stat().st_ino == written  # not at every turn
+    monkeypatch.setattr(status_file, "BEAT_SECONDS", 0)
+    one.beat(4)
+    assert (tmp_path / status_file.STATUS_FILE).stat().st_ino != written
+    assert [path.name for path in tmp_path.iterdir()] == [status_file.STATUS_FILE]
+
+
+def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, one_day):
+    one = StatusFile(tmp_path, once)
+    one.beat(1)
+    assert one.add_refused("anna", "Junk", 3)
+    one.beat(1)  # at once, as something has changed
+    assert status_file.read_watcher_status(tmp_path).refused["anna"].number == 3
+    one = StatusFile(tmp_path, once)
+    assert not one.add_refused("anna", "Archive", 2)
+    assert one.add_refused("ben", "Junk", 1)
+    one.beat(1)
+    found = status_file.read_watcher_status(tmp_path).refused
+    assert (found["anna"].number, found["anna"].folder, found["ben"].number) == (5, "Archive", 1)
+    one._refusals._refused["anna"] = RefusedLessons("2020-01-01", 5, int(time.time()), "Junk")
+    assert one.add_refused("anna", "Junk", 1)
+    one._refusals._refused["ben"] = RefusedLessons("2020-01-01", 5, 1_577_836_800, "Junk")
+    one.beat(1)
+    assert {
+        user: told.number
+        for user, told in status_file.read_watcher_status(tmp_path).refused.items()
+    } == {"anna": 1}
+
+
+def test_what_stands_in_the_way(tmp_path, once):
+    place = Folder(BOX, ".Junk")
+    once.warn("our own files", "the disk is full")
+    once.warn(Issue(place), "%s: cannot be looked at", "Junk")
+    once.warn(Issue(place, MessageFile("cur", "1.x"), transient=True), "1.x cannot be read")
+    once.warn((BOX.path, "is encrypted"), "teaches nothing")
+    once.warn(Issue(BOX), "gone")
+    once.clear(Issue(BOX))
+    once.warn(Issue(BOX, "folders"), "they are gone")
+    once.clear(Issue(Folder(BOX, "folders")))
+    StatusFile(tmp_path, once).beat(1)
+    found = status_file.read_watcher_status(tmp_path).troubles
+    assert [(one.user, one.text) for one in found] == [
+        ("", "the disk is full"),
+        ("anna", "Junk: cannot be looked at"),
+        ("anna", "1.x cannot be read"),
+        ("anna", "they are gone"),
+    ]
+    later = status_file.standing_troubles(once.standing_warnings(), int(time.time()) + 2 * 86_400)
+    assert len(list(later)) == 3
+
+
+def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkeypatch):
+    watched = Watched(tmp_path)
+    watched.rest()
+    names = watched.mailboxes.list_files
+
+    def refusing(place):
+        if place.directory == ".Junk":
+            raise PermissionError(13, "Permission denied")
+        return names(place)
+
+    message = deliver(watched.box, MAIL[0])
+    watched.rest()
+    watched.mailboxes.list_files = refusing
+    move(message, watched.box / ".Junk")
+    turn_until(watched, lambda: status_file.read_watcher_status(watched.state).troubles)
+    (trouble,) = status_file.read_watcher_status(watched.state).troubles
+    assert trouble.user == "anna"
+    assert "Junk: cannot be looked at (Permission denied)" in trouble.text
+    watched.mailboxes.list_files = names
+    deliver(watched.box / ".Junk", MAIL[1])
+    turn_until(watched, lambda: not status_file.read_watcher_status(watched.state).troubles)
+    turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+    watched.stop()
+    watched.filter.close()
+
+
+def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path, monkeypatch):
+    forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Junk") / ".Junk" / "cur")
+    watched = Watched(tmp_path)
+    turn_until(
+        watched,
+        lambda: (noted := status_file.read_watcher_status(watched.state)) and noted.troubles,
+    )
+    assert (
+        "Junk: cannot be looked at (Permission denied)"
+        in status_file.read_watcher_status(watched.state).troubles[0].text
+    )
+    watched.stop()
+    watched.filter.close()
+
+
+def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, monkeypatch, caplog):
+    """The directory itself: nobody sees any more that it is a folder, but mail was in it."""
+    watched = Watched(tmp_path)
+    deliver(watched.box / ".Junk", MAIL[0])
+    watched.rest()
+    with monkeypatch.context() as closed:
+        forbid(closed, watched.box / ".Junk")
+        for _ in range(3):
+            watched.watcher._take_changes(Changes(everything=True))
+            watched.rest()
+            (trouble,) = status_file.read_watcher_status(watched.state).troubles
+            assert "Junk: cannot be looked at (Permission denied)" in trouble.text
+    assert caplog.text.count("moves into it teach nothing") == 1
+    watched.watcher._take_changes(Changes(everything=True))
+    turn_until(watched, lambda: not status_file.read_watcher_status(watched.state).troubles)
+    watched.stop()
+    watched.filter.close()
+
+
+def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
+    """A folder and a mailbox that could not be looked at, and are not there any more."""
+    ben = maildir(tmp_path / "home" / "ben", ".Junk")
+    forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Closed") / ".Closed" / "cur")
+    forbid(monkeypatch, ben / ".Junk" / "cur")
+    watched = Watched(tmp_path)
+    turn_until(
+        watched,
+        lambda: (
+            (noted := status_file.read_watcher_status(watched.state)) and len(noted.troubles) == 2
+        ),
+    )
+    (watched.box / ".Closed").rename(tmp_path / "closed")
+    turn_until(watched, lambda: len(status_file.read_watcher_status(watched.state).troubles) == 1)
+    ben.rename(tmp_path / "ben")
+    turn_until(watched, lambda: not status_file.read_watcher_status(watched.state).troubles)
+    watched.stop()
+    watched.filter.close()
+
+
+def turn_until(watched, check):
+    until = time.monotonic() + PATIENCE
+    while not check():
+        assert time.monotonic() < until
+        watched.watcher.run_once(0.02)
+
+
+def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, caplog):
+    one = StatusFile(tmp_path / "none", once)
+    one.beat(1)
+    one.beat(1)
+    assert caplog.text.count("cannot be written") == 1
+    (tmp_path / "none").mkdir()
+    one.beat(1)
+    assert status_file.read_watcher_status(tmp_path / "none") is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"refused": []}',
+        '{"began": 1, "seen": 2, "mailboxes": 0, "refused": {"a": {}}, "troubles": []}',
+    ],
+)
+def test_what_is_no_such_file_says_nothing(tmp_path, text):
+    (tmp_path / status_file.STATUS_FILE).write_text(text)
+    assert status_file.read_watcher_status(tmp_path) is None
+    StatusFile(tmp_path, WarnOnce()).beat(0)
+    assert json.loads((tmp_path / status_file.STATUS_FILE).read_text())["refused"] == {}
+    assert isinstance(status_file.read_watcher_status(tmp_path), WatcherStatus)

@@ -1,0 +1,84 @@
+"""The first line of a lesson: written, read, and refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.users import (
+    MAX_LESSON_BYTES,
+    LessonHeader,
+    is_class_name,
+    is_user_name,
+    parse_lesson_header,
+)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        LessonHeader("spam", 5),
+        LessonHeader("ham", MAX_LESSON_BYTES, "anna@example.org"),
+        LessonHeader("news-2", 1, "jürgen"),
+        LessonHeader("", 5),
+        LessonHeader("", 5, "anna"),
+        LessonHeader("spam", 5, "CORP\\anna von  b"),
+        LessonHeader("", 5, "anna b"),
+    ],
+)
+def test_what_was_written_is_read(header):
+    assert parse_lesson_header(header.encode()) == header
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"TEACH spam 5", "no line"),
+        (b"\n", "expected TEACH"),
+        (b"LEARN spam 5\n", "expected TEACH"),
+        (b"TEACH spam\n", "expected TEACH"),
+        (b"TEACH spam \n", "expected TEACH"),
+        (b"TEACH 5\n", "expected TEACH"),
+        (b"FORGET\n", "expected TEACH"),
+        (b"FORGET spam 5\n", "bytes"),
+        (b"FORGET \n", "expected TEACH"),
+        (b"FORGET 5 \n", "user"),
+        (b"TEACH Spam 5\n", "class"),
+        (b"TEACH  5\n", "class"),
+        (b"TEACH unsure 5\n", "class"),
+        (b"TEACH not-scanned 5\n", "class"),
+        (b"TEACH any 5\n", "class"),
+        (b"TEACH spam 0\n", "bytes"),
+        (b"TEACH spam -5\n", "bytes"),
+        (b"TEACH spam 67108865\n", "bytes"),
+        ("TEACH spam ٥\n".encode(), "bytes"),
+        (b"TEACH spam 5 \n", "user"),
+        (b"TEACH spam 5  a\n", "user"),
+        (b"TEACH spam 5 a \n", "user"),
+        (b"TEACH spam 5 a\x01\n", "user"),
+        (b"TEACH spam 5 " + b"a" * 256 + b"\n", "user"),
+        (b"TEACH spam 5 \xff\n", "UTF-8"),
+    ],
+)
+def test_what_is_none_is_refused_in_words(line, told):
+    with pytest.raises(ValueError, match=told):
+        parse_lesson_header(line)
+
+
+@given(st.binary(max_size=60))
+def test_nothing_else_is_raised(line):
+    try:
+        found = parse_lesson_header(line)
+    except ValueError:
+        return
+    assert not found.label or is_class_name(found.label)
+    assert not found.user or is_user_name(found.user)
+
+
+def test_names_of_users():
+    assert is_user_name("anna+x@example.org")
+    assert is_user_name("anna b")
+    assert not any(
+        map(is_user_name, ("", " ", " a", "a ", "a\xa0b", "a\tb", "a\nb", "\ud800", "ä" * 128))
+    )

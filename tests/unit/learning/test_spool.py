@@ -1,0 +1,168 @@
+"""Lessons left in a directory anybody can write to: the file's owner speaks, and nobody gets
+anything else read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spamguard.learning import client
+from spamguard.learning.queue import LessonSpool
+from spamguard.users import LessonHeader, QueuedLesson
+
+NAME = f"{1:020d}-{1:012x}"
+
+
+def owner(account: int, named: str) -> str:
+    return f"{account}/{named}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    found = tmp_path / "left"
+    found.mkdir()
+    found.chmod(0o1733)
+    return found
+
+
+def test_what_a_client_leaves_is_a_lesson_of_the_files_owner(place):
+    client.spool_lesson(str(place), LessonHeader("spam", 5, "anna"), b"hello")
+    client.spool_lesson(str(place), LessonHeader("ham", 2), b"yo")
+    box = LessonSpool(place, owner)
+    first, second = box.names()
+    assert box.take(first) == QueuedLesson("spam", f"{os.getuid()}/anna", "teach-pipe", b"hello")
+    assert box.take(second) == QueuedLesson("ham", f"{os.getuid()}/", "teach-pipe", b"yo")
+    box.remove(first)
+    assert box.names() == [second]
+    assert box.take(first) is None
+
+
+@pytest.mark.parametrize(("directory", "file"), [(0o1733, 0o600), (0o3733, 0o640)])
+def test_who_may_read_it(place, directory, file):
+    place.chmod(directory)
+    before = os.umask(0o077)
+    try:
+        client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
+    finally:
+        os.umask(before)
+    (found,) = place.iterdir()
+    assert stat.S_IMODE(found.stat().st_mode) == file
+
+
+def test_it_may_be_read_as_soon_as_anything_is_in_it(place, monkeypatch):
+    """A running daemon that finds what it may not read does not look at it again until it is
+    started anew.
+    """
+    place.chmod(0o3733)
+    modes, write = set(), os.write
+
+    def noting(file: int, data: bytes) -> int:
+        modes.add(stat.S_IMODE(os.fstat(file).st_mode))
+        return write(file, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", noting)
+        client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
+    assert modes == {0o640}
+
+
+def test_what_fails_halfway_leaves_nothing(place, monkeypatch):
+    def full(file: int) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
+    assert list(place.iterdir()) == []
+
+
+def test_there_must_be_a_directory(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        client.spool_lesson(str(tmp_path / "none"), LessonHeader("spam", 5), b"hello")
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def _hard_link(path: Path) -> None:
+    (path.parent.parent / "secret").write_bytes(b"TEACH spam 5\nhello")
+    path.hardlink_to(path.parent.parent / "secret")
+
+
+def _socket(path: Path) -> None:
+    os.mknod(path, stat.S_IFSOCK | 0o600)  # a name that `bind` takes may not be that long
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_link, _hard_link, os.mkfifo, _socket, Path.mkdir],
+    ids=lambda make: make.__name__.strip("_"),
+)
+def test_what_is_no_lesson(place, make):
+    make(place / NAME)
+    box = LessonSpool(place, owner)
+    assert box.names() == [NAME]
+    with pytest.raises(ValueError, match="regular"):
+        box.take(NAME)
+
+
+def test_a_name_of_another_kind_is_no_lesson(place):
+    (place / "..x").write_bytes(b"TEACH spam 5\nhello")
+    with pytest.raises(ValueError, match="name"):
+        LessonSpool(place, owner).take("..x")
+
+
+def test_what_is_being_written_waits(place):
+    (place / NAME).write_bytes(b"TEACH spam 500\nhello")
+    assert LessonSpool(place, owner).take(NAME) is None
+
+
+def test_what_cannot_be_removed_is_not_looked_at_again(place):
+    (place / NAME).mkdir()
+    box = LessonSpool(place, owner)
+    with pytest.raises(OSError, match="directory"):
+        box.remove(NAME)
+    assert box.names() == []
+    (place / NAME).rmdir()
+    box.names()
+    client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
+    assert len(box.names()) == 1
+
+
+def test_nobody_s_lesson_waits_for_what_cannot_be_removed(place, monkeypatch):
+    """Anybody can make directories there, of which none can be removed as a file."""
+    monkeypatch.setattr("spamguard.learning.queue._MAX_NAMES", 5)
+    for _ in range(3):
+        client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
+    for number in range(40):
+        (place / f"{number:020d}-{1:012x}").mkdir()
+    box, taken = LessonSpool(place, owner), []
+    for _ in range(10):
+        for name in box.names():
+            with suppress(ValueError):
+                taken.append(box.take(name))
+            with suppress(OSError):
+                box.remove(name)
+    assert [lesson.raw for lesson in taken] == [b"hello"] * 3
+    assert box.names() == []
+
+
+def test_half_a_lesson_is_none_in_the_end_whatever_time_its_owner_gives_it(place, monkeypatch):
+    """Half a lesson with a time to come would be looked at again and again, and counts among those
+    that are.
+    """
+    (place / NAME).write_bytes(b"TEACH spam 5\nhel")
+    os.utime(place / NAME, (time.time() + 1e9,) * 2)
+    box = LessonSpool(place, owner)
+    assert box.take(NAME) is None
+    later = time.time() + 700
+    monkeypatch.setattr(time, "time", lambda: later)
+    with pytest.raises(ValueError, match="not as long"):
+        box.take(NAME)

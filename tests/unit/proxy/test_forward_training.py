@@ -1,0 +1,238 @@
+"""Mail to addresses that teach: of known people it is learnt, of others it goes on; never both,
+never half.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from spamguard.config.options import (
+    Endpoint,
+    Hop,
+    Listener,
+    Position,
+    Protocol,
+    TeachByMail,
+    TeachingUser,
+)
+from spamguard.learning import lessons
+from spamguard.learning.lessons import TrainingIntake
+from spamguard.learning.queue import LessonQueue
+from spamguard.proxy.forward_training import ForwardTrainingProxy
+from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
+from spamguard.spool import Spool
+from spamguard.users import QueuedLesson
+from tests.unit.mail.test_reports import ONE, TWO, forward
+
+OK = Reply.from_text(250, "2.0.0 taken")
+HERE = Client(address="127.0.0.1", peer="127.0.0.1")
+TEACH = TeachByMail(
+    (("spam@example.org", "spam"), ("Ham@example.org", "ham")), ("*@Example.org", "ben@example.net")
+)
+
+
+@dataclass
+class Behind:
+    """A proxy that writes down what comes to it."""
+
+    answers_each: bool = True
+    extensions: dict[str, str] = field(default_factory=lambda: {"8BITMIME": ""})
+    said: list[str] = field(default_factory=list)
+    refuses: str = ""
+
+    def message(self, client: Client) -> Behind:
+        return self
+
+    async def mail(self, sender: Sender) -> Reply:
+        return OK
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        self.said.append(recipient.address)
+        return Reply.from_text(550, "no") if recipient.address == self.refuses else OK
+
+    async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
+        self.said.append("data")
+        return [OK]
+
+    async def end(self) -> None:
+        self.said.append("end")
+
+
+def listener(position: Position = Position.STANDALONE) -> Listener:
+    return Listener(
+        Endpoint(Protocol.SMTP, "127.0.0.1", 25),
+        position,
+        Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)),
+    )
+
+
+@dataclass
+class Sent:
+    """What came of a transaction."""
+
+    codes: list[int]
+    replies: list[Reply]
+    behind: Behind
+    lessons: list[QueuedLesson]
+
+
+def send(
+    tmp_path: Path,
+    *recipients: str,
+    sender: str = "anna@example.org",
+    raw: bytes = forward(ONE),
+    client: Client = HERE,
+    teach: TeachByMail = TEACH,
+    position: Position = Position.STANDALONE,
+    behind: Behind | None = None,
+    queue: LessonQueue | None = None,
+) -> Sent:
+    where = queue or LessonQueue(tmp_path / "teach")
+    inner = behind or Behind()
+
+    async def run() -> tuple[list[int], list[Reply]]:
+        message = ForwardTrainingProxy(
+            inner, listener(position), teach, TrainingIntake(tmp_path, where)
+        ).message(client)
+        spool = Spool(tmp_path)
+        spool.write(raw)
+        await message.mail(Sender(sender))
+        codes = [(await message.recipient(Recipient(one))).code for one in recipients]
+        replies = list(await message.data(spool, frozenset())) if 250 in codes else []
+        await message.end()
+        spool.close()
+        return codes, replies
+
+    codes, replies = asyncio.run(run())
+    found = [where.take(name) for name in where.names()]
+    return Sent(codes, replies, inner, [one for one in found if one is not None])
+
+
+def test_what_is_attached_is_learnt_and_not_handed_on(tmp_path):
+    found = send(tmp_path, "SPAM@example.org", sender="Anna@example.ORG", raw=forward(ONE, TWO))
+    assert [reply.code for reply in found.replies] == [250]
+    assert found.lessons == [
+        QueuedLesson("spam", "anna@example.org", "mail", raw)
+        for raw in (ONE.replace(b"\r\n", b"\n"), TWO)
+    ]
+    assert found.behind.said == ["end"]
+
+
+def test_what_is_larger_than_a_lesson_may_be_is_not_taken_for_one(tmp_path, monkeypatch):
+    """It would be dropped when it is to be learnt, after we have said that it is taken."""
+    monkeypatch.setattr(lessons, "MAX_LESSON_BYTES", len(TWO))
+    large = TWO + b"x" * 500
+    assert [
+        reply.code for reply in send(tmp_path, "spam@example.org", raw=forward(large)).replies
+    ] == [550]
+    found = send(tmp_path, "spam@example.org", raw=forward(large, TWO))
+    assert [reply.lines for reply in found.replies] == [(b"2.0.0 Taken: 1 to learn",)]
+    assert [one.raw for one in found.lessons] == [TWO]
+
+
+def test_the_user_may_be_the_local_part(tmp_path):
+    teach = TeachByMail(TEACH.addresses, TEACH.senders, user=TeachingUser.LOCAL_PART)
+    (found,) = send(tmp_path, "ham@example.org", sender="ben@example.net", teach=teach).lessons
+    assert (found.user, found.label) == ("ben", "ham")
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        "",
+        "anna@sub.example.org",
+        "carl@example.net",
+        "anna@example.org.evil.example",
+        "example.org",
+    ],
+)
+def test_mail_of_others_goes_on(tmp_path, sender):
+    found = send(tmp_path, "spam@example.org", sender=sender)
+    assert found.behind.said == ["spam@example.org", "data", "end"]
+    assert found.lessons == []
+
+
+FAR, NEAR = "203.0.113.9", "192.0.2.7"
+NETWORK = TeachByMail(TEACH.addresses, TEACH.senders, ("192.0.2.0/24", "127.0.0.0/8"))
+
+
+@pytest.mark.parametrize(
+    ("position", "client", "taken"),
+    [
+        (Position.STANDALONE, Client(address=NEAR, peer=NEAR), True),
+        (Position.STANDALONE, Client(address=FAR, peer=FAR), False),
+        (Position.STANDALONE, Client(address="", peer=""), False),
+        (
+            Position.AFTER_QUEUE,
+            Client(address="127.0.0.1", peer="127.0.0.1"),
+            False,
+        ),  # that is Postfix, whoever sent it
+        (Position.BEFORE_QUEUE, Client(address="127.0.0.1", peer="127.0.0.1"), False),
+        (Position.AFTER_QUEUE, Client(address=NEAR, peer="127.0.0.1", forwarded=True), True),
+        (Position.AFTER_QUEUE, Client(address=FAR, peer="127.0.0.1", forwarded=True), False),
+        (Position.AFTER_QUEUE, Client(address="", peer="127.0.0.1", forwarded=True), False),
+        (Position.AFTER_QUEUE, Client(source="LOCAL", peer="127.0.0.1", forwarded=True), True),
+        (Position.STANDALONE, Client(source="LOCAL", address=FAR, peer=FAR), False),
+    ],
+)
+def test_only_clients_of_listed_networks_teach(tmp_path, position, client, taken):
+    found = send(tmp_path, "spam@example.org", client=client, position=position, teach=NETWORK)
+    assert len(found.lessons) == taken
+    assert ("data" in found.behind.said) != taken
+
+
+def test_without_an_attachment_it_is_refused_with_what_to_do(tmp_path):
+    found = send(tmp_path, "spam@example.org", raw=TWO)
+    (reply,) = found.replies
+    assert reply.code == 550
+    assert b"attachment" in reply.lines[0]
+    assert found.behind.said == ["end"]
+
+
+def test_what_was_forwarded_as_text_is_put_together_again(tmp_path):
+    text = (
+        b"Subject: Fwd: roofs\r\n\r\nlook\r\n\r\n"
+        b"From: a@roofs.example\r\nSubject: roofs\r\n\r\nDear neighbour\r\n"
+    )
+    found = send(tmp_path, "spam@example.org", raw=text)
+    assert found.codes == [250]
+    (lesson,) = found.lessons
+    assert lesson.label == "spam"
+    assert lesson.raw.startswith(b"From: a@roofs.example\nSubject: roofs\n")
+    assert lesson.raw.endswith(b"\n\nDear neighbour\n")
+
+
+def test_a_lesson_stands_alone(tmp_path):
+    found = send(tmp_path, "spam@example.org", "ham@example.org", "x@example.org")
+    assert found.codes == [250, 452, 452]
+    assert [lesson.label for lesson in found.lessons] == ["spam"]
+    found = send(
+        tmp_path / "..", "x@example.org", "spam@example.org", queue=LessonQueue(tmp_path / "other")
+    )
+    assert found.codes == [250, 452]
+    assert found.behind.said == ["x@example.org", "data", "end"]
+    assert found.lessons == []
+
+
+def test_a_recipient_that_was_refused_does_not_count(tmp_path):
+    found = send(
+        tmp_path, "x@example.org", "spam@example.org", behind=Behind(refuses="x@example.org")
+    )
+    assert found.codes == [550, 250]
+    assert len(found.lessons) == 1
+
+
+def test_yes_is_not_said_before_it_is_kept(tmp_path):
+    found = send(tmp_path, "spam@example.org", queue=LessonQueue(tmp_path / "teach", max_lessons=0))
+    assert [reply.code for reply in found.replies] == [451]
+
+
+def test_it_offers_what_the_other_proxy_offers(tmp_path):
+    proxy = ForwardTrainingProxy(Behind(), listener(), TEACH, LessonQueue(tmp_path))
+    assert proxy.answers_each
+    assert proxy.extensions == {"8BITMIME": ""}

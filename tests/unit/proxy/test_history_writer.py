@@ -1,0 +1,152 @@
+"""The history's writer: rows arrive, in batches; nothing that goes wrong reaches whoever hands them
+over.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spamguard.proxy import history_writer
+from spamguard.proxy.history import History
+from spamguard.proxy.history_writer import HistoryWriter
+from tests.support.waiting import eventually
+from tests.unit.proxy.history_rows import recent, row
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "history.sqlite"
+
+
+@pytest.fixture
+def writing(place: Path) -> Iterator[HistoryWriter]:
+    one = HistoryWriter(place, 64 << 20, 30)
+    yield one
+    assert one.close(30)
+
+
+def kept(place: Path) -> int:
+    with History.open(place, 64 << 20, 30) as history:
+        return len(recent(history, 100_000))
+
+
+def test_a_single_row_arrives_soon(writing: HistoryWriter, place: Path) -> None:
+    assert writing.put(row(1))
+    eventually(lambda: writing.written == 1)
+    assert kept(place) == 1
+
+
+def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
+    one = HistoryWriter(place, 64 << 20, 30, subjects=False, addresses=False)
+    assert one.put(
+        row(
+            1,
+            sender="secretsender@x",
+            author="secret <secret@x>",
+            subject="secretsubject",
+            recipients=("secretrecipient@x",),
+            client="secret",
+        )
+    )
+    assert one.close(30)
+    assert kept(place) == 1
+    assert b"secret" not in b"".join(path.read_bytes() for path in place.parent.iterdir())
+
+
+def test_closing_writes_what_waits_and_then_takes_no_more(
+    writing: HistoryWriter, place: Path
+) -> None:
+    assert all(writing.put(row(number)) for number in range(1000))
+    assert writing.close(30)
+    assert (kept(place), writing.written, writing.dropped) == (1000, 1000, 0)
+    assert not writing.put(row(1001))
+    assert writing.dropped == 1
+    assert writing.close()
+
+
+def test_rows_are_written_in_batches(
+    writing: HistoryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    original = History.append_values
+    monkeypatch.setattr(
+        History, "append_values", lambda self, rows: (sizes.append(len(rows)), original(self, rows))
+    )
+    for number in range(600):
+        writing.put(row(number, packed=b"" if number < 512 else bytes(100_000)))
+    writing.close(30)
+    assert sizes[0] == history_writer.BATCH_ROWS
+    assert sum(sizes) == 600
+    assert max(sizes[2:]) <= 11  # large ones: a megabyte at a time
+
+
+def test_a_full_queue_drops_and_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody keeps the file locked: mail goes on at once, what does not fit is dropped."""
+    monkeypatch.setattr(history_writer, "_MAX_QUEUE_ROWS", 100)
+    History.open(place, 64 << 20, 30).close()
+    blocker = sqlite3.connect(place, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    writing = HistoryWriter(place, 64 << 20, 30)
+    taken = [writing.put(row(number)) for number in range(1000)]
+    assert taken[:100] == [True] * 100
+    assert 700 <= taken.count(False) == writing.dropped
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert writing.close(30)
+    assert kept(place) == writing.written == taken.count(True)
+
+
+def test_the_queue_is_bounded_in_bytes_too(
+    writing: HistoryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_writer, "_MAX_QUEUE_BYTES", 100_000)
+    assert not writing.put(row(1, packed=bytes(100_000)))
+    assert writing.put(row(2, packed=bytes(50_000)))
+
+
+def test_closing_does_not_wait_for_ever(place: Path) -> None:
+    History.open(place, 64 << 20, 30).close()
+    blocker = sqlite3.connect(place, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    writing = HistoryWriter(place, 64 << 20, 30)
+    writing.put(row(1))
+    assert not writing.close(0.1)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert writing.close(30)
+    assert kept(place) == 1
+
+
+def test_trouble_is_told_once_and_mended_by_itself(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    place.write_bytes(b"x" * 5000)
+    writing = HistoryWriter(place, 64 << 20, 30)
+    for number in range(3):
+        assert writing.put(row(number))
+        eventually(lambda number=number: writing.dropped == number + 1)
+    assert len(caplog.records) == 1
+    assert "history.sqlite" in caplog.text
+    place.unlink()
+    writing.put(row(4))
+    assert writing.close(30)
+    assert (kept(place), writing.written, writing.dropped) == (1, 1, 3)
+
+
+def test_a_row_that_cannot_be_written_is_no_end(writing: HistoryWriter, place: Path) -> None:
+    writing.put(row(1, size=2**70))
+    eventually(lambda: writing.dropped == 1)
+    writing.put(row(2))
+    writing.close(30)
+    assert kept(place) == 1
+
+
+def test_a_writer_that_was_given_nothing_makes_no_file(writing: HistoryWriter, place: Path) -> None:
+    assert writing.close(30)
+    assert not place.exists()

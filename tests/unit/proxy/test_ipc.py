@@ -1,0 +1,194 @@
+"""What a scorer says is believed only if it has the right form in every part."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.proxy import ipc
+from spamguard.proxy.ipc import ScorerAnswer, ScorerAnswerReader, decode_scan, encode_scan
+from spamguard.records import Scan, Verdict, Word
+from tests.unit.bayes.support import repeatable
+
+VERDICT = Verdict("spam", 0.99, 4.5, {"ham": 0.01, "spam": 0.99})
+SCAN = Scan(
+    VERDICT,
+    b"d" * 16,
+    b"packed",
+    (Word(7, "from:x … y", 1.5), Word(2**32 - 1, "日本", -0.5)),
+    0.95,
+    True,
+)
+
+
+OWN = {
+    "anna": replace(VERDICT, probability=0.5, log_odds=0.0),
+    "ben@example.org": Verdict("ham", 0.01, -4.5, {"ham": 0.99, "spam": 0.01}),
+}
+
+
+def only(data: bytes) -> ScorerAnswer:
+    (found,) = ScorerAnswerReader().feed(data)
+    return found
+
+
+@repeatable
+@given(
+    st.floats(0, 1),
+    st.floats(-1000, 1000),
+    st.dictionaries(
+        st.from_regex(r"[a-z][a-z0-9_-]{0,31}", fullmatch=True), st.floats(0, 1), max_size=5
+    ),
+    st.binary(min_size=16, max_size=16),
+    st.binary(max_size=100),
+    st.lists(
+        st.builds(
+            Word,
+            st.integers(0, 2**32 - 1),
+            st.text(st.characters(exclude_characters="\0"), max_size=30),
+            st.floats(-50, 50),
+        ),
+        max_size=20,
+    ),
+    st.booleans(),
+)
+def test_a_scan_comes_as_it_was(
+    probability, log_odds, shares, digest, packed, words, settle
+) -> None:  # type: ignore[no-untyped-def]
+    scan = Scan(
+        Verdict("unsure", probability, log_odds, shares),
+        digest,
+        packed,
+        tuple(words),
+        0.9871,
+        settle,
+    )
+    assert decode_scan(only(encode_scan(scan))) == scan
+    names = ["anna", "grüße", "ben@example.org"]
+    own = {
+        name: Verdict(
+            "ham", probability, -log_odds, {name: 1 - share for name, share in shares.items()}
+        )
+        for name in names
+    }
+    personal = replace(scan, personal=own)
+    assert decode_scan(only(encode_scan(personal)), [*names, "carl"]) == personal
+
+
+def test_as_many_users_as_may_be_asked_about_fit() -> None:
+    names = ["ü" * 120 + f"{number:015}" for number in range(ipc.MAX_USERS)]
+    assert ipc.decode_users(ipc.encode_users([*names, "more"])) == tuple(names)
+    shares = dict.fromkeys([f"class-{number}" for number in range(40)], 0.5)
+    scan = replace(SCAN, verdict=replace(VERDICT, probabilities=shares))
+    scan = replace(scan, personal=dict.fromkeys(names, replace(scan.verdict, label="x" * 32)))
+    assert decode_scan(only(encode_scan(scan)), names) == scan
+
+
+@pytest.mark.parametrize("users", [(), ("anna",), ("Anna", "ben@example.org")])
+def test_nobody_is_told_of_who_was_not_asked_about(users: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="not a scan of what was asked"):
+        decode_scan(only(encode_scan(replace(SCAN, personal=OWN))), users)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"probability": 1.5},
+        {"log_odds": math.nan},
+        {"label": "a b"},
+        {"probabilities": {"ham": 2.0, "spam": 0.0}},
+    ],
+)
+def test_what_a_user_is_told_is_checked_too(own: dict[str, object]) -> None:
+    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="scan"):
+        decode_scan(only(encode_scan(wrong)), ["anna"])
+
+
+def test_answers_come_in_pieces_of_any_size() -> None:
+    data = (
+        ipc.encode_answer(ipc.READY)
+        + encode_scan(SCAN)
+        + ipc.encode_answer(ipc.NOT_SCANNED, b"no-model")
+    )
+    for size in (1, 7, 1000):
+        answers = ScorerAnswerReader()
+        found = [
+            one for at in range(0, len(data), size) for one in answers.feed(data[at : at + size])
+        ]
+        assert [one.kind for one in found] == [ipc.READY, ipc.SCANNED, ipc.NOT_SCANNED]
+        assert decode_scan(found[1]) == SCAN
+        assert ipc.decode_reason(found[2]) == "no-model"
+
+
+def test_long_words_are_cut_and_odd_ones_replaced() -> None:
+    odd = replace(SCAN, words=tuple(Word(1, text, 1.0) for text in ("x" * 5000, "a\0b", "\ud800")))
+    assert [word.text for word in decode_scan(only(encode_scan(odd))).words] == [
+        "x" * 200,
+        "a b",
+        "?",
+    ]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\x07" + bytes(8),
+        b"\1" + b"\xff" * 8,
+        b"\1" + struct.pack(">II", 2 << 20, 0),
+        b"\1" + struct.pack(">II", 0, 5 << 20),
+    ],
+)
+def test_what_cannot_be_an_answer_is_known_by_its_head(head: bytes) -> None:
+    with pytest.raises(ValueError, match="not an answer"):
+        list(ScorerAnswerReader().feed(head))
+
+
+WRONG = (
+    replace(SCAN, verdict=replace(VERDICT, probability=math.nan)),
+    replace(SCAN, verdict=replace(VERDICT, probability=1.5)),
+    replace(SCAN, verdict=replace(VERDICT, log_odds=math.inf)),
+    replace(SCAN, verdict=replace(VERDICT, label="spam\r\nX-Forged: 1")),
+    replace(SCAN, verdict=replace(VERDICT, label="")),
+    replace(SCAN, verdict=replace(VERDICT, probabilities={"ham": -0.1, "spam": 0.5})),
+    replace(SCAN, verdict=replace(VERDICT, probabilities={"h\0am": 0.1})),
+    replace(SCAN, threshold=math.nan),
+    replace(SCAN, words=(Word(1, "x", math.nan),)),
+    replace(SCAN, digest=b"short", words=(Word(1, "x", math.inf),)),
+)
+
+
+@pytest.mark.parametrize("scan", WRONG)
+def test_numbers_and_names_out_of_bounds_are_refused(scan: Scan) -> None:
+    with pytest.raises(ValueError, match="scan"):
+        decode_scan(only(encode_scan(scan)))
+
+
+@repeatable
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_rubbish_is_a_value_error_or_a_scan(rubbish: bytes, at: int) -> None:
+    whole = only(encode_scan(replace(SCAN, personal=OWN))).text
+    for text in (
+        rubbish,
+        whole[:at],
+        whole[:at] + rubbish,
+        whole[:at] + rubbish + whole[at + len(rubbish) :],
+    ):
+        try:
+            found = decode_scan(ScorerAnswer(ipc.SCANNED, text, b""), list(OWN))
+        except ValueError:
+            continue
+        assert all(0 <= one.probability <= 1 for one in (found.verdict, *found.personal.values()))
+        assert set(found.personal) <= set(OWN)
+        assert all(math.isfinite(word.part) for word in found.words)
+
+
+@pytest.mark.parametrize("text", [b"", b"two words", b"\xff", b"UPPER", b"x" * 33, b"a\nb"])
+def test_a_reason_is_one_plain_word(text: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  what it says is nobody's business
+        ipc.decode_reason(ScorerAnswer(ipc.NOT_SCANNED, text, b""))

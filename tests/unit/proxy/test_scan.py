@@ -1,0 +1,431 @@
+"""Judging and teaching for those who hand mail on themselves: remembered, signed, personal for whom
+is believed, and never a lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard import keys
+from spamguard.config.options import Action, OnError, Policy, Protocol, Scoring
+from spamguard.engine.filter import Filter
+from spamguard.engine.policy import REQUIRED_SCORE
+from spamguard.learning.lessons import TrainingOutcome
+from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
+from spamguard.proxy.base import NotScanned
+from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.scan import ScanRequest, ScanResult, ScanService
+from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.proxy.users import UserResolver
+from spamguard.smtp.envelope import Client
+from spamguard.spool import Spool
+from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson
+from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, asking, scanner
+from tests.unit.filters import mail, opened, teach
+
+MAIL = (
+    b"Subject: some =?utf-8?q?th=C3=ADng?=\n"
+    b"From: =?utf-8?q?=C3=81nna?=\n <anna@z.example>\n\nhello\n"
+)
+HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
+
+
+class Asked:
+    """What was asked, and what came of it."""
+
+    def __init__(
+        self, state: Path, judge: Any = None, people: UserResolver | None = None, **settings: Any
+    ) -> None:
+        self.state = state
+        self.judge = judge or ScriptedJudge()
+        self.entries: list[DeliveryRecord] = []
+        self.settled: list[bool] = []
+        made = scanner(Protocol.RSPAMD, **settings)
+        self.asking: ScanService = asking(
+            state, made, self.judge, entries=self.entries, settled=self.settled, people=people
+        )
+
+    def question(self, raw: bytes = MAIL, peer: str = HERE, **said: Any) -> ScanRequest:
+        spool = Spool(self.state)
+        spool.write(raw)
+        return ScanRequest(spool, peer, **said)
+
+    def judged(self, raw: bytes = MAIL, **said: Any) -> ScanResult:
+        return asyncio.run(self.asking.scan(self.question(raw, **said)))
+
+    def taught(
+        self, label: str, raw: bytes = MAIL, password: str = "", **said: Any
+    ) -> TrainingOutcome:
+        return asyncio.run(self.asking.teach(self.question(raw, **said), label, password))
+
+    def lessons(self) -> list[QueuedLesson]:
+        queue = LessonQueue(self.state / QUEUE_DIRECTORY)
+        return [lesson for name in queue.names() if (lesson := queue.take(name))]
+
+
+def test_what_is_judged_is_told_signed_and_remembered(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    found = asked.judged(
+        sender="a@x.example",
+        recipients=["b@y.example"],
+        client=Client(address=ELSEWHERE),
+        queue_id="Q1",
+    )
+    assert (found.label, found.is_unwanted, found.action, found.symbol) == (
+        "spam",
+        True,
+        Action.TAG,
+        "SPAMGUARD_SPAM",
+    )
+    assert found.score > REQUIRED_SCORE
+    flag, status, signed = found.fields
+    assert flag == b"X-Spam-Flag: YES"
+    assert (
+        status == b"X-Spam-Status: Yes, score=%.1f required=5.0 tests=SPAMGUARD_SPAM" % found.score
+    )
+    assert found.scan is not None
+    told = keys.verify_verdict(KEY, signed.partition(b": ")[2], found.scan.digest)
+    assert told is not None
+    assert (told.id, told.label) == (found.id, "spam")
+    (entry,) = asked.entries
+    row = entry.row("f")
+    assert (row.id, row.label, row.subject, row.client, row.sender) == (
+        found.id,
+        "spam",
+        "some thíng",
+        ELSEWHERE,
+        "a@x.example",
+    )
+    assert row.author == "Ánna <anna@z.example>"
+    assert (row.listener, row.recipients, row.action) == (
+        "rspamd://127.0.0.1:0",
+        ("b@y.example",),
+        "tag",
+    )
+    assert "queue=Q1" in str(entry)
+
+
+@pytest.mark.parametrize("verdict", [SPAM, HAM, UNSURE])
+def test_one_scale(tmp_path: Path, verdict: Any) -> None:
+    found = Asked(tmp_path, ScriptedJudge(verdict)).judged()
+    assert (found.score >= REQUIRED_SCORE) is found.is_unwanted is (verdict is SPAM)
+
+
+@pytest.mark.parametrize(
+    ("settings", "verdict", "action"),
+    [
+        ({}, SPAM, Action.TAG),
+        ({"reject_from": 0.99}, SPAM, Action.REJECT),
+        ({"reject_from": 0.9995}, SPAM, Action.TAG),
+        ({"reject_from": 0.9995, "greylist_from": 0.4}, SPAM, Action.DEFER),
+        ({"greylist_from": 0.4}, UNSURE, Action.DEFER),
+        ({"greylist_from": 0.4}, HAM, Action.TAG),
+    ],
+)
+def test_nothing_is_refused_unless_it_was_asked_for(
+    tmp_path: Path, settings: Any, verdict: Any, action: Action
+) -> None:
+    asked = Asked(tmp_path, ScriptedJudge(verdict), **settings)
+    assert asked.judged().action is action
+    assert asked.entries[0].action is action
+
+
+@pytest.mark.parametrize(
+    ("on_error", "action"), [(OnError.PASS, Action.TAG), (OnError.DEFER, Action.DEFER)]
+)
+def test_what_cannot_be_judged(tmp_path: Path, on_error: OnError, action: Action) -> None:
+    asked = Asked(tmp_path, ScriptedJudge(NotScanned("timeout")), policy=Policy(on_error=on_error))
+    found = asked.judged()
+    assert (found.action, found.reason, found.label, found.is_unwanted, found.score) == (
+        action,
+        "timeout",
+        "",
+        False,
+        0.0,
+    )
+    assert list(found.fields) == [b"X-Spamguard: not-scanned; reason=timeout"]
+    assert asked.entries[0].label == "not-scanned"
+
+
+def test_a_problem_known_before_is_not_judged(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    assert asked.judged(problem="too-large").reason == "too-large"
+    assert asked.judge.raws == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "action"), [("too-large", Action.TAG), ("no-room", Action.DEFER)]
+)
+def test_what_would_never_be_judged_is_not_put_off(
+    tmp_path: Path, problem: str, action: Action
+) -> None:
+    assert (
+        Asked(tmp_path, policy=Policy(on_error=OnError.DEFER)).judged(problem=problem).action
+        is action
+    )
+
+
+def test_a_fault_of_ours_is_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        async def judge(self, *_: Any) -> Any:
+            raise ZeroDivisionError
+
+    asked = Asked(tmp_path, Broken())
+    assert asked.judged().reason == "error"
+    assert "ZeroDivisionError" in caplog.text
+    judging = asked.asking._policy_judge
+    judging._context = replace(judging._context, record=Broken)  # type: ignore[arg-type]
+    assert asked.judged().reason == "error"
+    assert asked.taught("spam") is TrainingOutcome.FORBIDDEN
+
+
+PEOPLE = UserResolver([("sales@y.example", "anna")])
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ({"user": "anna"}, "ham"),
+        ({"user": "sales@y.example"}, "ham"),
+        ({"user": "ben"}, "spam"),
+        ({"recipients": ["sales@y.example", "ben@y.example"]}, "ham"),  # the mildest
+        ({"recipients": ["sales@y.example"], "user": "ben"}, "spam"),
+        ({"user": "anna", "peer": ELSEWHERE}, "spam"),
+        ({"recipients": ["sales@y.example"], "peer": ELSEWHERE}, "spam"),
+    ],
+)
+def test_whose_mail_it_is_counts_where_the_client_is_trusted(
+    tmp_path: Path, said: Any, label: str
+) -> None:
+    asked = Asked(tmp_path, ScriptedJudge(SPAM, {"anna": HAM}), PEOPLE)
+    assert asked.judged(**said).label == label
+    assert (
+        Asked(tmp_path, ScriptedJudge(SPAM, {"anna": HAM})).judged(user="anna").label == "spam"
+    )  # not personal
+
+
+def test_whom_it_comes_from_counts_where_the_client_is_trusted(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    client = Client(address=ELSEWHERE, helo="there.example", protocol="ESMTP")
+    asked.judged(client=client)
+    asked.judged(b"Received: from x\n" + MAIL, client=client)
+    asked.judged(b"Received: from x\n" + MAIL, client=client, received_by="mta.example")
+    asked.judged(client=client, peer="198.51.100.1")
+    asked.judged()
+    first, there, by, stranger, unknown = asked.judge.on_top
+    assert first.startswith(
+        b"Received: from there.example ([192.0.2.7])\r\n\tby mx.example.org with ESMTP"
+    )
+    assert b"by mta.example" in by
+    assert (there, stranger, unknown) == (b"", b"", b"")
+    assert [entry.envelope.client.address for entry in asked.entries] == [ELSEWHERE] * 3 + [
+        "198.51.100.1",
+        "",
+    ]
+
+
+# ---- teaching
+
+
+def test_only_who_may_teaches(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret word\nmore\n")
+    nobody = Asked(tmp_path)
+    by_password = Asked(tmp_path, password_file=tmp_path / "password")
+    listed = Asked(tmp_path, teachers=("192.0.2.0/24",))
+    assert (
+        nobody.taught("spam")
+        is nobody.taught("spam", password="secret word")
+        is TrainingOutcome.FORBIDDEN
+    )
+    assert listed.taught("spam", peer=HERE) is TrainingOutcome.FORBIDDEN
+    assert [
+        by_password.taught("spam", password=word) for word in ("", "secret", "secret word\nmore")
+    ] == [TrainingOutcome.FORBIDDEN] * 3
+    assert not nobody.lessons()
+    assert listed.taught("spam", peer=ELSEWHERE) is TrainingOutcome.ACCEPTED
+    assert by_password.taught("ham", password="secret word") is TrainingOutcome.ACCEPTED
+    assert [lesson.label for lesson in nobody.lessons()] == ["spam", "ham"]
+
+
+def test_an_empty_or_missing_password_opens_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "empty").write_text("\nsecond\n")
+    assert (
+        Asked(tmp_path, password_file=tmp_path / "empty").taught("spam")
+        is TrainingOutcome.FORBIDDEN
+    )
+    assert (
+        Asked(tmp_path, password_file=tmp_path / "missing").taught("spam")
+        is TrainingOutcome.FORBIDDEN
+    )
+    assert (
+        "nobody can teach by a password: the daemon's user must be able to read it" in caplog.text
+    )
+
+
+@pytest.mark.parametrize(("peer", "user"), [(HERE, "anna"), (ELSEWHERE, "")])
+def test_whose_lesson_it_is_counts_where_the_client_is_trusted(
+    tmp_path: Path, peer: str, user: str
+) -> None:
+    asked = Asked(tmp_path, teachers=("0.0.0.0/0",))
+    assert asked.taught("spam", peer=peer, user="anna") is TrainingOutcome.ACCEPTED
+    assert asked.lessons() == [QueuedLesson("spam", user, "rspamd", MAIL)]
+
+
+@pytest.mark.parametrize(
+    ("people", "said", "user"),
+    [
+        (PEOPLE, "sales@y.example", "anna"),
+        (PEOPLE, "Ben@Y.example", "ben@y.example"),
+        (PEOPLE, "", ""),
+        (None, "Ben", "Ben"),
+    ],
+)
+def test_whose_lesson_it_is_goes_by_the_names_that_mail_is_judged_by(
+    tmp_path: Path, people: Any, said: str, user: str
+) -> None:
+    asked = Asked(tmp_path, people=people, teachers=(HERE,))
+    assert asked.taught("spam", user=said) is TrainingOutcome.ACCEPTED
+    assert [lesson.user for lesson in asked.lessons()] == [user]
+
+
+def test_what_waits_by_other_ways_may_be_about_this(tmp_path: Path) -> None:
+    """So that nothing is called known, or taken back, before that is learnt."""
+    asked = Asked(tmp_path, teachers=(HERE,))
+    with opened(tmp_path):
+        pass
+    assert asked.taught("", user="anna") is TrainingOutcome.UNCHANGED
+    LessonQueue(tmp_path / QUEUE_DIRECTORY).put(
+        LessonHeader("spam", len(MAIL), "anna"), PIPE_ORIGIN, [MAIL]
+    )
+    assert [asked.taught("", user="anna"), asked.taught("", user="anna")] == [
+        TrainingOutcome.ACCEPTED,
+        TrainingOutcome.UNCHANGED,
+    ]
+    assert [lesson.label for lesson in asked.lessons()] == ["spam", ""]
+
+
+def test_what_can_never_be_learnt(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, teachers=(HERE,))
+    assert [
+        asked.taught("spam", b""),
+        asked.taught("No Class"),
+        asked.taught("spam", user="two\tfields"),
+    ] == [TrainingOutcome.IMPOSSIBLE] * 3
+    poison = Asked(tmp_path, ScriptedJudge(NotScanned("poison")), teachers=(HERE,))
+    assert poison.taught("spam") is TrainingOutcome.IMPOSSIBLE
+    assert not asked.lessons()
+
+
+@pytest.mark.parametrize("reason", ["crashed", "timeout"])
+def test_a_scorer_that_ended_may_have_ended_by_chance(tmp_path: Path, reason: str) -> None:
+    """The second one that does so at this message makes it poison."""
+    asked = Asked(tmp_path, ScriptedJudge(NotScanned(reason)), teachers=(HERE,))
+    assert asked.taught("spam") is TrainingOutcome.TRY_LATER
+    assert not asked.lessons()
+
+
+def test_trouble_of_ours_says_later(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, teachers=(HERE,))
+    (tmp_path / QUEUE_DIRECTORY).write_text("in the way")
+    assert asked.taught("spam") is TrainingOutcome.TRY_LATER
+
+
+def test_a_lesson_without_a_filter_waits_for_one(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, ScriptedJudge(NotScanned("no-model")), teachers=(HERE,))
+    assert [asked.taught("spam"), asked.taught("spam")] == [TrainingOutcome.ACCEPTED] * 2
+    assert len(asked.lessons()) == 2
+    asked.judged()
+    assert asked.settled == [True]
+
+
+def test_what_waits_is_known(tmp_path: Path) -> None:
+    asked = Asked(tmp_path, teachers=(HERE,))
+    said = [
+        asked.taught(label, user=user)
+        for label, user in (("spam", ""), ("spam", ""), ("spam", "anna"), ("ham", ""), ("ham", ""))
+    ]
+    assert said == [
+        TrainingOutcome.ACCEPTED,
+        TrainingOutcome.UNCHANGED,
+        TrainingOutcome.ACCEPTED,
+        TrainingOutcome.ACCEPTED,
+        TrainingOutcome.UNCHANGED,
+    ]
+    assert [asked.taught(""), asked.taught("")] == [
+        TrainingOutcome.ACCEPTED,
+        TrainingOutcome.UNCHANGED,
+    ]
+    assert [(lesson.label, lesson.user) for lesson in asked.lessons()] == [
+        ("spam", ""),
+        ("spam", "anna"),
+        ("ham", ""),
+        ("", ""),
+    ]
+
+
+def test_the_ledger_knows(tmp_path: Path) -> None:
+    """With a real filter, and real scorers to read the message."""
+    state = tmp_path / "state"
+    (label, taught), (_, new), *_ = mail(2)
+    with opened(state) as one:
+        teach(one, [(label, taught)], user="anna")
+
+    async def ask() -> list[TrainingOutcome]:
+        pool = ScorerPool(state, Scoring())
+        await pool.start()
+        try:
+            asked = Asked(state, pool, teachers=(HERE,))
+            other = "ham" if label == "spam" else "spam"
+            said = [
+                (taught, label, "anna"),
+                (taught, label, "ben"),
+                (taught, other, "anna"),
+                (new, "", "anna"),
+                (taught, "", "ben"),
+            ]
+            found = []
+            for raw, what, user in said:
+                for name in LessonQueue(state / QUEUE_DIRECTORY).names():
+                    LessonQueue(state / QUEUE_DIRECTORY).remove(
+                        name
+                    )  # as if it had been learnt, and taken back
+                found.append(await asked.asking.teach(asked.question(raw, user=user), what))
+            return found
+        finally:
+            await pool.close()
+
+    assert asyncio.run(ask()) == [
+        TrainingOutcome.UNCHANGED,
+        TrainingOutcome.ACCEPTED,
+        TrainingOutcome.ACCEPTED,
+        TrainingOutcome.UNCHANGED,
+        TrainingOutcome.UNCHANGED,
+    ]
+
+
+def test_a_verdict_is_that_of_the_filter(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    messages = mail(60)
+    with opened(state) as one:
+        teach(one, messages[:50])
+        one.settle()
+
+    async def ask() -> list[ScanResult]:
+        pool = ScorerPool(state, Scoring())
+        await pool.start()
+        try:
+            asked = Asked(state, pool)
+            return [await asked.asking.scan(asked.question(raw)) for _, raw in messages[50:]]
+        finally:
+            await pool.close()
+
+    found = asyncio.run(ask())
+    with Filter.open(state) as one:
+        assert [judged.verdict for judged in found] == [one.judge(raw) for _, raw in messages[50:]]

@@ -1,0 +1,511 @@
+"""Scorers are processes that may hang, crash and lie: every message is answered all the same, and
+soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard import process
+from spamguard.engine.filter import Filter
+from spamguard.proxy import scorer_pool
+from spamguard.proxy.base import NotScanned
+from spamguard.proxy.scorer_pool import SCORER_COMMAND
+from spamguard.records import Scan
+from spamguard.spool import MAX_MEMORY_BYTES
+from tests.support.processes import alive
+from tests.support.waiting import eventually, until
+from tests.unit.filters import ROOT, mail, opened, teach
+from tests.unit.proxy.scorers import ODD, pool, run
+
+pytestmark = pytest.mark.slow
+
+MAIL = mail(250)
+SEEN: dict[str, Callable[..., Any]] = {}
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("scoring") / "state"
+    with opened(directory) as one:
+        teach(one, MAIL[:60])
+        one.settle()
+    return directory
+
+
+def test_a_thousand_messages_are_judged_as_the_filter_does(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state, command=SCORER_COMMAND, scorers=2) as judge:
+            found = await asyncio.gather(
+                *(judge(raw) for raw in raws), judge(large), judge(raws[0], b"Received: from x\r\n")
+            )
+        with opened(state) as one:
+            for raw, scan in zip((*raws, large), found, strict=False):
+                assert scan == one.scan(raw)
+                assert scan.verdict == one.judge(raw)
+            assert found[-1] == one.scan(raws[0], extra_fields=b"Received: from x\r\n")
+
+    raws = [raw + b"%d\n" % number for number in range(4) for _, raw in MAIL]
+    large = MAIL[0][1] + b"and so on\n" * 100_000
+    assert len(large) > MAX_MEMORY_BYTES
+    run(work())
+
+
+def test_a_lesson_is_in_force_at_the_next_message(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path, command=SCORER_COMMAND) as judge:
+            before = await judge(MAIL[0][1])
+            with opened(tmp_path) as one:
+                teach(one, MAIL[:20])
+                after = await judge(MAIL[0][1])
+                assert after == one.scan(MAIL[0][1])
+            assert before != after
+
+    opened(tmp_path).close()
+    run(work())
+
+
+def test_who_is_asked_about_is_told_of_and_nobody_else(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            large = MAIL[0][1] + b"and so on\n" * 100_000
+            asked = [
+                ("anna", "ben@example.org"),
+                (),
+                ("grüße",),
+                tuple(f"user{number}" for number in range(150)),
+            ]
+            found = await asyncio.gather(
+                *(judge(raw, b"X: y\r\n", users) for users in asked for raw in (MAIL[0][1], large))
+            )
+            assert [tuple(one.personal) for one in found] == [
+                users for users in asked for _ in range(2)
+            ]
+            assert await judge(b"STRANGER", users=("anna",)) == NotScanned("crashed")
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"),
+    [
+        ("HANG", "timeout"),
+        ("CRASH", "crashed"),
+        ("MEMORY", "crashed"),
+        ("LIE", "crashed"),
+        ("TWICE", None),
+        ("SHORT", "crashed"),
+        ("BINARY", "crashed"),
+    ],
+)
+def test_a_message_that_harms_a_scorer_costs_that_scorer_only(
+    state: Path, order: str, reason: str | None
+) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=1.0) as judge:
+            odd, *others = await asyncio.gather(
+                judge(order.encode()), *(judge(raw) for _, raw in MAIL[:20])
+            )
+            if reason:
+                assert odd == NotScanned(reason)
+            assert all(isinstance(found, Scan) for found in others) or order == "TWICE"
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_a_message_that_harmed_twice_is_not_tried_again(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer_pool, "_MAX_POISON_RECORDS", 3)
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            large = b"CRASH" + b"x" * MAX_MEMORY_BYTES
+            for bad in (b"CRASH 1", large):
+                assert [await judge(bad) for _ in range(3)] == [NotScanned("crashed")] + [
+                    NotScanned("poison")
+                ] * 2
+            assert await judge(b"CRASH 2") == NotScanned("crashed")
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+            for number in range(3, 6):
+                await judge(b"CRASH %d" % number)
+            assert len(judge.pool._poison_records) == 3
+            assert await judge(b"CRASH 1") == NotScanned(
+                "crashed"
+            )  # so long ago that it is forgotten
+
+    run(work())
+
+
+def test_poison_is_tried_again_some_day(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each time: where mail that cannot be judged is put off, it would be until its sender
+    gives up.
+    """
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            assert [await judge(b"CRASH") for _ in range(2)] == [
+                NotScanned("crashed"),
+                NotScanned("poison"),
+            ]
+            with monkeypatch.context() as later:
+                later.setattr(scorer_pool, "_POISON_SECONDS", 0.0)
+                assert await judge(b"CRASH") == NotScanned("crashed")
+            assert await judge(b"CRASH") == NotScanned("poison")
+
+    run(work())
+
+
+def test_a_message_is_not_blamed_for_a_full_disk(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that are mapped and cannot be read end a scorer by SIGBUS: that once made each message
+    poison, for an hour.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").touch()
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            assert [await judge(b"FULL") for _ in range(3)] == [NotScanned("no-model")] * 3
+            (tmp_path / "full").unlink()
+            assert isinstance(await judge(b"FULL"), Scan)
+
+    run(work())
+
+
+def test_a_fault_in_judging_harms_nobody(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            assert [await judge(b"FAULT") for _ in range(3)] == [NotScanned("error")] * 3
+            assert await who(judge) == number
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_while_one_is_stuck_others_are_judged(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=8.0) as judge:
+            await judge(MAIL[0][1])
+            stuck = asyncio.create_task(judge(b"HANG"))
+            behind = [
+                asyncio.create_task(judge(raw)) for _, raw in MAIL[5:8]
+            ]  # given to the same scorer in one go
+            await asyncio.sleep(0)
+            found = await asyncio.gather(*behind, *(judge(raw) for _, raw in MAIL[:5]))
+            assert all(isinstance(one, Scan) for one in found)
+            assert not stuck.done()
+            assert len(judge.pool._scorers) == 2
+            assert await stuck == NotScanned("timeout")
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+            assert len(judge.pool._scorers) == 1
+
+    run(work())
+
+
+def test_a_spare_scorer_goes_when_it_is_no_longer_needed(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            await judge(MAIL[0][1])
+            slow = [asyncio.create_task(judge(b"SLEEP %d" % number)) for number in range(2)]
+            while len(judge.pool._scorers) < 2:
+                assert not all(task.done() for task in slow)
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*slow)
+            await judge(MAIL[0][1])
+            await until(lambda: len(judge.pool._scorers) == 1)
+
+    run(work())
+
+
+def test_there_are_never_more_than_two_spares(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=60.0) as judge:
+            await judge(MAIL[0][1])
+            hanging = [asyncio.create_task(judge(b"HANG %d" % number)) for number in range(4)]
+            scorers = judge.pool._scorers
+            while not (len(scorers) == 3 and all(scorer.is_ready for scorer in scorers)):
+                assert not any(task.done() for task in hanging)
+                await asyncio.sleep(0.05)
+            for _ in range(30):  # all three are stuck soon, and a message waits
+                await asyncio.sleep(0.05)
+                assert len(scorers) == 3
+            await judge.pool.close()
+            assert {await task for task in hanging} == {NotScanned("stopping")}
+
+    run(work())
+
+
+async def who(judge: Any) -> int:
+    return int((await judge(b"WHO")).reason)
+
+
+def test_a_scorer_killed_in_the_middle_of_a_message(state: Path) -> None:
+    """Another has that message once, as if by accident: the first one to meet went on unjudged."""
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            task = asyncio.create_task(judge(b"SLEEP"))
+            others = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:20]]
+            await until(lambda: any(scorer.jobs for scorer in judge.pool._scorers))
+            os.kill(number, signal.SIGKILL)
+            assert isinstance(await task, Scan)
+            assert all(isinstance(found, Scan) for found in await asyncio.gather(*others))
+            assert await who(judge) != number
+
+    run(work())
+
+
+def test_a_message_that_kills_each_scorer_kills_two(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = counted(monkeypatch)
+
+    async def work() -> None:
+        async with pool(state, scorers=3) as judge:
+            for bad in (b"CRASH", b"CRASH" + b"x" * MAX_MEMORY_BYTES):
+                before = len(ends)
+                assert await judge(bad) == NotScanned("crashed")
+                assert len(ends) == before + 2
+
+    run(work())
+
+
+def test_a_scorer_that_dies_late_costs_its_message_no_more_time(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = counted(monkeypatch)
+
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            task = asyncio.create_task(judge(b"HANG"))
+            await until(lambda: any(watchdog.is_stuck for watchdog in judge.pool._scorers.values()))
+            os.kill(number, signal.SIGKILL)
+            assert (await task, len(ends)) == (NotScanned("crashed"), 1)
+
+    run(work())
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows by one with each scorer that ends at a message."""
+    ends: list[Any] = []
+    real = scorer_pool.ScorerPool._blame_message
+
+    def blamed(self: Any, *arguments: Any) -> Any:
+        ends.append(arguments)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(scorer_pool.ScorerPool, "_blame_message", blamed)
+    return ends
+
+
+def test_a_scorer_killed_while_it_waits(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            os.kill(await who(judge), signal.SIGKILL)
+            assert isinstance(await judge(MAIL[0][1]), Scan | NotScanned)
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_a_scorer_killed_while_it_starts_costs_no_verdict(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            waiting = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:20]]
+            while not judge.pool._scorers:
+                await asyncio.sleep(0)
+            (starting,) = judge.pool._scorers
+            assert not starting.is_ready
+            os.kill(starting.pid, signal.SIGKILL)
+            assert {type(found) for found in await asyncio.gather(*waiting)} == {Scan}
+
+    run(work())
+
+
+def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            await judge(MAIL[0][1])
+            tasks = [asyncio.create_task(judge(raw)) for _, raw in MAIL[:40]]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            assert all(isinstance(found, Scan) for found in await asyncio.gather(*tasks[1::2]))
+
+    run(work())
+
+
+def test_without_a_filter_no_message_is_judged_until_there_is_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path, command=SCORER_COMMAND) as judge:
+            assert [await judge(raw) for _, raw in MAIL[:30]] == [NotScanned("no-model")] * 30
+            assert list(tmp_path.iterdir()) == []
+            opened(tmp_path).close()
+            await asyncio.sleep(1.1)
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_a_damaged_filter(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path, command=SCORER_COMMAND) as judge:
+            assert await judge(MAIL[0][1]) == NotScanned("no-model")
+
+    (tmp_path / "ledger.sqlite").write_bytes(b"x" * 5000)
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "-c", "pass"),
+        ("/nonexistent/program",),
+        (sys.executable, "-c", "raise SystemExit(9)"),
+    ],
+)
+def test_a_scorer_that_cannot_start_is_no_storm_of_processes(
+    state: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    real = scorer_pool.ScorerHandle
+
+    def counted(*arguments: Any) -> Any:
+        started.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(scorer_pool, "ScorerHandle", counted)
+
+    async def work() -> None:
+        async with pool(state, command=command) as judge:
+            until = time.monotonic() + 2.5
+            while time.monotonic() < until:
+                assert await judge(MAIL[0][1]) == NotScanned("crashed")
+                await asyncio.sleep(0.01)
+        assert 2 <= len(started) <= 4
+
+    run(work())
+
+
+def test_what_was_given_to_the_last_scorer_waits_for_no_other_that_cannot_start(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with pool(state, seconds=1.0) as judge:
+            await judge(MAIL[0][1])
+            monkeypatch.setattr(
+                process, "_STARTED_WITH", -1
+            )  # as after an upgrade: from now on, for good
+            found = await asyncio.gather(*(judge(raw) for raw in (b"HANG", MAIL[1][1], MAIL[2][1])))
+            assert found == [NotScanned("timeout"), NotScanned("crashed"), NotScanned("crashed")]
+
+    run(work())
+
+
+def test_scorers_get_more_and_more_time_to_begin(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer_pool, "_START_TIMEOUT", 1.0)
+
+    async def work() -> None:
+        async with pool(
+            state, command=(sys.executable, "-c", f"import time; time.sleep(3)\n{ODD}")
+        ) as judge:
+            await until(lambda: judge.pool.has_ready_scorer)
+            assert isinstance(await judge(MAIL[0][1]), Scan)
+
+    run(work())
+
+
+def test_a_message_does_not_wait_for_ever(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorer_pool, "_QUEUE_TIMEOUT", 0.3)
+
+    async def work() -> None:
+        async with pool(
+            state, command=(sys.executable, "-c", "import time; time.sleep(30)")
+        ) as judge:
+            assert await judge(MAIL[0][1]) == NotScanned("busy")
+
+    run(work())
+
+
+def test_closing_answers_what_still_waits(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            number = await who(judge)
+            tasks = [
+                asyncio.create_task(judge(b"HANG" if at == 0 else MAIL[at][1])) for at in range(20)
+            ]
+            await asyncio.sleep(0.1)
+            await judge.pool.close()
+            assert {await task for task in tasks} == {NotScanned("stopping")}
+            assert await judge(MAIL[0][1]) == NotScanned("stopping")
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
+
+    run(work())
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from spamguard.config.options import Scoring
+from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.spool import Spool
+async def main():
+    command = (sys.executable, "-c", sys.argv[2])
+    pool = ScorerPool(Path(sys.argv[1]), Scoring(100.0), command=command)
+    await pool.start()
+    spool = Spool(Path(sys.argv[1]))
+    spool.write(b"WHO")
+    print((await pool.judge(spool, b"")).reason, flush=True)
+    spool = Spool(Path(sys.argv[1]))
+    spool.write(sys.argv[3].encode())
+    await pool.judge(spool, b"")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("busy_with", ["HANG", "SLEEP"])
+def test_a_scorer_dies_with_its_worker(state: Path, busy_with: str) -> None:
+    command = [sys.executable, "-c", PARENT, str(state), ODD, busy_with]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout
+        number = int(parent.stdout.readline())
+        time.sleep(0.2)
+        os.kill(number, signal.SIGTERM)  # meant for the worker
+        os.kill(number, 0)
+        parent.kill()
+    eventually(lambda: not alive(number), "the scorer has gone")
+
+
+def test_a_large_message_takes_a_bounded_room(state: Path) -> None:
+    async def work() -> None:
+        async with pool(state) as judge:
+            before = int((await judge(b"PEAK")).reason)
+            assert await judge(large) == expected
+            assert int((await judge(b"PEAK")).reason) - before < 6 * (20 << 10)  # kB
+
+    large = MAIL[0][
+        1
+    ] + b"twenty megabytes of text in lines of an ordinary length, more or less\n" * (20 * 15_000)
+    assert len(large) > 20 << 20
+    with Filter.open(state) as one:
+        expected = one.scan(large)
+    run(work())

@@ -1,0 +1,327 @@
+"""What a mail server hears of the milter door, and what is made of what it says."""
+
+import asyncio
+
+import pytest
+
+from spamguard.config.options import Action, ScannerLimits
+from spamguard.proxy.scan import ScanResult
+from spamguard.servers import milter
+from spamguard.servers.milter_protocol import MilterCommand
+from tests.unit.servers.milter.mta import ALL, OLD
+from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedAsking, run
+
+
+def names(fields):
+    return [name for name, _ in fields]
+
+
+@pytest.mark.parametrize("offer", [ALL, OLD], ids=["version 6", "version 2"])
+def test_a_message_is_judged_as_it_is_and_our_fields_are_put_on_top(tmp_path, offer):
+    asking = ScriptedAsking()
+
+    async def talk(served):
+        server = await served.ready(offer=offer)
+        return await server.message(RAW)
+
+    answer, fields = run(tmp_path, asking, talk)
+    assert answer.reply == b"c"
+    assert names(fields) == [
+        b"X-Spam-Flag",
+        b"X-Spam-Status",
+        b"X-Spamguard",
+        b"Received",
+        b"Subject",
+        b"X-Empty",
+        b"From",
+    ]
+    assert [value.strip() for _, value in fields[:3]] == [
+        field.partition(b": ")[2] for field in FIELDS
+    ]
+    expected = (
+        RAW
+        if offer == ALL
+        else RAW.replace(b"Subject:no", b"Subject: no").replace(b"X-Empty:", b"X-Empty: ")
+    )
+    assert asking.raws == [expected]
+
+
+def test_with_leading_blanks_fields_look_as_they_should(tmp_path):
+    async def talk(served):
+        values = []
+        for offer in (ALL, OLD):
+            server = await served.ready(offer=offer)
+            values.append((await server.message(RAW))[1][0][1])
+        return values
+
+    assert run(tmp_path, ScriptedAsking(), talk) == [
+        b" YES",
+        b"YES",
+    ]  # the server puts the blank there itself
+
+
+def test_forged_fields_go_before_ours_come(tmp_path):
+    forged = b"x-spam-STATUS: No,\r\n score=-9\r\nX-Spam-Flag: NO\r\nSubject: x\r\nX-Spam-Status: No\r\nX-Bogosity: Ham\r\n\r\nbody\r\n"
+
+    async def talk(served):
+        server = await served.ready()
+        return await server.message(forged)
+
+    _, fields = run(tmp_path, ScriptedAsking(), talk)
+    assert fields == [
+        (b"X-Spam-Flag", b" YES"),
+        *[tuple(one.split(b":", 1)) for one in FIELDS[1:]],
+        (b"Subject", b" x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("judged", "reply", "letters"),
+    [
+        (ScanResult("1", FIELDS, Action.TAG), (b"c", b""), b"iii"),
+        (
+            ScanResult("1", FIELDS, Action.REJECT),
+            (b"y", b"550 5.7.1 Message refused as unsolicited\0"),
+            b"",
+        ),
+        (
+            ScanResult("1", FIELDS, Action.DEFER),
+            (b"y", b"451 4.7.1 Message deferred, try again later\0"),
+            b"",
+        ),
+        (
+            ScanResult("1", FIELDS[2:], Action.DEFER, "timeout"),
+            (b"y", b"451 4.3.0 Message cannot be judged now, try again later\0"),
+            b"",
+        ),
+        (ScanResult("1", FIELDS[2:], Action.TAG, "timeout"), (b"c", b""), b"i"),
+    ],
+)
+def test_what_the_server_is_told(tmp_path, judged, reply, letters):
+    async def talk(served):
+        answer, _ = await (await served.ready()).message(RAW)
+        return (answer.reply, answer.text), answer.letters()
+
+    assert run(tmp_path, ScriptedAsking(judged), talk) == (reply, letters)
+
+
+@pytest.mark.parametrize(
+    ("offer", "letters"), [(ALL, b"iiiq"), (OLD.replace(b"\x3f", b"\x1f"), b"iii")]
+)
+def test_held_back_where_the_server_can(tmp_path, offer, letters, caplog):
+    async def talk(served):
+        server = await served.connect()
+        _, actions, _ = await server.agree(offer)
+        await server.client()
+        return actions, (await server.message(RAW))[0].letters()
+
+    asking = ScriptedAsking(ScanResult("1", FIELDS, Action.QUARANTINE), quarantine_from=0.9)
+    actions, told = run(tmp_path, asking, talk)
+    assert told == letters
+    assert bool(actions & 0x20) == (b"q" in letters)
+    assert ("cannot hold messages back" in caplog.text) == (b"q" not in letters)
+
+
+def test_we_ask_for_no_more_than_is_needed(tmp_path):
+    async def talk(served):
+        return await (await served.connect()).agree()
+
+    version, actions, steps = run(tmp_path, ScriptedAsking(), talk)
+    assert (version, actions) == (6, 0x11)
+    assert steps & 0x300 == 0x300  # no DATA, no unknown commands
+    assert not steps & 0x7F  # but everything of a message
+
+
+def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
+    asking = ScriptedAsking()
+
+    async def talk(served):
+        server = await served.ready()
+        server.send(MilterCommand.MACROS, b"H{tls_version}\0TLSv1.3\0")
+        await server.envelope(
+            b"b@example.net", b"c@example.net", sender=b"", queue=b"Q1", login=b"anna"
+        )
+        await server.content(RAW)
+        await server.end()
+        await server.envelope(sender=b"second@example.org", queue=b"Q2")
+        await server.content(b"Subject: 2\r\n\r\n")
+        await server.end(b"all in the last packet\r\n")
+        server.send(MilterCommand.NEXT_CLIENT)
+        server.send(MilterCommand.MACROS, b"Cj\0mx.example.com\0")
+        await server.client(b"other.example.org", b"192.0.2.2", b"other")
+        await server.message(b"Subject: 3\r\n\r\n")
+
+    run(tmp_path, asking, talk)
+    first, second, third = asking.questions
+    assert (first.sender, first.recipients, first.queue_id) == (
+        "",
+        ["b@example.net", "c@example.net"],
+        "Q1",
+    )
+    client = first.client
+    assert (client.address, client.name, client.port, client.helo) == (
+        "192.0.2.1",
+        "mail.example.org",
+        "4711",
+        "helo.example.org",
+    )
+    assert (client.login, client.protocol, client.peer, first.peer) == (
+        "anna",
+        "ESMTPSA",
+        "127.0.0.1",
+        "127.0.0.1",
+    )
+    assert (second.sender, second.recipients, second.queue_id) == (
+        "second@example.org",
+        ["b@example.net"],
+        "Q2",
+    )
+    assert (second.client.login, second.client.protocol, second.client.address) == (
+        "",
+        "ESMTPS",
+        "192.0.2.1",
+    )
+    assert (third.client.address, third.client.helo, third.client.protocol) == (
+        "192.0.2.2",
+        "other",
+        "ESMTP",
+    )
+    assert third.received_by == "mx.example.com"
+    assert asking.raws == [
+        RAW,
+        b"Subject: 2\r\n\r\nall in the last packet\r\n",
+        b"Subject: 3\r\n\r\n",
+    ]
+
+
+@pytest.mark.parametrize("after", ["envelope", "content"])
+def test_a_message_that_is_given_up_leaves_nothing_behind(tmp_path, after):
+    asking = ScriptedAsking()
+
+    async def talk(served):
+        server = await served.ready()
+        await server.envelope(b"gone@example.net", queue=b"GONE", login=b"gone")
+        if after == "content":
+            await server.content(
+                b"X-Spam-Flag: YES\r\nSubject: gone\r\n\r\n" + b"gone\r\n" * 200_000
+            )
+        server.send(MilterCommand.ABORT)
+        return await server.message(b"Subject: next\r\n\r\nnext\r\n", b"next@example.net")
+
+    answer, _ = run(tmp_path, asking, talk)
+    (question,) = asking.questions
+    assert (question.recipients, question.client.login, asking.raws) == (
+        ["next@example.net"],
+        "",
+        [b"Subject: next\r\n\r\nnext\r\n"],
+    )
+    assert answer.letters() == b"iii"
+
+
+@pytest.mark.parametrize("said", [b"", b"Mi\0NEXT\0"], ids=["no macros", "macros"])
+@pytest.mark.parametrize("hello", [False, True])
+@pytest.mark.parametrize("after", ["envelope", "content"])
+def test_sendmail_gives_a_message_up_without_a_word(tmp_path, after, hello, said):
+    """At RSET it says ABORT only to filters that have answered MAIL, which we have agreed not to do
+    (8.17).
+    """
+    asking = ScriptedAsking()
+
+    async def talk(served):
+        server = await served.ready()
+        await server.envelope(
+            b"gone@example.net", sender=b"gone@example.org", queue=b"GONE", login=b"gone"
+        )
+        if after == "content":
+            await server.content(b"X-Spam-Flag: YES\r\nSubject: gone\r\n\r\ngone\r\n")
+        if hello:
+            await server.say(MilterCommand.HELLO, b"again.example\0", 0x2000)
+        if said:
+            server.send(MilterCommand.MACROS, said)
+            await asyncio.sleep(0.05)  # what they belong to comes by itself
+        await server.say(MilterCommand.SENDER, b"<>\0", 0x4000)
+        await server.say(MilterCommand.RECIPIENT, b"<next@example.net>\0", 0x8000)
+        fields = await server.content(b"Subject: next\r\n\r\nnext\r\n")
+        return names((await server.end()).applied(fields))
+
+    assert run(tmp_path, asking, talk) == [
+        b"X-Spam-Flag",
+        b"X-Spam-Status",
+        b"X-Spamguard",
+        b"Subject",
+    ]
+    (question,) = asking.questions
+    assert (question.sender, question.recipients, question.client.login) == (
+        "",
+        ["next@example.net"],
+        "",
+    )
+    assert question.queue_id == ("NEXT" if said else "")
+    assert question.client.helo == ("again.example" if hello else "helo.example.org")
+    assert asking.raws == [b"Subject: next\r\n\r\nnext\r\n"]
+
+
+def test_a_large_message_in_small_pieces(tmp_path):
+    asking = ScriptedAsking()
+    raw = b"Subject: big\r\n\r\n" + bytes(range(256)) * 20_000
+
+    async def talk(served):
+        server = await served.ready()
+        await server.envelope()
+        await server.content(raw, chunk=7777)
+        return await server.end()
+
+    assert run(tmp_path, asking, talk).reply == b"c"
+    assert asking.raws == [raw]
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        (ScannerLimits(message_size=100_000), "too-large"),
+        (ScannerLimits(size_in_flight=100_000), "no-room"),
+    ],
+)
+def test_what_is_too_much_is_not_judged_and_not_lost(tmp_path, limits, problem):
+    asking = ScriptedAsking(ScanResult("1", FIELDS[2:], Action.TAG, problem), limits=limits)
+
+    async def talk(served):
+        server = await served.ready()
+        await server.envelope()
+        fields = await server.content(b"X-Spam-Flag: NO\r\n\r\n" + b"x" * 200_000)
+        answer = await server.end()
+        return answer.applied(fields), await server.message(RAW)
+
+    fields, (again, _) = run(tmp_path, asking, talk)
+    assert [question.problem for question in asking.questions] == [problem, ""]
+    assert names(fields) == [b"X-Spamguard"]
+    assert again.reply == b"c"
+
+
+def test_while_a_message_is_judged_the_server_hears_that_we_are_at_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(milter, "_PROGRESS_SECONDS", 0.05)
+
+    async def talk(served):
+        hold = asking.hold = asyncio.Event()
+        server = await served.ready()
+        await server.envelope()
+        await server.content(RAW)
+        asyncio.get_running_loop().call_later(0.4, hold.set)
+        return await server.end()
+
+    asking = ScriptedAsking()
+    answer = run(tmp_path, asking, talk)
+    assert answer.progress > 1
+    assert answer.letters() == b"iii"
+
+
+def test_a_fault_of_ours_ends_the_connection_and_tells_nothing(tmp_path, caplog):
+    async def talk(served):
+        server = await served.ready()
+        await server.envelope()
+        await server.content(RAW)
+        server.send(MilterCommand.END_OF_MESSAGE)
+        return await server.hung_up()
+
+    assert run(tmp_path, ScriptedAsking(RuntimeError("secret")), talk)
+    assert "secret" in caplog.text

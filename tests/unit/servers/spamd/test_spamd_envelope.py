@@ -1,0 +1,64 @@
+"""Who a message is from and to, where a client of spamd says so on top of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from spamguard.config.options import Protocol
+from spamguard.servers.spamd import SpamdEnvelope, parse_envelope
+from tests.support.scanners import serving
+
+MAIL = b"Received: from x\r\nX-Envelope-From: <evil@example.org>\r\nSubject: x\r\n\r\ntext\r\n"
+EXIM = b"From MAILER-DAEMON Sat Nov 21 00:05:55 2026\nX-Envelope-From: <a@x.example>\nX-Envelope-To: anna@y.example, ben@y.example\n"
+HARAKA = (
+    b"X-Envelope-From: a@x.example\r\nX-Haraka-UUID: 435E1135-D4A8-4369-9583-1F93A6AB076E.1\r\n"
+)
+SPAMASS_MILTER = b"X-Envelope-From: <a@x.example>\r\nX-Envelope-To: <anna@y.example>\r\nX-Envelope-To: <ben@y.example>\r\n"
+BOTH = SpamdEnvelope("a@x.example", ("anna@y.example", "ben@y.example"))
+
+
+@pytest.mark.parametrize(
+    ("top", "found"),
+    [
+        (b"", SpamdEnvelope()),
+        (EXIM, BOTH),
+        (HARAKA, SpamdEnvelope("a@x.example")),
+        (SPAMASS_MILTER, BOTH),
+        (
+            b"x-envelope-from:\r\nX-ENVELOPE-TO: <anna@y.example>,\r\n\tben@y.example\r\n",
+            SpamdEnvelope("", BOTH.recipients),
+        ),
+        (b"From X-Envelope-From: a@x.example\n", SpamdEnvelope()),
+        (b"X-Envelope-From: cut", SpamdEnvelope()),
+        (
+            b"X-Envelope-From: <" + b"a" * 600 + b">\r\nX-Envelope-To: " + b"b," * 1200 + b"\r\n",
+            SpamdEnvelope("a" * 512, ("b",) * 1000),
+        ),
+    ],
+)
+def test_fields_on_top(top: bytes, found: SpamdEnvelope) -> None:
+    assert parse_envelope(top + (b"" if top.endswith(b"cut") else MAIL)) == found
+
+
+def test_no_bytes_make_it_slow() -> None:
+    assert parse_envelope(b"X-Envelope-To: " + b"\n " * 30_000) == SpamdEnvelope()
+    assert parse_envelope(b"X-Envelope-To:\n" * 4000) == SpamdEnvelope()
+
+
+@pytest.mark.parametrize("raw", [EXIM + MAIL, SPAMASS_MILTER + MAIL])
+def test_the_history_knows_them(tmp_path: Path, raw: bytes) -> None:
+    async def talk() -> None:
+        async with serving(tmp_path, Protocol.SPAMD) as served:
+            answer = await served.say(
+                b"REPORT SPAMC/1.2\r\nUser: nobody\r\nContent-length: %d\r\n\r\n" % len(raw) + raw
+            )
+            assert b"Spam: True" in answer
+            assert served.judge.raws == [raw]
+            (entry,) = served.entries
+            assert entry.envelope.sender.address == BOTH.sender
+            assert tuple(one.address for one in entry.envelope.recipients) == BOTH.recipients
+
+    asyncio.run(talk())

@@ -1,0 +1,126 @@
+"""The certificate that doors show: read anew when it is another one, without a moment in which
+there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spamguard.config.options import Certificate
+from spamguard.servers.smtp_connection import CertificateReloader
+from tests.support.certificates import needs_openssl, self_signed
+from tests.unit.servers.support import ScriptedProxy, serving
+
+pytestmark = needs_openssl
+
+
+def test_a_door_shows_a_renewed_certificate_from_the_next_handshake_on(tmp_path: Path) -> None:
+    pem = self_signed(tmp_path)
+    old = pem.read_bytes()
+
+    async def seen(served) -> bytes:
+        caller = await served.call()
+        assert [await caller.code(), *await caller.codes(b"EHLO me", b"STARTTLS")] == [
+            220,
+            250,
+            220,
+        ]
+        await caller.writer.start_tls(
+            ssl.create_default_context(cafile=pem), server_hostname="localhost"
+        )
+        return caller.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+
+    async def main() -> list[bytes]:
+        async with serving(tmp_path, ScriptedProxy(), tls=Certificate(pem, pem)) as served:
+            first = await seen(served)
+            self_signed(tmp_path)
+            os.utime(pem, (1, 1))
+            return [first, await seen(served)]
+
+    assert asyncio.run(main()) == [der(old), der(pem.read_bytes())]
+    assert old != pem.read_bytes()
+
+
+def test_a_broken_certificate_leaves_the_old_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    pem = self_signed(tmp_path)
+    found = CertificateReloader(Certificate(pem, pem))
+    context = found.context
+    found.reload()
+    assert caplog.messages == []
+    pem.write_text("rubbish")
+    found.reload()
+    found.reload()
+    self_signed(tmp_path)
+    os.utime(pem, (1, 1))
+    found.reload()
+    assert found.context is context
+    assert ["old one is" in one for one in caplog.messages] == [True, False]
+    pem.unlink()
+    caplog.clear()
+    for _ in range(3):
+        found.reload()
+    assert ["cannot be used" in one for one in caplog.messages] == [True]
+
+
+def test_rights_that_are_mended_later_are_seen(tmp_path: Path) -> None:
+    """Who renews it often writes first, and gives rights then: that leaves the time of writing as
+    it was.
+    """
+    pem = self_signed(tmp_path)
+    found = CertificateReloader(Certificate(pem, pem))
+    new = self_signed(tmp_path).read_bytes()
+    for text in (b"unreadable", new):
+        pem.write_bytes(text)
+        os.utime(pem, (1, 1))
+        found.reload()
+    assert shown(found.context) == der(new)
+
+
+def test_half_a_new_certificate_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+    """Whoever renews it writes one file after the other."""
+    pem, key = tmp_path / "localhost.pem", tmp_path / "localhost.key"
+    old, new = self_signed(tmp_path).read_bytes(), self_signed(tmp_path).read_bytes()
+    pem.write_bytes(old)
+    key.write_bytes(old)
+    found = CertificateReloader(Certificate(pem, key))
+    pem.write_bytes(new)
+    os.utime(pem, (1, 1))
+    found.reload()
+    assert shown(found.context) == der(old)
+    key.write_bytes(new)
+    os.utime(key, (1, 1))
+    found.reload()
+    assert shown(found.context) == der(new)
+
+
+def der(pem: bytes) -> bytes:
+    certificate = (
+        pem[pem.index(b"-----BEGIN CERTIFICATE") :]
+        .partition(b"-----BEGIN EC")[0]
+        .partition(b"-----BEGIN PRIVATE")[0]
+    )
+    return ssl.PEM_cert_to_DER_cert(certificate.decode())
+
+
+def shown(context: ssl.SSLContext) -> bytes | None:
+    """The certificate that a client gets to see."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = (
+        trusting.wrap_bio(to_client, to_server),
+        context.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for side in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return client.getpeercert(binary_form=True)

@@ -1,0 +1,329 @@
+"""Clients that are slow, gone, deaf or flooding: they harm nobody else, and no mail."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from spamguard.config.options import DoorLimits, Protocol
+from spamguard.servers import smtp_connection
+from spamguard.smtp.envelope import Reply
+from tests.support.waiting import PATIENCE, until
+from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
+
+pytestmark = pytest.mark.slow  # waits for seconds
+
+LATE = (421, "4.4.2 Timeout, closing connection")
+
+
+def run(directory, talk, proxy=None, **options):
+    async def main():
+        async with serving(directory, proxy or ScriptedProxy(), **options) as served:
+            return await asyncio.wait_for(talk(served), PATIENCE)
+
+    return asyncio.run(main())
+
+
+def test_who_says_nothing_is_sent_away(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        await caller.code()
+        return await caller.reply(), await caller.at_end()
+
+    assert run(tmp_path, talk, limits=DoorLimits(command_timeout=0.2)) == (LATE, True)
+
+
+async def dripping(caller, drop):
+    """What is said while this goes on and on."""
+    answered = asyncio.create_task(caller.reply())
+    while not answered.done():
+        caller.send(drop)
+        await asyncio.sleep(0.01)
+    return await answered
+
+
+def test_a_line_that_comes_letter_by_letter_has_the_same_time(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        await caller.code()
+        return await dripping(caller, b"x")
+
+    assert run(tmp_path, talk, limits=DoorLimits(command_timeout=0.3)) == LATE
+
+
+def test_between_pieces_of_a_message_time_is_limited(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        await caller.begin()
+        caller.send(MESSAGE)
+        return await caller.reply(), await caller.at_end()
+
+    proxy = ScriptedProxy()
+    assert run(tmp_path, talk, proxy, limits=DoorLimits(data_timeout=0.2)) == (LATE, True)
+    assert (proxy.contents, proxy.passed[0].ended) == ([], 1)
+
+
+def test_a_message_that_drips_in_is_cut_in_the_end(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        await caller.begin()
+        return await dripping(caller, b"x\r\n")
+
+    proxy = ScriptedProxy()
+    assert (
+        run(tmp_path, talk, proxy, limits=DoorLimits(data_timeout=5, message_timeout=0.3)) == LATE
+    )
+    assert proxy.contents == []
+
+
+def test_no_timer_runs_while_a_message_is_handed_on(tmp_path):
+    async def talk(served):
+        proxy.hold = asyncio.Event()
+        caller = await served.call()
+        await caller.begin()
+        caller.send(MESSAGE + b".\r\n")
+        await asyncio.sleep(1.5)
+        proxy.hold.set()
+        return [await caller.code(), *await caller.codes(b"NOOP")]
+
+    proxy = ScriptedProxy()
+    limits = DoorLimits(command_timeout=1, data_timeout=1, message_timeout=1)
+    assert run(tmp_path, talk, proxy, limits=limits) == [250, 250]
+    assert proxy.passed[0].cancelled is False
+
+
+@pytest.mark.parametrize("protocol", [Protocol.SMTP, Protocol.LMTP])
+def test_a_client_that_closes_its_side_after_the_final_dot_gets_its_reply(tmp_path, protocol):
+    async def talk(served):
+        proxy.hold = asyncio.Event()
+        caller = await served.call()
+        await caller.begin(b"EHLO me" if protocol is Protocol.SMTP else b"LHLO me")
+        caller.send(MESSAGE + b".\r\n")
+        caller.writer.write_eof()
+        await proxy.holding.wait()
+        await asyncio.sleep(0.1)
+        proxy.hold.set()
+        return await caller.code(), await caller.at_end()
+
+    proxy = ScriptedProxy()
+    assert run(tmp_path, talk, proxy, protocol=protocol) == (250, True)
+    assert proxy.contents == [MESSAGE]
+
+
+def test_a_pipeline_is_worked_off_though_its_sender_closed_its_side(tmp_path):
+    async def talk(served):
+        caller = await served.call()
+        caller.send(
+            b"EHLO me\r\nMAIL FROM:<>\r\nRCPT TO:<b@c>\r\nDATA\r\n" + MESSAGE + b".\r\nQUIT\r\n"
+        )
+        caller.writer.write_eof()
+        return [await caller.code() for _ in range(7)]
+
+    assert run(tmp_path, talk) == [220, 250, 250, 250, 354, 250, 221]
+
+
+def test_a_message_of_a_client_that_is_gone_is_handed_on_all_the_same(tmp_path):
+    async def talk(served):
+        caller = await served.handing_on(proxy)
+        caller.reset()
+        await asyncio.sleep(0.1)
+        proxy.hold.set()
+        await until(lambda: served.door.connections == 0)
+
+    proxy = ScriptedProxy()
+    run(tmp_path, talk, proxy)
+    assert (proxy.contents, proxy.passed[0].cancelled, proxy.passed[0].ended) == (
+        [MESSAGE],
+        False,
+        1,
+    )
+
+
+@pytest.mark.parametrize("leave", ["reset", "close"])
+def test_half_a_message_is_none(tmp_path, leave):
+    async def talk(served):
+        caller = await served.call()
+        await caller.begin()
+        caller.send(MESSAGE + b"\r\n.\r")
+        await caller.writer.drain()
+        await asyncio.sleep(0.05)
+        if leave == "reset":
+            caller.reset()
+        else:
+            caller.writer.close()
+        await until(lambda: served.door.connections == 0)
+
+    proxy = ScriptedProxy()
+    run(tmp_path, talk, proxy)
+    assert (proxy.contents, proxy.passed[0].ended) == ([], 1)
+
+
+def flood(port, times=200_000):
+    """A connection that sends commands and reads nothing."""
+    deaf = socket.create_connection(("127.0.0.1", port))
+    deaf.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        deaf.send(b"HELP\r\n" * times)
+    return deaf
+
+
+SHOUTING = """
+import selectors, socket, sys
+sockets = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(50)]
+looking = selectors.DefaultSelector()
+for one in sockets:
+    one.setblocking(False)
+    looking.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE)
+print("shouting", flush=True)
+while True:
+    for key, events in looking.select():
+        if events & selectors.EVENT_WRITE:
+            key.fileobj.send(b"HELP\\r\\n" * 1000)
+        if events & selectors.EVENT_READ and not key.fileobj.recv(1 << 20):
+            sys.exit("hung up")
+"""
+
+
+def test_floods_of_commands_do_not_stop_others(tmp_path):
+    async def talk(served):
+        loop = asyncio.get_running_loop()
+        shouting = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SHOUTING, str(served.port), stdout=subprocess.PIPE
+        )
+        try:
+            await shouting.stdout.readline()
+            await asyncio.sleep(0.3)
+            taken = []
+            for _ in range(5):
+                begun = loop.time()
+                caller = await served.call()
+                await caller.begin()
+                assert await caller.codes(MESSAGE + b".", b"QUIT") == [250, 221]
+                taken.append(loop.time() - begun)
+            return min(taken), served.door.connections, shouting.returncode
+        finally:
+            shouting.kill()
+            await shouting.communicate()
+
+    taken, connections, ended = run(tmp_path, talk, limits=DoorLimits(idle_commands=10**9))
+    assert ended is None
+    assert connections >= 50
+    assert taken < 10  # and not for as long as they go on
+
+
+def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
+    async def talk(served):
+        deaf = flood(served.port)
+        try:
+            await until(lambda: sessions(served) and sessions(served)[0]._blocked)
+            session = sessions(served)[0]
+            buffered = (
+                len(session.lines.bytes)
+                + session._said_bytes
+                + session.transport.get_write_buffer_size()
+            )
+            await until(lambda: served.door.connections == 0)
+            return buffered
+        finally:
+            deaf.close()
+
+    buffered = run(tmp_path, talk, limits=DoorLimits(command_timeout=0.3, idle_commands=10**9))
+    assert 0 < buffered < 2 * smtp_connection.READ_BYTES + (128 << 10)
+
+
+def sessions(served):
+    return list(served.door._tasks)
+
+
+def test_a_client_that_does_not_take_its_goodbye_is_cut_off(monkeypatch):
+    monkeypatch.setattr(smtp_connection, "_CLOSE_TIMEOUT", 0.1)
+
+    async def main():
+        ours, deaf = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        one = smtp_connection.SmtpConnection(loop, memoryview(bytearray(1000)), send_seconds=3600)
+        await loop.connect_accepted_socket(lambda: one, ours)
+        one.write_reply(
+            Reply(250, (b"x" * 50_000,))
+        )  # more than the kernel takes, less than what stops the writing
+        await asyncio.wait_for(one.close(), PATIENCE)
+        deaf.close()
+
+    asyncio.run(main())
+
+
+def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
+    def insist(port):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"NOOP\r\n" * 1_000_000)
+            return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+    async def talk(served):
+        return await asyncio.to_thread(insist, served.port)
+
+    heard = run(tmp_path, talk, limits=DoorLimits(idle_commands=2))
+    assert heard.count(b"250 ") == 3
+    assert heard.endswith(b"421 4.7.0 Too many commands without a message, closing connection\r\n")
+
+
+def test_who_went_while_nothing_was_read_is_let_go():
+    async def main():
+        loop = asyncio.get_running_loop()
+        one = smtp_connection.SmtpConnection(
+            loop, memoryview(bytearray(1 << 16)), send_seconds=3600
+        )
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            client = socket.create_connection(listening.getsockname())
+            ours, _ = listening.accept()
+            ours.setblocking(False)
+            await loop.connect_accepted_socket(lambda: one, ours)
+            client.sendall(b"x" * smtp_connection._MAX_UNREAD_BYTES)
+            await until(lambda: len(one.lines.data) == smtp_connection._MAX_UNREAD_BYTES)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            await asyncio.wait_for(one.close(drain_input=True), PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):
+    from spamguard.servers import listener
+    from spamguard.servers.smtp import open_door
+
+    monkeypatch.setattr(listener, "_ACCEPT_RETRY_SECONDS", 0.05)
+    tried = []
+
+    class Stingy:
+        """A listening socket that fails once."""
+
+        def __init__(self, real):
+            self.real, self.fileno, self.setblocking = real, real.fileno, real.setblocking
+
+        def accept(self):
+            tried.append(1)
+            if len(tried) == 1:
+                raise OSError(24, "Too many open files")
+            return self.real.accept()
+
+    async def main():
+        from tests.unit.servers.support import listener
+
+        with socket.create_server(("127.0.0.1", 0)) as real:
+            one = open_door(
+                listener(), ScriptedProxy(), [Stingy(real)], tmp_path, "mx.example", lambda _: None
+            )
+            await one.start()
+            reader, writer = await asyncio.open_connection(*real.getsockname())
+            greeting = await asyncio.wait_for(reader.readline(), PATIENCE)
+            writer.close()
+            await one.drain(asyncio.get_running_loop().time() + 1)
+            return greeting
+
+    assert asyncio.run(main()).startswith(b"220 ")
+    assert "Too many open files" in caplog.text

@@ -1,0 +1,150 @@
+"""XFORWARD and XCLIENT: what a trusted peer tells is understood, made harmless, and told on, the
+full set each time.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamguard.smtp.commands import CLIENT_FIELDS, parse_attributes, xforward_commands
+from spamguard.smtp.envelope import Client, Reply
+
+repeatable = settings(derandomize=True, deadline=None, max_examples=300, database=None)
+ALL = "NAME ADDR PORT PROTO HELO IDENT SOURCE"
+text = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=60)
+
+
+def understood(lines: list[bytes]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in lines:
+        assert line.startswith(b"XFORWARD ")
+        assert line.endswith(b"\r\n")
+        assert len(line) <= 512
+        told = parse_attributes(line[9:-2])
+        assert isinstance(told, dict)
+        assert not told.keys() & found.keys()
+        found |= told
+    return found
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        (
+            b"NAME=spike.example.com ADDR=192.0.2.1",
+            {"NAME": "spike.example.com", "ADDR": "192.0.2.1"},
+        ),
+        (b"addr=IPV6:2001:DB8::1  Port=25 ", {"ADDR": "2001:db8::1", "PORT": "25"}),
+        (
+            b"ADDR=ipv6:fe80::1 DESTADDR=IPV6:::1 DESTPORT=2525",
+            {"ADDR": "fe80::1", "DESTADDR": "::1", "DESTPORT": "2525"},
+        ),
+        (
+            b"NAME=[UNAVAILABLE] ADDR=[TEMPUNAVAIL] HELO=[unavailable] PORT=",
+            {"NAME": "", "ADDR": "", "HELO": "", "PORT": ""},
+        ),
+        (b"HELO=a+20b+2Bc+3dd", {"HELO": "a b+c=d"}),
+        (b"HELO=a+0D+0Ab+00c+7F", {"HELO": "a??b?c?"}),
+        (b"HELO=+C3+A4 NAME=+FF LOGIN=\xc3\xa4", {"HELO": "ä", "NAME": "\ufffd", "LOGIN": "ä"}),
+        (
+            b"SOURCE=local PROTO=ESMTP IDENT=4bYxQ3",
+            {"SOURCE": "LOCAL", "PROTO": "ESMTP", "IDENT": "4bYxQ3"},
+        ),
+    ],
+)
+def test_attributes_are_understood(argument: bytes, told: dict[str, str]) -> None:
+    assert parse_attributes(argument) == told
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        (b"", "Syntax: attribute=value"),
+        (b"NAME", "Syntax: attribute=value"),
+        (b"NAME=a\rb", "Syntax: attribute=value"),
+        (b"NAME=a\0", "Syntax: attribute=value"),
+        (b"NAME=a=b", "Syntax: attribute=value"),
+        (b"COLOUR=red", "Bad attribute name"),
+        (b"NAME=a name=b", "Bad attribute name"),
+        (b"ADDR=example.com", "Bad attribute value"),
+        (b"ADDR=1.2.3.4+0D", "Bad attribute value"),
+        (b"PORT=x", "Bad attribute value"),
+        (b"PROTO=a+20b", "Bad attribute value"),
+        (b"SOURCE=both", "Bad attribute value"),
+    ],
+)
+def test_what_is_refused(argument: bytes, text: str) -> None:
+    assert parse_attributes(argument) == Reply.from_text(501, f"5.5.4 {text}")
+
+
+@repeatable
+@given(
+    st.builds(
+        Client,
+        name=text,
+        helo=text,
+        ident=text,
+        address=st.ip_addresses().map(str),
+        port=st.integers(0, 65535).map(str),
+    )
+)
+def test_a_client_is_told_on_as_it_is(client: Client) -> None:
+    told = understood(xforward_commands(client, ALL))
+    assert list(told) == ALL.split()
+    for name, value in told.items():
+        assert value == getattr(client, CLIENT_FIELDS[name]) or (
+            value == "" and len(getattr(client, CLIENT_FIELDS[name])) > 30
+        )
+
+
+def test_an_address_is_told_in_its_form() -> None:
+    assert xforward_commands(Client(address="2001:db8::1"), "ADDR") == [
+        b"XFORWARD ADDR=IPV6:2001:db8::1\r\n"
+    ]
+    assert xforward_commands(Client(address="192.0.2.1"), "addr") == [
+        b"XFORWARD ADDR=192.0.2.1\r\n"
+    ]
+
+
+def test_what_is_unknown_is_told_so_that_nothing_older_stays() -> None:
+    line = (
+        b"XFORWARD "
+        + b" ".join([name + b"=[UNAVAILABLE]" for name in ALL.encode().split()])
+        + b"\r\n"
+    )
+    assert xforward_commands(Client(), ALL) == [line]
+    assert xforward_commands(Client(helo=" " * 200), "HELO") == [b"XFORWARD HELO=[UNAVAILABLE]\r\n"]
+    assert xforward_commands(Client(helo="h" * 300, port="1"), "HELO PORT") == [
+        b"XFORWARD PORT=1 HELO=[UNAVAILABLE]\r\n"
+    ]
+
+
+def test_much_goes_in_several_lines() -> None:
+    client = Client(name="n" * 250, helo="h" * 250, ident="i" * 250)
+    lines = xforward_commands(client, ALL)
+    assert len(lines) > 1
+    assert understood(lines) == {
+        "NAME": client.name,
+        "HELO": client.helo,
+        "IDENT": client.ident,
+        "ADDR": "",
+        "PORT": "",
+        "PROTO": "",
+        "SOURCE": "",
+    }
+
+
+def test_only_what_is_known_and_asked_for_is_told() -> None:
+    assert xforward_commands(Client(name="a", login="secret"), "NAME LOGIN COLOUR") == [
+        b"XFORWARD NAME=a\r\n"
+    ]
+    assert xforward_commands(Client(name="a"), "COLOUR") == xforward_commands(Client(), "") == []
+
+
+@repeatable
+@given(st.text(max_size=40))
+def test_no_value_can_end_a_command(value: str) -> None:
+    (line,) = xforward_commands(Client(helo=value), "HELO")
+    assert line[:-2].translate(None, bytes(range(33, 127))) == b" "

@@ -1,0 +1,64 @@
+"""Work that blocks, beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+from spamguard.aio import run_in_thread
+from tests.support.killing import killed_at
+from tests.support.waiting import PATIENCE, until
+
+
+def test_slow_look_ups_of_names_keep_no_write_waiting() -> None:
+    """The loop looks names up in its own few threads, each for as long as the servers of names let
+    it wait.
+    """
+    answered = threading.Event()
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        looking_up = [loop.run_in_executor(None, answered.wait, 2 * PATIENCE) for _ in range(200)]
+        writing = asyncio.create_task(run_in_thread(lambda: "written"))
+        done, _ = await asyncio.wait([writing], timeout=PATIENCE)
+        answered.set()
+        await asyncio.gather(*looking_up, writing)
+        return writing.result() if done else "waited for names"
+
+    assert asyncio.run(main()) == "written"
+
+
+def test_who_is_cancelled_waits_until_the_work_is_done() -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+        done.append(True)
+
+    async def main() -> None:
+        task = asyncio.create_task(run_in_thread(work))
+        await until(begun.is_set)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.01)
+            assert not task.done()
+        go_on.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert done == [True]
+
+    asyncio.run(main())
+
+
+def test_a_child_of_a_process_that_has_worked_has_threads_too() -> None:
+    def work() -> None:
+        asyncio.run(run_in_thread(lambda: None))
+
+    def in_time() -> None:
+        signal.alarm(20)  # ends the child
+        work()
+
+    work()
+    assert killed_at(1 << 30, in_time) == 0

@@ -1,0 +1,100 @@
+"""Values as pages tell them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from spamguard.web.pages import filters
+
+BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
+
+
+@given(st.text(st.characters() | st.sampled_from(BIDI + "\x00\x1b\x7f\ud800\ufeff")))
+def test_nothing_that_acts_comes_through(text: str) -> None:
+    told = str(filters.make_visible(text))
+    assert all(letter.isprintable() or letter in "\n\t\u200c\u200d" for letter in told)
+    told.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gnp\u202eexe", "gnp⟨U+202E⟩exe"),
+        ("\x1b[31m\x00\x7f", "␛[31m␀␡"),
+        ("a\u00a0b\u3000c", "a b c"),
+        ("line\nline\tend", "line\nline\tend"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+        ("\ud83d", "⟨U+D83D⟩"),
+        ("<b>", "<b>"),
+    ],
+)
+def test_letters_that_act_are_visible(text: str, told: str) -> None:
+    assert filters.make_visible(text) == told
+
+
+def test_what_is_no_text_of_strangers_stays() -> None:
+    assert filters.make_visible(7) == 7
+    assert filters.make_visible(Markup("\u202e")) == "\u202e"
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [
+        (0, "0 %"),
+        (1e-9, "< 0.1 %"),
+        (0.5, "50.0 %"),
+        (0.98765, "98.8 %"),
+        (0.99949, "99.9 %"),
+        (0.9999999, "> 99.9 %"),
+        (1, "100 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_percentages(share: float, told: str) -> None:
+    assert filters.percent(share) == told
+
+
+def test_sizes_and_numbers() -> None:
+    assert [filters.size(one) for one in (0, 1, 1023, 5321, 3 << 20)] == [
+        "0 bytes",
+        "1 byte",
+        "1,023 bytes",
+        "5.2 kB",
+        "3.0 MB",
+    ]
+    assert (filters.number(12345), filters.number(1234.56), filters.signed(-1.25)) == (
+        "12,345",
+        "1,234.6",
+        "\u22121.250",
+    )
+    assert (filters.count_noun(1, "message"), filters.count_noun(1200, "message")) == (
+        "1 message",
+        "1,200 messages",
+    )
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1_790_000_000.5, 1e18])
+def test_any_time_can_be_shown(seconds: float) -> None:
+    assert "<time datetime=" in filters.moment(seconds)
+    assert filters.day(seconds)
+    assert filters.clock(seconds, 3600)
+
+
+def test_tones() -> None:
+    classes = {"ham": False, "spam": True, "newsletter": False}
+    told = {
+        label: filters.tone(label, classes) for label in (*classes, "unsure", "not-scanned", "gone")
+    }
+    wanted = {
+        "ham": "wanted",
+        "spam": "unwanted",
+        "newsletter": "wanted",
+        "unsure": "unsure",
+        "not-scanned": "none",
+        "gone": "wanted",
+    }
+    assert told == wanted
+    assert filters.tone("spam", {}) == "unwanted"

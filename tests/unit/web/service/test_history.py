@@ -1,0 +1,463 @@
+"""Messages that passed: everybody is shown, and teaches, their own; who may not is told no more
+than who asks for what is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard.config.options import HistorySettings, TeachSettings
+from spamguard.errors import NotAllowedError, NotThereError, UsageError
+from spamguard.keys import new_id
+from spamguard.proxy import history
+from spamguard.records import Word
+from spamguard.web import queries, readers
+from spamguard.web.models import MAX_ROWS, JudgementPage, Person, Search
+from spamguard.web.service import Service
+from tests.unit.filters import opened
+from tests.unit.web.service.office import (
+    ANNA,
+    BEN,
+    CARL,
+    NOW,
+    OPERATOR,
+    PASSED,
+    asked,
+    name,
+    passed,
+    remember,
+    serving,
+    settings,
+    spooled,
+    votes,
+)
+
+
+def numbers(found: JudgementPage) -> list[int]:
+    return [int(one.subject.split()[-1]) for one in found.judgements]
+
+
+def search(state: Path, person: Person, **wanted: Any) -> list[int]:
+    return numbers(
+        asked(state, lambda service: service.history(person, Search(**{"limit": 100, **wanted})))
+    )
+
+
+def test_everybody_sees_their_own(state: Path) -> None:
+    everything = list(range(len(PASSED)))
+    assert search(state, OPERATOR) == everything
+    assert search(state, ANNA) == [number for number in everything if number % 3 in (0, 1)]
+    assert search(state, BEN) == [number for number in everything if number % 3 in (1, 2)]
+    assert (
+        search(state, CARL)
+        == search(state, Person("example.org"))
+        == search(state, Person(""))
+        == []
+    )
+
+
+def test_nobody_is_told_who_else_got_it(state: Path) -> None:
+    first, second, *_ = asked(state, lambda service: service.history(ANNA, Search())).judgements
+    assert (first.recipients, first.reply) == (
+        ("anna@example.org",),
+        "250 2.0.0 <anna@example.org> Ok",
+    )
+    assert (second.recipients, second.reply) == (("Anna+news@example.net",), "")
+    assert search(state, ANNA, recipient="ben@") == []
+    assert search(state, ANNA, recipient="ANNA+NEWS") == [
+        number for number in range(len(PASSED)) if number % 3 == 1
+    ]
+    whole = asked(state, lambda service: service.history(OPERATOR, Search())).judgements[1]
+    assert whole.recipients == ("Anna+news@example.net", "ben@example.org")
+    assert whole.reply
+
+
+def test_aliases_say_whose_mail_it_is(state: Path) -> None:
+    told = settings(
+        state,
+        aliases=(
+            ("*@example.net", "carl"),
+            ("ben@example.org", ""),
+            ("anna@example.org", "ben@example.org"),
+        ),
+    )
+
+    async def work(service: Service) -> list[list[int]]:
+        return [
+            numbers(await service.history(person, Search(limit=100)))
+            for person in (ANNA, BEN, CARL)
+        ]
+
+    of_anna, of_ben, of_carl = asked(told, work)
+    assert of_anna == []
+    assert of_ben == [number for number in range(len(PASSED)) if number % 3 == 0]
+    assert of_carl == [number for number in range(len(PASSED)) if number % 3 == 1]
+
+
+def test_the_first_who_is_known_has_it(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `personal`; while nobody who comes before has said anything it may be theirs, and
+    they may say so.
+    """
+    monkeypatch.setattr(readers, "_REFRESH_SECONDS", 0.0)
+    whole, other = Person("anna@example.org"), Person("anna@example.net")
+    to_org, to_net = (
+        [number for number in range(len(PASSED)) if number % 3 == rest] for rest in (0, 1)
+    )
+
+    async def work(service: Service) -> None:
+        async def seen(person: Person) -> list[int]:
+            return numbers(await service.history(person, Search(limit=100)))
+
+        await service.learn_passed(
+            ANNA, name(1), "ham"
+        )  # which makes nobody's who comes before her hers
+        assert [await seen(person) for person in (ANNA, whole, other)] == [
+            sorted(to_org + to_net),
+            to_org,
+            to_net,
+        ]
+        await service.learn_passed(whole, name(0), "ham")
+        assert [await seen(person) for person in (ANNA, whole, other)] == [to_net, to_org, to_net]
+        with pytest.raises(NotThereError):
+            await service.why(ANNA, name(0))
+        considered = await service.preview(ANNA, spooled(state, PASSED[0][1]), "ham")
+        assert (await service.today(ANNA)).passed == considered.preview.looked_at == 10
+        await service.forget_passed(whole, name(0))  # who has ever said anything stays known
+        assert await seen(ANNA) == to_net
+
+    asked(state, work)
+
+
+def test_who_is_known_is_not_asked_for_each_time(state: Path) -> None:
+    some = readers.Visibility(())
+    with opened(state) as one:
+        some.refresh(one.ledger.users)
+    some.refresh(one.ledger.users)  # which is closed
+
+
+def test_personal_labels_are_told_to_that_person(state: Path) -> None:
+    with opened(state) as one:
+        remember(
+            state,
+            [
+                passed(
+                    one,
+                    -1,
+                    PASSED[0][1],
+                    personal={"anna": "ham", "ben@example.org": "spam"},
+                    recipients=("anna@x", "ben@example.org"),
+                )
+            ],
+        )
+    found = [
+        asked(state, lambda service, who=who: service.judgement(who, name(-1))).personal
+        for who in (ANNA, BEN, OPERATOR)
+    ]  # type: ignore[misc]
+    assert found == [
+        {"anna": "ham"},
+        {"ben@example.org": "spam"},
+        {"anna": "ham", "ben@example.org": "spam"},
+    ]
+
+
+def test_page_by_page(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "WINDOW_ROWS", 7)
+
+    async def work(service: Service) -> list[int]:
+        found, before = [], ""
+        while True:
+            page = await service.history(ANNA, Search(limit=3, before=before))
+            assert len(page.judgements) <= 3
+            found += numbers(page)
+            if not page.following:
+                return found
+            before = page.following
+
+    assert asked(state, work) == [number for number in range(len(PASSED)) if number % 3 != 2]
+
+
+def test_where_a_page_ends_tells_nothing_of_others_mail(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that are not looked for any longer than one look takes, and much mail in one minute."""
+    monkeypatch.setattr(history, "WINDOW_ROWS", 2)
+    monkeypatch.setattr(queries, "PAGE_SECONDS", 0.0)
+    with opened(state) as one:
+        rows = [
+            passed(
+                one,
+                -1,
+                PASSED[0][1],
+                id=new_id(NOW - 600.5 - at / 100, b"rand"),
+                recipients=("ben@x",),
+            )
+            for at in range(9)
+        ]
+    remember(state, rows)
+    everything = {name(number) for number in range(len(PASSED))} | {row.id for row in rows}
+
+    async def work(service: Service) -> tuple[list[int], int]:
+        found, before, empty = [], "", 0
+        while before or not found:
+            page = await service.history(ANNA, Search(subject="7", before=before))
+            assert page.following not in everything - {one.id for one in page.judgements}
+            assert page.following < (before or "~")
+            found += numbers(page)
+            empty += not page.judgements
+            before = page.following
+        return found, empty
+
+    found, empty = asked(state, work)
+    assert found == [7, 27]
+    assert empty > 3
+
+
+def test_searching(state: Path) -> None:
+    labels = {
+        one.label
+        for one in asked(state, lambda service: service.history(OPERATOR, Search())).judgements
+    }
+    assert sum(len(search(state, OPERATOR, label=label)) for label in labels) == len(PASSED)
+    assert search(state, OPERATOR, sender="SENDER7@") == [7]
+    assert search(state, OPERATOR, subject="subject 2") == [2, *range(20, 30)]
+    assert search(state, OPERATOR, since=NOW - 120, until=NOW) == [1, 2]
+    assert search(state, OPERATOR, since=NOW - 120) == [0, 1, 2]
+    assert (
+        search(state, OPERATOR, since=float("inf"))
+        == search(state, OPERATOR, until=-1.0, label="nothing")
+        == []
+    )
+    assert len(search(state, OPERATOR, limit=10**9)) == len(PASSED) < MAX_ROWS
+    assert search(state, OPERATOR, limit=-5) == [0]
+    with pytest.raises(UsageError, match="not a verdict id"):
+        search(state, OPERATOR, before="../../key")
+
+
+def test_who_wrote_it_is_told_and_found_beside_the_sender(state: Path) -> None:
+    with opened(state) as one:
+        remember(state, [passed(one, -1, PASSED[0][1], author="Sunny Roofs <hello@roofs.example>")])
+    for sought in ("SUNNY roofs", "hello@", "Sender-1@"):
+        (found,) = asked(
+            state, lambda service, sought=sought: service.history(BEN, Search(sender=sought))
+        ).judgements  # type: ignore[misc]
+        assert (found.sender, found.author) == (
+            "Sender-1@example.com",
+            "Sunny Roofs <hello@roofs.example>",
+        )
+
+
+def test_what_is_not_kept_is_not_searched_for(state: Path) -> None:
+    told = settings(state, history=HistorySettings(subjects=False, addresses=False))
+    for person in (ANNA, BEN):
+        for work in (
+            lambda service, who: service.history(who, Search()),
+            lambda service, who: service.judgement(who, name(0)),
+        ):
+            with pytest.raises(NotAllowedError, match="keeps no addresses"):
+                asked(told, lambda service, work=work, person=person: work(service, person))  # type: ignore[misc]
+    assert len(
+        asked(told, lambda service: service.history(OPERATOR, Search(limit=100))).judgements
+    ) == len(PASSED)
+    for wanted, what in (
+        (Search(sender="a"), "addresses"),
+        (Search(recipient="a"), "addresses"),
+        (Search(subject="a"), "subjects"),
+    ):
+        with pytest.raises(UsageError, match=f"keeps no {what}"):
+            asked(told, lambda service, wanted=wanted: service.history(OPERATOR, wanted))  # type: ignore[misc]
+
+
+# ---- one of them
+
+
+CALLS: list[Callable[[Service, Person, str], Any]] = [
+    lambda service, person, which: service.judgement(person, which),
+    lambda service, person, which: service.why(person, which),
+    lambda service, person, which: service.learn_passed(person, which, "spam"),
+    lambda service, person, which: service.forget_passed(person, which),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_not_theirs_is_as_if_it_were_not_there(
+    state: Path, call: Callable[[Service, Person, str], Any]
+) -> None:
+    before, told = votes(state), set()
+    for person, which in (
+        (ANNA, name(2)),
+        (BEN, name(0)),
+        (ANNA, name(1000)),
+        (OPERATOR, name(1000)),
+        (ANNA, "../../key"),
+        (ANNA, ""),
+    ):
+        with pytest.raises(NotThereError) as error:
+            asked(state, lambda service, person=person, which=which: call(service, person, which))  # type: ignore[misc]
+        told.add(str(error.value))
+    assert len(told) == 1
+    assert votes(state) == before
+
+
+def test_then_and_now(state: Path) -> None:
+    why = asked(state, lambda service: service.why(ANNA, name(0)))
+    assert why.then is not None
+    assert why.then.words
+    with opened(state) as one:
+        assert why.now.verdict == one.judge(PASSED[0][1])
+    assert {word.text for word in why.then.words} <= {clue.text for clue in why.now.clues}
+    assert asked(state, lambda service: service.judgement(ANNA, name(0))) == why.then
+
+
+def test_what_was_not_scanned_has_no_now(state: Path) -> None:
+    with opened(state) as one:
+        row = replace(
+            passed(one, -1, PASSED[0][1]),
+            digest=b"",
+            packed=b"",
+            label="not-scanned",
+            recipients=("anna@x",),
+        )
+    remember(state, [row])
+    assert not asked(state, lambda service: service.judgement(ANNA, name(-1))).can_teach
+    for call in CALLS[1:]:
+        with pytest.raises(UsageError, match="not scanned"):
+            asked(state, lambda service, call=call: call(service, ANNA, name(-1)))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "values", [{"fingerprint": "0" * 16}, {"extractor": 0}, {"packed": b"damaged" * 100}]
+)
+def test_features_that_are_none_of_ours_teach_nothing(state: Path, values: dict[str, Any]) -> None:
+    before = votes(state)
+    with opened(state) as one:
+        remember(state, [passed(one, -1, PASSED[0][1], recipients=("anna@x",), **values)])
+    assert asked(state, lambda service: service.judgement(ANNA, name(-1))).can_teach == (
+        "packed" in values
+    )
+    with pytest.raises(UsageError):
+        asked(state, lambda service: service.learn_passed(ANNA, name(-1), "spam"))
+    assert votes(state) == before
+
+
+# ---- teaching
+
+
+def test_teaching_from_the_history_and_taking_it_back(state: Path) -> None:
+    async def work(service: Service) -> None:
+        before = await service.judgement(ANNA, name(0))
+        assert (before.taught, before.own) == ("", "")
+        other = "ham" if before.label == "spam" else "spam"
+        receipt = await service.learn_passed(ANNA, name(0), other)
+        assert (receipt.label, receipt.changed, receipt.was) == (other, True, "")
+        assert receipt.now is not None
+        now = await service.judgement(ANNA, name(0))
+        assert (now.taught, now.own, now.label) == (other, other, before.label)
+        again = await service.learn_passed(ANNA, name(0), other)
+        assert (again.changed, again.was, again.digest) == (False, other, receipt.digest)
+        assert numbers(await service.history(ANNA, Search(taught=other))) == [0]
+        assert numbers(await service.history(ANNA, Search(taught="any"))) == [0]
+        assert numbers(await service.history(BEN, Search(taught="any"))) == []
+        back = await service.forget_passed(ANNA, name(0))
+        assert (back.label, back.changed, back.was) == ("", True, other)
+        assert back.now == (await service.why(ANNA, name(0))).now.verdict
+        assert numbers(await service.history(ANNA, Search(taught="any"))) == []
+        assert not (await service.forget_passed(ANNA, name(0))).changed
+
+    asked(state, work)
+
+
+def test_it_is_what_teaching_the_message_itself_is(state: Path, tmp_path: Path) -> None:
+    asked(state, lambda service: service.learn_passed(OPERATOR, name(4), "ham"))
+    with opened(state) as one:
+        assert not one.learn(PASSED[4][1], "ham")
+        vote = one.ledger.get_vote(one._reader.digest(PASSED[4][1]), "")
+        assert vote is not None
+        assert vote.origin == "history"
+
+
+def test_everybody_in_their_own_name(state: Path) -> None:
+    async def work(service: Service) -> None:
+        shared = name(1)
+        assert (await service.learn_passed(ANNA, shared, "spam")).changed
+        assert (await service.judgement(BEN, shared)).own == ""
+        assert (await service.judgement(BEN, shared)).taught == "spam"
+        assert (await service.learn_passed(BEN, shared, "ham")).changed
+        assert (await service.judgement(ANNA, shared)).taught == ""  # they disagree
+        assert (await service.learn_passed(OPERATOR, shared, "ham")).changed
+        found = await service.judgement(OPERATOR, shared)
+        assert (found.taught, found.own) == ("ham", "ham")
+        assert (await service.forget_passed(BEN, shared)).changed
+        assert (await service.judgement(ANNA, shared)).own == "spam"
+
+    before = votes(state)
+    asked(state, work)
+    standing = asked(state, lambda service: service.judgement(OPERATOR, name(1)))
+    assert (standing.own, standing.taught) == ("ham", "")
+    assert {(user, label) for (_, user), label in votes(state).items() - before.items()} >= {
+        ("anna", "spam"),
+        ("", "ham"),
+    }
+
+
+def test_no_more_than_a_day_may_have(state: Path) -> None:
+    told = settings(state, teach=TeachSettings(lessons_per_day=2))
+
+    async def work(service: Service) -> None:
+        await service.learn_passed(ANNA, name(0), "spam")
+        await service.learn_passed(ANNA, name(3), "spam")
+        with pytest.raises(NotAllowedError, match="lessons_per_day"):
+            await service.learn_passed(ANNA, name(6), "spam")
+        assert not (
+            await service.learn_passed(ANNA, name(3), "spam")
+        ).changed  # which costs nothing
+        assert (await service.learn_passed(BEN, name(1), "spam")).changed
+        for number in range(3):
+            assert (await service.learn_passed(OPERATOR, name(number + 9), "spam")).changed
+
+    asked(told, work)
+
+
+@pytest.mark.parametrize(
+    "label", ["unsure", "Spam", "newsletters", "", "x" * 1000, "(word list)", "any"]
+)
+def test_only_classes_that_are_there(state: Path, label: str) -> None:
+    with pytest.raises(UsageError, match=r"is not a class here\. There are ham, spam"):
+        asked(state, lambda service: service.learn_passed(ANNA, name(0), label))
+
+
+def test_lessons_that_wait_for_settling_are_told(state: Path) -> None:
+    import asyncio
+
+    settled: list[int] = []
+
+    async def run() -> None:
+        async with serving(settings(state), settled) as service:
+            for number in range(14):
+                await service.learn_passed(OPERATOR, name(number), "spam" if number % 2 else "ham")
+
+    asyncio.run(run())
+    assert settled
+
+
+def test_words_are_as_they_were_kept(state: Path) -> None:
+    with opened(state) as one:
+        remember(
+            state,
+            [
+                passed(
+                    one,
+                    -1,
+                    PASSED[0][1],
+                    words=(Word(7, "\x1b[31m<script>", 1.0),),
+                    recipients=("anna@x",),
+                )
+            ],
+        )
+    assert [
+        word.text for word in asked(state, lambda service: service.judgement(ANNA, name(-1))).words
+    ] == ["\ufffd[31m<script>"]

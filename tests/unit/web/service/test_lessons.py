@@ -1,0 +1,480 @@
+"""Messages that are handed over are judged, explained, taught and taken back as they are elsewhere;
+a preview is what then happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard.config.options import HistorySettings, Scoring, TeachSettings
+from spamguard.errors import BusyError, NotAllowedError, UsageError
+from spamguard.learning.undo import UNDO_ORIGIN
+from spamguard.mail.rewrite import rewrite_header
+from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.records import Verdict
+from spamguard.spool import MAX_MEMORY_BYTES
+from spamguard.web import lessons
+from spamguard.web.models import MAX_ROWS, Flip, Opinion, Person, Search
+from spamguard.web.service import Service
+from tests.unit.filters import opened, teach
+from tests.unit.proxy.scorers import ODD_COMMAND
+from tests.unit.web.service.office import (
+    ANNA,
+    BEN,
+    CARL,
+    MAIL,
+    OPERATOR,
+    PASSED,
+    TO,
+    asked,
+    digest,
+    name,
+    passed,
+    remember,
+    serving,
+    settings,
+    spooled,
+    votes,
+)
+
+pytestmark = pytest.mark.slow  # waits for seconds
+
+NEW = [raw for _, raw in MAIL[100:]]
+
+
+def verdict_of(opinion: Opinion) -> Verdict:
+    return Verdict(opinion.label, opinion.probability, opinion.log_odds, opinion.probabilities)
+
+
+def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
+    async def work(service: Service) -> None:
+        opinion = await service.judge(ANNA, spooled(state, NEW[0]))
+        why = await service.explain(ANNA, spooled(state, NEW[0]))
+        with opened(state) as one:
+            expected = one.explain(NEW[0])
+        assert verdict_of(opinion) == why.now.verdict == expected.verdict
+        assert (opinion.digest, opinion.taught, opinion.own) == (digest(NEW[0], state), "", "")
+        assert why.then is None
+        assert why.now.log_odds == expected.log_odds
+        named = [clue for clue in why.now.clues if clue.text]
+        assert len(named) > 16  # more than a log line tells
+        assert {(clue.text, clue.part) for clue in named} <= {
+            (clue.text, clue.part) for clue in expected.clues
+        }
+
+    asked(state, work)
+
+
+def test_counts_of_what_few_lessons_have_are_for_operators(state: Path) -> None:
+    """They may be somebody else's; mail that one sends oneself is no way around that."""
+
+    async def work(service: Service) -> None:
+        for ask in (
+            lambda who: service.explain(who, spooled(state, PASSED[0][1])),
+            lambda who: service.why(who, name(0)),
+        ):
+            told, whole = (await ask(ANNA)).now, (await ask(OPERATOR)).now
+            assert [(clue.text, clue.part) for clue in told.clues] == [
+                (clue.text, clue.part) for clue in whole.clues
+            ]
+            numbers = [
+                (dict(one.counts), dict(other.counts))
+                for one, other in zip(told.clues, whole.clues, strict=True)
+            ]
+            assert all(
+                mine == (theirs if sum(theirs.values()) >= 5 else {}) for mine, theirs in numbers
+            )
+            assert {} in [mine for mine, _ in numbers]
+            assert all(theirs for _, theirs in numbers)
+            assert any(mine for mine, _ in numbers)
+
+    asked(state, work)
+
+
+def test_in_a_file_too(state: Path) -> None:
+    long = NEW[0] + b"\n" + b"x " * MAX_MEMORY_BYTES
+    with closing(spooled(state, long)) as message:
+        opinion = asked(state, lambda service: service.judge(ANNA, message))
+    with opened(state) as one:
+        assert verdict_of(opinion) == one.judge(long)
+
+
+def test_teaching_and_forgetting(state: Path) -> None:
+    async def work(service: Service) -> None:
+        receipt = await service.learn(ANNA, spooled(state, NEW[0]), "spam")
+        assert (receipt.digest, receipt.label, receipt.changed, receipt.was) == (
+            digest(NEW[0], state),
+            "spam",
+            True,
+            "",
+        )
+        opinion = await service.judge(ANNA, spooled(state, NEW[0]))
+        assert (opinion.taught, opinion.own, verdict_of(opinion)) == ("spam", "spam", receipt.now)
+        assert (await service.judge(BEN, spooled(state, NEW[0]))).own == ""
+        assert (await service.learn(ANNA, spooled(state, NEW[0]), "ham")).was == "spam"
+        assert not (await service.forget(BEN, receipt.digest)).changed
+        back = await service.forget(ANNA, receipt.digest)
+        assert (back.label, back.changed, back.was) == ("", True, "ham")
+        assert back.now == verdict_of(await service.judge(ANNA, spooled(state, NEW[0])))
+        assert (await service.forget(ANNA, receipt.digest)).now is None
+
+    asked(state, work)
+    with opened(state) as one:
+        found = one.ledger.get_vote(one._reader.digest(NEW[0]), "anna")
+        assert found is not None
+        assert found.origin == "web"
+
+
+def test_what_we_put_before_its_subject_does_not_make_it_another(state: Path) -> None:
+    raw = NEW[0].replace(b"\n", b"\r\n")
+    head, replaced = rewrite_header(raw, [b"X-Spam-Flag: YES"], (), b"[SPAM]")
+    marked = head + raw[replaced:]
+    assert b"[SPAM]" in marked
+
+    async def work(service: Service) -> None:
+        first = await service.learn(OPERATOR, spooled(state, raw), "spam")
+        assert (await service.judge(OPERATOR, spooled(state, marked))).taught == "spam"
+        assert (await service.learn(OPERATOR, spooled(state, marked), "spam")) == first.__class__(
+            first.digest, "spam", False, "spam", first.now
+        )
+
+    asked(state, work)
+    with opened(state) as one:
+        assert not one.learn(raw, "spam")
+
+
+def test_the_first_lesson_of_all(tmp_path: Path) -> None:
+    (tmp_path / "new" / "spool").mkdir(parents=True)
+
+    async def work(service: Service) -> None:
+        assert (await service.classes(ANNA)) == {"ham": False, "spam": True}
+        assert (await service.history(OPERATOR, Search())).judgements == []
+        assert (await service.model(OPERATOR)).growth == []
+        assert (await service.judge(ANNA, spooled(tmp_path / "new", NEW[0]))).label == "unsure"
+        assert (await service.learn(ANNA, spooled(tmp_path / "new", NEW[0]), "spam")).changed
+
+    asked(tmp_path / "new", work)
+
+
+def test_no_message_and_no_class(state: Path) -> None:
+    async def work(service: Service) -> None:
+        with pytest.raises(UsageError, match="nothing was uploaded"):
+            await service.judge(ANNA, spooled(state, b""))
+        for call in (service.learn, service.preview):
+            with pytest.raises(UsageError, match="is not a class here"):
+                await call(ANNA, spooled(state, NEW[0]), "news")
+        for text in ("", "zz" * 16, "00" * 15, "00" * 17, "é" * 32, "0x" + "00" * 15):
+            with pytest.raises(UsageError, match="not a message digest"):
+                await service.forget(ANNA, text)
+
+    asked(state, work)
+
+
+def test_a_judgement_that_took_too_long_may_go_well_next_time(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+    told = settings(state, scoring=Scoring(0.05, 1))
+
+    async def work(service: Service) -> None:
+        for call in (
+            service.judge(ANNA, spooled(state, b"HANG 1")),
+            service.learn(ANNA, spooled(state, b"HANG 2"), "spam"),
+        ):
+            with pytest.raises(BusyError, match=r"cannot be judged now \(timeout\)"):
+                await call
+
+    asked(told, work)
+
+
+def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_again(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+
+    async def work(service: Service) -> None:
+        with pytest.raises(BusyError, match=r"cannot be judged now \(crashed\)"):
+            await service.judge(ANNA, spooled(state, b"CRASH"))
+        with pytest.raises(UsageError, match=r"this message cannot be judged \(poison\)"):
+            await service.judge(ANNA, spooled(state, b"CRASH"))
+        assert (await service.judge(ANNA, spooled(state, NEW[0]))).label
+
+    asked(state, work)
+
+
+def test_no_more_lessons_than_a_day_may_have(state: Path) -> None:
+    told = settings(state, teach=TeachSettings(lessons_per_day=1))
+
+    async def work(service: Service) -> None:
+        await service.learn_passed(ANNA, name(0), "spam")
+        with pytest.raises(NotAllowedError, match="lessons_per_day"):
+            await service.learn(ANNA, spooled(state, NEW[0]), "spam")
+
+    asked(told, work)
+
+
+def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
+    with opened(state) as one:
+        teach(
+            one,
+            [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[100:130]],
+            "anna",
+        )
+        teach(one, MAIL[100:130], "ben@example.org")
+        assert one.judge(NEW[3]) != one.judge(NEW[3], user="anna")
+        expected = [one.judge(NEW[3]), one.judge(NEW[3], user="anna")]
+
+    async def work(service: Service) -> list[Any]:
+        return [
+            verdict
+            for person in (OPERATOR, ANNA)
+            for verdict in (
+                verdict_of(await service.judge(person, spooled(state, NEW[3]))),
+                (await service.explain(person, spooled(state, NEW[3]))).now.verdict,
+            )
+        ]
+
+    assert asked(settings(state, personal=True), work) == [
+        expected[0],
+        expected[0],
+        expected[1],
+        expected[1],
+    ]
+    assert asked(settings(state), work) == [expected[0]] * 4
+
+
+# ---- previews
+
+
+@pytest.mark.parametrize(("person", "personal"), [(ANNA, False), (ANNA, True), (OPERATOR, True)])
+def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: bool) -> None:
+    with opened(state) as one:
+        if personal:
+            teach(one, MAIL[100:110], "anna")
+        label, raw = next((("ham", raw) for wanted, raw in MAIL[110:] if wanted == "spam"))
+        features = {
+            name(number): one._reader.read_example(mail).features
+            for number, (_, mail) in enumerate(PASSED)
+        }
+
+    async def work(service: Service) -> None:
+        before = votes(state)
+        explained, said = (
+            await service.explain(person, spooled(state, raw)),
+            await service.judge(person, spooled(state, raw)),
+        )
+        considered = await service.preview(person, spooled(state, raw), label)
+        assert (considered.why, considered.own) == (explained.now, said.own)
+        assert votes(state) == before
+        preview = considered.preview
+        theirs = (await service.history(person, Search(limit=200))).judgements
+        assert preview.looked_at == len(theirs) > 10
+        user = "anna" if personal and not person.operator else ""
+        with opened(state) as one:
+            then = {found.id: one.judge_features(features[found.id], user) for found in theirs}
+        receipt = await service.learn(person, spooled(state, raw), label)
+        assert (preview.digest, preview.after) == (receipt.digest, receipt.now)
+        with opened(state) as one:
+            now = {found.id: one.judge_features(features[found.id], user) for found in theirs}
+        changed = [found for found in theirs if then[found.id].label != now[found.id].label]
+        told = [(flip.judgement, flip.before, flip.after) for flip in preview.flips]
+        assert told == [(found, then[found.id], now[found.id]) for found in changed]
+
+    asked(settings(state, personal=personal), work)
+
+
+def test_a_preview_tells_of_flips(state: Path) -> None:
+    """Copies of messages that passed, taught as what we are not sure that they are."""
+    with opened(state) as one:
+        verdicts = [one.judge(raw).label for _, raw in PASSED]
+    unsure = [
+        number for number, label in enumerate(verdicts) if label == "unsure" and number % 3 != 2
+    ]
+
+    async def work(service: Service) -> list[Flip]:
+        return [
+            flip
+            for number in unsure
+            for flip in (
+                await service.preview(ANNA, spooled(state, PASSED[number][1]), "spam")
+            ).preview.flips
+        ]
+
+    flips = asked(state, work)
+    assert "spam" in {flip.after.label for flip in flips}
+    assert all(flip.before.label != flip.after.label for flip in flips)
+    assert all(
+        set(flip.judgement.recipients) <= {"anna@example.org", "Anna+news@example.net"}
+        for flip in flips
+    )
+
+
+def test_a_preview_where_no_addresses_are_kept(state: Path) -> None:
+    told = settings(state, history=HistorySettings(addresses=False))
+    assert (
+        asked(
+            told, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")
+        ).preview.looked_at
+        == 0
+    )
+    assert asked(
+        told, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")
+    ).preview.looked_at == len(PASSED)
+
+
+def test_one_preview_at_once_for_each_person(state: Path) -> None:
+    async def run() -> None:
+        async with serving(settings(state)) as service:
+            calls = [
+                service.preview(person, spooled(state, NEW[0]), "spam")
+                for person in (ANNA, ANNA, BEN, OPERATOR, ANNA)
+            ]
+            found = [
+                isinstance(one, BusyError)
+                for one in await asyncio.gather(*calls, return_exceptions=True)
+            ]
+            assert found == [False, True, False, False, True]
+            for label in ("nonsense", "spam"):
+                with suppress(UsageError):
+                    assert (
+                        await service.preview(ANNA, spooled(state, NEW[0]), label)
+                    ).preview.digest
+
+    asyncio.run(run())
+
+
+# ---- bounds
+
+
+def test_too_much_at_once_is_told_to_come_again(state: Path) -> None:
+    async def run() -> None:
+        async with serving(settings(state)) as service:
+            calls = [
+                service.judge(person, spooled(state, NEW[0]))
+                for person in (*[ANNA] * 20, *[OPERATOR] * 40)
+            ]
+            found = [
+                isinstance(one, BusyError)
+                for one in await asyncio.gather(*calls, return_exceptions=True)
+            ]
+            assert found == [False] * 8 + [True] * 12 + [False] * 24 + [True] * 16
+            assert (await service.judge(ANNA, spooled(state, NEW[0]))).digest
+
+    asyncio.run(run())
+
+
+# ---- taking back
+
+
+def test_undo_takes_back_what_one_has_said(state: Path) -> None:
+    async def work(service: Service) -> None:
+        taught = [await service.learn_passed(ANNA, name(number), "spam") for number in (0, 1, 3)]
+        await service.learn_passed(BEN, name(1), "spam")
+        before = votes(state)
+        would = await service.undo(ANNA, "anna", 0.0, dry=True)
+        assert {(one.digest, one.was, one.label) for one in would} == {
+            (one.digest, "spam", "") for one in taught
+        }
+        assert votes(state) == before
+        assert await service.undo(ANNA, "anna", 1e10) == []
+        assert {one.digest for one in await service.undo(ANNA, "anna", 0.0)} == {
+            one.digest for one in taught
+        }
+        assert await service.undo(ANNA, "anna", 0.0) == []
+        assert [(await service.judgement(person, name(1))).own for person in (ANNA, BEN)] == [
+            "",
+            "spam",
+        ]
+        assert len(await service.undo(OPERATOR, "ben@example.org", 0.0)) == 1
+        assert len(await service.undo(OPERATOR, "", 0.0)) == 70
+
+    asked(state, work)
+    with opened(state) as one:
+        assert {
+            vote.origin
+            for vote in one.ledger.all_votes()
+            if vote.label is None and vote.user == "anna"
+        } == {UNDO_ORIGIN}
+
+
+def test_what_was_taught_is_found_where_it_passed(state: Path) -> None:
+    """Whoever may see it: the second of the messages went to both, the first to anna."""
+
+    async def work(service: Service) -> None:
+        taught = [
+            (await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)
+        ]
+        asked_for = [*taught, "00" * 16]
+        for person, numbers in ((OPERATOR, (0, 1)), (ANNA, (0, 1)), (BEN, (1,)), (CARL, ())):
+            found = await service.passed(person, asked_for)
+            assert {digest: one.id for digest, one in found.items()} == {
+                taught[number]: name(number) for number in numbers
+            }
+        assert (await service.passed(BEN, asked_for))[taught[1]].recipients == TO[1][1:]
+
+    asked(state, work)
+
+
+def test_what_was_taught_is_found_however_many_others_had_it(state: Path) -> None:
+    with opened(state) as one:
+        copy = passed(one, -1, PASSED[0][1], recipients=("carl@example.org",))
+    remember(state, [replace(copy, id=name(-number)) for number in range(1, MAX_ROWS + 2)])
+
+    async def work(service: Service) -> None:
+        asked_for = [
+            (await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)
+        ]
+        for person, numbers in ((OPERATOR, (-MAX_ROWS - 1, 1)), (ANNA, (0, 1))):
+            found = await service.passed(person, asked_for)
+            assert [found[one].id for one in asked_for] == [name(number) for number in numbers]
+
+    asked(state, work)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda service: service.undo(ANNA, "ben@example.org", 0.0),
+        lambda service: service.undo(ANNA, "", 0.0),
+        lambda service: service.undo(ANNA, "", 0.0, dry=True),
+        lambda service: service.status(ANNA),
+        lambda service: service.delete(ANNA, name(0)),
+    ],
+)
+def test_what_only_operators_may(state: Path, call: Callable[[Service], Any]) -> None:
+    before = votes(state)
+    with pytest.raises(Exception, match="only operators"):
+        asked(state, call)
+    assert votes(state) == before
+
+
+@pytest.mark.parametrize("since", [float("nan"), float("inf"), -1.0])
+def test_times_that_are_none(state: Path, since: float) -> None:
+    with pytest.raises(UsageError, match="since"):
+        asked(state, lambda service: service.undo(ANNA, "anna", since))
+
+
+def test_tables_that_cannot_be_used_are_to_be_made_anew(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing but page and API judges, nobody else says so."""
+    monkeypatch.setattr(lessons, "_NEW_FILTER_SECONDS", 0.0)
+    for table in state.glob("tables-*.bin"):
+        table.write_bytes(b"damaged")
+    settled: list[int] = []
+
+    async def run() -> None:
+        async with serving(settings(state), settled) as service:
+            with pytest.raises(BusyError, match="no-model"):
+                await service.judge(ANNA, spooled(state, NEW[0]))
+
+    asyncio.run(run())
+    assert settled

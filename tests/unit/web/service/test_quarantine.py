@@ -1,0 +1,424 @@
+"""The quarantine: who is shown what is held, who may release it, where it goes then, and that it is
+learnt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spamguard.config.options import TeachSettings
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
+from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
+from spamguard.web import queries
+from spamguard.web.models import HeldBack, Person, Search
+from spamguard.web.service import Service
+from tests.unit.filters import opened, teach
+from tests.unit.web.service.office import (
+    ANNA,
+    BEN,
+    CARL,
+    LISTENER,
+    MAIL,
+    OPERATOR,
+    PASSED,
+    asked,
+    digest,
+    hold,
+    name,
+    passed,
+    remember,
+    serving,
+    settings,
+)
+
+RAW = PASSED[0][1].replace(b"\n", b"\r\n")
+
+
+@pytest.fixture
+def held(state: Path) -> Path:
+    """0: anna's, 1: both's, 2: ben's."""
+    hold(state, 0, RAW, "anna@example.org")
+    hold(state, 1, RAW, "anna@example.org", "ben@example.org")
+    hold(state, 2, RAW, "ben@example.org")
+    return state
+
+
+def delivered(place: Path) -> int:
+    return len(list((place / "new").iterdir())) if (place / "new").exists() else 0
+
+
+def label(state: Path, raw: bytes, user: str) -> str | None:
+    with opened(state) as one:
+        vote = one.ledger.get_vote(one._reader.digest(raw), user)
+        return f"{vote.label} by {vote.origin}" if vote else None
+
+
+def test_everybody_sees_their_own(held: Path) -> None:
+    async def work(service: Service) -> None:
+        assert [one.id for one in (await service.quarantine(OPERATOR)).messages] == [
+            name(0),
+            name(1),
+            name(2),
+        ]
+        assert [
+            (one.id, one.recipients, one.waiting)
+            for one in (await service.quarantine(ANNA)).messages
+        ] == [
+            (name(0), ("anna@example.org",), ("anna@example.org",)),
+            (name(1), ("anna@example.org",), ("anna@example.org",)),
+        ]
+        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1), name(2)]
+        assert await service.quarantine(CARL) == HeldBack([])
+        assert [one.id for one in (await service.quarantine(OPERATOR, name(0), 1)).messages] == [
+            name(1)
+        ]
+        (first, *_) = (await service.quarantine(ANNA)).messages
+        assert (first.reason, first.size, first.released) == ("spam", len(RAW), False)
+        found = await service.held(ANNA, name(1))
+        assert found.recipients == ("anna@example.org",)
+        assert found.header == RAW.partition(b"\r\n\r\n")[0].decode().replace("\r\n", "\n").replace(
+            "\t", " "
+        )
+        for person, which in (
+            (ANNA, name(2)),
+            (ANNA, name(9)),
+            (ANNA, "../../key"),
+            (OPERATOR, name(9)),
+            (OPERATOR, ""),
+        ):
+            for call in (service.held, service.release):
+                with pytest.raises(
+                    NotThereError,
+                    match="no message with that verdict id is held here, or it is not yours",
+                ):
+                    await call(person, which)
+
+    asked(held, work)
+
+
+def test_the_history_tells_what_still_waits(state: Path, tmp_path: Path) -> None:
+    """Released to all, deleted, and not; what was not held is not looked for."""
+    with opened(state) as one:
+        rows = [
+            passed(one, number, PASSED[number][1], id=name(-number), action="quarantine")
+            for number in (1, 2, 3)
+        ]
+        remember(state, rows)
+    for number in (0, -1, -2, -3):
+        hold(state, number, RAW, "anna@example.org")
+
+    async def work(service: Service) -> None:
+        async def waiting() -> list[str]:
+            return [
+                one.id for one in (await service.history(OPERATOR, Search())).judgements if one.held
+            ]
+
+        assert await waiting() == [name(-3), name(-2), name(-1)]
+        await service.release(OPERATOR, name(-3))
+        await service.delete(OPERATOR, name(-2))
+        assert await waiting() == [name(-1)]
+        assert not (await service.judgement(OPERATOR, name(-3))).held
+        note = state / DIRECTORY / f"{name(-1)}.json"
+        note.unlink()
+        note.mkdir()  # what cannot be read keeps nobody from the history
+        assert await waiting() == []
+
+    asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
+
+
+def test_who_wrote_what_is_held_is_told_beside_the_sender(state: Path) -> None:
+    odd = b"From: =?utf-8?q?=E2=80=AEGr=C3=BC=C3=9Fe?= <x@y.example>\r\n\r\nhello\r\n"
+    hold(state, 0, odd, "anna@example.org")
+    (found,) = asked(state, lambda service: service.quarantine(ANNA)).messages
+    assert (found.sender, found.author) == ("a@example.com", "\ufffdGrüße <x@y.example>")
+    assert asked(state, lambda service: service.held(ANNA, name(0))).author == found.author
+
+
+def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
+    with opened(held) as one:
+        teach(one, PASSED[3:4], "anna@example.org")
+
+    async def work(service: Service) -> None:
+        assert await service.quarantine(ANNA) == HeldBack([])
+        with pytest.raises(NotThereError):
+            await service.release(ANNA, name(0))
+        assert [
+            one.id for one in (await service.quarantine(Person("anna@example.org"))).messages
+        ] == [name(0), name(1)]
+
+    asked(held, work)
+
+
+def test_a_list_that_takes_too_long_tells_where_it_goes_on(
+    held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by what is somebody else's."""
+    monkeypatch.setattr(queries, "MAX_READS", 1)
+    monkeypatch.setattr(queries, "PAGE_SECONDS", 0.0)
+    hold(held, 3, RAW, "anna@example.org")
+    ours = {name(number) for number in range(4)}
+
+    async def looked(service: Service, person: Person) -> list[list[int]]:
+        before, found = "", []
+        while not found or before:
+            page = await service.quarantine(person, before)
+            assert page.following not in ours - {one.id for one in page.messages}
+            assert page.following < (before or "~")
+            before = page.following
+            found.append(
+                [number for number in range(4) for one in page.messages if one.id == name(number)]
+            )
+        return found
+
+    async def twice(service: Service, person: Person) -> tuple[list[list[int]], list[list[int]]]:
+        return await looked(service, person), await looked(service, person)
+
+    for person, expected in (
+        (ANNA, [[0], [1], [], [3]]),
+        (BEN, [[], [1], [2], []]),
+        (CARL, [[], [], [], []]),
+    ):
+        first, again = asked(held, partial(twice, person=person))
+        assert first == expected
+        assert again == [[number for page in expected for number in page]]  # what was read is known
+
+
+def test_what_is_held_is_listed_and_read_once(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until something changes there: a page of a large quarantine takes no longer than that of a
+    small one.
+    """
+    read: list[str] = []
+    listed: list[int] = []
+    of, ids = Quarantine.read_entries, Quarantine.ids
+
+    def noted(self: Quarantine, names: Iterable[str]) -> Iterator[QuarantineEntry]:
+        read.extend(names := list(names))
+        return of(self, names)
+
+    def counted(self: Quarantine) -> Iterator[str]:
+        listed.append(1)
+        return ids(self)
+
+    monkeypatch.setattr(Quarantine, "read_entries", noted)
+    monkeypatch.setattr(Quarantine, "ids", counted)
+    an_hour_ago = time.time() - 3600
+    os.utime(held / DIRECTORY, (an_hour_ago, an_hour_ago))
+
+    async def work(service: Service) -> None:
+        assert await service.quarantine(CARL) == await service.quarantine(CARL) == HeldBack([])
+        assert (sorted(read), len(listed)) == (sorted(name(number) for number in range(3)), 1)
+        read.clear()
+        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1), name(2)]
+        assert read == [name(1), name(2)]  # to be shown
+        hold(held, 4, RAW, "carl@example.org")
+        await service.delete(OPERATOR, name(2))
+        assert [one.id for one in (await service.quarantine(CARL)).messages] == [name(4)]
+        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1)]
+
+    asked(held, work)
+
+
+def test_a_full_page_goes_on_after_its_last(held: Path) -> None:
+    page = asked(held, lambda service: service.quarantine(OPERATOR, limit=1))
+    assert (page.following, [one.id for one in page.messages]) == (name(0), [name(0)])
+    assert asked(held, lambda service: service.quarantine(OPERATOR)).following == ""
+
+
+def test_a_long_list_is_looked_through_in_pieces(
+    held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MAX_READS", 1)
+    assert [one.id for one in asked(held, lambda service: service.quarantine(BEN)).messages] == [
+        name(1),
+        name(2),
+    ]
+
+
+def test_a_header_is_shown_in_its_own_lines(state: Path) -> None:
+    """What only Unicode calls the end of a line begins no line that was never there; joiners are a
+    part of what is written.
+    """
+    hold(
+        state,
+        0,
+        "Subject: می\u200cخواهم\r\nX: a\x85From: b\u2028Received: c\r\n\r\nbody".encode(),
+        "anna@example.org",
+    )
+    found = asked(state, lambda service: service.held(OPERATOR, name(0)))
+    assert found.subject == "می\u200cخواهم"
+    assert found.header == "Subject: می\u200cخواهم\nX: a\ufffdFrom: b\ufffdReceived: c"
+
+
+def test_strangers_text_is_printable(state: Path) -> None:
+    hold(
+        state,
+        0,
+        b"Subject: \x1b[31m\x00=?utf-8?q?=E2=80=AEx?=\r\nX-Odd: \x9b1m\x07\r\n\r\nbody",
+        "anna@example.org",
+        "\x1b[1m@example.org",
+    )
+
+    async def work(service: Service) -> None:
+        found = await service.held(OPERATOR, name(0))
+        for text in (found.subject, *found.recipients, *found.waiting, *found.header.splitlines()):
+            assert text.isprintable()
+        assert len(found.header.splitlines()) == 2
+
+    asked(state, work)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path, old: bool) -> None:
+    hold(state, 0, RAW, "anna@example.org", old=old)
+
+    async def work(service: Service) -> None:
+        released = await service.release(ANNA, name(0))
+        assert (released.id, released.released, released.taught) == (name(0), True, True)
+        assert [one.address for one in released.recipients] == ["anna@example.org"]
+        assert released.recipients[0].reply.startswith("250 ")
+        again = await service.release(ANNA, name(0))
+        assert (again.released, again.taught, again.recipients) == (True, False, [])
+        assert (await service.quarantine(ANNA)).messages[0].released
+
+    asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
+    assert delivered(tmp_path / "Maildir") == 1
+    assert label(state, RAW, "anna") == "ham by quarantine"
+
+
+def test_what_the_history_does_not_have_is_read_again(state: Path, tmp_path: Path) -> None:
+    raw = MAIL[120][1].replace(b"\n", b"\r\n")
+    hold(state, 500, b"X-Spam-Flag: YES\r\n" + raw, "anna@example.org")
+    released = asked(
+        settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)),
+        lambda service: service.release(OPERATOR, name(500)),
+    )
+    assert released.taught
+    assert label(state, raw, "") == "ham by quarantine"
+    assert digest(b"X-Spam-Flag: YES\r\n" + raw, state) == digest(raw, state)
+
+
+def test_releasing_what_others_wait_for_too(held: Path, tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        with pytest.raises(NotAllowedError, match="other people wait"):
+            await service.release(ANNA, name(1))
+        assert not delivered(tmp_path / "Maildir")
+        assert (await service.release(OPERATOR, name(1))).released
+        assert (await service.held(ANNA, name(1))).waiting == ()
+
+    asked(settings(held, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
+    assert delivered(tmp_path / "Maildir") == 2
+    assert label(held, RAW, "") is None or label(held, PASSED[1][1], "") == "ham by quarantine"
+
+
+def test_where_it_goes(state: Path, tmp_path: Path) -> None:
+    """By the listener that held it; one that is no more, or was never noted, only where there is no
+    choice.
+    """
+    hold(state, 0, RAW, "anna@example.org", listener="smtp://127.0.0.1:10026")
+    hold(state, 1, RAW, "anna@example.org", listener="smtp://127.0.0.1:9999")
+    hold(state, 2, RAW, "anna@example.org", listener=LISTENER)
+    hops = (f"maildir:{tmp_path / 'first'}", f"maildir:{tmp_path / 'second'}")
+
+    async def work(service: Service) -> None:
+        assert (await service.release(OPERATOR, name(0))).released
+        assert (delivered(tmp_path / "first"), delivered(tmp_path / "second")) == (0, 1)
+        assert (await service.release(OPERATOR, name(2))).released
+        assert (delivered(tmp_path / "first"), delivered(tmp_path / "second")) == (1, 1)
+        with pytest.raises(UsageError, match="--next-hop"):
+            await service.release(OPERATOR, name(1))
+
+    asked(settings(state, hops=hops), work)
+    assert asked(
+        settings(state, hops=hops[:1] * 2), lambda service: service.release(OPERATOR, name(1))
+    ).released
+
+
+def test_a_next_hop_that_is_down_teaches_nothing(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+    released = asked(
+        settings(state, hops=(f"lmtp:{tmp_path / 'nobody'}",)),
+        lambda service: service.release(ANNA, name(0)),
+    )
+    assert (released.released, released.taught) == (False, False)
+    assert released.recipients[0].reply.startswith("451 ")
+    assert label(state, RAW, "anna") is None
+
+
+def test_who_has_taught_enough_today_is_still_given_their_mail(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+    told = settings(
+        state, hops=(f"maildir:{tmp_path / 'Maildir'}",), teach=TeachSettings(lessons_per_day=1)
+    )
+
+    async def work(service: Service) -> None:
+        await service.learn_passed(ANNA, name(3), "spam")
+        released = await service.release(ANNA, name(0))
+        assert (released.released, released.taught) == (True, False)
+
+    asked(told, work)
+
+
+def test_only_one_at_a_time(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+
+    async def run() -> None:
+        async with serving(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",))) as service:
+            found = await asyncio.gather(
+                *(service.release(ANNA, name(0)) for _ in range(4)), return_exceptions=True
+            )
+            assert all(
+                isinstance(one, BusyError) or not isinstance(one, Exception) for one in found
+            )
+
+    asyncio.run(run())
+    assert delivered(tmp_path / "Maildir") == 1
+
+
+def test_who_hangs_up_has_it_released_all_the_same(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
+
+    async def run() -> None:
+        async with serving(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",))) as service:
+            asking = asyncio.create_task(service.release(ANNA, name(0)))
+            while not asking.done() and not delivered(tmp_path / "Maildir"):
+                await asyncio.sleep(0.001)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(run())
+    assert delivered(tmp_path / "Maildir") == 1
+    assert Quarantine(state / DIRECTORY).entry(name(0)).released
+
+
+def test_what_is_being_released_is_not_deleted(held: Path) -> None:
+    async def work(service: Service) -> None:
+        with Quarantine(held / DIRECTORY).file(name(0)).open("rb") as message:
+            fcntl.flock(message, fcntl.LOCK_EX)  # as whoever releases it does
+            with pytest.raises(BusyError, match="being released"):
+                await service.delete(OPERATOR, name(0))
+        await service.delete(OPERATOR, name(0))
+
+    asked(held, work)
+
+
+def test_deleting(held: Path) -> None:
+    async def work(service: Service) -> None:
+        with pytest.raises(NotAllowedError):
+            await service.delete(ANNA, name(0))
+        with pytest.raises(NotThereError):
+            await service.delete(OPERATOR, name(9))
+        await service.delete(OPERATOR, name(0))
+        assert [one.id for one in (await service.quarantine(OPERATOR)).messages] == [
+            name(1),
+            name(2),
+        ]
+
+    asked(held, work)

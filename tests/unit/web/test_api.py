@@ -1,0 +1,419 @@
+"""Everything the API can be asked, as its own description says: what is described answers so, and
+nothing else is there.
+"""
+
+from __future__ import annotations
+
+import re
+from inspect import signature
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
+from spamguard.web.api import OPERATIONS, ServiceCall
+from spamguard.web.models import Search
+from tests.unit.web.pages.fixed import DIGEST, NAME, OTHER
+from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
+
+GIVEN = {"class": "spam", "digest": DIGEST, "user": "anna", "since": "2026-11-17", "word": "viagra"}
+
+
+@pytest.fixture(scope="module")
+def described(server: Served) -> dict[str, Any]:
+    found: dict[str, Any] = server.client(ANNA).get(f"{ROOT}/openapi.json").json()
+    return found
+
+
+def validator(described: dict[str, Any], value: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator(value | {"components": described["components"]})
+
+
+def problem(found: httpx.Response) -> int:
+    assert found.headers["content-type"] == "application/problem+json", found.text[:200]
+    assert found.json()["status"] == found.status_code
+    return found.status_code
+
+
+def test_what_only_passes_on_hands_over_what_the_service_takes_in_its_order() -> None:
+    """Which types do not tell: everything goes by place."""
+    called = {"id": "verdict_id", "class": "label"}
+    passing = [one for one in OPERATIONS if isinstance(one.run, ServiceCall)]
+    assert len(passing) > 5
+    for one in passing:
+        named = (
+            ["id"] * ("{id}" in one.path)
+            + ["message"] * one.takes_message
+            + [parameter.name for parameter in one.parameters]
+        )
+        assert [called.get(name, name) for name in named] == list(
+            signature(one.run.method).parameters
+        )[2:], one.path
+
+
+def test_it_describes_what_there_is(described: dict[str, Any]) -> None:
+    assert described["openapi"] == "3.1.0"
+    found = {(method, path) for path, item in described["paths"].items() for method in item}
+    assert found == {(one.method.lower(), ROOT + one.path) for one in OPERATIONS}
+    names = [
+        operation["operationId"]
+        for item in described["paths"].values()
+        for operation in item.values()
+    ]
+    assert len(set(names)) == len(names) == 23
+    for name, schema in described["components"]["schemas"].items():
+        Draft202012Validator.check_schema(schema)
+        assert schema["description"], name
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "fits"),
+    [
+        ("/learn", "class", "spam", True),
+        ("/learn", "class", "", False),
+        ("/history", "label", "", True),
+        ("/history", "before", "", True),
+        ("/forget", "digest", "0" * 32, True),
+        ("/forget", "digest", "0" * 16, False),
+    ],
+)
+def test_it_allows_what_is_taken(
+    server: Served, described: dict[str, Any], path: str, name: str, value: str, fits: bool
+) -> None:
+    (method, told), *_ = described["paths"][ROOT + path].items()
+    schema = next(one["schema"] for one in told["parameters"] if one["name"] == name)
+    assert Draft202012Validator(schema).is_valid(value) == fits
+    found = server.client(OPERATOR, **MESSAGE).request(
+        method, ROOT + path, params={name: value}, content=LETTER if method == "post" else None
+    )
+    assert (found.status_code == 200) == fits, found.text
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+def test_an_address_that_is_too_long_is_described_too(
+    server: Served, described: dict[str, Any], operation: Any
+) -> None:
+    status = problem(
+        server.client(OPERATOR).request(operation.method, f"{ROOT}{operation.path}?x={'x' * 9000}")
+    )
+    assert status == 414
+    assert {"414", "431"} <= described["paths"][ROOT + operation.path][operation.method.lower()][
+        "responses"
+    ].keys()
+
+
+@pytest.mark.parametrize("name", ["why", "learnPassed", "forgetPassed", "release"])
+def test_what_cannot_be_done_is_described(
+    server: Served, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With a message that was not scanned, or of which it is not known where it was to go."""
+
+    async def refuses(*_: object) -> None:
+        raise UsageError("was not scanned, so nothing is known of what it says")
+
+    for method in ("why", "learn_passed", "forget_passed", "release"):
+        monkeypatch.setattr(server.service, method, refuses)
+    (one,) = (one for one in OPERATIONS if one.name == name)
+    path, params = (
+        (ROOT + one.path).replace("{id}", NAME),
+        {"class": "spam"} if one.parameters else {},
+    )
+    assert problem(server.client(OPERATOR).request(one.method, path, params=params)) == 422
+    assert "422" in described["paths"][ROOT + one.path][one.method.lower()]["responses"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+def test_everything_answers_as_described(
+    server: Served, described: dict[str, Any], operation: Any
+) -> None:
+    """Called as the description says, by an operator; held against the schema of the answer, which
+    allows no more keys.
+    """
+    told = described["paths"][ROOT + operation.path][operation.method.lower()]
+    given = {
+        one["name"]: GIVEN[one["name"]]
+        for one in told["parameters"]
+        if one["in"] == "query" and one["required"]
+    }
+    message = "requestBody" in told
+    path = (ROOT + operation.path).replace("{id}", NAME)
+    found = server.client(OPERATOR, **(MESSAGE if message else {})).request(
+        operation.method, path, params=given, content=LETTER if message else None
+    )
+    assert found.status_code == 200, found.text
+    (kind, content), *_ = told["responses"]["200"]["content"].items()
+    assert found.headers["content-type"].partition(";")[0] == kind
+    if kind == "application/json":
+        validator(described, content["schema"]).validate(found.json())
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+def test_nothing_answers_nobody(server: Served, described: dict[str, Any], operation: Any) -> None:
+    before = len(server.service.calls), len(server.service.messages)
+    path = (ROOT + operation.path).replace("{id}", NAME)
+    found = server.client(**MESSAGE).request(operation.method, path, params=GIVEN, content=LETTER)
+    assert problem(found) == 401
+    validator(described, {"$ref": "#/components/schemas/Problem"}).validate(found.json())
+    assert (len(server.service.calls), len(server.service.messages)) == before
+
+
+def test_some_are_for_operators(server: Served) -> None:
+    client = server.client(ANNA)
+    found = {
+        one.name
+        for one in OPERATIONS
+        if client.request(
+            one.method, (ROOT + one.path).replace("{id}", NAME), headers=MESSAGE, content=LETTER
+        ).status_code
+        == 403
+    }
+    assert found == {"delete", "status", "metrics"}
+
+
+@pytest.mark.parametrize("path", sorted({one.path for one in OPERATIONS}))
+def test_other_methods_are_told_the_right_ones(server: Served, path: str) -> None:
+    found = server.client(OPERATOR).request("PUT", (ROOT + path).replace("{id}", NAME))
+    assert problem(found) == 405
+    allowed = {one.method for one in OPERATIONS if one.path == path}
+    assert set(found.headers["allow"].split(", ")) - {"HEAD"} == allowed
+
+
+def test_what_is_asked_reaches_the_service(server: Served) -> None:
+    client = server.client(ANNA)
+    server.service.calls.clear()
+    client.post(f"{ROOT}/learn", params={"class": "ham"}, content=LETTER, headers=MESSAGE)
+    client.post(f"{ROOT}/forget", params={"digest": DIGEST})
+    client.post(f"{ROOT}/history/{NAME}/learn", params={"class": "spam"})
+    client.post(f"{ROOT}/history/{NAME}/forget")
+    client.post(f"{ROOT}/undo", params={"user": "anna", "since": "1500000000.5", "dry_run": "true"})
+    client.post(f"{ROOT}/quarantine/{NAME}/release")
+    assert server.service.calls == [
+        ("learn", "anna", LETTER, "ham"),
+        ("forget", "anna", DIGEST),
+        ("learn_passed", "anna", NAME, "spam"),
+        ("forget_passed", "anna", NAME),
+        ("undo", "anna", "anna", 1500000000.5, True),
+        ("release", "anna", NAME),
+    ]
+
+
+def test_history_is_searched_and_paged(server: Served) -> None:
+    given = {
+        "from": "é@x",
+        "to": "b",
+        "subject": "c d",
+        "label": "not-scanned",
+        "taught": "any",
+        "since": "2026-11-17T08:00:00Z",
+    }
+    given |= {"until": "2026-11-18", "before": OTHER, "limit": "7"}
+    found = server.client(ANNA).get(f"{ROOT}/history", params=given)
+    assert server.service.searches[-1] == Search(
+        "é@x", "b", "c d", "not-scanned", "any", 1794902400.0, 1794960000.0, OTHER, 7
+    )
+    assert found.json()["following"] == OTHER
+    server.client(ANNA).get(f"{ROOT}/history?before=&from=")
+    assert server.service.searches[-1] == Search()
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("nonsense=1", 400),
+        ("limit=1&limit=2", 400),
+        ("subject=%ff", 400),
+        ("subject=%00", 422),
+        ("subject=a%0ab", 422),
+        ("subject=" + "x" * 501, 422),
+        ("subject=" + "x" * 5000, 400),
+        ("&".join(f"p{n}=1" for n in range(30)), 400),
+        ("limit=0", 422),
+        ("limit=501", 422),
+        ("limit=1.5", 422),
+        ("limit=%D9%A1", 422),
+        ("before=../../etc", 422),
+        ("since=never", 422),
+        ("since=1e400", 422),
+        ("since=nan", 422),
+        ("label=A", 422),
+    ],
+)
+def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> None:
+    before = len(server.service.searches)
+    assert problem(server.client(ANNA).get(f"{ROOT}/history?{query}")) == status
+    assert len(server.service.searches) == before
+
+
+@pytest.mark.parametrize(
+    ("since", "seconds"),
+    [("20261117", 1794873600.0), ("1794873600", 1794873600.0), ("2026-11-17", 1794873600.0)],
+)
+def test_a_day_without_dashes_is_a_day(server: Served, since: str, seconds: float) -> None:
+    """As seconds it would be in 1970, and whatever somebody has ever taught would be taken back."""
+    server.client(ANNA).post(
+        f"{ROOT}/undo", params={"user": "anna", "since": since, "dry_run": "true"}
+    )
+    assert server.service.calls[-1] == ("undo", "anna", "anna", seconds, True)
+
+
+@pytest.mark.parametrize(
+    "since", ["999999999999", "9999-12-31", "0001-01-01", "2026-11-17 08:00", "20261117"]
+)
+def test_odd_times_are_times(server: Served, since: str) -> None:
+    assert server.client(ANNA).get(f"{ROOT}/history", params={"since": since}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/judge?class=spam", "/undo?user=anna", "/learn", "/forget", "/words"]
+)
+def test_what_is_missing_or_too_much(server: Served, path: str) -> None:
+    method = "GET" if "words" in path else "POST"
+    assert (
+        problem(server.client(ANNA).request(method, ROOT + path, content=LETTER, headers=MESSAGE))
+        == 400
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["x", NAME.upper(), NAME + "0", "%2e%2e%2fetc", "%00", "%ff", NAME[:-1] + "%2f"]
+)
+def test_an_id_that_cannot_be_is_not_there(server: Served, name: str) -> None:
+    for path in (f"/history/{name}", f"/history/{name}/why", f"/quarantine/{name}"):
+        assert problem(server.client(ANNA).get(ROOT + path)) in (404, 405)
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "status"),
+    [
+        ({}, LETTER, 415),
+        ({"Content-Type": "text/plain"}, LETTER, 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, LETTER, 415),
+        (MESSAGE | {"Content-Encoding": "gzip"}, LETTER, 415),
+        (MESSAGE, b"", 422),
+        ({"Content-Type": "Message/RFC822; charset=utf-8"}, LETTER, 200),
+        (MESSAGE, b"\0\xff" * 1000, 200),
+    ],
+)
+def test_what_a_message_is(
+    server: Served, fields: dict[str, str], content: bytes, status: int
+) -> None:
+    found = server.client(ANNA).post(f"{ROOT}/judge", content=content, headers=fields)
+    assert (found.status_code if status == 200 else problem(found)) == status
+    if status == 200:
+        assert server.service.messages[-1] == content
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_message_has_its_limit(tmp_path: Any, chunked: bool) -> None:
+    def body(size: int) -> Any:
+        return iter([b"x" * 1000] * (size // 1000)) if chunked else b"x" * size
+
+    with served(tmp_path, limited(message_size=100_000)) as running:
+        client = running.client(ANNA, **MESSAGE)
+        assert client.post(f"{ROOT}/judge", content=body(100_000)).status_code == 200
+        for size in (101_000, 400_000, 900_000):
+            assert problem(client.post(f"{ROOT}/judge", content=body(size))) == 413
+        assert client.post(f"{ROOT}/judge", content=body(100_000)).status_code == 200
+        assert [len(message) for message in running.service.messages] == [100_000, 100_000]
+
+
+def test_a_large_message_lies_in_a_file_meanwhile(server: Served) -> None:
+    content = b"x" * (5 << 20)
+    assert server.client(ANNA, **MESSAGE).post(f"{ROOT}/judge", content=content).status_code == 200
+    assert server.service.messages.pop() == content
+    assert list((server.state / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("say it otherwise"), 422),
+        (NotAllowedError("not yours"), 403),
+        (NotThereError("no such id"), 404),
+        (BusyError("later"), 503),
+    ],
+)
+def test_what_the_service_refuses(server: Served, error: Any, status: int) -> None:
+    server.service.failure = error
+    try:
+        found = server.client(ANNA).get(f"{ROOT}/history")
+    finally:
+        server.service.failure = None
+    assert problem(found) == status
+    assert found.json()["detail"] == str(error)
+    assert ("retry-after" in found.headers) == (status == 503)
+
+
+def test_health_tells_operators_more(server: Served) -> None:
+    assert server.client(ANNA).get(f"{ROOT}/health").json() == {"alive": True, "wrong": []}
+    server.monitor.found = ["worker 7: not heard for 20 s"]
+    try:
+        assert server.client(ANNA).get(f"{ROOT}/health").json() == {"alive": False, "wrong": []}
+        assert server.client(OPERATOR).get(f"{ROOT}/health").json()["wrong"] == [
+            "worker 7: not heard for 20 s"
+        ]
+    finally:
+        server.monitor.found = []
+
+
+def test_a_head_is_a_get_without_its_body(server: Served) -> None:
+    client = server.client(ANNA)
+    assert client.head(f"{ROOT}/classes").content == b""
+    assert (
+        client.head(f"{ROOT}/classes").headers["content-length"]
+        == client.get(f"{ROOT}/classes").headers["content-length"]
+    )
+
+
+def test_answers_are_ascii(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that strangers wrote acts where an answer is looked at."""
+
+    async def classes(*_: object) -> dict[str, bool]:
+        return {"\u202e\x1b[2J<script>\udc80": True}
+
+    monkeypatch.setattr(server.service, "classes", classes)
+    found = server.client(ANNA).get(f"{ROOT}/classes")
+    assert re.fullmatch(rb"[ -~]+", found.content)
+    assert list(found.json()["classes"]) == ["\u202e\x1b[2J<script>\udc80"]
+
+
+def test_names_are_those_of_the_commands(server: Served) -> None:
+    """Where both tell the same."""
+    client = server.client(ANNA)
+    found = client.get(f"{ROOT}/history/{NAME}/why").json()
+    assert {
+        "time",
+        "listener",
+        "client",
+        "from",
+        "author",
+        "to",
+        "subject",
+        "size",
+        "label",
+        "probability",
+        "log_odds",
+        "personal",
+    } <= set(found["then"])
+    assert {"action", "next_hop", "words"} <= set(found["then"])
+    told = {
+        "label",
+        "probability",
+        "log_odds",
+        "probabilities",
+        "favoured",
+        "against",
+        "sum",
+        "prior",
+        "experts",
+        "words",
+        "other_words",
+    }
+    assert set(found["now"]) == told | {"traits", "numbers", "biases", "to_threshold", "flip"}
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/v1", "/api/v2/judge", f"{ROOT}/nothing"])
+def test_where_there_is_nothing_programs_are_told_so_as_programs(server: Served, path: str) -> None:
+    assert problem(server.client(ANNA).get(path)) == 404

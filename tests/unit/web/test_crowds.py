@@ -1,0 +1,141 @@
+"""Many who mean no good at once: whoever has shown who they are is answered all the same."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from spamguard.web import app, middleware
+from spamguard.web.credentials import CredentialKind
+from tests.support.certificates import self_signed, server_context
+from tests.support.waiting import eventually
+from tests.unit.web.served import ANNA, OPERATOR, ROOT, Served, served
+
+pytestmark = pytest.mark.slow
+
+CLASSES = f"{ROOT}/classes"
+LOGIN = (
+    b"POST /login HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 999\r\n\r\nlink="
+)
+
+
+@contextmanager
+def connections(running: Served, number: int, content: bytes) -> Iterator[list[socket.socket]]:
+    """So many that send this and then nothing more."""
+    opened = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(number)]
+    try:
+        for one in opened:
+            one.sendall(content)
+        yield opened
+    finally:
+        for one in opened:
+            one.close()
+
+
+def hung_up(one: socket.socket) -> bool:
+    """Whether the other side has."""
+    try:
+        return one.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def test_who_begins_no_tls_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake is no connection yet, and has a file descriptor all the same."""
+    monkeypatch.setattr(app, "MAX_HANDSHAKES", 5)
+    monkeypatch.setattr(app, "_HANDSHAKE_SECONDS", 600.0)  # none ends by itself
+    pem = self_signed(tmp_path)
+    with served(tmp_path, tls=server_context(pem)) as running:
+        running.verify = ssl.create_default_context(cafile=pem)
+        client = running.client(ANNA)
+        assert client.get(CLASSES).status_code == 200
+        before = descriptors()
+        with connections(running, 60, b"") as idle:
+            eventually(lambda: sum(map(hung_up, idle)) == 60 - 5, "the oldest are gone")
+            assert [running.client(ANNA).get(CLASSES).status_code for _ in range(3)] == [200] * 3
+        eventually(lambda: descriptors() <= before + 4, "all are gone")
+
+
+def test_who_is_nobody_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though they are being answered, slowly, since they send slowly."""
+    monkeypatch.setattr(app, "MAX_CONNECTIONS", 12)
+    with served(tmp_path) as running, connections(running, 12, LOGIN):
+        time.sleep(0.3)
+        assert [running.client(ANNA).get(CLASSES).status_code for _ in range(5)] == [200] * 5
+
+
+def test_who_is_somebody_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "MAX_CONNECTIONS", 4)
+    with (
+        served(tmp_path) as running,
+        socket.create_connection(("127.0.0.1", running.port), 10) as slow,
+    ):
+        token = running.secret(CredentialKind.TOKEN, ANNA).encode()
+        head = (
+            b"POST "
+            + ROOT.encode()
+            + b"/judge HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+            + token
+        )
+        slow.sendall(
+            head
+            + b"\r\nContent-Type: message/rfc822\r\nContent-Length: 17\r\nConnection: close\r\n\r\n"
+            + b"Subject: "
+        )
+        with connections(running, 20, LOGIN):
+            time.sleep(0.3)
+            slow.sendall(b"x\r\n\r\nxyz")
+            assert slow.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_one_address_leaves_others_room_to_log_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slowly it sends forms."""
+    monkeypatch.setattr(middleware, "MAX_ANONYMOUS", 6)
+    monkeypatch.setattr(middleware, "MAX_ANONYMOUS_PER_ADDRESS", 3)
+    with served(tmp_path) as running:
+        login = f"{running.url}/login"
+        with (
+            connections(running, 12, LOGIN),
+            httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2")) as other,
+        ):
+            eventually(lambda: httpx.get(login).status_code == 503, "this one has what it may have")
+            assert other.get(login).status_code == 200
+        eventually(lambda: httpx.get(login).status_code == 200, "it has room again")
+
+
+def test_one_person_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly their programs hand mail over."""
+    monkeypatch.setattr(middleware, "MAX_REQUESTS", 8)
+    monkeypatch.setattr(middleware, "MAX_REQUESTS_PER_PERSON", 3)
+    with served(tmp_path) as running:
+        token = running.secret(CredentialKind.TOKEN, ANNA).encode()
+        head = (
+            b"POST "
+            + ROOT.encode()
+            + b"/judge HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+            + token
+        )
+        anna, operator = running.client(ANNA), running.client(OPERATOR)
+        with connections(
+            running, 12, head + b"\r\nContent-Type: message/rfc822\r\nContent-Length: 99\r\n\r\nx"
+        ):
+            eventually(lambda: anna.get(CLASSES).status_code == 503, "she has what she may have")
+            assert operator.get(CLASSES).status_code == 200
+        eventually(lambda: anna.get(CLASSES).status_code == 200, "she has room again")

@@ -1,0 +1,59 @@
+"""Forms as nobody's browser sends them: refused, at once, and no fault of ours."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.unit.web.served import ANNA, served
+
+
+def multipart(value: bytes) -> bytes:
+    return b'--b\r\nContent-Disposition: form-data; name="link"\r\n\r\n' + value + b"\r\n--b--\r\n"
+
+
+def fields(charset: str) -> dict[str, str]:
+    return {"Content-Type": f"multipart/form-data; boundary=b; charset={charset}"}
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", '"utf-8"'])
+def test_a_form_that_names_its_charset(
+    tmp_path: Path, charset: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Python has some that raise what is no fault of the bytes, and one that takes the square of a
+    field's length (punycode): minutes, in which nobody is answered. Nobody needs to be known for
+    that.
+    """
+    caplog.set_level(logging.ERROR)
+    with served(tmp_path) as running:
+        answer = running.client().post("/login", content=multipart(b"a."), headers=fields(charset))
+    assert answer.status_code == 400
+    assert not caplog.records
+
+
+def test_what_is_wrong_with_a_form_is_not_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a warning, for each that anybody sends."""
+    with served(tmp_path) as running:
+        content = multipart(b"x").replace(b"Content-", b"\0Content-")
+        answer = running.client().post(
+            "/login", content=content, headers={"Content-Type": "multipart/form-data; boundary=b"}
+        )
+    assert answer.status_code == 400
+    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_what_is_too_long_to_be_pasted_is_to_be_a_file(tmp_path: Path) -> None:
+    """It is not malformed, and the page has said so."""
+    with served(tmp_path) as running:
+        browser = running.browser(ANNA)
+        fits, longer = (
+            browser.post("/teach", data={"source": "x" * length}, files={"other": b""})
+            for length in (1 << 20, (1 << 20) + 1)
+        )
+    assert fits.status_code == 403  # it has no token, which is looked for in what has arrived
+    assert longer.status_code == 413
+    assert "choose a longer message as a file" in longer.text

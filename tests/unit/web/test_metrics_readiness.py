@@ -1,0 +1,96 @@
+"""Next hops that answer, and those that do not, each in its own way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from spamguard.config.options import Endpoint, Hop, parse_endpoint
+from spamguard.web import metrics
+
+
+def wrong(*endpoints: str | Endpoint) -> list[str]:
+    hops = [Hop(parse_endpoint(one) if isinstance(one, str) else one) for one in endpoints]
+    return asyncio.run(metrics.find_unreachable(hops, "mx.example"))
+
+
+async def _spoken(said: list[bytes]) -> tuple[asyncio.Server, list[bytes]]:
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for line in said:
+            writer.write(line)
+            heard.append(await reader.readline())
+        writer.close()
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0), heard
+
+
+def asked(*said: bytes) -> tuple[list[str], list[bytes]]:
+    """What is found wrong with a server that says these lines, and what it heard."""
+
+    async def run() -> tuple[list[str], list[bytes]]:
+        server, heard = await _spoken(list(said))
+        async with server:
+            hop = Hop(
+                Endpoint(
+                    parse_endpoint("smtp://x:1").protocol,
+                    "127.0.0.1",
+                    server.sockets[0].getsockname()[1],
+                )
+            )
+            return await metrics.find_unreachable([hop, hop], "mx.example"), heard
+
+    return asyncio.run(run())
+
+
+def test_one_that_welcomes_us_is_asked_once_and_left_politely() -> None:
+    found, heard = asked(b"220 x\r\n", b"250 x\r\n", b"221 bye\r\n")
+    assert found == []
+    assert heard[:2] == [b"EHLO mx.example\r\n", b"QUIT\r\n"]
+
+
+def test_one_that_does_not_welcome_us() -> None:
+    (line,), _ = asked(b"554 go away\r\n")
+    assert line.startswith("next hop smtp://127.0.0.1:")
+    assert "not welcome" in line
+    assert "go away" in line
+
+
+def test_one_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "HOP_TIMEOUT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (line,) = wrong(f"smtp://127.0.0.1:{silent.getsockname()[1]}")
+    assert line.startswith("next hop smtp://127.0.0.1:")
+
+
+def test_one_that_is_not_there(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        lines = wrong(f"lmtp://127.0.0.1:{port}", f"lmtp:{tmp_path}/none")
+    assert len(lines) == 2
+    assert lines[0].startswith(f"next hop lmtp://127.0.0.1:{port}: ")
+    assert lines[1].startswith(f"next hop lmtp:{tmp_path}/none: ")
+
+
+def test_maildirs(tmp_path: Path) -> None:
+    (tmp_path / "box" / "tmp").mkdir(parents=True)
+    assert wrong(f"maildir:{tmp_path}/box", f"maildir:{tmp_path}/not/yet") == []
+    (tmp_path / "file").write_text("")
+    assert wrong(f"maildir:{tmp_path}/file/box") == [
+        f"next hop maildir:{tmp_path}/file/box: {tmp_path}/file may not be written"
+    ]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_maildir_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert wrong(f"maildir:{tmp_path}/box") == [
+        f"next hop maildir:{tmp_path}/box: {tmp_path} may not be written"
+    ]
+    tmp_path.chmod(0o700)

@@ -1,0 +1,231 @@
+"""What answers monitors: the pages, and what happens to clients that are slow, large, many or
+hostile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from spamguard.web import metrics
+from spamguard.web.metrics import MonitorAnswer, MonitorServer
+from tests.support.waiting import PATIENCE, until
+
+
+async def plain() -> MonitorAnswer:
+    return MonitorAnswer(200, b"well\n")
+
+
+async def unwell() -> MonitorAnswer:
+    return MonitorAnswer(503, b"not so\n", "text/x")
+
+
+async def broken() -> MonitorAnswer:
+    raise RuntimeError("secret")
+
+
+PAGES = {"/a": plain, "/b": unwell, "/broken": broken}
+
+
+def served_while(work: Callable[[int], Awaitable[None]], host: str = "127.0.0.1") -> None:
+    """Run something against a server on a port."""
+
+    async def run() -> None:
+        server = await MonitorServer(PAGES).start(host, 0)
+        async with server:
+            await work(server.sockets[0].getsockname()[1])
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+async def exchanged(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        return await asyncio.wait_for(reader.read(), PATIENCE)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, b"well\n"),
+        (b"GET /a HTTP/1.0\r\n\r\n", 200, b"well\n"),
+        (
+            b"GET /a?x=1 HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+            421,
+            b"on loopback, ask by address or as localhost\n",
+        ),
+        (b"GET /b HTTP/1.1\r\n\r\n", 503, b"not so\n"),
+        (b"HEAD /a HTTP/1.1\r\n\r\n", 200, b""),
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/a\n/b\n/broken\n"),
+        (b"GET /../a HTTP/1.1\r\n\r\n", 404, b"/a\n/b\n/broken\n"),
+        (b"POST /a HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405, b"only GET and HEAD\n"),
+        (b"DELETE /a HTTP/1.1\r\n\r\n", 405, b"only GET and HEAD\n"),
+        (b"GET http://x/a HTTP/1.1\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /a HTTP/2.0\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /a\r\n\r\n", 400, b"not understood\n"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n\r\n", 400, b"not understood\n"),
+        (b"GET /a HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n", 431, b"too long\n"),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500, b"a fault, see the log\n"),
+    ],
+    ids=lambda value: (
+        value[:20].decode("latin-1").strip() if isinstance(value, bytes) else str(value)
+    ),
+)
+def test_requests(request_: bytes, status: int, body: bytes) -> None:
+    async def work(port: int) -> None:
+        head, _, found = (await exchanged(port, request_)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert found == body
+        assert b"Connection: close" in head
+        assert b"evil" not in head
+        assert (b"Allow: GET, HEAD" in head) == (status == 405)
+
+    served_while(work)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        (["127.0.0.1:9110"], 200),
+        (["[::1]:9110"], 200),
+        (["LocalHost:9110 "], 200),
+        ([], 200),  # HTTP/1.0, and no browser
+        (["127.0.0.1.evil.example"], 421),
+        (["localhost.evil.example:9110"], 421),
+        (["localhost", "evil.example"], 421),
+        ([""], 421),
+    ],
+)
+def test_who_comes_by_another_name_hears_nothing_on_loopback(hosts: list[str], status: int) -> None:
+    """A page of that name in a browser here could read it."""
+    fields = "".join(f"Host: {host}\r\n" for host in hosts)
+
+    async def work(port: int) -> None:
+        answer = await exchanged(port, f"GET /a HTTP/1.1\r\nAccept: */*\r\n{fields}\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+    served_while(work)
+
+
+def test_elsewhere_monitors_ask_by_whatever_name() -> None:
+    async def work(port: int) -> None:
+        assert b"well" in await exchanged(
+            port, b"GET /a HTTP/1.1\r\nHost: mail.example.org:9110\r\n\r\n"
+        )
+
+    served_while(work, "0.0.0.0")
+
+
+def test_a_real_client() -> None:
+    def ask(port: int) -> tuple[int, str | None, bytes, str | None]:
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        try:
+            client.request("HEAD", "/b")
+            answer = client.getresponse()
+            length = answer.getheader("Content-Length")
+            answer.read()
+            client.request("GET", "/b")
+            answer = client.getresponse()
+            return answer.status, answer.getheader("Content-Type"), answer.read(), length
+        finally:
+            client.close()
+
+    async def work(port: int) -> None:
+        assert await asyncio.to_thread(ask, port) == (503, "text/x", b"not so\n", "7")
+
+    served_while(work)
+
+
+def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.2)
+
+    async def work(port: int) -> None:
+        assert await exchanged(port, b"GET /a HTTP/1.1\r\n") == b""
+
+    served_while(work)
+
+
+def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.5)
+
+    async def endless() -> MonitorAnswer:
+        return MonitorAnswer(200, b"x" * 50_000_000)
+
+    monkeypatch.setitem(PAGES, "/endless", endless)
+
+    async def work(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /endless HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(1.5)
+        found = b"x"
+        try:
+            while piece := await asyncio.wait_for(reader.read(1 << 20), PATIENCE):
+                found += piece
+        except ConnectionResetError:
+            pass
+        assert len(found) < 50_000_000
+        writer.close()
+
+    served_while(work)
+
+
+def test_who_asks_for_longest_makes_room_for_others() -> None:
+    async def work(port: int) -> None:
+        idle = [
+            await asyncio.open_connection("127.0.0.1", port) for _ in range(metrics.MAX_CONNECTIONS)
+        ]
+        await asyncio.sleep(0.1)
+        assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
+        assert await asyncio.wait_for(idle[0][0].read(), PATIENCE) == b""
+        idle[1][1].write(b"GET /a HTTP/1.1\r\n\r\n")
+        assert b"well" in await asyncio.wait_for(idle[1][0].read(), PATIENCE)
+        for _, writer in idle:
+            writer.close()
+
+    served_while(work)
+
+
+def test_more_who_wait_for_an_answer_than_there_may_be_are_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(port: int) -> None:
+        done, asked = asyncio.Event(), list[int]()
+
+        async def later() -> MonitorAnswer:
+            asked.append(1)
+            await done.wait()
+            return MonitorAnswer(200, b"late\n")
+
+        monkeypatch.setitem(PAGES, "/later", later)
+        waiting = [
+            asyncio.create_task(exchanged(port, b"GET /later HTTP/1.1\r\n\r\n"))
+            for _ in range(metrics.MAX_CONNECTIONS)
+        ]
+        await until(lambda: len(asked) >= metrics.MAX_CONNECTIONS)
+        assert await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n") == b""
+        done.set()
+        assert all(b"late" in one for one in await asyncio.gather(*waiting))
+        assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
+
+    served_while(work)
+
+
+def test_who_hangs_up_early_harms_nobody() -> None:
+    async def work(port: int) -> None:
+        for _ in range(50):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /a")
+            writer.transport.abort()
+        assert b"well" in await exchanged(port, b"GET /a HTTP/1.1\r\n\r\n")
+
+    served_while(work)

@@ -1,0 +1,218 @@
+"""What the head of a request is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spamguard.config.options import Certificate, HostPort, Web, WebProxy
+from spamguard.web.auth import MAX_HEADER_BYTES, MAX_TARGET_BYTES, RequestContext, RequestReader
+from spamguard.web.problems import RefusalError
+
+LOOPBACK = Web(HostPort("127.0.0.1", 8080))
+PROXY = WebProxy(("192.0.2.0/24",), "X-Remote-User", ("olga",))
+BEHIND = Web(HostPort("0.0.0.0", 8080), ("spam.example.org",), proxy=PROXY)
+
+
+def read(
+    web: Web,
+    *fields: tuple[str, bytes | str],
+    client: str = "127.0.0.1",
+    scheme: str = "http",
+    host: str = "localhost",
+) -> RequestContext:
+    given = [("host", host), *fields] if host else list(fields)
+    written = [
+        (name.encode(), value if isinstance(value, bytes) else value.encode())
+        for name, value in given
+    ]
+    scope: dict[str, Any] = {
+        "headers": written,
+        "client": (client, 1),
+        "scheme": scheme,
+        "raw_path": b"/",
+        "query_string": b"",
+    }
+    return RequestReader(web).read(scope)
+
+
+def refused(web: Web, *fields: tuple[str, bytes | str], **more: Any) -> int:
+    with pytest.raises(RefusalError) as caught:
+        read(web, *fields, **more)
+    return caught.value.problem.status
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "localhost."]
+)
+def test_names_of_loopback(host: str) -> None:
+    assert read(LOOPBACK, host=host).client == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "localhost@evil.example",
+        "",
+        "127.0.0.1.nip.io",
+        "localhost:",
+        "localhost:x",
+        "a\xff",
+        "[::1",
+    ],
+)
+def test_other_names_are_refused(host: str) -> None:
+    assert refused(LOOPBACK, host=host) == 421
+
+
+def test_names_of_the_settings_replace_the_usual_ones() -> None:
+    web = Web(HostPort("127.0.0.1", 1), ("spam.example.org", "::2"))
+    assert read(web, host="Spam.Example.Org:443")
+    assert read(web, host="[::2]")
+    assert refused(web, host="localhost") == 421
+    assert read(Web(HostPort("192.0.2.7", 1), tls=Certificate(None, None)), host="192.0.2.7:1")  # type: ignore[arg-type]
+
+
+def test_a_header_has_bounds() -> None:
+    assert refused(LOOPBACK, ("x", b"y" * MAX_HEADER_BYTES)) == 431
+    assert refused(LOOPBACK, *[("x", "y")] * 100) == 431
+
+
+@pytest.mark.parametrize("part", ["raw_path", "query_string"])
+def test_an_address_has_bounds(part: str) -> None:
+    scope = {
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+        "scheme": "http",
+        "raw_path": b"/",
+        "query_string": b"",
+    }
+    with pytest.raises(RefusalError) as caught:
+        RequestReader(LOOPBACK).read(scope | {part: b"a" * MAX_TARGET_BYTES + b"a"})
+    assert caught.value.problem.status == 414
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["authorization", "content-type", "content-length", "origin", "x-csrf-token", "sec-fetch-site"],
+)
+def test_what_counts_stands_once(name: str) -> None:
+    assert refused(LOOPBACK, (name, "a"), (name, "a")) == 400
+
+
+def test_a_length_and_chunks_contradict() -> None:
+    assert refused(LOOPBACK, ("content-length", "5"), ("transfer-encoding", "chunked")) == 400
+
+
+def test_who_is_no_proxy_is_not_believed() -> None:
+    found = read(
+        LOOPBACK,
+        ("x-remote-user", "olga"),
+        ("x-forwarded-for", "198.51.100.1"),
+        ("x-forwarded-proto", "https"),
+    )
+    assert (found.user, found.client, found.secure) == ("", "127.0.0.1", False)
+
+
+def test_a_proxy_is_believed() -> None:
+    given = [
+        ("x-remote-user", "olga"),
+        ("x-forwarded-for", "198.51.100.1"),
+        ("x-forwarded-proto", "https"),
+    ]
+    found = read(BEHIND, *given, client="192.0.2.5", host="spam.example.org")
+    assert (found.user, found.client, found.secure) == ("olga", "198.51.100.1", True)
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        ("", "192.0.2.5"),
+        ("10.9.9.9, 198.51.100.1", "198.51.100.1"),  # what stands before it may be invented
+        ("198.51.100.1, 192.0.2.9", "198.51.100.1"),
+        ("198.51.100.1, rubbish", "192.0.2.5"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("::ffff:198.51.100.1", "198.51.100.1"),
+        ("1.1.1.1," * 1000 + "192.0.2.8", "1.1.1.1"),
+    ],
+)
+def test_whom_a_proxy_speaks_for(forwarded: str, client: str) -> None:
+    assert (
+        read(
+            BEHIND, ("x-forwarded-for", forwarded), client="192.0.2.5", host="spam.example.org"
+        ).client
+        == client
+    )
+
+
+def test_where_a_proxy_has_put_us() -> None:
+    """The configuration says so, and what comes through the proxy is answered so, whatever else it
+    tells.
+    """
+    below = replace(BEHIND, proxy=replace(PROXY, path="/spam"))
+    told = ("x-forwarded-prefix", "/elsewhere")
+    assert read(below, told, client="192.0.2.5", host="spam.example.org").root_path == "/spam"
+    assert read(BEHIND, told, client="192.0.2.5", host="spam.example.org").root_path == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"a\xff",
+        b"a,b",
+        b"a\x01",
+        b"x" * 300,
+        "anna\xa0".encode(),
+        "\u3000anna".encode(),
+        b"anna\x1f",
+    ],
+)
+def test_names_that_nobody_has(name: bytes) -> None:
+    assert (
+        refused(BEHIND, ("x-remote-user", name), client="192.0.2.5", host="spam.example.org") == 400
+    )
+
+
+def test_two_names_are_none() -> None:
+    given = [("x-remote-user", "anna"), ("x-remote-user", "olga")]
+    assert refused(BEHIND, *given, client="192.0.2.5", host="spam.example.org") == 400
+
+
+def test_nobody_goes_round_the_proxy() -> None:
+    assert refused(BEHIND, client="198.51.100.7", host="spam.example.org") == 403
+    assert read(BEHIND, client="::ffff:192.0.2.5", host="spam.example.org")
+    assert read(BEHIND, client="127.0.0.1", host="spam.example.org").user == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "own"),
+    [
+        ([], None),
+        ([("sec-fetch-site", "same-origin")], True),
+        ([("sec-fetch-site", "cross-site"), ("origin", "http://localhost")], False),
+        ([("sec-fetch-site", "same-site")], False),
+        ([("sec-fetch-site", "none")], False),
+        ([("origin", "http://localhost")], True),
+        ([("origin", "http://localhost:8080")], False),
+        ([("origin", "null")], False),
+        ([("origin", "http://[")], False),
+        ([("origin", "http://localhost.evil.example")], False),
+    ],
+)
+def test_whether_it_comes_from_a_page_of_ours(
+    fields: list[tuple[str, str]], own: bool | None
+) -> None:
+    assert read(LOOPBACK, *fields).same_origin is own
+
+
+@pytest.mark.parametrize(
+    ("origin", "own"),
+    [("https://localhost", True), ("http://localhost", False), ("HTTPS://LocalHost", True)],
+)
+def test_a_page_that_came_in_the_open_is_none_of_ours(origin: str, own: bool) -> None:
+    """Whoever sits in between can have made it, where ours came by HTTPS."""
+    assert read(LOOPBACK, ("origin", origin), scheme="https").same_origin is own

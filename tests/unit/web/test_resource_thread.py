@@ -1,0 +1,133 @@
+"""Lanes: work is done in order by threads of its own, never more than some of it waits, and what
+broke is opened anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from spamguard.errors import BusyError, LedgerError, UsageError
+from spamguard.web import readers
+from spamguard.web.readers import ResourceThread
+from tests.support.waiting import PATIENCE, until
+
+
+class Tool:
+    """Counts how often it was opened, and what is open."""
+
+    opened = 0
+    open_now = 0
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        Tool.opened += 1
+        Tool.open_now += 1
+
+    def close(self) -> None:
+        assert self.thread == threading.get_ident()
+        Tool.open_now -= 1
+
+
+@pytest.fixture
+def one() -> Iterator[ResourceThread[Tool]]:
+    Tool.opened = Tool.open_now = 0
+    found = ResourceThread("test", Tool)
+    yield found
+    found.close()
+    assert Tool.open_now == 0
+
+
+def fails(error: Exception) -> None:
+    raise error
+
+
+def test_work_is_done_in_one_thread_with_one_tool(one: ResourceThread[Tool]) -> None:
+    async def run() -> None:
+        assert Tool.opened == 0
+        found = await asyncio.gather(
+            *(one.run(lambda tool: (tool.thread, threading.get_ident())) for _ in range(20))
+        )
+        assert len({thread for pair in found for thread in pair}) == 1
+        assert Tool.opened == 1
+
+    asyncio.run(run())
+
+
+def test_what_breaks_is_opened_anew_what_is_refused_is_not(one: ResourceThread[Tool]) -> None:
+    async def run() -> None:
+        for error, opened in (
+            (UsageError("no"), 1),
+            (LedgerError("broken"), 1),
+            (UsageError("no"), 2),
+            (ValueError("fault"), 2),
+            (UsageError("no"), 3),
+        ):
+            with pytest.raises(type(error), match=str(error)):
+                await one.run(lambda _, error=error: fails(error))  # type: ignore[misc]
+            assert Tool.opened == opened
+            assert Tool.open_now <= 1
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_opened_is_tried_again() -> None:
+    left = [2]
+
+    def opened() -> Tool:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise LedgerError("not yet")
+        return Tool()
+
+    async def run() -> None:
+        trying = ResourceThread("test", opened)
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="not yet"):
+                await trying.run(lambda _: 1)
+        assert await trying.run(lambda _: 1) == 1
+        trying.close()
+
+    asyncio.run(run())
+
+
+def test_no_more_waits_than_may(one: ResourceThread[Tool], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        go_on = threading.Event()
+        first = asyncio.create_task(one.run(lambda _: go_on.wait(PATIENCE)))
+        await until(lambda: Tool.opened)
+        waiting = [
+            asyncio.create_task(one.run(lambda _, number=number: number))
+            for number in range(readers.MAX_WAITING)
+        ]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="too many"):
+            await one.run(lambda _: None)
+        go_on.set()
+        assert await first
+        assert await asyncio.gather(*waiting) == list(range(readers.MAX_WAITING))
+
+    asyncio.run(run())
+
+
+def test_who_has_waited_long_enough_is_told(one: ResourceThread[Tool]) -> None:
+    async def run() -> None:
+        done: list[int] = []
+        go_on = threading.Event()
+        slow = asyncio.create_task(one.run(lambda _: go_on.wait(PATIENCE)))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="too long"):
+            await one.run(lambda _: done.append(1), 0.05)
+        go_on.set()
+        await slow
+        await one.run(lambda _: None)
+        assert done == []  # nobody waited for it any more
+
+    asyncio.run(run())
+
+
+def test_closing_twice(one: ResourceThread[Tool]) -> None:
+    one.close()
