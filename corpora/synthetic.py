@@ -1,15 +1,18 @@
-"""Made-up mail in any quantity, for tests and load: labelled, seeded, with the variety of form that real mail has.
+"""Made-up mail in any quantity, for tests and load: labelled, seeded, with the variety of form that
+real mail has.
 
-Everything is invented here: texts (`phrases.toml`), names, and hosts under .example and .invalid or example.com, .net and .org.
-It must never contain anything from a real message, never need more than the standard library, and never be used to
-tune a filter: it knows nothing about how people and spammers really write. What it is good for is volume, languages,
-charsets, MIME structures, threads, and a vocabulary that grows with the number of messages.
+Everything is invented here: texts (`phrases.toml`), names, and hosts under .example and .invalid or
+example.com, .net and .org. It must never contain anything from a real message, never need more than
+the standard library, and never be used to tune a filter: it knows nothing about how people and
+spammers really write. What it is good for is volume, languages, charsets, MIME structures, threads,
+and a vocabulary that grows with the number of messages.
 
 One file, though a long one, so that it runs as a script from anywhere:
 
     python corpora/synthetic.py --messages 1000 --seed 1 DIRECTORY     writes DIRECTORY/index and DIRECTORY/data/
 
-The same seed gives the same mail, byte for byte, and a longer run begins with the shorter one. Lines end in LF, as in mail on disk.
+The same seed gives the same mail, byte for byte, and a longer run begins with the shorter one.
+Lines end in LF, as in mail on disk.
 """
 
 from __future__ import annotations
@@ -42,14 +45,47 @@ _LANGUAGE_WEIGHTS = {"ham": (46, 14, 10, 10, 8, 6, 6), "spam": (50, 8, 8, 9, 11,
 
 _START = 1_704_067_200  # 1 January 2024, 00:00 UTC
 _SECONDS_BETWEEN = 400.0
-_LATIN = ("ba", "cor", "del", "fin", "gra", "hel", "ix", "jo", "lum", "mer", "nov", "or", "pel", "quin", "ros", "sal", "tor", "vex", "wil")
-_MAILERS = ("Quillmail 3.2", "Postbird 115.4", "Handset Mail (21F90)", "Outpost 16.0", "webmail/1.6.6", "Mailing Engine 4.1")
+_LATIN = (
+    "ba",
+    "cor",
+    "del",
+    "fin",
+    "gra",
+    "hel",
+    "ix",
+    "jo",
+    "lum",
+    "mer",
+    "nov",
+    "or",
+    "pel",
+    "quin",
+    "ros",
+    "sal",
+    "tor",
+    "vex",
+    "wil",
+)
+_MAILERS = (
+    "Quillmail 3.2",
+    "Postbird 115.4",
+    "Handset Mail (21F90)",
+    "Outpost 16.0",
+    "webmail/1.6.6",
+    "Mailing Engine 4.1",
+)
 _USERS = ("anna", "james", "office", "info", "clara.finch", "m.holt", "support", "grace")
 _ZONES = tuple(timezone(timedelta(hours=hours)) for hours in (0, 1, 2, -5, -8, 3, 9, 8, 5.5))
-_Q = [chr(byte) if chr(byte).isalnum() and byte < 128 else "_" if byte == 32 else f"={byte:02X}" for byte in range(256)]
+_Q = [
+    chr(byte) if chr(byte).isalnum() and byte < 128 else "_" if byte == 32 else f"={byte:02X}"
+    for byte in range(256)
+]
 
 _ATTACHMENTS = {
-    "work": (("report.pdf", "application/pdf", b"%PDF-1.4\n"), ("plan.xlsx", "application/vnd.ms-excel", b"PK\x03\x04")),
+    "work": (
+        ("report.pdf", "application/pdf", b"%PDF-1.4\n"),
+        ("plan.xlsx", "application/vnd.ms-excel", b"PK\x03\x04"),
+    ),
     "personal": (("photo.jpg", "image/jpeg", b"\xff\xd8\xff\xe0\x00\x10JFIF\x00"),),
     "receipt": (("receipt.pdf", "application/pdf", b"%PDF-1.4\n"),),
     "malware": (
@@ -58,7 +94,9 @@ _ATTACHMENTS = {
         ("scan.docm", "application/msword", b"\xd0\xcf\x11\xe0"),
     ),
 }
-"""File name, content type and first bytes of what is attached; the rest is random, so nothing can be opened or run."""
+"""File name, content type and first bytes of what is attached; the rest is random, so nothing can
+be opened or run.
+"""
 
 _STRUCTURES = {  # weights of: plain text, HTML alone, both as alternatives
     "personal": (60, 5, 35), "work": (45, 5, 50), "newsletter": (5, 35, 60), "receipt": (15, 35, 50), "list": (90, 0, 10),
@@ -87,7 +125,14 @@ class Language:
         return self.code not in ("ja", "zh")
 
 
-_SLOTS = {"given": "given", "family": "family", "place": "places", "thing": "things", "quality": "qualities", "day": "days"}
+_SLOTS = {
+    "given": "given",
+    "family": "family",
+    "place": "places",
+    "thing": "things",
+    "quality": "qualities",
+    "day": "days",
+}
 
 
 @lru_cache(maxsize=1)
@@ -110,7 +155,10 @@ def _language(code: str, lists: dict[str, Any]) -> Language:
         hello=lines(lists["hello"]),
         bye=lines(lists["bye"]),
         small=lines(lists["small"]),
-        texts={kind: (lines(lists[kind]["subjects"]), lines(lists[kind]["sentences"])) for kind in HAM + SPAM},
+        texts={
+            kind: (lines(lists[kind]["subjects"]), lines(lists[kind]["sentences"]))
+            for kind in HAM + SPAM
+        },
     )
 
 
@@ -123,11 +171,18 @@ class _Slots(dict[str, str]):
         self._made: dict[str, Callable[[], str]] = {
             "number": self._number,
             "money": lambda: language.money.format(number=self._number()),
-            "code": lambda: f"{rng.choice('ABKNRTX')}{rng.choice('CEHMWZ')}-{rng.getrandbits(20):05d}",
+            "code": lambda: (
+                f"{rng.choice('ABKNRTX')}{rng.choice('CEHMWZ')}-{rng.getrandbits(20):05d}"
+            ),
             "time": lambda: f"{rng.randrange(7, 22)}:{rng.choice(('00', '15', '30', '45'))}",
-            "url": lambda: f"https://{_host(rng, label)}/{_invent(rng, _LATIN)}/{rng.getrandbits(32):x}",
+            "url": lambda: (
+                f"https://{_host(rng, label)}/{_invent(rng, _LATIN)}/{rng.getrandbits(32):x}"
+            ),
             "invented": lambda: _invent(rng, language.syllables),
-            "firm": lambda: _invent(rng, _LATIN).capitalize() + rng.choice((" Bank", " Ltd", " AG", "soft", " & Sons", "works")),
+            "firm": lambda: (
+                _invent(rng, _LATIN).capitalize()
+                + rng.choice((" Bank", " Ltd", " AG", "soft", " & Sons", "works"))
+            ),
         }
 
     def __missing__(self, slot: str) -> str:
@@ -135,11 +190,17 @@ class _Slots(dict[str, str]):
         return self._rng.choice(listed) if listed else self._made[slot]()
 
     def _number(self) -> str:
-        return str(self._rng.choice((2, 3, 5, 7, 10, 20, 24, 30, 50, 99, 100, 500, self._rng.randrange(1, 5000))))
+        return str(
+            self._rng.choice(
+                (2, 3, 5, 7, 10, 20, 24, 30, 50, 99, 100, 500, self._rng.randrange(1, 5000))
+            )
+        )
 
 
 def _invent(rng: Random, syllables: tuple[str, ...]) -> str:
-    """A word that exists nowhere; most are new, so the vocabulary grows with the number of messages."""
+    """A word that exists nowhere; most are new, so the vocabulary grows with the number of
+    messages.
+    """
     return "".join(rng.choices(syllables, k=rng.choice((2, 3, 3, 4))))
 
 
@@ -148,7 +209,16 @@ def _host(rng: Random, label: str) -> str:
     name = _invent(rng, _LATIN)
     if rng.random() < (0.6 if label == "spam" else 0.1):
         return f"{name}.invalid"
-    return rng.choice((f"{name}.example", f"mail.{name}.example", "example.com", "example.net", "example.org", "lists.example.org"))
+    return rng.choice(
+        (
+            f"{name}.example",
+            f"mail.{name}.example",
+            "example.com",
+            "example.net",
+            "example.org",
+            "lists.example.org",
+        )
+    )
 
 
 @dataclass(slots=True)
@@ -170,7 +240,9 @@ class _Draft:
 
 
 class _Writer:
-    """Writes one message after another; remembers the clock and the last ham, which later mail answers."""
+    """Writes one message after another; remembers the clock and the last ham, which later mail
+    answers.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)  # noqa: S311  repeatable is the point
@@ -188,7 +260,11 @@ class _Writer:
     def _draft(self) -> _Draft:
         rng = self.rng
         label = "spam" if rng.random() < _SPAM_SHARE else "ham"
-        kind = rng.choices(SPAM, _SPAM_WEIGHTS)[0] if label == "spam" else rng.choices(HAM, _HAM_WEIGHTS)[0]
+        kind = (
+            rng.choices(SPAM, _SPAM_WEIGHTS)[0]
+            if label == "spam"
+            else rng.choices(HAM, _HAM_WEIGHTS)[0]
+        )
         language = languages()[rng.choices(LANGUAGES, _LANGUAGE_WEIGHTS[label])[0]]
         slots = _Slots(rng, language, label)
         self.now += rng.expovariate(1 / _SECONDS_BETWEEN)
@@ -220,20 +296,34 @@ class _Writer:
         return f"{self.rng.choice(slots['given'])} {self.rng.choice(slots['family'])}"
 
     def _text(self, kind: str, language: Language, slots: _Slots) -> list[str]:
-        """Greeting, a few paragraphs, farewell. A little is small talk only, and some spam carries ham to hide behind."""
+        """Greeting, a few paragraphs, farewell. A little is small talk only, and some spam carries
+        ham to hide behind.
+        """
         rng, sentences = self.rng, language.texts[kind][1]
-        pool = list(language.small) if rng.random() < 0.04 else rng.sample(sentences, rng.randint(2, len(sentences)))
+        pool = (
+            list(language.small)
+            if rng.random() < 0.04
+            else rng.sample(sentences, rng.randint(2, len(sentences)))
+        )
         pool += rng.sample(language.small, rng.choice((0, 1, 1, 2)))
         if kind in SPAM and rng.random() < 0.25:
             pool += rng.sample(language.texts[rng.choice(HAM)][1], 2)
         rng.shuffle(pool)
         filled = [sentence.format_map(slots) for sentence in pool]
         if rng.random() < 0.2:
-            filled.append(" ".join(_invent(rng, language.syllables) for _ in range(rng.randint(3, 25))))
+            filled.append(
+                " ".join(_invent(rng, language.syllables) for _ in range(rng.randint(3, 25)))
+            )
         joint = " " if language.spaced else ""
         size = rng.choice((1, 2, 3))
-        paragraphs = [joint.join(filled[start : start + size]) for start in range(0, len(filled), size)]
-        return [rng.choice(language.hello).format_map(slots), *paragraphs, rng.choice(language.bye).format_map(slots)]
+        paragraphs = [
+            joint.join(filled[start : start + size]) for start in range(0, len(filled), size)
+        ]
+        return [
+            rng.choice(language.hello).format_map(slots),
+            *paragraphs,
+            rng.choice(language.bye).format_map(slots),
+        ]
 
     def _answer(self, draft: _Draft) -> None:
         """Make some ham an answer that quotes its question, and some spam pretend to be one."""
@@ -246,10 +336,19 @@ class _Writer:
 
     def _quote(self, draft: _Draft, question: _Draft) -> None:
         draft.language, draft.charset = question.language, question.charset
-        draft.paragraphs = self._text(draft.kind, draft.language, _Slots(self.rng, draft.language, "ham"))
+        draft.paragraphs = self._text(
+            draft.kind, draft.language, _Slots(self.rng, draft.language, "ham")
+        )
         draft.subject = "Re: " + question.subject.removeprefix("Re: ")
-        quoted = [line for paragraph in question.paragraphs[:4] for line in paragraph.split("\n") if not line.startswith("> > ")]
-        draft.paragraphs.append(f"{question.sender_name}:\n" + "\n".join(f"> {line}" for line in quoted))
+        quoted = [
+            line
+            for paragraph in question.paragraphs[:4]
+            for line in paragraph.split("\n")
+            if not line.startswith("> > ")
+        ]
+        draft.paragraphs.append(
+            f"{question.sender_name}:\n" + "\n".join(f"> {line}" for line in quoted)
+        )
         draft.references = [*question.references[-8:], question.message_id]
 
     # ---- header fields
@@ -267,7 +366,10 @@ class _Writer:
             "MIME-Version: 1.0",
         ]
         if draft.references:
-            fields += [f"In-Reply-To: {draft.references[-1]}", "References: " + "\n ".join(draft.references)]
+            fields += [
+                f"In-Reply-To: {draft.references[-1]}",
+                "References: " + "\n ".join(draft.references),
+            ]
         if rng.random() < 0.6:
             fields.append(f"X-Mailer: {rng.choice(_MAILERS)}")
         fields += self._bulk_fields(draft)
@@ -279,9 +381,15 @@ class _Writer:
         if draft.kind == "list":
             name = draft.subject.partition("]")[0].removeprefix("Re: ").strip("[")
             name = name if name.isascii() else "users"
-            fields += [f"List-Id: <{name}.lists.example.org>", f"List-Post: <mailto:{name}@lists.example.org>", "Precedence: list"]
+            fields += [
+                f"List-Id: <{name}.lists.example.org>",
+                f"List-Post: <mailto:{name}@lists.example.org>",
+                "Precedence: list",
+            ]
         elif draft.kind == "newsletter" or (draft.label == "spam" and self.rng.random() < 0.2):
-            fields.append(f"List-Unsubscribe: <https://{draft.host}/u/{self.rng.getrandbits(48):x}>")
+            fields.append(
+                f"List-Unsubscribe: <https://{draft.host}/u/{self.rng.getrandbits(48):x}>"
+            )
         if self.rng.random() < (0.6 if draft.label == "ham" else 0.35):
             signature = base64.b64encode(self.rng.randbytes(96)).decode()
             tags = f"v=1; a=rsa-sha256; c=relaxed/relaxed; d={draft.host}; s=k1"
@@ -289,7 +397,9 @@ class _Writer:
         return fields
 
     def _received(self, draft: _Draft, recipient: str) -> Iterator[str]:
-        """Trace fields, newest first: our own server, then one to three hops back to the sender (RFC 5321, section 4.4)."""
+        """Trace fields, newest first: our own server, then one to three hops back to the sender
+        (RFC 5321, section 4.4).
+        """
         rng, later = self.rng, 4.0
         hops = [draft.host, *(_host(rng, draft.label) for _ in range(rng.choice((0, 1, 1, 2))))]
         for place, source in enumerate(reversed(hops)):
@@ -320,26 +430,39 @@ class _Writer:
         content = parts[0] if len(parts) == 1 else self._multipart("alternative", parts)
         attachments = _ATTACHMENTS.get(draft.kind)
         if attachments and self.rng.random() < (0.9 if draft.kind == "malware" else 0.2):
-            return self._multipart("mixed", [content, self._attachment(*self.rng.choice(attachments))])
+            return self._multipart(
+                "mixed", [content, self._attachment(*self.rng.choice(attachments))]
+            )
         return content
 
     def _part(self, subtype: str, text: str, charset: str) -> tuple[list[bytes], bytes]:
         """A text part in its charset, with a transfer encoding that can carry it."""
         charset = _fitting(text, charset)
         data = text.encode(charset)
-        transfer = "7bit" if data.isascii() else self.rng.choice(("8bit", "quoted-printable", "base64"))  # ISO-2022-JP is ASCII too
+        transfer = (
+            "7bit" if data.isascii() else self.rng.choice(("8bit", "quoted-printable", "base64"))
+        )  # ISO-2022-JP is ASCII too
         if transfer == "quoted-printable":
             data = b2a_qp(data)
         elif transfer == "base64":
             data = base64.encodebytes(data)
-        return [f"Content-Type: text/{subtype}; charset={charset}".encode(), f"Content-Transfer-Encoding: {transfer}".encode()], data
+        return [
+            f"Content-Type: text/{subtype}; charset={charset}".encode(),
+            f"Content-Transfer-Encoding: {transfer}".encode(),
+        ], data
 
     def _html(self, draft: _Draft) -> str:
         rng = self.rng
         colour, width = f"#{rng.getrandbits(24):06x}", rng.choice((560, 600, 640))
-        paragraphs = [escape(paragraph, quote=False).replace("\n", "<br>\n") for paragraph in draft.paragraphs]
+        paragraphs = [
+            escape(paragraph, quote=False).replace("\n", "<br>\n") for paragraph in draft.paragraphs
+        ]
         link = f'<a href="https://{_host(rng, draft.label)}/{rng.getrandbits(40):x}" style="color:{colour}">{escape(draft.subject)}</a>'
-        image = f'<img src="https://{draft.host}/i/{rng.getrandbits(48):x}.gif" width="1" height="1">' if rng.random() < 0.5 else ""
+        image = (
+            f'<img src="https://{draft.host}/i/{rng.getrandbits(48):x}.gif" width="1" height="1">'
+            if rng.random() < 0.5
+            else ""
+        )
         body = "\n".join(f"<p>{paragraph}</p>" for paragraph in [*paragraphs, link])
         if rng.random() < 0.5:
             body = f'<table width="{width}" cellpadding="0"><tr><td style="font-family:sans-serif">\n{body}\n</td></tr></table>'
@@ -362,28 +485,47 @@ class _Writer:
             b"Content-Transfer-Encoding: base64",
             f'Content-Disposition: attachment; filename="{name}"'.encode(),
         ]
-        return headers, base64.encodebytes(beginning + self.rng.randbytes(self.rng.randint(200, 4000)))
+        return headers, base64.encodebytes(
+            beginning + self.rng.randbytes(self.rng.randint(200, 4000))
+        )
 
-    def _multipart(self, subtype: str, parts: list[tuple[list[bytes], bytes]]) -> tuple[list[bytes], bytes]:
+    def _multipart(
+        self, subtype: str, parts: list[tuple[list[bytes], bytes]]
+    ) -> tuple[list[bytes], bytes]:
         boundary = f"=_{self.rng.getrandbits(96):024x}"
-        pieces = [b"\n".join([b"--" + boundary.encode(), *headers, b"", body]) for headers, body in parts]
+        pieces = [
+            b"\n".join([b"--" + boundary.encode(), *headers, b"", body]) for headers, body in parts
+        ]
         headers = [f'Content-Type: multipart/{subtype}; boundary="{boundary}"'.encode()]
-        return headers, b"\n".join([b"This is a message in several parts.", *pieces, b"--" + boundary.encode() + b"--", b""])
+        return headers, b"\n".join(
+            [
+                b"This is a message in several parts.",
+                *pieces,
+                b"--" + boundary.encode() + b"--",
+                b"",
+            ]
+        )
 
 
 def _encoded(text: str, charset: str) -> str:
-    """Text as it may stand in a header field: itself if ASCII, else encoded words of at most 75 characters (RFC 2047)."""
+    """Text as it may stand in a header field: itself if ASCII, else encoded words of at most 75
+    characters (RFC 2047).
+    """
     if text.isascii():
         return text
     charset = _fitting(text, charset)
     chunks = [text[start : start + 10].encode(charset) for start in range(0, len(text), 10)]
     if max(text) < "\u0250":  # mostly ASCII letters
-        return "\n ".join(f"=?{charset}?Q?{''.join([_Q[byte] for byte in chunk])}?=" for chunk in chunks)
+        return "\n ".join(
+            f"=?{charset}?Q?{''.join([_Q[byte] for byte in chunk])}?=" for chunk in chunks
+        )
     return "\n ".join(f"=?{charset}?B?{base64.b64encode(chunk).decode()}?=" for chunk in chunks)
 
 
 def _fitting(text: str, charset: str) -> str:
-    """The charset, or UTF-8 where an answer mixes in what it lacks (a Russian name over an English text)."""
+    """The charset, or UTF-8 where an answer mixes in what it lacks (a Russian name over an English
+    text).
+    """
     try:
         text.encode(charset)
     except UnicodeEncodeError:
@@ -392,14 +534,18 @@ def _fitting(text: str, charset: str) -> str:
 
 
 def generate(n: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """`n` messages in order of arrival as (label, raw): "spam" (about 40 %) or "ham", and the bytes of the message."""
+    """`n` messages in order of arrival as (label, raw): "spam" (about 40 %) or "ham", and the bytes
+    of the message.
+    """
     writer = _Writer(seed)
     for _ in range(n):
         yield writer.message()
 
 
 def write(directory: Path, n: int, seed: int) -> None:
-    """Write `n` messages as a TREC corpus: `index` ("spam data/00001") and data/. Raises FileExistsError rather than mix two corpora."""
+    """Write `n` messages as a TREC corpus: `index` ("spam data/00001") and data/. Raises
+    FileExistsError rather than mix two corpora.
+    """
     (directory / "data").mkdir(parents=True)
     with (directory / "index").open("x", encoding="ascii") as index:
         for number, (label, raw) in enumerate(generate(n, seed), 1):
@@ -410,15 +556,30 @@ def write(directory: Path, n: int, seed: int) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Write a corpus of made-up mail: DIRECTORY/index and DIRECTORY/data/.")
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="where to; must not hold a corpus yet")
-    parser.add_argument("--messages", type=int, default=1000, metavar="N", help="how many (default: 1000)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="the same seed gives the same mail (default: 1)")
+    parser = argparse.ArgumentParser(
+        description="Write a corpus of made-up mail: DIRECTORY/index and DIRECTORY/data/."
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIRECTORY", help="where to; must not hold a corpus yet"
+    )
+    parser.add_argument(
+        "--messages", type=int, default=1000, metavar="N", help="how many (default: 1000)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the same seed gives the same mail (default: 1)",
+    )
     chosen = parser.parse_args(arguments)
     try:
         write(chosen.directory, chosen.messages, chosen.seed)
     except OSError as error:
-        print(f"synthetic.py: {chosen.directory}: {error.strerror or error}; choose a new directory", file=sys.stderr)
+        print(
+            f"synthetic.py: {chosen.directory}: {error.strerror or error}; choose a new directory",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

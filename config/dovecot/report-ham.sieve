@@ -1,8 +1,9 @@
-# A message has left Junk, by a person's hand: hands it to spamguard as ham. Run by imapsieve-2.3.conf or imapsieve-2.4.conf.
+# A user moved a message out of Junk: this script reports it to spamguard as ham. imapsieve-2.3.conf
+# or imapsieve-2.4.conf runs it.
 #
-# Only INBOX and Archive say that it is no spam, as where spamguard watches folders: emptying Junk into a trash of whatever name, or into
-# a folder of old spam, must teach nothing.
-# Check that it works: see imapsieve-2.3.conf, with a mail that is moved from Junk to INBOX.
+# Only moves into INBOX and Archive teach ham, as with watched folders: emptying Junk into a trash
+# folder of any name, or into a folder of old spam, must teach nothing.
+# Check that it works: see imapsieve-2.3.conf, with a mail that you move from Junk to INBOX.
 require ["vnd.dovecot.pipe", "copy", "imapsieve", "environment", "variables"];
 
 if not environment :is "imap.cause" "COPY" {
@@ -14,7 +15,8 @@ if environment :matches "imap.changedflags" "?*" {
 if environment :matches "imap.mailbox" "*" {
     set "mailbox" "${1}";
 }
-# By their names, as Sieve cannot ask Dovecot 2.3 which folder is the archive: add others in which your users keep good mail.
+# These are folder names, because Sieve cannot ask Dovecot 2.3 for the archive's role. Add other
+# folders where your users keep ham.
 if string :matches "${mailbox}" ["*Junk*", "*Spam*", "*Trash*"] {
     stop;
 }

@@ -1,6 +1,8 @@
-# A message has come into Junk, by a person's hand: hands it to spamguard as spam. Run by imapsieve-2.3.conf or imapsieve-2.4.conf.
+# A user moved a message into Junk: this script reports it to spamguard as spam. imapsieve-2.3.conf
+# or imapsieve-2.4.conf runs it.
 #
-# Deliveries do not come here, and changed flags are left out: mail programs set $Junk by their own judgement.
+# Deliveries do not run it. Changed flags are ignored, because mail programs set $Junk by their own
+# judgement.
 # Check that it works: see imapsieve-2.3.conf.
 require ["vnd.dovecot.pipe", "copy", "imapsieve", "environment", "variables"];
 
