@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard import sources
-from spamguard.cli import arguments, common
+from spamguard.cli import common
 from spamguard.errors import UsageError
 from spamguard.users import is_class_name
 
@@ -36,20 +36,25 @@ CORPUS_EXAMPLE = """  spamguard corpus list
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def add_corpus(commands: arguments.Commands) -> None:
+def add_corpus(commands: common.Commands) -> None:
     """Describe the arguments of `corpus`."""
-    parser = arguments.add_command(commands, "corpus", run_corpus, CORPUS_ABOUT, CORPUS_EXAMPLE)
-    actions = arguments.add_actions(parser)
-    arguments.add_action(actions, "list", _list_corpora, "the corpora, with their terms")
-    fetching = arguments.add_action(actions, "fetch", _fetch_corpus, "make a directory of one")
+    parser = common.add_command(commands, "corpus", run_corpus, CORPUS_ABOUT, CORPUS_EXAMPLE)
+    actions = common.add_actions(parser)
+    common.add_action(actions, "list", _list_corpora, "the corpora, with their terms")
+    fetching = common.add_action(actions, "fetch", _fetch_corpus, "make a directory of one")
     fetching.add_argument("name", metavar="NAME", help="as `list` has it")
     about = "the directory to make (default: NAME, here)"
     fetching.add_argument(
-        "directory", nargs="?", type=arguments.directory, metavar="DIR", help=about
+        "directory", nargs="?", type=common.directory_argument, metavar="DIR", help=about
     )
     about = "an archive that was fetched already; may be repeated"
     fetching.add_argument(
-        "--archive", action="append", default=[], type=arguments.file, metavar="FILE", help=about
+        "--archive",
+        action="append",
+        default=[],
+        type=common.file_argument,
+        metavar="FILE",
+        help=about,
     )
     about = "the checksum that an archive must have; may be repeated"
     fetching.add_argument("--sha256", action="append", default=[], metavar="HEX", help=about)
@@ -132,12 +137,12 @@ MessageSource = Callable[[], Iterable[sources.SourceMessage]]
 """Returns the labelled messages, from the first one at each call."""
 
 
-def add_evaluate(commands: arguments.Commands) -> None:
+def add_evaluate(commands: common.Commands) -> None:
     """Describe the arguments of `evaluate`."""
-    parser = arguments.add_command(
+    parser = common.add_command(
         commands, "evaluate", run_evaluate, EVALUATE_ABOUT, EVALUATE_EXAMPLE
     )
-    arguments.add_json(parser)
+    common.add_json(parser)
     about = "TREC index, or a directory that holds one"
     parser.add_argument("paths", nargs="*", metavar="INDEX", help=about)
     about = "wanted mail (may be given again)"
@@ -147,15 +152,15 @@ def add_evaluate(commands: arguments.Commands) -> None:
     protocols = ("online", "delayed", "corrections", "split")
     parser.add_argument("--protocol", choices=protocols, default="online", help="default: online")
     about = "messages until feedback, in `delayed` (default: 500)"
-    parser.add_argument("--delay", type=arguments.count, default=500, metavar="N", help=about)
+    parser.add_argument("--delay", type=common.count_argument, default=500, metavar="N", help=about)
     about = "part that is taught first, in `split` (default: 0.7)"
     parser.add_argument("--share", type=_share_argument, default=0.7, metavar="X", help=about)
     about = "write n,gold,label,score,trained of every judged message"
-    parser.add_argument("--scores", type=arguments.file, metavar="FILE.csv", help=about)
+    parser.add_argument("--scores", type=common.file_argument, metavar="FILE.csv", help=about)
     about = "compare with another run on the same mail (its --scores)"
-    parser.add_argument("--against", type=arguments.file, metavar="FILE.csv", help=about)
+    parser.add_argument("--against", type=common.file_argument, metavar="FILE.csv", help=about)
     about = "draw ROC, calibration, scores and learning curve"
-    parser.add_argument("--plots", type=arguments.directory, metavar="DIR", help=about)
+    parser.add_argument("--plots", type=common.directory_argument, metavar="DIR", help=about)
 
 
 def _share_argument(text: str) -> float:
