@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from spamguard import __version__
-from spamguard.cli import common, judge
+from spamguard.cli import common
 
 GROUPS = {
     "run it": {
@@ -95,6 +95,8 @@ def _run_command(given: Sequence[str]) -> int:
         if (
             stop.code and _named_command(given) == "filter"
         ):  # a slip in a delivery recipe must not cost mail either
+            from spamguard.cli import judge
+
             return judge.pass_unscanned("wrong usage")
         sys.stdout.flush()  # the help may have nowhere to go, too
         raise

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.aio import hostname
 from spamguard.cli import common
-from spamguard.daemon import status
 from spamguard.errors import QuarantineError, UsageError
 from spamguard.keys import is_id
 from spamguard.log import local_time, rfc3339
@@ -274,6 +273,7 @@ def _refuse_mail_loop(options: argparse.Namespace) -> None:
     """UsageError: the messages would be judged, and held, once more."""
     from spamguard.config.checks import reaches
     from spamguard.config.options import parse_endpoint
+    from spamguard.daemon import status
 
     told = status.ask_daemon(common.state_directory(options)) or {}
     for listener in told.get("listeners", ()):

@@ -10,21 +10,8 @@ from pathlib import Path
 
 from tests.support.waiting import PATIENCE
 
-PARTS = (
-    "mail",
-    "model",
-    "bayes",
-    "engine",
-    "prepare",
-    "wire",
-    "doors",
-    "relay",
-    "proxy",
-    "ledger",
-    "history",
-    "evaluation",
-)
-FOLDERS = ("reading", "scan", "watcher", "looking", "lessons", "sightings", "reconcile", "doveconf")
+PARTS = ("mail", "bayes", "engine", "ledger", "proxy", "smtp", "delivery", "servers", "web")
+FOLDERS = ("scan", "mailbox_scan", "watcher", "lessons", "sightings", "doveconf", "reextract")
 OTHERS = ("numpy", "zstandard", "sqlite3", "sklearn")
 ROOT = Path(__file__).parents[3]
 
