@@ -28,7 +28,7 @@ from tests.support.waiting import PATIENCE
 WORKER = """
 import io, json, sys
 from types import SimpleNamespace
-from spamguard.cli import main
+from spamguard.cli.main import main
 from corpora import synthetic
 number, state = int(sys.argv[1]), sys.argv[2]
 own = [(label, raw) for at, (label, raw) in enumerate(synthetic.generate(240, 11)) if at % 4 == number]
