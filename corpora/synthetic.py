@@ -359,7 +359,10 @@ class _Writer:
         fields = [f"Return-Path: <{draft.sender}>", *self._received(draft, recipient)]
         fields += [
             f"From: {_encoded(draft.sender_name, charset)} <{draft.sender}>",
-            f"To: {'undisclosed-recipients:;' if rng.random() < (0.15 if draft.label == 'spam' else 0.01) else recipient}",
+            (
+                "To: "
+                f"{'undisclosed-recipients:;' if rng.random() < (0.15 if draft.label == 'spam' else 0.01) else recipient}"
+            ),
             f"Subject: {_encoded(draft.subject, charset)}",
             f"Date: {self._date(draft.when)}",
             f"Message-ID: {draft.message_id}",
@@ -406,7 +409,8 @@ class _Writer:
             by = "mx.home.example.org" if place == 0 else hops[len(hops) - place]
             address = f"{rng.choice(('192.0.2', '198.51.100', '203.0.113'))}.{rng.randrange(1, 255)}"  # for documentation (RFC 5737)
             yield (
-                f"Received: from {source} ({source} [{address}])\n\tby {by} (Postfix) with ESMTP id {rng.getrandbits(40):010X}\n"
+                f"Received: from {source} ({source} [{address}])\n"
+                f"\tby {by} (Postfix) with ESMTP id {rng.getrandbits(40):010X}\n"
                 f"\tfor <{recipient}>; {self._date(draft.when + later)}"
             )
             later -= 1
@@ -457,7 +461,10 @@ class _Writer:
         paragraphs = [
             escape(paragraph, quote=False).replace("\n", "<br>\n") for paragraph in draft.paragraphs
         ]
-        link = f'<a href="https://{_host(rng, draft.label)}/{rng.getrandbits(40):x}" style="color:{colour}">{escape(draft.subject)}</a>'
+        link = (
+            f'<a href="https://{_host(rng, draft.label)}/{rng.getrandbits(40):x}" '
+            f'style="color:{colour}">{escape(draft.subject)}</a>'
+        )
         image = (
             f'<img src="https://{draft.host}/i/{rng.getrandbits(48):x}.gif" width="1" height="1">'
             if rng.random() < 0.5
@@ -465,16 +472,24 @@ class _Writer:
         )
         body = "\n".join(f"<p>{paragraph}</p>" for paragraph in [*paragraphs, link])
         if rng.random() < 0.5:
-            body = f'<table width="{width}" cellpadding="0"><tr><td style="font-family:sans-serif">\n{body}\n</td></tr></table>'
-        return f"<!DOCTYPE html>\n<html><head><title></title></head><body>\n{body}{image}\n</body></html>\n"
+            body = (
+                f'<table width="{width}" cellpadding="0"><tr><td '
+                f'style="font-family:sans-serif">\n{body}\n</td></tr></table>'
+            )
+        return (
+            f"<!DOCTYPE html>\n<html><head><title></title></head><body>\n{body}{image}\n"
+            "</body></html>\n"
+        )
 
     def _calendar(self, draft: _Draft) -> str:
         """An iCalendar invitation (RFC 5545) on an hour of the next days."""
         day = time.strftime("%Y%m%d", time.gmtime(draft.when + 86_400 * self.rng.randint(1, 20)))
         hour = self.rng.randint(8, 17)
         return (
-            f"BEGIN:VCALENDAR\nVERSION:2.0\nMETHOD:REQUEST\nBEGIN:VEVENT\nUID:{draft.message_id[1:-1]}\nDTSTART:{day}T{hour:02d}0000Z\n"
-            f"DTEND:{day}T{hour + 1:02d}0000Z\nSUMMARY:{draft.subject}\nORGANIZER:mailto:{draft.sender}\nEND:VEVENT\nEND:VCALENDAR\n"
+            "BEGIN:VCALENDAR\nVERSION:2.0\nMETHOD:REQUEST\nBEGIN:VEVENT\n"
+            f"UID:{draft.message_id[1:-1]}\nDTSTART:{day}T{hour:02d}0000Z\n"
+            f"DTEND:{day}T{hour + 1:02d}0000Z\nSUMMARY:{draft.subject}\n"
+            f"ORGANIZER:mailto:{draft.sender}\nEND:VEVENT\nEND:VCALENDAR\n"
         )
 
     def _attachment(self, name: str, kind: str, beginning: bytes) -> tuple[list[bytes], bytes]:

@@ -44,7 +44,10 @@ SIZES = (10, 20, 50, 100)
 DRAWS = 4
 COLUMNS = 1 << 18  # that the words of scikit-learn's estimators are hashed into
 LATE, RARE = 2000, 20
-HEADER = "| sort | classes | class right % | label right % | unsure % | log-loss | 1-ROCA % | sm % at hm 0.5 % | hm % | its log-loss |"
+HEADER = (
+    "| sort | classes | class right % | label right % | unsure % | log-loss | 1-ROCA % | sm % at "
+    "hm 0.5 % | hm % | its log-loss |"
+)
 _FIELD_END = re.compile(rb"\r?\n(?![ \t])")
 _NO_LIST = re.compile(
     rb"(from|date|message-id|subject|mime-version|content-.*|user-agent|x-mailer|in-reply-to|references)$"

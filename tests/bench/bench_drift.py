@@ -176,7 +176,8 @@ class Bench:
 
         starts = range(TAUGHT, len(mail), 2 * WINDOW)
         print(
-            f"\n## {stream}: the first {TAUGHT} taught, then frozen or online: 1-ROCA % and errors % in windows of {2 * WINDOW}\n"
+            f"\n## {stream}: the first {TAUGHT} taught, then frozen or online: 1-ROCA % and "
+            f"errors % in windows of {2 * WINDOW}\n"
         )
         head([f"{start}" for start in starts] + ["all"])
         for name in self._names:
@@ -195,7 +196,8 @@ class Bench:
             thin = streams.thinned(mail, rare, OTHERS)
             chosen = {path for _, path in thin}
             print(
-                f"\n## {stream}: {sum(one.label == rare for one in thin)} {rare} of {len(thin)}, online\n"
+                f"\n## {stream}: {sum(one.label == rare for one in thin)} {rare} of "
+                f"{len(thin)}, online\n"
             )
             head(
                 [
@@ -226,7 +228,8 @@ class Bench:
             f"{second}+{first}": ([*other[: border[1]], *one], border[1]),
         }
         print(
-            "\n## ageing: 1-ROCA % and errors %, online; of what is spliced, after the splice and in the first 1,000 after it"
+            "\n## ageing: 1-ROCA % and errors %, online; of what is spliced, after the "
+            "splice and in the first 1,000 after it"
         )
         head([*mails, *(f"{name}, first 1,000" for name in list(mails)[1:])])
         for age in (0, *AGES):

@@ -301,7 +301,8 @@ def main() -> None:
         print(f"{name}: {kinds['ham']} ham, {kinds['spam']} spam")
         if not kinds["ham"] or not kinds["spam"]:
             raise SystemExit(
-                f"bench_evasion: of what is {name} there must be both ham and spam; choose another --teach"
+                f"bench_evasion: of what is {name} there must be both ham and spam; choose "
+                "another --teach"
             )
     with tempfile.TemporaryDirectory() as place:
         run(Path(place), taught, rest, known_words(taught, options.words), options.only)
@@ -313,7 +314,8 @@ def corpus(index: str | None) -> Labelled:
         return list(generate(5000, 1))
     if not Path(index).exists():
         raise SystemExit(
-            f"bench_evasion: no corpus at {index}; `spamguard corpus fetch` gets one, without --corpus mail is made up"
+            f"bench_evasion: no corpus at {index}; `spamguard corpus fetch` gets one, "
+            "without --corpus mail is made up"
         )
     try:
         return [(str(message.label), message.raw) for message in sources.read_messages(index)]
@@ -368,11 +370,13 @@ def heading() -> None:
     """Two lines of a table."""
     for name in FILTERS:
         print(
-            f"{name}: 1-ROCA %, sm % at hm 0.5 %; of spam % called ham, unsure; of ham % called spam, unsure"
+            f"{name}: 1-ROCA %, sm % at hm 0.5 %; of spam % called ham, unsure; of ham % "
+            "called spam, unsure"
         )
     print("changed: % of the spam, or number of messages taught besides")
     print(
-        f"| attack | changed | {' | | | | '.join(FILTERS)} | | | | ratio: 1-ROCA | sm at hm 0.5 % | spam not caught | ham not let through |"
+        f"| attack | changed | {' | | | | '.join(FILTERS)} | | | | ratio: 1-ROCA | sm at hm "
+        "0.5 % | spam not caught | ham not let through |"
     )
     print(f"|---|---|{'---|' * 12}")
 

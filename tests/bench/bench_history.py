@@ -80,7 +80,9 @@ def rows(number: int, scans: list[Scan], fingerprint: str, now: float) -> Iterat
             client="192.0.2.1",
             sender=f"somebody{dice.randrange(5000)}@mail{dice.randrange(300)}.example.com",
             recipients=(f"user{dice.randrange(_USERS)}@example.org",),
-            subject=f"Re: {'Grüße aus Köln' if at % 5 == 0 else 'Minutes of the meeting'} number {at}",
+            subject=(
+                f"Re: {'Grüße aus Köln' if at % 5 == 0 else 'Minutes of the meeting'} number {at}"
+            ),
             size=5000,
             digest=scan.digest if at % 50 == 0 else dice.randbytes(16),
             label=scan.verdict.label,
@@ -118,7 +120,8 @@ def fill(state: Path, number: int, receipts: int) -> None:
             history.append(found[start : start + _BATCH])
         elapsed, used = time.perf_counter() - begun[0], time.process_time() - begun[1]
     print(
-        f"{number:,} rows in batches of {_BATCH}: {number / elapsed:,.0f} rows/s, {1e6 * used / number:.0f} µs of processor each"
+        f"{number:,} rows in batches of {_BATCH}: {number / elapsed:,.0f} rows/s, "
+        f"{1e6 * used / number:.0f} µs of processor each"
     )
     print(f"{(state / HISTORY_FILE).stat().st_size / number:,.0f} bytes per row")
 
@@ -222,7 +225,10 @@ async def measure(state: Path) -> None:
         await service.close()
         elapsed, processor = statistics.median(taken[1:]), statistics.median(used[1:])
         print(
-            f"{asked.name:38} {elapsed:7.1f} ms, of processor {processor:6.1f}; the first {taken[0]:7.1f}, {used[0]:6.1f}",
+            (
+                f"{asked.name:38} {elapsed:7.1f} ms, of processor {processor:6.1f}; the first "
+                f"{taken[0]:7.1f}, {used[0]:6.1f}"
+            ),
             flush=True,
         )
 

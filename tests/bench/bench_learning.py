@@ -48,7 +48,8 @@ def main() -> None:
     stream = f"{Path(options.corpus).parent.name}-{'natural' if options.natural else 'balanced'}"
     for number, draw in enumerate(draws):
         print(
-            f"draw {number}: {sum(one.label == 'spam' for one in draw.judged)} spam of {len(draw.judged)} judged"
+            f"draw {number}: {sum(one.label == 'spam' for one in draw.judged)} spam of "
+            f"{len(draw.judged)} judged"
         )
     names = rivals.available([OURS, *(name for name in options.peers.split(",") if name)])
     runs = {name: runs_of(options.scores, stream, name, draws) for name in names}

@@ -60,7 +60,10 @@ def bench_codec(rng: np.random.Generator) -> None:
         ]
         size = len(packed[0])
         print(
-            f"{tokens:6} {size:7} {size / entropy_bytes(tokens):9.3f} {len(deltas):7} {rates[0]:9.1f} {rates[1]:10.1f} {rates[2]:29.1f}",
+            (
+                f"{tokens:6} {size:7} {size / entropy_bytes(tokens):9.3f} {len(deltas):7} "
+                f"{rates[0]:9.1f} {rates[1]:10.1f} {rates[2]:29.1f}"
+            ),
             flush=True,
         )
 
@@ -81,7 +84,10 @@ def bench_append(directory: Path, votes: list[NewVote], batch: int, *, durable: 
         )
     size = path.stat().st_size / len(votes)
     print(
-        f"append, {batch:3} per transaction, durable={durable}: {len(votes) / took:9,.0f} receipts/s, {size:,.0f} bytes each",
+        (
+            f"append, {batch:3} per transaction, durable={durable}: {len(votes) / took:9,.0f} "
+            f"receipts/s, {size:,.0f} bytes each"
+        ),
         flush=True,
     )
     return path
@@ -103,7 +109,9 @@ def bench_reading(path: Path) -> None:
         for name, walk in walks.items():
             print(f"{name:26} {seconds(walk) / events * 1e6:6.2f} µs/event", flush=True)
         print(
-            f"{'grown':26} {seconds(lambda: [ledger.has_grown() for _ in range(10_000)]) / 10_000 * 1e6:6.2f} µs/call"
+            f"{'grown':26} "
+            f"{seconds(lambda: [ledger.has_grown() for _ in range(10_000)]) / 10_000 * 1e6:6.2f} "
+            "µs/call"
         )
 
 
@@ -123,7 +131,8 @@ def bench_crowd(directory: Path, packed: bytes, mails: int = 200, crowd: int = 3
         took = seconds(lambda: sum(1 for _ in ledger.changes_after(0)))
         last = seconds(lambda: list(ledger.changes_after(events - 1)))
     print(
-        f"{mails} messages, {crowd} voters on each: {took / events * 1e6:.1f} µs/event, the last alone {last * 1e6:.0f} µs"
+        f"{mails} messages, {crowd} voters on each: {took / events * 1e6:.1f} µs/event, the "
+        f"last alone {last * 1e6:.0f} µs"
     )
 
 

@@ -64,7 +64,8 @@ def measure(title: str, raws: list[bytes], repeats: int) -> None:
     ]
     tokens = sum(len(extractor.features(raw).tokens) for raw in raws) / len(raws)
     print(
-        f"{title}: {len(raws)} messages, mean {sum(map(len, raws)) / len(raws):,.0f} bytes, {tokens:,.0f} tokens; µs per message"
+        f"{title}: {len(raws)} messages, mean {sum(map(len, raws)) / len(raws):,.0f} bytes, "
+        f"{tokens:,.0f} tokens; µs per message"
     )
     for name, step, items in steps:
         print(f"  {name:34}{microseconds(step, items, repeats):8.1f}", flush=True)

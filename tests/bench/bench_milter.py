@@ -42,7 +42,10 @@ def asked(
         state = daemon.taught(place / position, messages=400)
         file = place / f"{position}.yaml"
         hop = f"127.0.0.1:{server.back_port}"
-        listener = f"listeners: [{{listen: 'smtp://127.0.0.1:{server.filter_port}', position: {position}, next_hop: 'smtp://{hop}'}}]\n"
+        listener = (
+            f"listeners: [{{listen: 'smtp://127.0.0.1:{server.filter_port}', position: "
+            f"{position}, next_hop: 'smtp://{hop}'}}]\n"
+        )
         scanner = f"scanners: [{{listen: 'milter://127.0.0.1:{server.filter_port}'}}]\n"
         file.write_text(scanner if position == "milter" else listener)
         yield (

@@ -129,7 +129,8 @@ def columns(
 def areas(runs: Runs) -> None:
     """Measures, and what ours gains."""
     print(
-        "| filter | 1-ROCA % (95 %) | hm | sm | sm at hm 0.5 % | taught | ours minus theirs (95 %) |\n|---|---|---|---|---|---|---|"
+        "| filter | 1-ROCA % (95 %) | hm | sm | sm at hm 0.5 % | taught | ours minus theirs "
+        "(95 %) |\n|---|---|---|---|---|---|---|"
     )
     for name, run in runs.items():
         found = measures.measures(*columns(run))
@@ -151,7 +152,8 @@ def beliefs(runs: Runs) -> None:
     answers are worth.
     """
     print(
-        f"\nafter the first {START:,}:\n\n| filter | log-loss | ECE | log-loss recalibrated | slope, offset, clip |\n|---|---|---|---|---|"
+        f"\nafter the first {START:,}:\n\n| filter | log-loss | ECE | log-loss recalibrated "
+        "| slope, offset, clip |\n|---|---|---|---|---|"
     )
     for name, run in runs.items():
         gold, score, _ = columns(run)
@@ -166,11 +168,15 @@ def beliefs(runs: Runs) -> None:
             ]
         )
         print(
-            f"| {name} | {' | '.join(own)} | {best.log_loss:.4f} | {best.slope:.3f}, {best.offset:.2f}, {best.clip:g} |",
+            (
+                f"| {name} | {' | '.join(own)} | {best.log_loss:.4f} | {best.slope:.3f}, "
+                f"{best.offset:.2f}, {best.clip:g} |"
+            ),
             flush=True,
         )
     print(
-        "\n| filter | decided ham called spam | decided spam called ham | unsure |\n|---|---|---|---|"
+        "\n| filter | decided ham called spam | decided spam called ham | unsure |\n"
+        "|---|---|---|---|"
     )
     for name, run in runs.items():
         parts = []
@@ -185,7 +191,10 @@ def beliefs(runs: Runs) -> None:
 
 def _share(part: int, whole: int) -> str:
     found = measures.share_interval(part, whole)
-    return f"{100 * found.value:.2f} % ({part} of {whole:,}; {100 * found.low:.2f}–{100 * found.high:.2f})"
+    return (
+        f"{100 * found.value:.2f} % ({part} of {whole:,}; "
+        f"{100 * found.low:.2f}–{100 * found.high:.2f})"
+    )
 
 
 def doubt(run: Sequence[ScoredMessage]) -> list[pictures.Bin]:
@@ -197,7 +206,8 @@ def doubt(run: Sequence[ScoredMessage]) -> list[pictures.Bin]:
         seen = one.observed
         within = "yes" if one.honest else "no"
         print(
-            f"| {one.predicted:.3f} | {seen.value:.3f} ({seen.low:.3f}–{seen.high:.3f}) | {one.messages} | {within} |"
+            f"| {one.predicted:.3f} | {seen.value:.3f} ({seen.low:.3f}–{seen.high:.3f}) | "
+            f"{one.messages} | {within} |"
         )
     return [
         pictures.Bin(

@@ -246,7 +246,8 @@ def measure(options: argparse.Namespace, place: Path) -> None:
         for name, port in (("bare", bare), ("spamguard", door)):
             found = latencies(port, 1000, raw)
             print(
-                f"one connection, {name:9}: median {1000 * statistics.median(found):.2f} ms, 99th percentile {1000 * found[990]:.2f} ms"
+                f"one connection, {name:9}: median {1000 * statistics.median(found):.2f} ms, "
+                f"99th percentile {1000 * found[990]:.2f} ms"
             )
         print(
             "memory of all processes, at rest: {:.0f} MB resident, {:.0f} MB proportional".format(
@@ -254,9 +255,9 @@ def measure(options: argparse.Namespace, place: Path) -> None:
             )
         )
         print(
-            "  with ten messages of 20 MB at once: {:.0f} MB resident, {:.0f} MB proportional".format(
-                *large_messages(door, running.process.pid)
-            )
+            (
+                "  with ten messages of 20 MB at once: {:.0f} MB resident, {:.0f} MB proportional"
+            ).format(*large_messages(door, running.process.pid))
         )
 
 

@@ -58,7 +58,8 @@ def main(messages: int = 5000, connections: int = 1) -> None:
     with smtp_sink() as endpoint:
         wall, processor = asyncio.run(measure(endpoint, messages, connections))
     print(
-        f"{messages} messages, {connections} connections: {wall * 1e6:.0f} µs each, {processor * 1e6:.0f} µs of our processor"
+        f"{messages} messages, {connections} connections: {wall * 1e6:.0f} µs each, "
+        f"{processor * 1e6:.0f} µs of our processor"
     )
 
 

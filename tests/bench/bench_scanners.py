@@ -102,8 +102,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, smtp_sink() as hop:
         root, http, spamd, smtp = Path(place), free_port(), free_port(), free_port()
         file = root / "spamguard.yaml"
-        scanners = f"scanners:\n  - listen: rspamd://127.0.0.1:{http}\n  - listen: spamd://127.0.0.1:{spamd}\n"
-        listener = f"  - {{listen: 'smtp://127.0.0.1:{smtp}', position: before-queue, next_hop: 'smtp://127.0.0.1:{hop.port}'}}\n"
+        scanners = (
+            f"scanners:\n  - listen: rspamd://127.0.0.1:{http}\n"
+            f"  - listen: spamd://127.0.0.1:{spamd}\n"
+        )
+        listener = (
+            f"  - {{listen: 'smtp://127.0.0.1:{smtp}', position: before-queue, next_hop: "
+            f"'smtp://127.0.0.1:{hop.port}'}}\n"
+        )
         file.write_text(f"workers: 1\n{scanners}listeners:\n{listener}")
         with daemon.running(daemon.taught(root / "state"), "--config", str(file), port=http):
             cases = {
@@ -129,7 +135,8 @@ def main() -> None:
                         asyncio.run(rate(client, port, requests, options.connections))
                     )
     print(
-        f"messages of {statistics.mean(map(len, found)):,.0f} bytes, one worker, {options.connections} clients; requests each second:"
+        f"messages of {statistics.mean(map(len, found)):,.0f} bytes, one worker, "
+        f"{options.connections} clients; requests each second:"
     )
     for name, some in rates.items():
         print(f"  {name:<36} {statistics.median(some):>7,.0f}  ({min(some):,.0f}–{max(some):,.0f})")

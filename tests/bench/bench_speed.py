@@ -55,7 +55,8 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     mail = _corpus(options.corpus) if options.corpus else list(generate(5000, 1))
     print(
-        f"{len(mail)} messages, {sum(len(raw) for _, raw in mail) / len(mail):.0f} bytes mean; one core; kernel: {native.implementation()}"
+        f"{len(mail)} messages, {sum(len(raw) for _, raw in mail) / len(mail):.0f} bytes "
+        f"mean; one core; kernel: {native.implementation()}"
     )
     with tempfile.TemporaryDirectory() as place:
         _judging(Path(place), mail)
@@ -196,7 +197,8 @@ def _growth(place: Path, large: int) -> None:
         opening = _best(partial(_open, state))
         cost[count] = _cost(state, probe)
         print(
-            f"{count} lessons: open {opening * 1000:.0f} ms, judge {cost[count] / len(probe) * 1e6:.0f} µs"
+            f"{count} lessons: open {opening * 1000:.0f} ms, judge "
+            f"{cost[count] / len(probe) * 1e6:.0f} µs"
         )
     print(f"judge after {large} lessons: {cost[large] / cost[1000]:.2f} × after 1000")
     _process(large_state, place, probe[0])

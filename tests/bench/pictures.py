@@ -122,10 +122,12 @@ def reliability(named: Mapping[str, Sequence[Bin]]) -> str:
         colour = COLOURS[place]
         for one in bins:
             drawn.append(
-                f'<path stroke="{colour}" d="M{x.at(one.predicted)} {y.at(one.low)}V{y.at(one.high)}"/>'
+                f'<path stroke="{colour}" d="M{x.at(one.predicted)} '
+                f'{y.at(one.low)}V{y.at(one.high)}"/>'
             )
             drawn.append(
-                f'<circle cx="{x.at(one.predicted)}" cy="{y.at(one.observed)}" r="3.5" fill="{colour}"/>'
+                f'<circle cx="{x.at(one.predicted)}" cy="{y.at(one.observed)}" r="3.5" '
+                f'fill="{colour}"/>'
             )
             drawn.append(
                 _text(

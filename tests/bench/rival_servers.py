@@ -40,7 +40,8 @@ class _Server(Rival):
         answer = said.readline()
         if not answer:
             raise SystemExit(
-                f"{self._process.args!r} ended: {(self.place / 'log').read_text(errors='replace')[-2000:]}"
+                f"{self._process.args!r} ended: "
+                f"{(self.place / 'log').read_text(errors='replace')[-2000:]}"
             )
         return answer
 

@@ -82,7 +82,8 @@ def splits(mail: Sequence[Mail], each: int, judged: int, draws: int) -> list[int
     last = len(mail) - judged
     if last < first:
         raise SystemExit(
-            f"too little mail: {each} of each class are there after {first} messages, {judged} more are to be judged"
+            f"too little mail: {each} of each class are there after {first} messages, "
+            f"{judged} more are to be judged"
         )
     return [first + (last - first) * number // max(draws - 1, 1) for number in range(draws)]
 

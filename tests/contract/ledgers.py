@@ -47,7 +47,10 @@ class SqliteShelf:
     def code(self, name) -> str:
         """Python that opens this ledger in another process, as `ledger`."""
         path = str(self.directory / name)
-        return f"from spamguard.ledger.sqlite import *; from pathlib import Path; ledger = SqliteLedger.open(Path({path!r}), 'key')"
+        return (
+            "from spamguard.ledger.sqlite import *; from pathlib import Path; ledger = "
+            f"SqliteLedger.open(Path({path!r}), 'key')"
+        )
 
     def close(self):
         for ledger in self.opened:

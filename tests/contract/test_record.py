@@ -154,7 +154,10 @@ def short(data: bytes) -> str:
 
 def odd_mail() -> list[bytes]:
     """Messages that are damaged, deep, disguised, or in a charset that does not fit."""
-    html = b"<p style='color:#fff'>hidden ham</p><a href='http://a.example@203.0.113.9/x'>Cl&#105;ck</a>"
+    html = (
+        b"<p style='color:#fff'>hidden ham</p><a "
+        b"href='http://a.example@203.0.113.9/x'>Cl&#105;ck</a>"
+    )
     deep = b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n"
     nested = b"".join(deep % (depth, depth) for depth in range(60))
     return [
@@ -162,22 +165,27 @@ def odd_mail() -> list[bytes]:
         b"\n",
         b"no header at all, just a text\nwith two lines",
         b"Subject: only a header",
-        b"Subject: =?utf-8?B?!!!!?= =?x-none?Q?=FF=?=\nFrom: <<>>\n\nbody\x00with\x00nulls\r\n.\r\n",
-        b"Subject: bytes \xff\xfe\nContent-Type: text/plain; charset=no-such\n\n\xe4\xf6\xfc \xa4\n",
+        (b"Subject: =?utf-8?B?!!!!?= =?x-none?Q?=FF=?=\nFrom: <<>>\n\n"
+b"body\x00with\x00nulls\r\n.\r\n"),
+        (b"Subject: bytes \xff\xfe\nContent-Type: text/plain; charset=no-such\n\n"
+b"\xe4\xf6\xfc \xa4\n"),
         b"Content-Type: text/html; charset=utf-8\n\n" + html * 3 + b"<!-- <b>not closed",
         b"Content-Type: text/plain\nContent-Transfer-Encoding: base64\n\nSGVsbG8gd29ybGQ===!?x\n",
         b"Content-Transfer-Encoding: quoted-printable\n\nV=49=41GRA ch=\neap =ZZ = \nend",
         b"Content-Type: multipart/alternative; boundary=x\n\n--x\n\nplain\n--x\n"
         b"Content-Type: text/html\n\n<h1>other <i>words</i></h1>\n",
         nested + b"\nthe innermost text\n",
-        "Subject: \u0421heap \u0440ills\n\nV.1.A.G.R.A f\u200bree m\u00f8ney \U0001d5d7\U0001d5f2\n".encode(),
+        ("Subject: \u0421heap \u0440ills\n\nV.1.A.G.R.A f\u200bree m\u00f8ney "
+"\U0001d5d7\U0001d5f2\n").encode(),
         b"Content-Type: message/rfc822\n\nSubject: inner\nContent-Type: text/plain\n\ninner text\n",
-        b"Content-Type: application/zip; name=\"a.pdf.exe\"\nContent-Disposition: attachment\n\nPK\x03\x04",
+        (b"Content-Type: application/zip; name=\"a.pdf.exe\"\n"
+b"Content-Disposition: attachment\n\nPK\x03\x04"),
         b"X-Spam-Status: No, score=-99\nX-Spamguard: ham; id=forged\nX-Folded: a\n\tb\n  c\n"
         + b"X-Many: y\n" * 300
         + b"\n"
         + b"word " * 20000,
-        "Subject: \u6b63\u898f\u54c1 \u6fc0\u5b89\n\n\u7121\u6599\u3067\u8cc7\u6599\u3092\u304a\u9001\u308a\u3057\u307e\u3059\n".encode(),
+        ("Subject: \u6b63\u898f\u54c1 \u6fc0\u5b89\n\n"
+"\u7121\u6599\u3067\u8cc7\u6599\u3092\u304a\u9001\u308a\u3057\u307e\u3059\n").encode(),
     ]  # fmt: skip
 
 
@@ -296,7 +304,10 @@ def masked(raw: bytes) -> list[str]:
 def headers(state: Path) -> Json:
     """What `spamguard filter` adds, and a hash of what it leaves."""
     known = [raw for _, raw in generate(4, 7)]
-    forged = b"X-Spam-Flag: YES\nX-Spamguard: ham; id=a; s=b\nSubject: forged\nX-Bogosity: Spam\n\nHello\n"
+    forged = (
+        b"X-Spam-Flag: YES\nX-Spamguard: ham; id=a; s=b\nSubject: forged\nX-Bogosity: Spam\n\n"
+        b"Hello\n"
+    )
     cases = {f"{number}": raw for number, raw in enumerate([*known, odd_mail()[0]])}
     cases |= {"forged": forged, "crlf": forged.replace(b"\n", b"\r\n")}
     found: Json = {}

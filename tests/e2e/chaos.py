@@ -237,7 +237,10 @@ class _Connection:
         if not await self._ask(b"DATA\r\n", b"3"):
             await self._ask(b"RSET\r\n", b"2")
             return False
-        head = f"X-Attempt: {name}\r\nX-Sum: {summed(body)}\r\nSubject: {name}\r\nX-Spam-Flag: YES\r\n\r\n".encode()
+        head = (
+            f"X-Attempt: {name}\r\nX-Sum: {summed(body)}\r\nSubject: {name}\r\n"
+            "X-Spam-Flag: YES\r\n\r\n"
+        ).encode()
         self._writer.write(head)
         stuffed = (b"\r\n" + body).replace(b"\r\n.", b"\r\n..")[2:]
         for start in range(0, len(stuffed), 1 << 16):

@@ -61,8 +61,10 @@ def sibling(number: int) -> bytes:
     """One of a campaign that the filter has never heard of."""
     words = random.Random(number).sample(_WORDS, len(_WORDS))
     head = (
-        f"Message-ID: <{number}@offers.example>\r\nFrom: Offers <news@offers.example>\r\nTo: anna@example.net\r\n"
-        f"Date: Fri, 20 Nov 2026 10:{number // 60:02}:{number % 60:02} +0000\r\nSubject: {' '.join(words[:3])}\r\n\r\n"
+        f"Message-ID: <{number}@offers.example>\r\nFrom: Offers <news@offers.example>\r\n"
+        "To: anna@example.net\r\n"
+        f"Date: Fri, 20 Nov 2026 10:{number // 60:02}:{number % 60:02} +0000\r\n"
+        f"Subject: {' '.join(words[:3])}\r\n\r\n"
     )
     return f"{head}{' '.join(words)}\r\n{' '.join(reversed(words))}\r\nnumber {number}\r\n".encode()
 

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from tests.e2e.ports import free_port
 from tests.support.waiting import PATIENCE
 
-OFFERED = b"250-hop\r\n250-PIPELINING\r\n250-SIZE 100000000\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-DSN\r\n250 ENHANCEDSTATUSCODES\r\n"
+OFFERED = (
+    b"250-hop\r\n250-PIPELINING\r\n250-SIZE 100000000\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n"
+    b"250-DSN\r\n250 ENHANCEDSTATUSCODES\r\n"
+)
 USUAL: Mapping[str, bytes] = {
     "greeting": b"220 hop ESMTP\r\n",
     "EHLO": OFFERED,

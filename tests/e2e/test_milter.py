@@ -95,8 +95,10 @@ def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Itera
         hop.serving(),
     ):
         file.write_text(
-            f"workers: 2\nlisteners:\n  - {{listen: 'smtp://127.0.0.1:{smtp}', position: standalone, hostname: mx.example.org,"
-            f" next_hop: 'smtp://127.0.0.1:{hop.port}'}}\nscanners:\n  - listen: rspamd://127.0.0.1:{rspamd}\n"
+            f"workers: 2\nlisteners:\n  - {{listen: 'smtp://127.0.0.1:{smtp}', position: "
+            "standalone, hostname: mx.example.org,"
+            f" next_hop: 'smtp://127.0.0.1:{hop.port}'}}\nscanners:\n"
+            f"  - listen: rspamd://127.0.0.1:{rspamd}\n"
             f"  - listen: milter://127.0.0.1:{server.filter_port}\n{more}"
         )
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
@@ -112,7 +114,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.parametrize("label", ["spam", "ham"])
 def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
-    forged = b"X-Spam-Flag: NO\r\nX-Spam-Flag : NO\r\nx-spam-STATUS: No,\r\n score=-99\r\nX-Spamguard: ham\r\nX-Spam-Flag:NO\r\n"
+    forged = (
+        b"X-Spam-Flag: NO\r\nX-Spam-Flag : NO\r\nx-spam-STATUS: No,\r\n score=-99\r\n"
+        b"X-Spamguard: ham\r\nX-Spam-Flag:NO\r\n"
+    )
     sent = MAIL[label][0]
     raw = place.sent(forged + sent.replace(b"\r\nSubject:", b"\r\nX-Bogosity: Ham\r\nSubject:", 1))
     assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
@@ -147,10 +152,19 @@ def test_bodies_arrive_as_they_were_sent(place: Place, text: bytes) -> None:
 ODD = {
     "no blank behind the colon": b"Subject:x\r\nFrom:a@example.org\r\n\r\ntext\r\n",
     "many blanks": b"Subject:   x  \r\nFrom:\ta@example.org\r\n\r\ntext\r\n",
-    "folded": b"Subject: one\r\n two\r\n\tthree\r\nFrom: a@example.org\r\nTo:\r\n anna@example.net\r\n\r\ntext\r\n",
-    "Received of others": b"Received: from a by b; Fri, 20 Nov 2026 12:00:00 +0000\r\nSubject: x\r\n\r\ntext\r\n",
-    "attachment": b"Subject: x\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nhello\r\n"
-    b"--b\r\nContent-Type: application/pdf; name=a.pdf\r\nContent-Transfer-Encoding: base64\r\n\r\nAAAA\r\n--b--\r\n",
+    "folded": (
+        b"Subject: one\r\n two\r\n\tthree\r\nFrom: a@example.org\r\nTo:\r\n anna@example.net\r\n"
+        b"\r\ntext\r\n"
+    ),
+    "Received of others": (
+        b"Received: from a by b; Fri, 20 Nov 2026 12:00:00 +0000\r\nSubject: x\r\n\r\ntext\r\n"
+    ),
+    "attachment": b"Subject: x\r\nMIME-Version: 1.0\r\n"
+    b"Content-Type: multipart/mixed; "
+    b"boundary=b\r\n\r\n"
+    b"--b\r\n\r\nhello\r\n"
+    b"--b\r\nContent-Type: application/pdf; name=a.pdf\r\n"
+    b"Content-Transfer-Encoding: base64\r\n\r\nAAAA\r\n--b--\r\n",
     "no header": b"\r\njust text\r\n",
     "8-bit in the header": b"Subject: gr\xc3\xbc\xc3\x9fe\r\n\r\ntext\r\n",
 }

@@ -112,7 +112,10 @@ def test_opensmtpd(state: Path, tmp_path: Path) -> None:
 def test_opensmtpd_takes_its_snippet(tmp_path: Path) -> None:
     """In Debian's own configuration, in the place that the snippet names."""
     file = tmp_path / "smtpd.conf"
-    usual = 'listen on localhost\naction "local_mail" mbox\naction "outbound" relay\n%s\nmatch for any action "outbound"\n'
+    usual = (
+        'listen on localhost\naction "local_mail" mbox\naction "outbound" relay\n%s\n'
+        'match for any action "outbound"\n'
+    )
 
     def told(part: str) -> subprocess.CompletedProcess[str]:
         file.write_text(usual % part)

@@ -19,7 +19,10 @@ from tests.support.sources import sources
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
-UNREACHABLE = r"No matching distribution|Could not find a version|onnection\w*Error|ReadTimeoutError|ProtocolError|HTTP error 5\d\d"
+UNREACHABLE = (
+    r"No matching distribution|Could not find a "
+    r"version|onnection\w*Error|ReadTimeoutError|ProtocolError|HTTP error 5\d\d"
+)
 """What pip says when a package index cannot be reached, or breaks off."""
 CLEAN = {
     name: value

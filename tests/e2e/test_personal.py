@@ -32,7 +32,10 @@ def running(
     """The daemon with doors, by port the protocol of each, before one next hop."""
     file = state.parent / "spamguard.yaml"
     listeners = [
-        f"  - {{listen: '{protocol}://127.0.0.1:{port}', position: standalone, next_hop: '{hop}', rules: {rules}}}\n"
+        (
+            f"  - {{listen: '{protocol}://127.0.0.1:{port}', position: standalone, next_hop: "
+            f"'{hop}', rules: {rules}}}\n"
+        )
         for port, protocol in doors.items()
     ]
     file.write_text(f"{more}listeners:\n{''.join(listeners)}")

@@ -178,7 +178,10 @@ def test_recipients_are_brought_one_by_one_where_that_is_asked_for(
     asked = {"#spamguard_destination_recipient_limit": "spamguard_destination_recipient_limit"}
     with postfix.running("after-queue", replace=asked) as server:
         file = tmp_path / "spamguard.yaml"
-        listener = f"listen: smtp://127.0.0.1:{server.filter_port}, position: after-queue, next_hop: 'maildir:{tmp_path}/Maildir'"
+        listener = (
+            f"listen: smtp://127.0.0.1:{server.filter_port}, position: after-queue, next_hop: "
+            f"'maildir:{tmp_path}/Maildir'"
+        )
         file.write_text(f"listeners:\n  - {{{listener}}}\n")
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
             send(
@@ -256,7 +259,8 @@ def test_what_is_done_with_mail_for_others_is_not_done_with_mail_for_spamguard(
     main = (
         "smtp_generic_maps = inline:{ {someone@example.org = outwards@example.org} }\n"
         f"smtp_header_checks = regexp:{tmp_path}/checks\n"
-        "smtp_tls_wrappermode = yes\nsmtp_tls_security_level = encrypt\nsmtp_tls_policy_maps = static:encrypt\n"
+        "smtp_tls_wrappermode = yes\nsmtp_tls_security_level = encrypt\n"
+        "smtp_tls_policy_maps = static:encrypt\n"
         "smtp_bind_address = 127.0.0.2\n"
     )
     with placed("after-queue", state, "    clients: [127.0.0.1/32]\n", main=main) as (server, _):
@@ -287,7 +291,10 @@ def test_mail_waits_while_spamguard_is_away(state: Path, tmp_path: Path) -> None
     [
         pytest.param("always_bcc = ben@example.net\n", id="for the archive"),
         pytest.param(
-            "virtual_alias_maps = inline:{ {anna@example.net = anna@example.net, ben@example.net} }\n",
+            (
+                "virtual_alias_maps = inline:{ {anna@example.net = anna@example.net, "
+                "ben@example.net} }\n"
+            ),
             id="by an alias",
         ),
     ],

@@ -24,7 +24,10 @@ SENDER = Sender(
         EsmtpParameter("RET", "HDRS"),
     ),
 )
-FIELDS = b"From: <from@example.org>\r\nDate: Fri, 20 Nov 2026 12:00:00 +0000\r\nMessage-Id: <1@example.org>\r\n"  # Postfix adds what lacks
+FIELDS = (
+    b"From: <from@example.org>\r\nDate: Fri, 20 Nov 2026 12:00:00 +0000\r\n"
+    b"Message-Id: <1@example.org>\r\n"
+)  # Postfix adds what lacks
 BODIES = [
     FIELDS + b"Subject: dots\r\n\r\n.\r\n..\r\n.x\r\n\r\n.\r\n",
     FIELDS + b"Subject: 8 bits\r\n\r\n\xc3\xa4\xff\x80\r\n",

@@ -57,7 +57,10 @@ def asked(directory: Path, more: str = "") -> Iterator[Place]:
 
 
 def test_mail_is_judged_and_tagged(tmp_path: Path) -> None:
-    forged = b"X-Spam-Flag: NO\r\nX-Spam-Flag : NO\r\nx-spam-STATUS: No,\r\n score=-99\r\nX-Spamguard: ham\r\nX-Bogosity:Ham\r\n"
+    forged = (
+        b"X-Spam-Flag: NO\r\nX-Spam-Flag : NO\r\nx-spam-STATUS: No,\r\n score=-99\r\n"
+        b"X-Spamguard: ham\r\nX-Bogosity:Ham\r\n"
+    )
     with asked(tmp_path) as place:
         for number, label in enumerate(("spam", "ham"), start=1):
             sent = MAIL[label][0]

@@ -37,7 +37,10 @@ def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
 @pytest.mark.parametrize("odd", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("position", POSITIONS)
 def test_nothing_but_the_end_is_an_end(place: Place, position: str, odd: bytes) -> None:
-    smuggled = b"MAIL FROM:<evil@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: evil\r\n\r\nevil\r\n"
+    smuggled = (
+        b"MAIL FROM:<evil@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: evil\r\n"
+        b"\r\nevil\r\n"
+    )
     blob = b"Subject: x\r\n\r\nhello" + odd + smuggled + b".\r\n"
     sent = 0
     with place.client(position) as client:

@@ -28,7 +28,9 @@ def place(shared: Place) -> Place:
 
 REFUSALS = {
     "one line": b"550 5.1.1 <b@example.net>: User unknown\r\n",
-    "several lines": b"450-4.2.0 not now\r\n450-4.2.0\r\n450 4.2.0 see https://example.org/?a=b\r\n",
+    "several lines": (
+        b"450-4.2.0 not now\r\n450-4.2.0\r\n450 4.2.0 see https://example.org/?a=b\r\n"
+    ),
     "8-bit": b"554 5.7.1 gr\xc3\xbc\xc3\x9fe \xff\xe9\r\n",
     "no enhanced code": b"552 too much\r\n",
     "many lines": b"".join(b"550-5.0.0 line %d\r\n" % at for at in range(99))
@@ -154,7 +156,10 @@ def test_lmtp_says_nothing_about_nobody(place: Place) -> None:
 
 
 def test_whole_transactions_in_one_segment(place: Place) -> None:
-    one = b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: %d\r\n\r\n..text %d\r\n.\r\n"
+    one = (
+        b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: %d\r\n\r\n"
+        b"..text %d\r\n.\r\n"
+    )
     with place.client() as client:
         client.send(b"".join(one % (at, at) for at in range(20)) + b"QUIT\r\n")
         assert [client.reply()[:3] for _ in range(81)] == [b"250", b"250", b"354", b"250"] * 20 + [
@@ -285,9 +290,8 @@ def test_what_xforward_says_is_passed_on_in_full_without_its_odd_bytes(place: Pl
         assert client.begin().data(MESSAGE).startswith(b"250")
         assert client.begin().data(MESSAGE).startswith(b"250")
     first, second = place.hop.lines(b"XFORWARD")
-    assert (
-        first
-        == b"XFORWARD NAME=mail??MAIL.example ADDR=192.0.2.7 PORT=[UNAVAILABLE] PROTO=[UNAVAILABLE] HELO=a?b? "
-        + (b"IDENT=[UNAVAILABLE] SOURCE=[UNAVAILABLE]")
-    )
+    assert first == (
+        b"XFORWARD NAME=mail??MAIL.example ADDR=192.0.2.7 PORT=[UNAVAILABLE] "
+        b"PROTO=[UNAVAILABLE] HELO=a?b? "
+    ) + (b"IDENT=[UNAVAILABLE] SOURCE=[UNAVAILABLE]")
     assert b"192.0.2.7" not in second

@@ -63,15 +63,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     extra = {
         "defer": "    on_error: defer\n",
         "held": "    rules: [{when: unsure, action: quarantine}]\n",
-        "impatient": "    limits: {command_timeout: 3s, data_timeout: 3s, message_timeout: 4s, idle_commands: 10, wrong_commands: 5}\n",
+        "impatient": (
+            "    limits: {command_timeout: 3s, data_timeout: 3s, message_timeout: 4s, "
+            "idle_commands: 10, wrong_commands: 5}\n"
+        ),
         "small": (
-            "    limits: {message_size: 1MiB, header_size: 10KiB, size_in_flight: 1200KiB, recipients: 3, connections: 8,"
+            "    limits: {message_size: 1MiB, header_size: 10KiB, size_in_flight: 1200KiB, "
+            "recipients: 3, connections: 8,"
             " connections_per_client: 8}\n"
         ),
     }
     text = "workers: 1\nscoring: {deadline: 3s}\nlisteners:\n" + "".join(
         f"  - listen: smtp://127.0.0.1:{port}\n    position: before-queue\n"
-        f"    next_hop: {{to: 'smtp://127.0.0.1:{hop.port}', command: 2s, data: 3s, connect: 1s}}\n{extra.get(name, '')}"
+        f"    next_hop: {{to: 'smtp://127.0.0.1:{hop.port}', command: 2s, data: 3s, connect: "
+        f"1s}}\n{extra.get(name, '')}"
         for name, port in ports.items()
     )
     file = directory / "spamguard.yaml"

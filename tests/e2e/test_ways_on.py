@@ -130,7 +130,8 @@ def test_quarantined_mail_is_held_and_released_once(state: Path, tmp_path: Path)
     port = free_port()
     file = tmp_path / "spamguard.yaml"
     file.write_text(
-        f"listeners:\n  - listen: smtp://127.0.0.1:{port}\n    position: standalone\n    next_hop: maildir:{state}/Maildir\n"
+        f"listeners:\n  - listen: smtp://127.0.0.1:{port}\n    position: standalone\n"
+        f"    next_hop: maildir:{state}/Maildir\n"
         "    rules: [{when: spam, action: quarantine}]\n"
     )
     with (

@@ -398,9 +398,15 @@ def open_files(pid: int) -> Iterator[str]:
 def test_what_a_form_brings_lies_where_messages_do(another: tuple[Site, Daemon]) -> None:
     site, running = another
     with socket.create_connection(("127.0.0.1", site.port), 10) as browser:
-        fields = f"Authorization: {site.client('--operator').headers['Authorization']}\r\nContent-Length: 9999999\r\n"
+        fields = (
+            f"Authorization: {site.client('--operator').headers['Authorization']}\r\n"
+            "Content-Length: 9999999\r\n"
+        )
         browser.sendall(
-            f"POST /teach HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode()
+            (
+                "POST /teach HTTP/1.1\r\nHost: localhost\r\n"
+                f"{fields}Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+            ).encode()
         )
         browser.sendall(
             b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'

@@ -319,11 +319,13 @@ def test_words_and_what_was_learnt(shared: Site, browser: Chrome) -> None:
 
 
 EVIL = (
-    b'Message-ID: <evil@evil.example>\r\nFrom: "<img src=x onerror=alert(1)>" <evil@evil.example>\r\nTo: anna@example.net\r\n'
+    b'Message-ID: <evil@evil.example>\r\nFrom: "<img src=x onerror=alert(1)>" '
+    b"<evil@evil.example>\r\nTo: anna@example.net\r\n"
     b"Subject: =?utf-8?B?"
     + b64encode("<script>alert(1)</script>\u202egnp.exe\x1b[31m&lt;".encode())
     + b"?=\r\n\r\n"
-    b'<script>alert(2)</script> "><svg/onload=alert(3)> \xe2\x80\xaeevil {{7*7}} javascript:alert(4)\r\n'
+    b'<script>alert(2)</script> "><svg/onload=alert(3)> \xe2\x80\xaeevil {{7*7}} '
+    b"javascript:alert(4)\r\n"
 )
 
 

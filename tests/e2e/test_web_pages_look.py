@@ -116,7 +116,8 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
         )
         for path in walk(browser, server, mail):
             assert browser.execute_script(
-                "return [alerts, document.scripts.length, document.querySelectorAll('img, iframe, [style]').length]"
+                "return [alerts, document.scripts.length, document.querySelectorAll('img, "
+                "iframe, [style]').length]"
             ) == [0, 1, 0], path
         browser.get(f"{server.url}/history")
         subject = browser.find_element("css selector", ".mail .subject bdi").text
@@ -162,7 +163,10 @@ def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[
         judgement(f"06gvk961gretkb{number:02}", author=f"{name} <x@{host}>")
         for number, name in enumerate(named)
     ]
-    cut = "return [...document.querySelectorAll('.address')].filter((one) => one.scrollWidth > one.clientWidth + 1"
+    cut = (
+        "return [...document.querySelectorAll('.address')].filter((one) => one.scrollWidth > "
+        "one.clientWidth + 1"
+    )
     with served(
         tmp_path,
         service=Fixed([replace(one, sender=f"{'bounce-' * 6}4711@mailer.example") for one in rows]),
@@ -392,7 +396,8 @@ def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browse
         assert texts(browser, ".mail .subject") == ["first"]
         # no look but the one that is due; it shows as soon as the pointer is away all the same
         browser.execute_script(
-            "const plain = setTimeout; window.setTimeout = (work, wait) => wait ? document.title = 'due' : plain(work)"
+            "const plain = setTimeout; window.setTimeout = (work, wait) => wait ? "
+            "document.title = 'due' : plain(work)"
         )
         eventually(lambda: browser.title == "due", "the last look is over")
         ActionChains(browser).move_to_element(browser.find_element("css selector", "h1")).perform()

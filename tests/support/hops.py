@@ -48,7 +48,10 @@ the last is repeated.
 """
 
 _LIMIT = 64 << 20  # bytes of one line
-EVERYTHING = b"250-hop.example\r\n250-PIPELINING\r\n250-SIZE 1000000\r\n250-8BITMIME\r\n250-DSN\r\n250 SMTPUTF8\r\n"
+EVERYTHING = (
+    b"250-hop.example\r\n250-PIPELINING\r\n250-SIZE 1000000\r\n250-8BITMIME\r\n250-DSN\r\n"
+    b"250 SMTPUTF8\r\n"
+)
 _USUAL: Script = {"GREETING": b"220 hop.example ready\r\n", "EHLO": EVERYTHING, "LHLO": EVERYTHING}
 _USUAL |= {
     "DATA": b"354 go on\r\n",

@@ -33,7 +33,8 @@ def command(place: Path) -> Path:
     """`spamguard` as a program that needs nothing of this process's environment."""
     file = place / "spamguard"
     file.write_text(
-        f'#!/bin/sh\nPYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 exec {sys.executable} -m spamguard "$@"\n'
+        f"#!/bin/sh\nPYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1 exec {sys.executable} -m "
+        'spamguard "$@"\n'
     )
     file.chmod(0o755)
     return file

@@ -52,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory: Path = parser.parse_args(arguments).directory
     if not (CHROMIUM and DRIVER):
         print(
-            "chromium and chromedriver are needed (Debian: apt-get install chromium chromium-driver)",
+            (
+                "chromium and chromedriver are needed (Debian: apt-get install chromium "
+                "chromium-driver)"
+            ),
             file=sys.stderr,
         )
         return 1

@@ -83,7 +83,10 @@ def test_streams_in_turns_keep_their_orders_and_run_out_together() -> None:
 
 
 def test_hardly_a_header_is_left() -> None:
-    head = b"Received: from a\r\n by b\r\nFrom: anna@example.org\r\nSUBJECT: Re: [list] one\r\n\ttwo\r\nContent-Type: text/plain\r\n"
+    head = (
+        b"Received: from a\r\n by b\r\nFrom: anna@example.org\r\nSUBJECT: Re: [list] one\r\n"
+        b"\ttwo\r\nContent-Type: text/plain\r\n"
+    )
     raw = head + b"\r\nbody: [kept]\r\n\r\nyes\r\n"
     assert (
         bare.bare(raw)
@@ -95,7 +98,10 @@ def test_hardly_a_header_is_left() -> None:
 
 def test_mail_as_other_corpora_have_it_says_the_same_in_another_form(mail: list[Mail]) -> None:
     raw = (
-        b"From: anna\nSubject: [list] Buy now!\nContent-Type: text/html\n\n<style>a</style><p>Attention: it&nbsp;is "
+        (
+            b"From: anna\nSubject: [list] Buy now!\nContent-Type: text/html\n\n"
+            b"<style>a</style><p>Attention: it&nbsp;is "
+        )
         + b"cheap " * 50
         + b"</p>"
     )

@@ -19,8 +19,14 @@ LANGUAGES = {
     "english": (
         " ",
         ". ",
-        "loan free advert member discount prize casino profit invest offer limited transfer million bank bonus",
-        "meeting school family dinner journey weather pictures friends music library walk birthday train garden doctor",
+        (
+            "loan free advert member discount prize casino profit invest offer limited transfer "
+            "million bank bonus"
+        ),
+        (
+            "meeting school family dinner journey weather pictures friends music library walk "
+            "birthday train garden doctor"
+        ),
         "and in the for we you is this it with",
     ),
     "chinese": (
@@ -40,7 +46,7 @@ LANGUAGES = {
     "thai": (
         "",
         " ",
-        "สินเชื่อ เงินด่วน อนุมัติ ดอกเบี้ย คาสิโน ออนไลน์ โบนัส สมัคร ฝาก ถอน เครดิต ฟรี รวย ลงทุน กำไร",
+        ("สินเชื่อ เงินด่วน อนุมัติ ดอกเบี้ย คาสิโน ออนไลน์ โบนัส สมัคร ฝาก ถอน เครดิต ฟรี รวย ลงทุน กำไร"),
         "ประชุม โรงเรียน ครอบครัว อาหาร วันหยุด ทะเล ภูเขา หนังสือ ดนตรี เพื่อน แม่ น้อง รถไฟ ฝน สวน",
         "และ ที่ ของ เรา ได้ จะ มี ให้ กับ",
     ),

@@ -91,7 +91,10 @@ def test_objects_for_the_journal(tmp_path: Path) -> None:
 
 def on_a_terminal(**environment: str) -> str:
     ours, theirs = pty.openpty()
-    code = "import logging, os\nfrom spamguard import log\nlog.configure(os.environ)\nlogging.error('bad')\nlogging.info('well')"
+    code = (
+        "import logging, os\nfrom spamguard import log\nlog.configure(os.environ)\n"
+        "logging.error('bad')\nlogging.info('well')"
+    )
     plain = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {
         "TERM": "xterm"
     }
@@ -177,9 +180,8 @@ def test_a_lesson_is_a_line_or_fields(caplog: pytest.LogCaptureFixture) -> None:
         log.log_lesson(logging.getLogger("spamguard.x"), "anna b", way, "spam", bytes(16), "learnt")
     by, moved = caplog.records
     assert by.getMessage() == 'lesson user="anna b" by=web class=spam message=000000000000: learnt'
-    assert (
-        moved.getMessage()
-        == "lesson user=\"anna b\" from='INBOX' to='Old junk' class=spam message=000000000000: learnt"
+    assert moved.getMessage() == (
+        "lesson user=\"anna b\" from='INBOX' to='Old junk' class=spam message=000000000000: learnt"
     )
     found = parsed(log.JournalFormatter().format(moved))
     assert found["message"] == "lesson"

@@ -18,7 +18,10 @@ def listener(
     hop: str = "smtp://192.0.2.1:25",
 ) -> str:
     """A file with one listener; `more` is indented by four and begins in line 6."""
-    return f"{STATE}listeners:\n  - listen: {listen}\n    position: {position}\n    next_hop: {hop}\n{more}"
+    return (
+        f"{STATE}listeners:\n  - listen: {listen}\n    position: {position}\n"
+        f"    next_hop: {hop}\n{more}"
+    )
 
 
 def parts() -> list[type[schema.Part]]:

@@ -417,13 +417,17 @@ def test_classes_that_look_like_slips_of_the_pen_are_told(load):
     """A class that a file names is made, and is good mail: spam moved to its folder was learnt as
     that.
     """
-    rules = "    rules: [{when: spamm, action: tag}, {when: unsure, action: tag}, {when: newsletter, action: tag}]\n"
+    rules = (
+        "    rules: [{when: spamm, action: tag}, {when: unsure, action: tag}, {when: newsletter, "
+        "action: tag}]\n"
+    )
     teach = (
         "    teach: {addresses: {a@b.example: junk, c@b.example: ham}, senders: ['*@b.example']}\n"
     )
     found = load(
         listener(
-            f"{rules}{teach}watch: [{{maildir: /x, folders: {{Old: trahs, Bin: trash, Work: work, News: newsletter}}}}]\n"
+            f"{rules}{teach}watch: [{{maildir: /x, folders: {{Old: trahs, Bin: trash, Work: "
+            f"work, News: newsletter}}}}]\n"
         )
     )
     told = [
@@ -438,7 +442,10 @@ def test_classes_that_look_like_slips_of_the_pen_are_told(load):
 
 def test_rules_that_never_fit_are_told(load):
     """The first that fits is done: nothing was ever quarantined."""
-    rules = "{when: spam, action: tag}, {when: unsure, action: tag}, {when: spam, from_probability: 0.99, action: quarantine}"
+    rules = (
+        "{when: spam, action: tag}, {when: unsure, action: tag}, {when: spam, from_probability: "
+        "0.99, action: quarantine}"
+    )
     (told,) = checks.find_warnings(load(listener(f"    rules: [{rules}]\n")))
     assert told.startswith(
         "smtp://127.0.0.1:10025: rule 3 for spam never fits, as rule 1 does before it: "
@@ -451,7 +458,8 @@ def test_places_where_two_want_to_listen_are_told(load):
     assert checks.find_warnings(
         load(listener("metrics: 127.0.0.1:10025\nweb: 127.0.0.1:10027\n"))
     ) == [
-        "metrics: 127.0.0.1:10025 is where smtp://127.0.0.1:10025 listens already: choose another port"
+        "metrics: 127.0.0.1:10025 is where smtp://127.0.0.1:10025 listens already: choose "
+        "another port"
     ]
     (told,) = checks.find_warnings(
         load(listener("metrics: 127.0.0.1:10027\nweb: 127.0.0.1:10027\n"))
@@ -463,7 +471,8 @@ def test_entries_of_watch_that_never_count_are_told(load):
     assert checks.find_warnings(
         load(listener("watch: [/home/*/Maildir, /srv/*, /home/anna/Maildir]\n"))
     ) == [
-        "watch: /home/anna/Maildir never counts, as /home/*/Maildir stands before it and fits the same: put it first"
+        "watch: /home/anna/Maildir never counts, as /home/*/Maildir stands before it and "
+        "fits the same: put it first"
     ]
     assert (
         checks.find_warnings(
@@ -484,7 +493,8 @@ def test_a_user_of_watch_that_is_a_pattern_is_told(load, name):
     assert checks.find_warnings(
         load(listener(f"watch: [{{maildir: /home/*/Maildir, user: '{name}'}}]\n"))
     ) == [
-        f"watch: all of /home/*/Maildir is one user's, {name}: leave `user` out, and the wildcards say whose each is"
+        f"watch: all of /home/*/Maildir is one user's, {name}: leave `user` out, and the "
+        "wildcards say whose each is"
     ]
     assert (
         checks.find_warnings(load(listener("watch: [{maildir: /home/*/Maildir, user: anna}]\n")))

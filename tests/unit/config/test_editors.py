@@ -51,12 +51,16 @@ def test_it_takes_the_files_that_we_ship(file: Path) -> None:
 
 
 RICH = listener(
-    "    limits: {message_size: 1.5 GB, data_timeout: 90s}\n    spam_threshold: 1 in 1,000\n    tls: null\n"
+    "    limits: {message_size: 1.5 GB, data_timeout: 90s}\n    spam_threshold: 1 in 1,000\n"
+    "    tls: null\n"
     "    rules: [{when: newsletter, action: redirect, to: a@example.org}]\n"
     "    teach: {addresses: {s@example.org: spam}, senders: ['*@example.org'], user: local-part}\n"
-    "watch: [/home/*/Maildir, {maildir: /x, folders: {'Lists/*': ham, Bin: trash}, we_file: null}]\n"
-    "teach: {socket: null, mode: 0660}\naliases: {'*@example.org': anna b, info: ''}\nmetrics: '[::1]:9110'\n"
-    "web: {listen: '127.0.0.1:8080', hosts: [Spam.example.org, '::1'], limits: {requests_per_minute: 9}}\n",
+    "watch: [/home/*/Maildir, {maildir: /x, folders: {'Lists/*': ham, Bin: trash}, we_file: "
+    "null}]\n"
+    "teach: {socket: null, mode: 0660}\naliases: {'*@example.org': anna b, info: ''}\n"
+    "metrics: '[::1]:9110'\n"
+    "web: {listen: '127.0.0.1:8080', hosts: [Spam.example.org, '::1'], limits: "
+    "{requests_per_minute: 9}}\n",
     listen="lmtp://[::1]:24",
     hop="{to: lmtp:/run/x, tls: off}",
 )

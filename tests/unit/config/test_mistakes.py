@@ -42,13 +42,15 @@ MISTAKES = [
     (
         "- 1\n",
         [
-            "1:1: the file: expected a mapping of keys to values, found a list: write as in {state: …}"
+            "1:1: the file: expected a mapping of keys to values, found a list: write as in "
+            "{state: …}"
         ],
     ),
     (
         "[]\n",
         [
-            "1:1: the file: expected a mapping of keys to values, found a list: write as in {state: …}"
+            "1:1: the file: expected a mapping of keys to values, found a list: write as in "
+            "{state: …}"
         ],
     ),
     (STATE + "listeners: []\n", ["2:1: listeners: expected at least one, found none"]),
@@ -59,7 +61,8 @@ MISTAKES = [
     (
         STATE + "scanners:\n  - listen: smtp://127.0.0.1:25\n",
         [
-            "3:5: listen: expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT with an IP address, "
+            "3:5: listen: expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, "
+            "milter://ADDRESS:PORT with an IP address, "
             "or milter:/path/to/socket, found 'smtp://127.0.0.1:25'"
         ],
     ),
@@ -72,7 +75,8 @@ MISTAKES = [
     (
         listener("aliases: {'anna b': anna}\n"),
         [
-            "6:11: anna b: expected an address, *@example.org for all of a domain, or what stands before the @, found 'anna b'"
+            "6:11: anna b: expected an address, *@example.org for all of a domain, or what "
+            "stands before the @, found 'anna b'"
         ],
     ),
     (
@@ -96,13 +100,15 @@ MISTAKES = [
     (
         listener("    teach: {addresses: {a@b.example: spam}, senders: [b.example]}\n"),
         [
-            "6:55: senders: expected an address such as anna@example.org, or *@example.org for all of a domain, found 'b.example'"
+            "6:55: senders: expected an address such as anna@example.org, or *@example.org "
+            "for all of a domain, found 'b.example'"
         ],
     ),
     (
         listener("    teach: {addresses: {a@b.example: Spam}, senders: ['*@b.example']}\n"),
         [
-            "6:25: a@b.example: expected a class such as spam or ham, found 'Spam': did you mean 'spam'?"
+            "6:25: a@b.example: expected a class such as spam or ham, found 'Spam': did you "
+            "mean 'spam'?"
         ],
     ),
     (listener("    teach: {senders: ['*@b.example']}\n"), ["6:5: expected the key 'addresses'"]),
@@ -138,7 +144,8 @@ MISTAKES = [
     (
         listener("    rules: [5]\n"),
         [
-            "6:13: rules: expected a mapping of keys to values, found 5: write as in {when: …, action: …}"
+            "6:13: rules: expected a mapping of keys to values, found 5: write as in {when: "
+            "…, action: …}"
         ],
     ),
     (
@@ -148,7 +155,8 @@ MISTAKES = [
     (
         listener("    odd_bytes: normalize\n"),
         [
-            "6:5: odd_bytes: expected one of auto, refuse, normalise, found 'normalize': did you mean 'normalise'?"
+            "6:5: odd_bytes: expected one of auto, refuse, normalise, found 'normalize': did "
+            "you mean 'normalise'?"
         ],
     ),
     (
@@ -171,13 +179,15 @@ MISTAKES = [
     (
         listener("    limits: {message_size: 5}\n"),
         [
-            "6:14: message_size: expected a size such as 512KiB, 20MB or 1GiB, found 5 without a unit"
+            "6:14: message_size: expected a size such as 512KiB, 20MB or 1GiB, found 5 "
+            "without a unit"
         ],
     ),
     (
         listener("    limits: {data_timeout: 0s}\n"),
         [
-            "6:14: data_timeout: expected a duration such as 30s, 10m, 2h or 1d, above 0 and not endless, found 0s"
+            "6:14: data_timeout: expected a duration such as 30s, 10m, 2h or 1d, above 0 and "
+            "not endless, found 0s"
         ],
     ),
     (listener("history: {age: 36h}\n"), ["6:11: age: expected whole days such as 30d, found 36h"]),
@@ -188,8 +198,14 @@ MISTAKES = [
             "watch: [/var/vmail/%d/*/Maildir, '/home/%{user | lower}/Maildir', /srv/100%/*]\n"
         ),
         [
-            "6:9: watch: expected * for what differs, as in /home/*/Maildir, found %d in '/var/vmail/%d/*/Maildir'",
-            "6:34: watch: expected * for what differs, as in /home/*/Maildir, found %{user | lower} in '/home/%{user | lower}/Maildir'",
+            (
+                "6:9: watch: expected * for what differs, as in /home/*/Maildir, found %d in "
+                "'/var/vmail/%d/*/Maildir'"
+            ),
+            (
+                "6:34: watch: expected * for what differs, as in /home/*/Maildir, found %{user | "
+                "lower} in '/home/%{user | lower}/Maildir'"
+            ),
         ],
     ),
     (
@@ -230,7 +246,8 @@ MISTAKES = [
     (
         listener(hop="smtp://x"),
         [
-            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://x'"
+            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, "
+            "lmtp:/path/to/socket or maildir:/path, found 'smtp://x'"
         ],
     ),
     (listener(hop="smtp://x:0"), ["5:5: expected a port from 1 to 65535"]),
@@ -241,14 +258,16 @@ MISTAKES = [
     (
         listener(listen="smtp://localhost:25"),
         [
-            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://localhost:25': "
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP "
+            "address, found 'smtp://localhost:25': "
             "write 127.0.0.1 instead of localhost"
         ],
     ),
     (
         listener(listen="lmtp:/run/x"),
         [
-            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'lmtp:/run/x'"
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP "
+            "address, found 'lmtp:/run/x'"
         ],
     ),
     (
@@ -259,7 +278,8 @@ MISTAKES = [
     (
         listener("user: !!python/name:os.system x\n"),
         [
-            "6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here: leave it out"
+            "6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here: "
+            "leave it out"
         ],
     ),
     (listener("? [a]\n: b\n"), ["6:3: expected a word as key"]),
@@ -280,13 +300,15 @@ MISTAKES = [
     (
         listener("metrics: localhost:9110\n"),
         [
-            "6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found 'localhost:9110'"
+            "6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 "
+            "or [::1]:9110, found 'localhost:9110'"
         ],
     ),
     (
         listener("metrics: 127.0.0.1:0\n"),
         [
-            "6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110, found '127.0.0.1:0'"
+            "6:1: metrics: expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 "
+            "or [::1]:9110, found '127.0.0.1:0'"
         ],
     ),
     (
@@ -302,19 +324,22 @@ MISTAKES = [
     (
         "listeners:\n\t- x\n",
         [
-            r"2:1: is not YAML here: found character '\t' that cannot start any token: write blanks instead of a tab"
+            r"2:1: is not YAML here: found character '\t' that cannot start any token: write "
+            r"blanks instead of a tab"
         ],
     ),
     (
         listener("watch: [*/Maildir]\n"),
         [
-            "6:10: is not YAML here: expected alphabetic or numeric character, but found '/': put what begins with * into quotes"
+            "6:10: is not YAML here: expected alphabetic or numeric character, but found "
+            "'/': put what begins with * into quotes"
         ],
     ),
     (
         listener(hop="smtp://anna:geheim@mx.example:25"),
         [
-            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://…@mx.example:25'"
+            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, "
+            "lmtp:/path/to/socket or maildir:/path, found 'smtp://…@mx.example:25'"
         ],
     ),
     (
@@ -328,20 +353,23 @@ MISTAKES = [
     (
         listener("watch:\n"),
         [
-            "6:1: watch: expected a list, found nothing: begin each with a dash, or write [] for none"
+            "6:1: watch: expected a list, found nothing: begin each with a dash, or write [] "
+            "for none"
         ],
     ),
     (
         listener("scoring:\n"),
         [
-            "6:1: scoring: expected a mapping of keys to values, found nothing: leave it out, or write as in {deadline: …}"
+            "6:1: scoring: expected a mapping of keys to values, found nothing: leave it "
+            "out, or write as in {deadline: …}"
         ],
     ),
     (listener("aliases: 5\n"), ["6:1: aliases: expected a mapping of keys to values, found 5"]),
     (
         listener("    tls: true\n"),
         [
-            "6:5: tls: expected a mapping of keys to values, found true: write as in {certificate: …, key: …}"
+            "6:5: tls: expected a mapping of keys to values, found true: write as in "
+            "{certificate: …, key: …}"
         ],
     ),
     (listener("web: 8080\n"), [f"6:1: web: {_PLACE}, found 8080"]),
@@ -349,7 +377,8 @@ MISTAKES = [
     (
         listener(hop="26"),
         [
-            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 26"
+            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, "
+            "lmtp:/path/to/socket or maildir:/path, found 26"
         ],
     ),
     (listener("rules: []\n"), ["6:1: unknown key 'rules' here: it stands in listeners"]),
@@ -362,7 +391,8 @@ MISTAKES = [
     (
         listener(listen="smtp://::1:25"),
         [
-            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://::1:25': "
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP "
+            "address, found 'smtp://::1:25': "
             "write [::1] instead of ::1"
         ],
     ),
@@ -374,21 +404,24 @@ MISTAKES = [
     (
         listener(hop="smtp://::1:26"),
         [
-            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, found 'smtp://::1:26': "
+            "5:5: next_hop: expected smtp://HOST:PORT, lmtp://HOST:PORT, "
+            "lmtp:/path/to/socket or maildir:/path, found 'smtp://::1:26': "
             "write [::1] instead of ::1"
         ],
     ),
     (
         listener(listen="smtp://*:25"),
         [
-            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://*:25': "
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP "
+            "address, found 'smtp://*:25': "
             "write 0.0.0.0 instead of *"
         ],
     ),
     (
         listener(listen="smtp://:25"),
         [
-            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address, found 'smtp://:25': "
+            "3:5: listen: expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP "
+            "address, found 'smtp://:25': "
             "write 0.0.0.0 instead of nothing"
         ],
     ),
@@ -399,13 +432,15 @@ MISTAKES = [
     (
         listener("workers:2\n"),
         [
-            "6:1: is not YAML here: could not find expected ':': write a colon and a blank after the key"
+            "6:1: is not YAML here: could not find expected ':': write a colon and a blank "
+            "after the key"
         ],
     ),
     (
         listener("workers:\u00a02\n"),
         [
-            "6:1: is not YAML here: could not find expected ':': write a colon and a blank after the key; "
+            "6:1: is not YAML here: could not find expected ':': write a colon and a blank "
+            "after the key; "
             "there is no ordinary blank (U+00A0): write one"
         ],
     ),
@@ -416,26 +451,30 @@ MISTAKES = [
     (
         listener("user: a: b\n"),
         [
-            "6:8: is not YAML here: mapping values are not allowed here: indent it as what it belongs to, "
+            "6:8: is not YAML here: mapping values are not allowed here: indent it as what "
+            "it belongs to, "
             "or put a text with a colon in it into quotes"
         ],
     ),
     (
         listener("   workers: 2\n"),
         [
-            "6:4: is not YAML here: expected <block end>, but found '<block mapping start>': indent it as what it belongs to"
+            "6:4: is not YAML here: expected <block end>, but found '<block mapping start>': "
+            "indent it as what it belongs to"
         ],
     ),
     (
         listener("watch: [/a, /b\n"),
         [
-            "7:1: is not YAML here: expected ',' or ']', but got '<stream end>': the bracket of line 6 has no end before this"
+            "7:1: is not YAML here: expected ',' or ']', but got '<stream end>': the bracket "
+            "of line 6 has no end before this"
         ],
     ),
     (
         "a: 1\rb: [\u2028\u00a0x\n",
         [
-            "4:1: is not YAML here: expected ',' or ']', but got '<stream end>': the bracket of line 2 has no end before this"
+            "4:1: is not YAML here: expected ',' or ']', but got '<stream end>': the bracket "
+            "of line 2 has no end before this"
         ],
     ),
     (
@@ -463,7 +502,10 @@ CONTRADICTIONS = [
     (scanner("  - listen: rspamd://127.0.0.1:11333\n"), "8:5: scanner 1 listens there already"),
     (
         scanner(listen="spamd://0.0.0.0:783"),
-        "7:5: spamd://0.0.0.0:783 can be reached from other machines: list the networks that may ask, as in clients: [192.0.2.0/24]",
+        (
+            "7:5: spamd://0.0.0.0:783 can be reached from other machines: list the networks that "
+            "may ask, as in clients: [192.0.2.0/24]"
+        ),
     ),
     (scanner("    reject_from: 0.5\n"), "8:5: expected 0.9 or more, or null"),
     (scanner("    greylist_from: 0\n"), "8:5: expected more than 0, or null"),
@@ -481,14 +523,20 @@ CONTRADICTIONS = [
             "    rules:\n      - {when: spam, action: reject, from_probability: 0.95}\n",
             position="after-queue",
         ),
-        "7:22: reject is for before-queue and standalone: after the queue Postfix would bounce to forged senders",
+        (
+            "7:22: reject is for before-queue and standalone: after the queue Postfix would "
+            "bounce to forged senders"
+        ),
     ),
     (
         listener(
             "    rules:\n      - {when: spam, action: defer, from_probability: 0.5}\n",
             position="after-queue",
         ),
-        "7:22: defer is for before-queue and standalone: after the queue Postfix would bounce to forged senders",
+        (
+            "7:22: defer is for before-queue and standalone: after the queue Postfix would "
+            "bounce to forged senders"
+        ),
     ),
     (
         listener("    rules:\n      - {when: any, action: tag}\n"),
@@ -508,7 +556,8 @@ CONTRADICTIONS = [
     ),
     (
         listener(
-            "    rules:\n      - {when: spam, action: defer, from_probability: 1, subject_prefix: X}\n"
+            "    rules:\n      - {when: spam, action: defer, from_probability: 1, "
+            "subject_prefix: X}\n"
         ),
         "7:58: defer leaves no message whose subject could be changed",
     ),
@@ -522,7 +571,8 @@ CONTRADICTIONS = [
     ),
     (
         listener("    speed_adjust: true\n", hop="lmtp:/run/x"),
-        "6:5: with speed_adjust Postfix sends all recipients in one transaction, and the answers of lmtp for each cannot become one: "
+        "6:5: with speed_adjust Postfix sends all recipients in one transaction, and the "
+        "answers of lmtp for each cannot become one: "
         "switch it off there, or hand on by SMTP",
     ),
     (
@@ -551,7 +601,10 @@ CONTRADICTIONS = [
     ),
     (
         listener(listen="smtp://192.0.2.7:25"),
-        "3:5: smtp://192.0.2.7:25 can be reached from other machines: list the networks that may send, as in clients: [192.0.2.0/24]",
+        (
+            "3:5: smtp://192.0.2.7:25 can be reached from other machines: list the networks that "
+            "may send, as in clients: [192.0.2.0/24]"
+        ),
     ),
     (
         listener(
@@ -561,26 +614,37 @@ CONTRADICTIONS = [
     ),
     (
         listener("web: 192.0.2.1:8080\n"),
-        "6:1: 192.0.2.1:8080 can be reached from other machines: give it a certificate with tls, or name the reverse proxy with proxy",
+        (
+            "6:1: 192.0.2.1:8080 can be reached from other machines: give it a certificate with "
+            "tls, or name the reverse proxy with proxy"
+        ),
     ),
     (
         listener("web: {listen: '0.0.0.0:80', tls: {certificate: /dev/null, key: /dev/null}}\n"),
-        "6:7: say by which names it is asked for, as in hosts: [spam.example.org]: others are refused",
+        (
+            "6:7: say by which names it is asked for, as in hosts: [spam.example.org]: others "
+            "are refused"
+        ),
     ),
     (
         listener("web: {listen: '127.0.0.1:80', proxy: {networks: [127.0.0.1/32]}}\n"),
-        "6:7: say by which names it is asked for, as in hosts: [spam.example.org]: others are refused",
+        (
+            "6:7: say by which names it is asked for, as in hosts: [spam.example.org]: others "
+            "are refused"
+        ),
     ),
     (
         listener(
-            "web: {listen: '127.0.0.1:80', hosts: [a], proxy: {networks: [127.0.0.1/32], operators: [anna]}}\n"
+            "web: {listen: '127.0.0.1:80', hosts: [a], proxy: {networks: [127.0.0.1/32], "
+            "operators: [anna]}}\n"
         ),
         "6:77: nobody is named without user_header",
     ),
     *(
         (
             listener(
-                f"web: {{listen: '127.0.0.1:80', hosts: [a], proxy: {{networks: [127.0.0.1/32], path: '{path}'}}}}\n"
+                f"web: {{listen: '127.0.0.1:80', hosts: [a], proxy: {{networks: "
+                f"[127.0.0.1/32], path: '{path}'}}}}\n"
             ),
             f"6:77: path: expected a path such as /spam, without / at its end, found {path!r}",
         )
@@ -588,7 +652,10 @@ CONTRADICTIONS = [
     ),
     (
         listener("    tls: {certificate: /nowhere.pem, key: /dev/null}\n"),
-        "6:11: certificate: expected a file that can be read, found '/nowhere.pem' (No such file or directory)",
+        (
+            "6:11: certificate: expected a file that can be read, found '/nowhere.pem' (No such "
+            "file or directory)"
+        ),
     ),
 ]
 
@@ -634,7 +701,10 @@ def test_a_certificate_and_its_key_belong_together(
     assert mistakes(
         listener(f"    tls: {{certificate: {tmp_path}/{certificate}, key: {tmp_path}/{key}}}\n")
     ) == [f"6:5: {told}"]
-    text = f"{STATE}web: {{listen: '127.0.0.1:80', tls: {{certificate: {tmp_path}/{certificate}, key: {tmp_path}/{key}}}}}\nscanners: []\n"
+    text = (
+        f"{STATE}web: {{listen: '127.0.0.1:80', tls: {{certificate: {tmp_path}/{certificate}, "
+        f"key: {tmp_path}/{key}}}}}\nscanners: []\n"
+    )
     assert any(one.endswith(told) for one in mistakes(text))
 
 
@@ -654,7 +724,10 @@ def test_all_mistakes_at_once(mistakes):
         "1:1: unknown key 'stat': did you mean 'state'?",
         "2:1: workers: expected a whole number from 0 to 1,024, found 'x'",
         "4:58: mail would come back: smtp://127.0.0.1:1 is where this daemon listens",
-        "5:5: listeners: expected a mapping of keys to values, found 5: write as in {listen: …, position: …, next_hop: …}",
+        (
+            "5:5: listeners: expected a mapping of keys to values, found 5: write as in {listen: "
+            "…, position: …, next_hop: …}"
+        ),
     ]
 
 

@@ -20,7 +20,10 @@ from spamguard import corpus, sources
 from spamguard.cli import main
 from spamguard.corpus import RECIPES, CorpusArchive, CorpusRecipe, LabelIndex
 
-HAM = b"Received: by x; Fri, 1 Feb 2002 10:00:00 +0000\nDate: Mon, 1 Jan 2001 00:00:00 +0000\nSubject: a\n\nham\n"
+HAM = (
+    b"Received: by x; Fri, 1 Feb 2002 10:00:00 +0000\nDate: Mon, 1 Jan 2001 00:00:00 +0000\n"
+    b"Subject: a\n\nham\n"
+)
 SPAM = b"Date: Wed, 30 Jan 2002 10:00:00 +0100\nSubject: b\n\nspam\n"
 
 

@@ -55,7 +55,10 @@ except PermissionError:
     print("for good")
 """
 NOBODY = pwd.getpwnam("nobody")
-IDS = f"{(NOBODY.pw_uid,) * 3} {(NOBODY.pw_gid,) * 3} {os.getgrouplist('nobody', NOBODY.pw_gid)} 0o77\nfor good\n"
+IDS = (
+    f"{(NOBODY.pw_uid,) * 3} {(NOBODY.pw_gid,) * 3} {os.getgrouplist('nobody', NOBODY.pw_gid)} "
+    "0o77\nfor good\n"
+)
 
 
 @pytest.fixture
@@ -140,9 +143,9 @@ def test_a_filter_of_somebody_else(place: Path, name: str) -> None:
 
 def test_without_root(place: Path) -> None:
     done = settle_in(place / "state", "", "127.0.0.1", str(NOBODY.pw_uid))
-    assert (
-        done.stderr
-        == f"{place}/state: cannot be used as nobody (Permission denied): choose a state directory of that user\n"
+    assert done.stderr == (
+        f"{place}/state: cannot be used as nobody (Permission denied): choose a state "
+        "directory of that user\n"
     )
     place.chmod(0o777)
     assert settle_in(place / "state", "", "192.0.2.1", str(NOBODY.pw_uid)).returncode == 0
@@ -162,7 +165,10 @@ def test_without_root_a_filter_of_somebody_else(place: Path, name: str, mode: in
     theirs.touch()
     theirs.chmod(mode)
     done = settle_in(state, "", "127.0.0.1", str(NOBODY.pw_uid))
-    told = f"{state}: cannot be used as nobody (Permission denied: {name}): choose a state directory of that user\n"
+    told = (
+        f"{state}: cannot be used as nobody (Permission denied: {name}): choose a state "
+        "directory of that user\n"
+    )
     assert (done.stderr, done.returncode) == (told, 1)
 
 
@@ -215,7 +221,10 @@ def test_what_only_root_can_read_is_told_at_the_start(
     pem.write_text("x")
     pem.chmod(0o600)
     monkeypatch.setenv("PEM", str(pem))
-    told = f"{pem}: cannot be read by nobody, whom the daemon runs as (Permission denied): give that user the right to, there and"
+    told = (
+        f"{pem}: cannot be read by nobody, whom the daemon runs as (Permission denied): give "
+        "that user the right to, there and"
+    )
     assert told in settle_in(place / "state", "nobody").stderr
     pem.chmod(0o644)
     assert settle_in(place / "state", "nobody").stdout == IDS
@@ -240,9 +249,9 @@ def test_a_program_that_only_root_can_run_is_told_at_the_start(place: Path) -> N
         timeout=PATIENCE,
     )
     assert (
-        f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where every user gets to"
-        in done.stderr
-    )
+        f"{closed}: nobody, whom the daemon runs as, cannot run it: install spamguard where "
+        "every user gets to"
+    ) in done.stderr
     closed.parent.chmod(0o755)
     assert (
         "cannot run it"

@@ -58,7 +58,10 @@ def test_an_address_in_use_by_ourselves_is_told_as_that() -> None:
     first = sockets.open_all([at(port)], {})
     with pytest.raises(
         StartError,
-        match=rf"0\.0\.0\.0:{port} .*this daemon has that port itself, at 127\.0\.0\.1:{port}: restart",
+        match=(
+            rf"0\.0\.0\.0:{port} .*this daemon has that port itself, at 127\.0\.0\.1:{port}: "
+            r"restart"
+        ),
     ):
         sockets.open_all([at(port, "0.0.0.0")], first, timeout=0.1)  # nobody gets there
     with (
