@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 
 from spamguard import __version__, process
 from spamguard.aio import AsyncTtlCache, hostname
@@ -29,6 +30,8 @@ RETRY_SECONDS = 15.0  # when the address is not available
 _FILTER_CACHE_SECONDS = 5.0
 _HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
 _PROBE_TIMEOUT = 5.0
+# The probes need these. Both import numpy, which stays broken when two threads import it first.
+_PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
 
 class HealthReporter:
@@ -112,6 +115,8 @@ def main(arguments: Sequence[str]) -> int:
     with process.child_context(arguments) as (settings, _, board):
         os.nice(5)  # mail that flows goes first
         if settings.metrics is not None:
+            for module in _PROBE_MODULES:
+                import_module(module)
             reporter = HealthReporter(settings, board)
             pages = {
                 "/metrics": reporter.metrics,
