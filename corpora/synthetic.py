@@ -9,10 +9,10 @@ and a vocabulary that grows with the number of messages.
 
 One file, though a long one, so that it runs as a script from anywhere:
 
-    python corpora/synthetic.py --messages 1000 --seed 1 DIRECTORY     writes DIRECTORY/index and DIRECTORY/data/
+    python corpora/synthetic.py --messages 1000 --seed 1 DIRECTORY
 
-The same seed gives the same mail, byte for byte, and a longer run begins with the shorter one.
-Lines end in LF, as in mail on disk.
+It writes DIRECTORY/index and DIRECTORY/data/. The same seed gives the same mail, byte for byte,
+and a longer run begins with the shorter one. Lines end in LF, as in mail on disk.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ be opened or run.
 """
 
 _STRUCTURES = {  # weights of: plain text, HTML alone, both as alternatives
-    "personal": (60, 5, 35), "work": (45, 5, 50), "newsletter": (5, 35, 60), "receipt": (15, 35, 50), "list": (90, 0, 10),
-    "invitation": (30, 0, 70), "pharma": (30, 45, 25), "phishing": (10, 60, 30), "advance": (80, 5, 15), "lottery": (60, 20, 20),
-    "seo": (50, 15, 35), "malware": (50, 25, 25),
+    "personal": (60, 5, 35), "work": (45, 5, 50), "newsletter": (5, 35, 60),
+    "receipt": (15, 35, 50), "list": (90, 0, 10), "invitation": (30, 0, 70),
+    "pharma": (30, 45, 25), "phishing": (10, 60, 30), "advance": (80, 5, 15),
+    "lottery": (60, 20, 20), "seo": (50, 15, 35), "malware": (50, 25, 25),
 }  # fmt: skip
 
 
@@ -205,7 +206,7 @@ def _invent(rng: Random, syllables: tuple[str, ...]) -> str:
 
 
 def _host(rng: Random, label: str) -> str:
-    """A host name that can never exist (RFC 2606); spam prefers .invalid, but neither is a proof."""
+    """A host name that cannot exist (RFC 2606). Spam prefers .invalid; neither is a proof."""
     name = _invent(rng, _LATIN)
     if rng.random() < (0.6 if label == "spam" else 0.1):
         return f"{name}.invalid"
@@ -277,7 +278,7 @@ class _Writer:
             subject=rng.choice(language.texts[kind][0]).format_map(slots),
             paragraphs=self._text(kind, language, slots),
             sender_name=name,
-            sender=f"{rng.choice(('info', 'news', 'service', _invent(rng, _LATIN), _invent(rng, _LATIN)))}@{host}",
+            sender=self._address(host),
             host=host,
             message_id=f"<{rng.getrandbits(64):x}.{int(self.now)}@{host}>",
             when=self.now,
@@ -351,18 +352,20 @@ class _Writer:
         )
         draft.references = [*question.references[-8:], question.message_id]
 
+    def _address(self, host: str) -> str:
+        names = ("info", "news", "service", _invent(self.rng, _LATIN), _invent(self.rng, _LATIN))
+        return f"{self.rng.choice(names)}@{host}"
+
     # ---- header fields
 
     def _header(self, draft: _Draft) -> list[bytes]:
         rng, charset = self.rng, draft.charset
         recipient = f"{rng.choice(_USERS)}@home.example.org"
+        undisclosed = 0.15 if draft.label == "spam" else 0.01
         fields = [f"Return-Path: <{draft.sender}>", *self._received(draft, recipient)]
         fields += [
             f"From: {_encoded(draft.sender_name, charset)} <{draft.sender}>",
-            (
-                "To: "
-                f"{'undisclosed-recipients:;' if rng.random() < (0.15 if draft.label == 'spam' else 0.01) else recipient}"
-            ),
+            f"To: {'undisclosed-recipients:;' if rng.random() < undisclosed else recipient}",
             f"Subject: {_encoded(draft.subject, charset)}",
             f"Date: {self._date(draft.when)}",
             f"Message-ID: {draft.message_id}",
@@ -407,7 +410,8 @@ class _Writer:
         hops = [draft.host, *(_host(rng, draft.label) for _ in range(rng.choice((0, 1, 1, 2))))]
         for place, source in enumerate(reversed(hops)):
             by = "mx.home.example.org" if place == 0 else hops[len(hops) - place]
-            address = f"{rng.choice(('192.0.2', '198.51.100', '203.0.113'))}.{rng.randrange(1, 255)}"  # for documentation (RFC 5737)
+            network = rng.choice(("192.0.2", "198.51.100", "203.0.113"))  # documentation: RFC 5737
+            address = f"{network}.{rng.randrange(1, 255)}"
             yield (
                 f"Received: from {source} ({source} [{address}])\n"
                 f"\tby {by} (Postfix) with ESMTP id {rng.getrandbits(40):010X}\n"

@@ -144,7 +144,7 @@ def _disguised(raw: bytes, telltale: Collection[str], disguise: Change) -> bytes
 
 
 def _words_changed(telltale: Collection[str], disguise: Change) -> Change:
-    """Changes those words only, and never inside a link or an address, which would no longer work."""
+    """Changes those words only; links and addresses stay as they are, because they must work."""
 
     def one(match: re.Match[str]) -> str:
         word = match["word"]

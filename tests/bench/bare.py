@@ -19,7 +19,7 @@ MARK = re.compile(rb"\[[^]\n]{2,30}\]\s*")
 
 
 def bare(raw: bytes, others: Collection[str] = ()) -> bytes:
-    """The message with subject, content fields and so many others (lower-case names) for a header."""
+    """The message, its header cut to the subject, the content fields and `kept` (lower case)."""
     head, gap, body = raw.replace(b"\r\n", b"\n").partition(b"\n\n")
     kept = []
     for field in _FIELD.findall(head):

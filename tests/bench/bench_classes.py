@@ -158,7 +158,7 @@ LISTS: dict[str, Sort] = {
 
 
 def unmarked(raw: bytes) -> bytes:
-    """Without the fields, the mark in the subject and the footer that tell which list it came by."""
+    """Without fields, subject mark and footer that name the list it came by."""
     head, _, body = raw.replace(b"\r\n", b"\n").partition(b"\n\n")
     fields = [
         one for one in _FIELD_END.split(head) if _NO_LIST.match(one.partition(b":")[0].lower())

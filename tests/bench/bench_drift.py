@@ -1,6 +1,7 @@
 """What a filter does when the mail changes, beside peers.
 
-    python tests/bench/bench_drift.py --first INDEX --second INDEX --scores DIR [--peers NAMES] [--only PART] [--picture FILE.svg]
+    python tests/bench/bench_drift.py --first INDEX --second INDEX --scores DIR
+        [--peers NAMES] [--only PART] [--picture FILE.svg]
 
 Parts: `splice`: two thirds of one corpus and then the whole of the other, online and with
 corrections, in windows of 500 messages around the splice; and what is forgotten: the next 1,000

@@ -3,16 +3,16 @@ answers, when there is much of both.
 
     python -m tests.bench.bench_history [--rows 100000] [--receipts 50000] [DIRECTORY]
 
-Rows have some 3 kB of features each; receipts are of made-up mail. DIRECTORY: where they are made,
-or are from the last time (a temporary one). Times are the median of nine, and the first, for which
+Rows have some 3 kB of features each; receipts are of made-up mail. DIRECTORY keeps them for the
+next run (default: a temporary one). Printed are the median of nine times, and the first, for which
 the service has just been started: by the clock, and of the processor, which a busy machine changes
-less. Must not be taken for what disks do: the files are in the page cache.
+less. The files are in the page cache: nothing here measures disks.
 
 100,000 rows (280 MB), 50,000 receipts; ms of the processor, since the two cores had six times as
-much to do as they can:
+much to do as they can. Where marked *, the first one catches up with the ledger:
 
                                   usually    first
-    newest page                         1        5    the first of each catches up with the ledger where it is marked *
+    newest page                         1        5
     a rare subject                     16       23
     a sender, a subject, a label
     that is nowhere: all rows       27-42    31-36
@@ -26,13 +26,14 @@ much to do as they can:
     a word                              5        8
     a preview among 200             49-66    60-74    and some ms in a scorer
 
-    With a million rows (3.2 GB), 5,000 receipts: newest page 3, a rare subject 180, what is nowhere 220-370 (or what was found within
-    two seconds, by the clock), of one user in 200 8, of a user without mail 310, today 230, of a user 135, the model 29, a preview 94;
-    writing 33 µs a row.
+    With a million rows (3.2 GB), 5,000 receipts: newest page 3, a rare subject 180, what is
+    nowhere 220-370 (or what was found within two seconds, by the clock), of one user in 200 8, of
+    a user without mail 310, today 230, of a user 135, the model 29, a preview 94; writing 33 µs a
+    row.
 
-    writing, batches of 256: 22 µs a row (of the processor), 2,803 bytes; with all in one table, as before: 24 and 26 µs in turns, 3,731
-    bytes against 3,739 with other rows, written to the disk 8,192 against 8,365; in batches of 4: 55-67 µs against 63-74, 26,208
-    bytes against 30,518
+    writing, batches of 256: 22 µs a row (of the processor), 2,803 bytes; with all in one table, as
+    before: 24 and 26 µs in turns, 3,731 bytes against 3,739 with other rows, written to the disk
+    8,192 against 8,365; in batches of 4: 55-67 µs against 63-74, 26,208 bytes against 30,518
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """How much a few lessons are worth, beside every peer.
 
-    python tests/bench/bench_learning.py --corpus INDEX --scores DIR [--peers NAMES] [--natural] [--picture FILE.svg]
+    python tests/bench/bench_learning.py --corpus INDEX --scores DIR
+        [--peers NAMES] [--natural] [--picture FILE.svg]
 
 A filter is taught 10, 20, 50, 100, 200 and 500 messages of each class, and after each of these
 judges, frozen, the messages that came after all that it was taught. Several draws: the stream is

@@ -1,7 +1,9 @@
 """How good we are beside every peer on the same mail, and how far each can be believed.
 
-    python tests/bench/bench_peers.py --corpus INDEX --scores DIR [--peers NAMES] [--protocol corrections]
-    python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --peers NAMES --picture corpora/reliability.svg
+    python tests/bench/bench_peers.py --corpus INDEX --scores DIR
+        [--peers NAMES] [--protocol corrections]
+    python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --peers NAMES
+        --picture corpora/reliability.svg
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR --bare [--fields from,date]
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --together
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR --as line|tokenised|chinese

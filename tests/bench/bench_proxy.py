@@ -117,7 +117,7 @@ def rate(port: int, messages: int, size: int, connections: int) -> float:
 
 
 def cost(port: int, pid: int, messages: int, size: int, connections: int) -> tuple[float, float]:
-    """The same of one server, and the milliseconds of processor time that each message takes there."""
+    """Mail through one server; also the milliseconds of processor time that a message costs it."""
     before = _processor_seconds(pid)
     found = rate(port, messages, size, connections)
     time.sleep(_HISTORY_SECONDS)

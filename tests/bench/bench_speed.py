@@ -118,7 +118,7 @@ def _judging(place: Path, mail: Labelled) -> None:
 
 
 def _settling(name: str, spam_filter: Filter, count: int) -> None:
-    """Processor time beside the clock's, which on a shared machine says little about the program."""
+    """Processor time beside wall-clock time, which says little on a shared machine."""
     start, busy = time.perf_counter(), time.process_time()
     spam_filter.settle()
     _report(name, count, time.perf_counter() - start)
@@ -234,7 +234,8 @@ with Filter.open(sys.argv[1]) as spam_filter:
     if len(sys.argv) > 3:
         for raw in open(sys.argv[3], "rb").read().split(b"\\0\\n\\0"):
             spam_filter.judge(raw)
-        print([line for line in open("/proc/self/status") if line.startswith("VmRSS")][0].split()[1])
+        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        print(status["VmRSS"].split()[0])
 """
 
 

@@ -16,7 +16,8 @@ from itertools import pairwise
 WIDTH, HEIGHT = 640, 360
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 14, 44  # the margin on the right is for the names of lines
 COLOURS = ("#c0392b", "#2980b9", "#b9770e", "#16a085", "#8e44ad", "#7f8c8d", "#27ae60", "#d35400")
-_STYLE = """<style>text{font:12px sans-serif;fill:#333}.g{stroke:#8886;stroke-width:.7}.d{stroke:#888;stroke-dasharray:3 3}
+_STYLE = """<style>text{font:12px sans-serif;fill:#333}.g{stroke:#8886;stroke-width:.7}
+.d{stroke:#888;stroke-dasharray:3 3}
 @media(prefers-color-scheme:dark){text{fill:#ccc}}</style>"""
 
 Points = Sequence[tuple[float, float]]

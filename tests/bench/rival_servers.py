@@ -81,7 +81,8 @@ isolate (:stats:) /pR: 0/
     {
         match [:op:] /J/
         {
-            classify <osb unique microgroom> (:*:_env_PLACE:/spam.css | :*:_env_PLACE:/ham.css) (:stats:) [:text:] /[[:graph:]]+/
+            classify <osb unique microgroom> (:*:_env_PLACE:/spam.css | :*:_env_PLACE:/ham.css) \
+                (:stats:) [:text:] /[[:graph:]]+/
         }
         match [:stats:] (:: :pr:) /pR: *([-+0-9.eE]+)/
         output /:*:pr:\n/
@@ -134,7 +135,11 @@ $VERBOSE = nil
 ARGV.clear
 load "/usr/bin/bsfilter"
 place = ENV["PLACE"]
-make = lambda { |*options| one = Bsfilter::new; one.setup(["--homedir", place, "--quiet", *options]); one }
+make = lambda { |*options|
+  filter = Bsfilter::new
+  filter.setup(["--homedir", place, "--quiet", *options])
+  filter
+}
 teach = { "S" => make.call("--add-spam", "--update"), "H" => make.call("--add-clean", "--update") }
 judge = make.call()
 STDOUT.sync = true
@@ -167,8 +172,10 @@ _SPAMASSASSIN = r"""
 use strict; use warnings; use Mail::SpamAssassin;
 my $place = $ENV{PLACE};
 my $sa = Mail::SpamAssassin->new({
-    local_tests_only => 1, dont_copy_prefs => 1, site_rules_filename => "$place/site", rules_filename => "$place/rules",
-    userprefs_filename => "$place/prefs", userstate_dir => "$place/state", home_dir_for_helpers => $place });
+    local_tests_only => 1, dont_copy_prefs => 1,
+    site_rules_filename => "$place/site", rules_filename => "$place/rules",
+    userprefs_filename => "$place/prefs", userstate_dir => "$place/state",
+    home_dir_for_helpers => $place });
 $sa->init(1);
 $sa->init_learner({ wait_for_lock => 1, learn_to_journal => 0, force_expire => 0 });
 $| = 1;

@@ -383,7 +383,7 @@ CASES = (
 
 
 def _statuses(place: Path) -> dict[str, int]:
-    """Those that read standard input, or might stay, as processes of their own; all others in one."""
+    """Commands that read standard input, or might stay, run as processes; all others in this one."""
     apart = [line for line in CASES if " <" in line or line.startswith(("run ", "open-mailboxes "))]
     found = {line: _status(line, place) for line in apart}
     together = [line for line in CASES if line not in found]

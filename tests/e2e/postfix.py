@@ -40,7 +40,8 @@ alias_maps =
 alias_database =
 virtual_mailbox_domains = example.net
 virtual_mailbox_base = {root}
-virtual_mailbox_maps = inline:{{ {{anna@example.net = mail/anna/}}, {{ben@example.net = mail/ben/}} }}
+virtual_mailbox_maps =
+  inline:{{ {{anna@example.net = mail/anna/}}, {{ben@example.net = mail/ben/}} }}
 virtual_uid_maps = static:65534
 virtual_gid_maps = static:65534
 mydestination =

@@ -13,8 +13,13 @@ from tests.e2e.ports import free_port
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT, check=False, timeout=60
-    )  # fmt: skip
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_backup_while_it_runs_and_restore_when_it_does_not(tmp_path):

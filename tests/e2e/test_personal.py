@@ -172,7 +172,7 @@ def test_held_for_one_and_handed_on_to_another(state: Path) -> None:
 
 
 def test_one_copy_that_is_not_taken_is_told_to_its_recipients_only(state: Path) -> None:
-    """Spam is refused by this hop, for now: whoever got the message already is not sent it again."""
+    """This hop refuses spam for now. A recipient who has got the message is not sent it again."""
     port = free_port()
     disagreeing(state)
 

@@ -26,7 +26,7 @@ def place(shared: Place) -> Place:
 
 
 def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
-    """The blob cut in two at every place in or beside the odd bytes, and into single bytes there."""
+    """The blob cut in two at every place in or beside the odd bytes, and there into bytes."""
     start = blob.index(around)
     for at in range(start - 1, start + len(around) + 2):
         yield [blob[:at], blob[at:]]

@@ -86,7 +86,10 @@ class Place:
         root = self.server.root
         file = self.state.with_name("spamguard.yaml")
         file.write_text(f"""
-listeners: [{{listen: "smtp://127.0.0.1:{self.port}", position: standalone, next_hop: "lmtp:{root}/run/lmtp-spamguard"}}]
+listeners:
+  - listen: smtp://127.0.0.1:{self.port}
+    position: standalone
+    next_hop: lmtp:{root}/run/lmtp-spamguard
 teach: {{socket: {root}/door/teach.sock, spool: {root}/left, for_others: [nobody]}}
 {more}""")
         with daemon.running(self.state, "--config", str(file), port=self.port) as running:
@@ -94,7 +97,7 @@ teach: {{socket: {root}/door/teach.sock, spool: {root}/left, for_others: [nobody
             yield running
 
     def votes(self) -> list[tuple[str, str | None]]:
-        """All votes of programs in force, by user and label, in the order in which they were cast."""
+        """User and label of all votes of programs in force, in the order of casting."""
         with Filter.open(self.state) as spam_filter:
             return [
                 (vote.user, vote.label)
@@ -385,7 +388,10 @@ listeners:
   - listen: smtp://127.0.0.1:{server.filter_port}
     position: {position}
     next_hop: smtp://127.0.0.1:{server.back_port}
-    teach: {{addresses: {{ben@example.net: spam}}, senders: ["*@example.net"], clients: [127.0.0.0/8]}}
+    teach:
+      addresses: {{ben@example.net: spam}}
+      senders: ["*@example.net"]
+      clients: [127.0.0.0/8]
 """)
         with (
             daemon.running(state, "--config", str(file), port=server.filter_port),

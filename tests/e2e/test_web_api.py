@@ -295,7 +295,7 @@ def test_metrics_are_those_of_prometheus(olga: httpx.Client, anna: httpx.Client)
 
 
 def test_who_is_no_operator_is_refused_or_sees_their_own(site: Site) -> None:
-    """Every operation answers somebody without mail in question with one of the described statuses."""
+    """To somebody without mail every operation answers with one of the described statuses."""
     dora = site.client("--user", "dora")
     described = dora.get("/openapi.json").json()
     for one in OPERATIONS:

@@ -188,7 +188,8 @@ def _has_a_safe_cookie(behind: Behind, browser: Chrome) -> None:
 
 def _all_is_ours(behind: Behind, browser: Chrome) -> None:
     """Whatever the page leads to, sends, or has loaded."""
-    script = """return [...document.querySelectorAll("[href], [action], [src]")].map((one) => one.href || one.action || one.src)
+    script = """return [...document.querySelectorAll("[href], [action], [src]")]
+        .map((one) => one.href || one.action || one.src)
         .concat(performance.getEntriesByType("resource").map((one) => one.name))"""
     addresses = [str(one) for one in browser.execute_script(script)]
     assert len(addresses) > 15

@@ -86,7 +86,7 @@ def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
 def test_nobody_is_kept_out_and_nothing_is_too_wide(
     tmp_path: Path, browser: Chrome, service: Fixed, likings: tuple[bool, ...]
 ) -> None:
-    """axe, in light and dark, which differ in colours; 320 pixels; nothing that the policy forbids."""
+    """Checked by axe in light and in dark, at 320 pixels, and against the content policy."""
     mail = tmp_path / "a.eml"
     mail.write_bytes(MAIL)
     with served(tmp_path, service=service) as server:
@@ -142,10 +142,12 @@ def test_letters_with_a_hundred_marks_cover_nothing(tmp_path: Path, browser: Chr
         enter(browser, server, Person("olga", operator=True))
         for path in walk(browser, server, mail):
             open_to_all = browser.execute_script(
-                """const cuts = (style) => style.display !== "inline" && style.overflowY !== "visible";
+                """const cuts = (style) =>
+                    style.display !== "inline" && style.overflowY !== "visible";
                 return [...document.querySelectorAll("bdi")].filter((one) => {
                     let at = one;
-                    while (!at.matches("main, table, body") && !cuts(getComputedStyle(at))) at = at.parentElement;
+                    while (!at.matches("main, table, body") && !cuts(getComputedStyle(at)))
+                        at = at.parentElement;
                     return at.matches("main, table, body");
                 }).map((one) => one.parentElement.outerHTML.slice(0, 100))"""
             )
@@ -193,7 +195,8 @@ def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None
         shape(browser, PHONE)
         browser.get(server.url)
         hidden, heights, gaps = browser.execute_script(
-            """const places = [...document.querySelectorAll("#main .chart .across")].map((one) => one.getBoundingClientRect());
+            """const places = [...document.querySelectorAll("#main .chart .across")]
+                .map((one) => one.getBoundingClientRect());
             const table = document.querySelector(".wide"),
                 next = (at) => places.find((one) => one.top === at.top && one.left > at.left);
             return [table.scrollWidth - table.clientWidth, places.map((one) => one.height),
@@ -226,8 +229,11 @@ def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: i
             assert too_wide(browser) == 0, path
             cut, narrow = browser.execute_script(
                 """const all = (what) => [...document.querySelectorAll(what)];
-                return [all("main .chip").filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText),
-                    all(".mail .what, .mail .when").map((one) => one.clientWidth / 32).filter((rem) => rem < 4.5)];"""
+                return [
+                    all("main .chip").filter((one) => one.scrollWidth > one.clientWidth)
+                        .map((one) => one.innerText),
+                    all(".mail .what, .mail .when").map((one) => one.clientWidth / 32)
+                        .filter((rem) => rem < 4.5)];"""
             )
             assert (cut, narrow) == ([], []), path
         shape(browser, DESK)
@@ -340,7 +346,8 @@ def test_buttons_stand_beside_a_message_where_there_is_room(
         for width in (1400, 800, 360):
             shape(browser, (width, 740))
             beside[width] = browser.execute_script(
-                """const [button, what] = [".mail button", ".mail .what"].map((one) => document.querySelector(one).getBoundingClientRect());
+                """const [button, what] = [".mail button", ".mail .what"]
+                    .map((one) => document.querySelector(one).getBoundingClientRect());
                 return button.left >= what.right && button.top < what.bottom;"""
             )
         assert beside == {1400: True, 800: True, 360: False}
@@ -354,8 +361,10 @@ def test_a_long_subject_is_cut_at_its_end(tmp_path: Path, browser: Chrome) -> No
         enter(browser, server)
         browser.get(f"{server.url}/history")
         first, last, left, right = browser.execute_script(
-            """const shown = document.querySelector(".mail .subject"), text = shown.querySelector("bdi").firstChild;
-            const at = (number) => { const range = document.createRange(); range.setStart(text, number); range.setEnd(text, number + 1);
+            """const shown = document.querySelector(".mail .subject");
+            const text = shown.querySelector("bdi").firstChild;
+            const at = (number) => { const range = document.createRange();
+                range.setStart(text, number); range.setEnd(text, number + 1);
                 return range.getBoundingClientRect().left; };
             const place = shown.getBoundingClientRect();
             return [at(0), at(text.length - 1), place.left, place.right];"""
@@ -365,7 +374,7 @@ def test_a_long_subject_is_cut_at_its_end(tmp_path: Path, browser: Chrome) -> No
 
 
 def test_a_double_click_is_one_click(tmp_path: Path, browser: Chrome) -> None:
-    """The second would be told that there is nothing left to do, and that is what would be shown."""
+    """A second request would find nothing left to do, and the page would show that."""
 
     class Slow(Fixed):
         async def release(self, person: Person, name: str) -> Released:

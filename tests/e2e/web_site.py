@@ -41,13 +41,12 @@ class Site:
     def running(self) -> Iterator[Daemon]:
         """Until the page answers."""
         hop = f"maildir:{self.box}"
+        usual = {"position": "standalone", "next_hop": hop}
+        rules = [{"when": "spam", "action": "quarantine"}]
         listeners = [
-            {"listen": f"smtp://127.0.0.1:{self.passing}", "position": "standalone", "next_hop": hop},
-            {
-                "listen": f"smtp://127.0.0.1:{self.holding}", "position": "standalone", "next_hop": hop,
-                "rules": [{"when": "spam", "action": "quarantine"}],
-            },
-        ]  # fmt: skip
+            {"listen": f"smtp://127.0.0.1:{self.passing}", **usual},
+            {"listen": f"smtp://127.0.0.1:{self.holding}", **usual, "rules": rules},
+        ]
         file = self.state.with_name(f"{self.state.name}.yaml")
         web = {"listen": f"127.0.0.1:{self.port}", **self.web}
         file.write_text(

@@ -36,9 +36,18 @@ DESK, PHONE = (1200, 900), (360, 740)
 """Sizes of a page, in pixels of CSS."""
 
 _ARGUMENTS = (
-    "--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-sync",
-    "--disable-component-update", "--disable-extensions", "--hide-scrollbars", "--lang=en-GB", "--force-color-profile=srgb",
-)  # fmt: skip
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--hide-scrollbars",
+    "--lang=en-GB",
+    "--force-color-profile=srgb",
+)
 _NO_SCRIPTS = {"profile.managed_default_content_settings.javascript": 2}
 
 

@@ -62,7 +62,7 @@ _USUAL |= {
 
 @dataclass
 class Delivered:
-    """A message with its end of data. data: dots removed; raw: as it came, the final dot included."""
+    """A message. data: its bytes, dots removed; raw: as it came, with the final dot."""
 
     sender: str
     recipients: list[str]

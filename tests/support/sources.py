@@ -1,4 +1,4 @@
-"""Which files the project consists of, with git or, in an unpacked source distribution, without it."""
+"""The files of the project, by git or, in an unpacked source distribution, without it."""
 
 from __future__ import annotations
 

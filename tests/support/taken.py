@@ -11,7 +11,7 @@ from tests.support.waiting import eventually
 
 
 def taken(connected: socket.socket) -> None:
-    """Wait until the other end of a connection of IPv4 on this machine has read all that was sent."""
+    """Wait until the peer of an IPv4 connection on this machine has read all that was sent."""
     ours, theirs = connected.getsockname()[1], connected.getpeername()[1]
     eventually(lambda: not _on_its_way(ours, theirs), f"all is read on port {theirs}")
 

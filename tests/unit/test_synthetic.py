@@ -1,4 +1,4 @@
-"""The made-up mail is repeatable, well-formed, varied, invented, and fast enough for a load test."""
+"""Made-up mail is repeatable, well-formed, varied, invented, and quick to make."""
 
 from __future__ import annotations
 

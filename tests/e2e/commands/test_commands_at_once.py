@@ -31,10 +31,10 @@ from types import SimpleNamespace
 from spamguard.cli.main import main
 from corpora import synthetic
 number, state = int(sys.argv[1]), sys.argv[2]
-own = [(label, raw) for at, (label, raw) in enumerate(synthetic.generate(240, 11)) if at % 4 == number]
+mail = list(synthetic.generate(240, 11))[number::4]
 print("ready", flush=True)
 sys.stdin.readline()
-for label, raw in own:
+for label, raw in mail:
     for command in (["learn", "--as", label, "-"], ["judge", "--json", "-"], ["filter"]):
         sys.stdin = SimpleNamespace(buffer=io.BytesIO(raw))
         assert main(["--state", state, *command]) in (0, 1, 3), command
@@ -149,7 +149,7 @@ class Nursery:
         self._process.communicate(timeout=PATIENCE)
 
     def run(self, *arguments, kill_after=None):
-        """Run a command, killed after some seconds if it still runs; its exit status (-9: killed)."""
+        """Run a command, and kill it after so many seconds; its exit status (-9: killed)."""
         self._process.stdin.write("\t".join(map(str, arguments)) + "\n")
         self._process.stdin.flush()
         child = int(self._process.stdout.readline())

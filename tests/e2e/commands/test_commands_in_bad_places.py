@@ -112,7 +112,7 @@ import locale, os, sys
 from spamguard.cli import transfer
 from spamguard.cli.main import build_parser, main
 from spamguard.engine import filter, prepare
-build_parser()  # loads what it needs of the standard library, which another user may not be allowed to read
+build_parser()  # loads modules of the standard library that another user may not be able to read
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(main(sys.argv[1:]))

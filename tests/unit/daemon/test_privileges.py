@@ -43,7 +43,8 @@ state, user, host, *start = sys.argv[1:]
 if start:
     os.setresuid(*[int(start[0])] * 3)
 tls = Certificate(Path(os.environ["PEM"]), Path(os.environ["PEM"])) if "PEM" in os.environ else None
-listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, Hop(Endpoint(Protocol.SMTP, "h", 25)), tls=tls)
+hop = Hop(Endpoint(Protocol.SMTP, "h", 25))
+listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, hop, tls=tls)
 try:
     privileges.drop_privileges(Settings(Path(state), (listener,), user=user))
 except SpamguardError as error:

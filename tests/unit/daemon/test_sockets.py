@@ -109,9 +109,10 @@ INHERIT = """
 import os, sys
 from spamguard.daemon import sockets
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="3", LISTEN_FDNAMES="smtp:pipe")
-found = sockets.take_inherited(os.environ)
-print(list(found), [one.getblocking() or one.get_inheritable() for one in found.values()], "LISTEN_FDS" in os.environ)
-sockets.close_all(found.values())
+inherited = sockets.take_inherited(os.environ)
+unsafe = [sock.getblocking() or sock.get_inheritable() for sock in inherited.values()]
+print(list(inherited), unsafe, "LISTEN_FDS" in os.environ)
+sockets.close_all(inherited.values())
 """
 
 

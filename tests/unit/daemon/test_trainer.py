@@ -83,7 +83,7 @@ def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
 def test_settling_that_fails_is_tried_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a full disk all was done twice each minute, and tables that were well were called damaged."""
+    """On a full disk settling is not tried twice each minute, nor good tables called damaged."""
     with opened(tmp_path) as one:
         for label, raw in mail(30):
             one.learn_examples([one._reader.read_example(raw)], label)

@@ -5,7 +5,6 @@ passed, and people who ask.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -152,11 +151,8 @@ def hold(
     raw: bytes,
     *recipients: str,
     listener: str = LISTENER,
-    old: bool = False,
 ) -> str:
-    """A message in the quarantine, under the id of one that passed. old: as earlier versions noted
-    it.
-    """
+    """Put a message into the quarantine, under the id of one that passed; its id."""
     spool = spooled(state, raw)
     envelope = Envelope(
         Sender("a@example.com"), tuple(map(Recipient, recipients)), Client("192.0.2.1")
@@ -165,9 +161,4 @@ def hold(
         name(number), SpoolView(b"", spool, 0), envelope, "spam", NOW - 60 * number, listener
     )
     spool.close()
-    if old:
-        note = state / DIRECTORY / f"{name(number)}.json"
-        values = json.loads(note.read_bytes())
-        del values["listener"]
-        note.write_text(json.dumps(values))
     return name(number)

@@ -275,9 +275,8 @@ def test_strangers_text_is_printable(state: Path) -> None:
     asked(state, work)
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path, old: bool) -> None:
-    hold(state, 0, RAW, "anna@example.org", old=old)
+def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path) -> None:
+    hold(state, 0, RAW, "anna@example.org")
 
     async def work(service: Service) -> None:
         released = await service.release(ANNA, name(0))
