@@ -16,10 +16,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
 _COLOUR_BY_LEVEL = {
@@ -40,6 +40,7 @@ _BARE_VALUE = re.compile(r'[^ "=]+')
 _FOLDER_KEYS = ("from", "to")
 # characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax)
 _MAX_TEXT_LENGTH = 16_384
+_MAX_WARNINGS = 10_000  # that one `WarnOnce` remembers
 _encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
 
 
@@ -110,25 +111,58 @@ def log_lesson(
     to.info("lesson %s message=%s: %s", told, named, what, extra=extra)
 
 
-class LogOnChange:
-    """A trouble that whatever is tried again and again meets each time: told as it comes, and when
-    it has become another.
+class StandingWarning(NamedTuple):
+    """A warning that is not over. since: seconds since 1970."""
+
+    text: str
+    since: float
+
+
+class WarnOnce:
+    """Logs each trouble once, however often it is met, until it is over.
+
+    Parameters
+    ----------
+    logger, level
+        Where and how loud a trouble is logged.
     """
 
-    def __init__(self, to: logging.Logger, level: int = logging.ERROR) -> None:
-        self._logger, self._level = to, level
-        self._last_text = ""
+    def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
+        self._logger = logger
+        self._level = level
+        self._standing: dict[Hashable, StandingWarning] = {}
+        self.changes = 0  # of the standing warnings, so far
+
+    def warn(self, key: Hashable, text: str, *values: object) -> None:
+        """Log a trouble, unless one of this key stands. text, values: as loggers have them."""
+        if key not in self._standing:
+            self.note(key, text, *values)
+            self._logger.log(self._level, text, *values)
 
     def report(self, text: str, *values: object) -> None:
-        """It is there. text, values: as loggers have them."""
-        told = text % values
-        if told != self._last_text:
-            self._logger.log(self._level, "%s", told)
-        self._last_text = told
+        """Log the one trouble that the caller ever has: once, and again when its text changes."""
+        key = text % values
+        if key not in self._standing:
+            self.clear()
+            self.warn(key, "%s", key)
 
-    def clear(self) -> None:
-        """It is not: should it come back, that is news."""
-        self._last_text = ""
+    def note(self, key: Hashable, text: str, *values: object) -> None:
+        """Let a warning stand without logging it, because another process logs it."""
+        if key in self._standing:
+            return
+        if len(self._standing) >= _MAX_WARNINGS:  # the oldest may be logged again
+            self._standing.pop(next(iter(self._standing)))
+        self._standing[key] = StandingWarning(text % values, time.time())
+        self.changes += 1
+
+    def clear(self, *keys: Hashable) -> None:
+        """These troubles, or all, are over. One that comes back is logged again."""
+        for key in keys or tuple(self._standing):
+            self.changes += self._standing.pop(key, None) is not None
+
+    def standing(self) -> Mapping[Hashable, StandingWarning]:
+        """The troubles that are not over, by key."""
+        return self._standing
 
 
 class TextFormatter(logging.Formatter):

@@ -123,7 +123,6 @@ def _teach_mailboxes(
     from spamguard.folders.lessons import find_filed
     from spamguard.folders.maildir import QUIET_SECONDS
     from spamguard.folders.scan import FolderScanner
-    from spamguard.folders.status_file import WarnOnce
 
     told = []
     with _teaching_filter(options) as spam_filter:
@@ -132,7 +131,7 @@ def _teach_mailboxes(
             # what came a moment ago may still be being written: it would be passed over without a word
         )
         scanner = FolderScanner(
-            mailboxes, token_bytes(32) if spam_filter is None else spam_filter.key, WarnOnce()
+            mailboxes, token_bytes(32) if spam_filter is None else spam_filter.key
         )
         for mailbox in users:
             found = find_filed(mailboxes, mailbox, roles[mailbox.watch])

@@ -29,7 +29,7 @@ from spamguard.errors import ConfigError, SpamguardError, StartError, error_line
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerProtocolError, BrokerSession
 from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.status_file import WarnOnce
+from spamguard.log import WarnOnce
 from spamguard.process import Notifier
 
 _log = logging.getLogger("spamguard.folders")
@@ -56,7 +56,7 @@ class MailboxBroker:
         self._read = read
         self._user = user
         self._notifier = Notifier(None)
-        self._warnings = WarnOnce()
+        self._warnings = WarnOnce(_log)
         self._lock = threading.Lock()
         self._sessions: set[socket.socket] = set()
 

@@ -82,8 +82,8 @@ class Master:
         # systemd would count from the first ping on, and starting has a time limit of its own
         self._next_ping = math.inf
         self._announced = False
-        self._replaced_warning = log.LogOnChange(_log)
-        self._settler_warning = log.LogOnChange(_log)
+        self._replaced_warning = log.WarnOnce(_log, logging.ERROR)
+        self._settler_warning = log.WarnOnce(_log, logging.ERROR)
         self._exit_status = 0
 
     def run(self) -> int:

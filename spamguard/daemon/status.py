@@ -55,7 +55,7 @@ class StatusSocket:
         self._path = Path()
         self._inode = 0
         self._retry_at = inf
-        self._open_errors = log.LogOnChange(_log, logging.WARNING)
+        self._open_errors = log.WarnOnce(_log)
 
     def open(self, state: Path) -> None:
         """Listen in this directory. If that fails, it is tried again: only `status` needs it."""

@@ -139,7 +139,7 @@ class Service:
         self._settings: Settings | None = None
         self._child: Child | None = None
         self._backoff = _Backoff(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        self._start_errors = log.LogOnChange(_log)
+        self._start_errors = log.WarnOnce(_log, logging.ERROR)
         self.settling_due = False
 
     @property
@@ -284,7 +284,7 @@ class Supervisor:
     last_check: float = inf
     start_timeout: float = field(init=False)
     _backoff: _Backoff = field(init=False)
-    _start_errors: log.LogOnChange = field(default_factory=lambda: log.LogOnChange(_log))
+    _start_errors: log.WarnOnce = field(default_factory=lambda: log.WarnOnce(_log, logging.ERROR))
 
     def __post_init__(self) -> None:
         self.start_timeout = self.timing.starting

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import re
 import select
@@ -40,7 +41,9 @@ from typing import NamedTuple, TypeVar
 
 from spamguard.folders.mailboxes import Folder, Mailbox
 from spamguard.folders.reconcile import FilingDetector
-from spamguard.folders.status_file import WarnOnce
+from spamguard.log import WarnOnce
+
+_log = logging.getLogger("spamguard.folders")
 
 _MOUNT_LIST = "/proc/self/mountinfo"
 _MOUNT_READ_BYTES = 1 << 16  # bytes
@@ -209,7 +212,7 @@ class DirectoryMonitor:
     def __init__(
         self, *, notify: bool = True, on_mount: Callable[[str], Iterable[Hashable]] = lambda _: ()
     ) -> None:
-        self._warnings = WarnOnce()
+        self._warnings = WarnOnce(_log)
         self._on_mount = on_mount
         self._inotify: Inotify | None = None
         self._mounts: MountMonitor | None = None

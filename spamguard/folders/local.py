@@ -10,6 +10,7 @@ is asked, of which nothing but that is told.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import pwd
 import re
@@ -28,7 +29,9 @@ from spamguard.folders.mailboxes import (
     MessageFile,
     is_below,
 )
-from spamguard.folders.status_file import WarnOnce
+from spamguard.log import WarnOnce
+
+_log = logging.getLogger("spamguard.folders")
 
 PARTS = (
     "new",
@@ -85,7 +88,7 @@ class LocalMailboxes:
         self._links: set[str] = (
             set()
         )  # to Maildirs, where one would be watched; second names of one that is are no trouble
-        self._warnings = WarnOnce()
+        self._warnings = WarnOnce(_log)
 
     def find_mailboxes(self) -> list[Mailbox]:
         """Of a Maildir that several patterns name, the first one counts."""

@@ -28,15 +28,18 @@ from spamguard.folders import maildir
 from spamguard.folders.changes import MailboxState, ScanSteps, next_pause
 from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
 from spamguard.folders.mailboxes import (
+    DOUBT,
     Arrival,
     FileKey,
     Folder,
     FolderKind,
     FolderLesson,
+    Issue,
     Mailbox,
     Mailboxes,
     Role,
     Sighting,
+    clear_issues,
 )
 from spamguard.folders.maildir import display_folder
 from spamguard.folders.reconcile import (
@@ -50,8 +53,8 @@ from spamguard.folders.reconcile import (
 from spamguard.folders.roles import EvidenceRule, WatchRule, choose_sign, find_signs
 from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile, describe_folder
 from spamguard.folders.sightings import EVIDENCE_DONE, Sightings
-from spamguard.folders.status_file import DOUBT, Issue, WarnOnce
 from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.log import WarnOnce
 from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
@@ -81,14 +84,14 @@ class EvidenceTeacher:
         sightings: Sightings,
         scanner: FolderScanner,
         teacher: FolderTeacher,
-        once: WarnOnce,
+        warnings: WarnOnce,
     ) -> None:
         self._mailboxes = mailboxes
         self._ledger = ledger
         self._sightings = sightings
         self._scanner = scanner
         self._teacher = teacher
-        self._warnings = once
+        self._warnings = warnings
         self._nameless: set[Folder] = set()  # with keywords, whose names are not there
         self._warned_watches: set[int] = set()  # entries of `watch` of which that was said
 
@@ -310,7 +313,7 @@ class MailboxScanner:
         sightings: Sightings,
         scanner: FolderScanner,
         teacher: FolderTeacher,
-        once: WarnOnce,
+        warnings: WarnOnce,
         on_missing: Callable[[], object],
     ) -> None:
         self._filter = spam_filter
@@ -319,10 +322,10 @@ class MailboxScanner:
         self._sightings = sightings
         self._scanner = scanner
         self._teacher = teacher
-        self._warnings = once
+        self._warnings = warnings
         self._on_missing = on_missing
         self._evidence_teacher = EvidenceTeacher(
-            mailboxes, spam_filter.ledger, sightings, scanner, teacher, once
+            mailboxes, spam_filter.ledger, sightings, scanner, teacher, warnings
         )
         self._doubts: set[str] = set()  # names of folders that the log has heard of
 
@@ -376,8 +379,9 @@ class MailboxScanner:
         box.folders = {place for place in found if self._role(place).kind is not FolderKind.IGNORED}
         to_look_at = box.folders.union(Folder(box.mailbox, directory) for directory in known)
         concerned = {box.mailbox} | found | to_look_at
-        self._warnings.clear_where(
-            lambda matter: matter.mailbox == box.mailbox and matter.subject not in concerned
+        clear_issues(
+            self._warnings,
+            lambda issue: issue.mailbox == box.mailbox and issue.subject not in concerned,
         )
         self._schedule(box, to_look_at)
 
@@ -396,9 +400,7 @@ class MailboxScanner:
         if not doubtful:
             return
         matters = [
-            key
-            for key in self._warnings.standing_warnings()
-            if isinstance(key, Issue) and key.kind == DOUBT
+            key for key in self._warnings.standing() if isinstance(key, Issue) and key.kind == DOUBT
         ]
         told = {
             display_folder(one.subject.directory)

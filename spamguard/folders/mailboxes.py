@@ -12,10 +12,12 @@ A folder is named by its directory below the mailbox, as in `contract.Place`: ""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from spamguard.log import WarnOnce
 
 if TYPE_CHECKING:
     from spamguard.keys import SignedVerdict
@@ -40,6 +42,33 @@ class Folder(NamedTuple):
 
     mailbox: Mailbox
     directory: str = ""
+
+
+DOUBT = "doubt"
+"""The kind of an issue that may be as it should be, so that no check fails because of it."""
+
+
+class Issue(NamedTuple):
+    """A trouble with a mailbox or a folder, as a key of `WarnOnce`.
+
+    kind: which trouble; empty: it cannot be read. transient: nothing will tell when it is over, as
+    with a single file, so it stands for a day.
+    """
+
+    subject: Mailbox | Folder
+    kind: Hashable = ""
+    transient: bool = False
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The mailbox that has it."""
+        return self.subject.mailbox if isinstance(self.subject, Folder) else self.subject
+
+
+def clear_issues(warnings: WarnOnce, is_over: Callable[[Issue], bool]) -> None:
+    """These issues are over, or concern nobody any more."""
+    if issues := [key for key in warnings.standing() if isinstance(key, Issue) and is_over(key)]:
+        warnings.clear(*issues)
 
 
 class MessageFile(NamedTuple):

@@ -8,6 +8,7 @@ log, and the others are looked at.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import time
@@ -26,6 +27,7 @@ from spamguard.folders.mailboxes import (
     Arrival,
     FileKey,
     Folder,
+    Issue,
     Mailbox,
     Mailboxes,
     MessageFile,
@@ -33,9 +35,11 @@ from spamguard.folders.mailboxes import (
 )
 from spamguard.folders.maildir import UnfinishedFileError, read_message
 from spamguard.folders.reconcile import compare_listing, is_known, short_hash
-from spamguard.folders.status_file import Issue, WarnOnce
 from spamguard.keys import SignedVerdict
+from spamguard.log import WarnOnce
 from spamguard.sources import UnreadableFileError
+
+_log = logging.getLogger("spamguard.folders")
 
 _NAMES_PER_STEP = 50_000  # taken apart at a step: some tenths of a second
 _MAX_HEADER_BYTES = 64 << 10
@@ -114,11 +118,11 @@ _EMPTY_LISTING = _Listing(np.array([_END_MARK]), np.zeros(1, np.int64))
 class FolderScanner:
     """Reads mailboxes. key: the installation's."""
 
-    def __init__(self, mailboxes: Mailboxes, key: bytes, once: WarnOnce) -> None:
+    def __init__(self, mailboxes: Mailboxes, key: bytes, warnings: WarnOnce | None = None) -> None:
         self.extractor = ExampleReader(key)
         self._mailboxes = mailboxes
         self._verdict_key = keys.derive_key(key, b"verdict")
-        self._warnings = once
+        self._warnings = warnings or WarnOnce(_log)
         self._listings: dict[Mailbox, dict[str, _Listing]] = {}  # by directory
 
     def scan(

@@ -9,15 +9,14 @@ Must never stand in the way of learning: what cannot be written now is written l
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from spamguard.folders.mailboxes import Folder, Mailbox
+from spamguard.folders.mailboxes import DOUBT, Issue
 from spamguard.learning.refusals import (
     JSON_ERRORS,
     RefusalLog,
@@ -25,77 +24,7 @@ from spamguard.learning.refusals import (
     parse_refusals,
     write_json,
 )
-
-_log = logging.getLogger("spamguard.folders")
-
-
-DOUBT = "doubt"
-"""What a `Matter` is that may be as it should be, so that no examination fails for it."""
-
-_MAX_WARNINGS = 10_000  # things remembered; beyond that some are told again
-
-
-class StandingWarning(NamedTuple):
-    """What was said, and when, in seconds since 1970."""
-
-    text: str
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """What may be wrong with a mailbox, or with a folder. what: which trouble; empty: that it
-    cannot be looked at.
-
-    passing: nobody will say when it is over, as with a single file, so it is told for a day.
-    """
-
-    subject: Mailbox | Folder
-    kind: Hashable = ""
-    transient: bool = False
-
-    @property
-    def mailbox(self) -> Mailbox:
-        """Whose it is."""
-        return self.subject.mailbox if isinstance(self.subject, Folder) else self.subject
-
-
-class WarnOnce:
-    """What was said already."""
-
-    def __init__(self) -> None:
-        self._warnings: dict[Hashable, StandingWarning] = {}
-        self.changes = 0  # of what stands, so far
-
-    def warn(self, key: Hashable, text: str, *values: object) -> None:
-        """Say it, unless it was said about this before and `over` has not been called since."""
-        if key in self._warnings:
-            return
-        self.note(key, text, *values)
-        _log.warning(text, *values)
-
-    def note(self, key: Hashable, text: str, *values: object) -> None:
-        """Let it stand, unless it does: somebody else says it."""
-        if key in self._warnings:
-            return
-        if len(self._warnings) >= _MAX_WARNINGS:
-            self._warnings.pop(next(iter(self._warnings)))
-        self._warnings[key] = StandingWarning(text % values, time.time())
-        self.changes += 1
-
-    def clear(self, key: Hashable) -> None:
-        """It is well again: should it come back, that is news."""
-        self.changes += self._warnings.pop(key, None) is not None
-
-    def clear_where(self, is_cleared: Callable[[Issue], bool]) -> None:
-        """All of these are well again, or nobody's concern any more."""
-        for key in [key for key in self._warnings if isinstance(key, Issue) and is_cleared(key)]:
-            self.clear(key)
-
-    def standing_warnings(self) -> Mapping[Hashable, StandingWarning]:
-        """What is not over."""
-        return self._warnings
-
+from spamguard.log import StandingWarning, WarnOnce
 
 STATUS_FILE = "watching.json"
 """Its name in the state directory."""
@@ -164,9 +93,9 @@ def _parse_trouble(user: object, text: object, since: Any, doubt: object = False
 class StatusFile:
     """The file of one watcher. state: the state directory."""
 
-    def __init__(self, state: Path, once: WarnOnce) -> None:
+    def __init__(self, state: Path, warnings: WarnOnce) -> None:
         self._path = state / STATUS_FILE
-        self._warnings = once
+        self._warnings = warnings
         self._began = int(time.time())
         self._changed = True
         self._written = -1, -1  # how many mailboxes, and which changes of `Once`, were written last
@@ -199,7 +128,7 @@ class StatusFile:
             now,
             mailboxes,
             self._refusals.recent(),
-            tuple(standing_troubles(self._warnings.standing_warnings(), now)),
+            tuple(standing_troubles(self._warnings.standing(), now)),
         )
         try:
             write_json(self._path, asdict(told))

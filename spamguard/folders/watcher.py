@@ -26,16 +26,19 @@ from spamguard.folders.mailboxes import (
     CLOSED_WARNING,
     Changes,
     FolderKind,
+    Issue,
     Mailbox,
     Mailboxes,
+    clear_issues,
     is_below,
 )
 from spamguard.folders.reextract import Reextractor
 from spamguard.folders.roles import find_unmatched_watches, watch_rules
 from spamguard.folders.scan import FolderScanner
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
-from spamguard.folders.status_file import Issue, StatusFile, WarnOnce
+from spamguard.folders.status_file import StatusFile
 from spamguard.learning.lessons import LessonService, NewClass
+from spamguard.log import WarnOnce
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -61,7 +64,7 @@ class Watcher:
         settle: Callable[[], object],
     ) -> None:
         self._mailboxes = mailboxes
-        self._warnings = WarnOnce()
+        self._warnings = WarnOnce(_log)
         self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
         self._reset_count = 0
         self._scanner = FolderScanner(mailboxes, spam_filter.key, self._warnings)
@@ -186,7 +189,7 @@ class Watcher:
         for mailbox in gone:
             self._schedule.remove(mailbox)
             self._scanner.forget_mailbox(mailbox)
-        self._warnings.clear_where(lambda matter: matter.mailbox in gone)
+        clear_issues(self._warnings, lambda issue: issue.mailbox in gone)
         for mailbox in sorted(found - known):
             self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
@@ -219,7 +222,7 @@ class Watcher:
                 box.unreadable = not box.unreadable
                 self._abandon(box, now)
                 self._schedule.plan(box)
-            self._warnings.clear_where(lambda matter: matter.mailbox in below)
+            clear_issues(self._warnings, lambda issue: issue.mailbox in below)
         if closed:
             self._pause = next_pause(
                 self._pause if closed.keys() <= self._unreadable else 0.0, self._search_due - now

@@ -315,7 +315,7 @@ class ScorerPool:
         self._closing = False
         self._starts_after = 0.0
         self._failed_starts = 0  # one after the other
-        self._start_errors = log.LogOnChange(_log)
+        self._start_errors = log.WarnOnce(_log, logging.ERROR)
         self._replaced = False  # another installation has replaced this one: no scorer starts
 
     async def start(self) -> None:

@@ -219,10 +219,10 @@ def test_what_is_very_long_is_cut() -> None:
     assert len(form(record("x" * 100_000))) < 20_000
 
 
-def test_a_trouble_that_comes_again_and_again_is_told_once(
+def test_a_repeated_trouble_is_logged_again_only_when_its_text_changes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    trouble = log.LogOnChange(logging.getLogger("spamguard.test"), logging.WARNING)
+    trouble = log.WarnOnce(logging.getLogger("spamguard.test"))
     for why in ("full", "full", "gone", "gone"):
         trouble.report("cannot be written: %s", why)
     trouble.clear()

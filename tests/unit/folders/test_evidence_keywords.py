@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from spamguard.folders import status_file
@@ -95,12 +93,9 @@ def test_keywords_whose_names_are_kept_elsewhere_are_told_once(tmp_path, caplog)
             )
             == 1
         )
-        assert [
-            trouble.user
-            for trouble in status_file.standing_troubles(
-                one.watcher._warnings.standing_warnings(), int(time.time())
-            )
-        ] == ["anna"]
+        status = status_file.read_watcher_status(one.state)
+        assert status is not None
+        assert [trouble.user for trouble in status.troubles] == ["anna"]
         assert one.votes() == {}
 
 

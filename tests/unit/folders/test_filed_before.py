@@ -20,7 +20,6 @@ from spamguard.folders.local import LocalMailboxes
 from spamguard.folders.mailboxes import Mailbox
 from spamguard.folders.roles import role_lookup
 from spamguard.folders.scan import FolderScanner
-from spamguard.folders.status_file import WarnOnce
 from tests.unit.folders.maildirs import deliver, forbid, maildir
 
 MAIL = [raw for _, raw in synthetic.generate(12, 8)]
@@ -37,7 +36,7 @@ def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
     numbers = {raw[raw.find(b"Message-ID") :]: number for number, raw in enumerate(MAIL)}
     with closing(LocalMailboxes([Watch(str(box))], notify=False)) as mailboxes:
         found = find_filed(mailboxes, Mailbox("anna", str(box)), role_lookup(Watch(str(box)), {}))
-        scanner = FolderScanner(mailboxes, spam_filter.key, WarnOnce())
+        scanner = FolderScanner(mailboxes, spam_filter.key)
         taught = list(initial_lessons(scanner, found, spam_filter.unwanted))
         assert len(taught) == len(found)
     return [

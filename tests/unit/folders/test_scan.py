@@ -11,7 +11,6 @@ from spamguard.folders import scan
 from spamguard.folders.local import LocalMailboxes
 from spamguard.folders.mailboxes import Folder
 from spamguard.folders.scan import FolderScan, FolderScanner
-from spamguard.folders.status_file import WarnOnce
 from tests.unit.folders.maildirs import deliver, maildir
 
 
@@ -23,7 +22,7 @@ def test_the_names_of_a_large_folder_are_taken_apart_in_steps_and_once(tmp_path,
     with closing(LocalMailboxes([Watch(str(box))])) as mailboxes:
         place = Folder(*mailboxes.find_mailboxes())
         scanner, first, second = (
-            FolderScanner(mailboxes, b"k" * 32, WarnOnce()),
+            FolderScanner(mailboxes, b"k" * 32),
             FolderScan(),
             FolderScan(),
         )

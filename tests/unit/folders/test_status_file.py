@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 
 import pytest
 
 from spamguard.folders import status_file
-from spamguard.folders.mailboxes import Changes, Folder, Mailbox, MessageFile
-from spamguard.folders.status_file import Issue, StatusFile, WarnOnce, WatcherStatus
+from spamguard.folders.mailboxes import Changes, Folder, Issue, Mailbox, MessageFile
+from spamguard.folders.status_file import StatusFile, WatcherStatus
 from spamguard.learning.refusals import RefusedLessons
+from spamguard.log import WarnOnce
 from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
@@ -20,7 +22,7 @@ BOX = Mailbox("anna", "/home/anna/Maildir")
 
 @pytest.fixture
 def once():
-    return WarnOnce()
+    return WarnOnce(logging.getLogger("spamguard.folders"))
 
 
 def test_signs_of_life(tmp_path, once, monkeypatch):
@@ -86,7 +88,7 @@ def test_what_stands_in_the_way(tmp_path, once):
         ("anna", "1.x cannot be read"),
         ("anna", "they are gone"),
     ]
-    later = status_file.standing_troubles(once.standing_warnings(), int(time.time()) + 2 * 86_400)
+    later = status_file.standing_troubles(once.standing(), int(time.time()) + 2 * 86_400)
     assert len(list(later)) == 3
 
 
@@ -200,6 +202,6 @@ def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, cap
 def test_what_is_no_such_file_says_nothing(tmp_path, text):
     (tmp_path / status_file.STATUS_FILE).write_text(text)
     assert status_file.read_watcher_status(tmp_path) is None
-    StatusFile(tmp_path, WarnOnce()).beat(0)
+    StatusFile(tmp_path, WarnOnce(logging.getLogger("spamguard.folders"))).beat(0)
     assert json.loads((tmp_path / status_file.STATUS_FILE).read_text())["refused"] == {}
     assert isinstance(status_file.read_watcher_status(tmp_path), WatcherStatus)
