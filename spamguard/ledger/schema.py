@@ -448,7 +448,8 @@ def _check_identity(db: sqlite3.Connection, path: Path, fingerprint: str) -> Non
     ((version,),) = db.execute("PRAGMA user_version")
     if version != SCHEMA_VERSION:
         raise LedgerError(
-            f"ledger {path}: it has schema {version}, this program knows up to {SCHEMA_VERSION}: use the spamguard that wrote it, or newer"
+            f"ledger {path}: it has schema {version}, this program reads {SCHEMA_VERSION} only: "
+            "use the spamguard that wrote it"
         )
     theirs = dict(db.execute("SELECT key, value FROM meta")).get("ledger.fingerprint")
     if theirs is None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-import sqlite3
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
@@ -156,19 +155,3 @@ def test_one_that_does_not_answer_and_none_at_all(tmp_path):
 )
 def test_durations(seconds, text):
     assert status._duration_text(seconds) == text
-
-
-def test_a_ledger_is_not_taken_from_a_daemon_of_an_older_version(run, taught):
-    """With `status` of the new one its ledger had a schema that no scorer it started later could
-    open: mail went on unjudged.
-    """
-    with closing(sqlite3.connect(taught / "ledger.sqlite")) as db, db:
-        db.execute("PRAGMA user_version = 1")
-        db.execute("DROP INDEX events_of_users")
-    for command in (["status"], ["learn", "--as", "spam", taught / "ledger.sqlite"]):
-        with saying(taught, HEALTHY | {"version": "0.0.9"}):
-            assert run(taught, *command).failed("pid 7 runs version 0.0.9", "restart it first")
-        (taught / daemon_status.STATUS_SOCKET).unlink()
-    assert not (taught / "ledger.sqlite.v1").exists()
-    assert run(taught, "judge", __file__).status in (0, 1, 3)
-    assert (taught / "ledger.sqlite.v1").exists()

@@ -278,7 +278,7 @@ def _cut_tables(place: Path) -> None:
         (_remove_key, "the key is missing.*backup"),
         (_cut_key, "not a key of 32 bytes"),
         (_change_key, "was taught with key .*restore its key"),
-        (_other_version, "schema 99, this program knows up to 2"),
+        (_other_version, "schema 99, this program reads 2 only"),
         (_no_ledger, "not a spamguard ledger"),
         (_cut_tables, "run `spamguard rebuild`"),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
 
 from spamguard.ledger import codec, schema
@@ -212,18 +210,6 @@ def test_no_question_walks_the_log(ledger):
             line for line in plan if line.startswith("SCAN events") and "COVERING INDEX" not in line
         ]
         assert walks == [], (statement, plan)
-
-
-def test_a_ledger_from_before_gets_the_index(tmp_path, packed):
-    with SqliteLedger.open(tmp_path / "ledger", "key") as one:
-        cast(one, packed, (b"a", "anna", "spam", "folder Junk", 1))
-    db = sqlite3.connect(tmp_path / "ledger")
-    db.execute("DROP INDEX events_of_users")
-    db.execute("PRAGMA user_version = 1")
-    db.close()
-    with SqliteLedger.open(tmp_path / "ledger", "key") as one:
-        assert one.users.count_votes("anna", "folder", 0, 9, 9) == 1
-        assert one.users.count_lessons() == {"anna": {"spam": 1}}
 
 
 def test_compacting_keeps_what_was_replaced_lately(ledger, packed):
