@@ -124,7 +124,7 @@ def _daemon_details(told: dict[str, Any]) -> Iterator[str]:
     for one in told["listeners"]:
         yield f"listens on {one['listen']} ({one['position']}), hands on to {one['next_hop']}"
     if told["scanners"]:
-        yield f"judges for who asks on {', '.join(told['scanners'])}"
+        yield f"judges for other servers on {', '.join(told['scanners'])}"
     yield f"{common.count_text(len(told['workers']), 'worker')}: {', '.join(map(_worker_text, told['workers']))}"
     if told["metrics"]:
         yield f"monitors may ask http://{told['metrics']}/metrics"
