@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import common, status
-from spamguard.doctor.checks import Step, StepOutcome, failed, ok, skipped
+from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
 from spamguard.errors import SpamguardError, StartError, UsageError
 from spamguard.storage import Owner, account_owner, directory_owner
 

@@ -48,7 +48,7 @@ from spamguard.proxy.scan import ScanService
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import FilterProxy, ProxyContext
 from spamguard.proxy.users import UserResolver
-from spamguard.servers.listener import Door, ServerContext, ServerSession
+from spamguard.servers.listener import Door, ScannerContext, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
 from spamguard.servers.rspamd_protocol import RspamdStatistics
@@ -139,17 +139,15 @@ def open_scanner(
 ) -> Door:
     """Build a door, not open yet, for a scanner. statistics: for `RspamdSession`."""
     scanner = service.scanner
-    context = ServerContext(scanner.limits, ByteQuota(scanner.limits))
-    sessions: Mapping[
-        Protocol, Callable[[ServerContext, ScanService, Path, str], ServerSession]
-    ] = {
+    context = ScannerContext(service, ByteQuota(scanner.limits), spool)
+    sessions: Mapping[Protocol, Callable[[ScannerContext, str], ServerSession]] = {
         Protocol.RSPAMD: partial(RspamdSession, statistics),
         Protocol.SPAMD: SpamdSession,
         Protocol.MILTER: MilterSession,
     }
-    begin = sessions[scanner.listen.protocol]
+    make_session = sessions[scanner.listen.protocol]
     return Door(
-        lambda address, _port: begin(context, service, spool, address),
+        lambda address, _port: make_session(context, address),
         sockets,
         Networks(scanner.clients),
         scanner.limits,

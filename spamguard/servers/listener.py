@@ -1,17 +1,14 @@
-"""A message as it comes in, kept within the limits of its door. Gives everything back in `close`.
+"""How connections come in at a door: accepting, limits, deadlines, and an orderly end.
 
-One client that asks and is answered over a stream: bytes in and out, deadlines, and a good end.
+A `Door` takes connections from the listening sockets of one listener or scanner and starts a
+session for each. A `Conversation` is the session of a scanner door whose client asks and is
+answered over a stream (rspamd, spamd): every wait has a deadline, and the connection is closed so
+that the last answer arrives. An `IncomingMessage` keeps a message within the limits of its door.
+Nothing here knows a protocol.
 
-Must never hold more than some pieces for a client, never wait without a deadline, and never let one
-client's fault end a door.
-
-A door: takes connections from listening sockets, has each served by a session of its own, and ends
-them in good order.
-
-A session that is evicted to make room for another is cancelled, as it is when the door closes.
-
-Must never close or re-configure a listening socket: it belongs to the master, and other workers
-take from it too.
+Must never close or reconfigure a listening socket (it belongs to the master, and other workers
+accept from it too), wait without a deadline, hold more than a few pieces for a client, or let the
+fault of one session end a door.
 """
 
 from __future__ import annotations
@@ -29,316 +26,91 @@ from pathlib import Path
 from typing import Protocol
 
 from spamguard.config.options import DoorLimits, ScannerLimits
-from spamguard.limits import ByteQuota, ConnectionLimits, LimitExceeded, Networks, normalise_address
+from spamguard.limits import (
+    ByteQuota,
+    ConnectionLimits,
+    LimitExceeded,
+    Networks,
+    normalise_address,
+    quota_key,
+)
+from spamguard.proxy.scan import ScanService
 from spamguard.spool import Spool
 
 _log = logging.getLogger("spamguard.doors")
 
-
-class Rejection(Enum):
-    """Why a message is not taken."""
-
-    TOO_LARGE = auto()  # for ever
-    TRY_LATER = auto()  # too much is under way, or the disk is full
-
-
-class IncomingMessage:
-    """One message. client: as in `Load.room_for`. refused: why it is not taken, None while it is;
-    what came of it is gone then.
-    """
-
-    def __init__(
-        self, directory: Path, limits: DoorLimits | ScannerLimits, load: ByteQuota, client: str = ""
-    ) -> None:
-        self.spool = Spool(directory)
-        self.rejection: Rejection | None = None
-        self._max_bytes = limits.message_size
-        self._byte_quota = load
-        self._quota_key = client
-        self._counted_bytes = 0
-
-    def write(self, data: bytes) -> None:
-        """Some more bytes; never raises."""
-        if self.rejection is not None or not data:
-            return
-        if self.spool.size + len(data) > self._max_bytes:
-            self._reject(Rejection.TOO_LARGE)
-        elif not self._byte_quota.take(len(data), self._quota_key):
-            self._reject(Rejection.TRY_LATER)
-        else:
-            self._counted_bytes += len(data)
-            self._store(data)
-
-    def _store(self, data: bytes) -> None:
-        try:
-            self.spool.write(data)
-        except OSError as error:
-            _log.error("a message cannot be kept: %s", error)
-            self._reject(Rejection.TRY_LATER)
-
-    def _reject(self, why: Rejection) -> None:
-        self.rejection = why
-        self.close()
-
-    def close(self) -> None:
-        """Give everything back; idempotent."""
-        self.spool.close()
-        self._byte_quota.release(self._counted_bytes, self._quota_key)
-        self._counted_bytes = 0
-
-
-CHUNK_BYTES = 64 << 10  # bytes read at a time
-_DRAIN_GRACE_SECONDS = 1.0  # a door that closes still hears who is about to ask something
+CHUNK_BYTES = 64 << 10  # that are read at once
+_ACCEPT_RETRY_SECONDS = 1.0  # after accept has failed: no descriptors, no memory
+_CANCEL_TIMEOUT = 1.0  # for cancelled sessions to end
+_DRAIN_GRACE_SECONDS = 1.0  # in which a draining door still accepts a request
 _DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
-_CLOSE_TIMEOUT = 10.0  # for the last answer to be taken
-
-
-class ConversationEnded(Exception):  # noqa: N818  # no errors: conversations end
-    """The conversation is over."""
-
-
-class ConnectionClosed(ConversationEnded):
-    """There is nobody left to talk to."""
-
-
-class ClientTimeout(ConversationEnded):
-    """The client has let a deadline pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerContext:
-    """What is the same for all conversations of a door."""
-
-    limits: ScannerLimits
-    byte_quota: ByteQuota
-
-
-class Conversation(ABC):
-    """One client (`reception.door.Session`). address: of the connection, "" of a Unix socket."""
-
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter
-
-    def __init__(self, house: ServerContext, address: str) -> None:
-        self._context = house
-        self.address = address
-        self.is_draining = False
-        self.idle_since: float | None = (
-            None  # from a request's first byte to its answer there is a transaction
-        )
-        self._is_open = False
-        self._request_timeout: asyncio.Timeout | None = None  # for the next request
-        self._request_deadline = 0.0  # when the present request must be here
-        self._client_may_send = False  # whether the client may be about to send more when we end
-
-    # What a protocol does.
-
-    @abstractmethod
-    async def handle_requests(self) -> None:
-        """Answer requests until there are no more of them."""
-
-    @abstractmethod
-    def rejection(self, refused: LimitExceeded) -> bytes:
-        """What a client is told that is not served."""
-
-    # The conversation as a whole.
-
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        """From its first byte to its last."""
-        self.idle_since = asyncio.get_running_loop().time()
-        if await self._open(connected):
-            await self._run(refused)
-
-    async def _open(self, connected: socket.socket) -> bool:
-        loop = asyncio.get_running_loop()
-        self._reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
-        try:
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected)
-        except OSError as error:
-            _log.info("connection lost at once: %s", error)
-            connected.close()
-            return False
-        self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
-        self._is_open = True
-        return True
-
-    async def _run(self, refused: LimitExceeded | None) -> None:
-        try:
-            if refused is not None:
-                self.close_after_reply()
-                await self.send(self.rejection(refused))
-            else:
-                await self.handle_requests()
-        except ConversationEnded:
-            pass
-        except Exception:  # a fault of ours must not end the door  # noqa: BLE001
-            _log.exception("%s: a fault in this conversation", self.address)
-        finally:
-            await self._close()
-
-    def drain(self) -> None:
-        """End as soon as nothing is under way. What a client has sent that does not know yet would
-        get no answer: it has a moment.
-        """
-        self.is_draining = True
-        if self._request_timeout is not None and not self._request_timeout.expired():
-            self._request_timeout.reschedule(
-                asyncio.get_running_loop().time() + _DRAIN_GRACE_SECONDS
-            )
-
-    def abort(self) -> None:
-        """Drop the client with all that was not sent."""
-        if self._is_open:
-            self._writer.transport.abort()
-
-    def close_after_reply(self) -> None:
-        """The client may send more. Closing upon that would be a reset, which takes the last answer
-        away from it.
-        """
-        self._client_may_send = True
-
-    async def _close(self) -> None:
-        self.idle_since = None
-        if self._client_may_send:
-            with suppress(TimeoutError, OSError):
-                async with asyncio.timeout(_DRAIN_INPUT_TIMEOUT):
-                    self._writer.write_eof()
-                    while await self._reader.read(CHUNK_BYTES):
-                        pass
-        self._writer.close()
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self._writer.wait_closed()
-        except OSError:  # TimeoutError is one
-            self.abort()
-
-    # For the protocol.
-
-    async def next_request(self) -> bytes:
-        """The first piece of the next request; b"" when there is none: the client has gone or keeps
-        silent, or the door closes.
-        """
-        loop = asyncio.get_running_loop()
-        if self.idle_since is None:
-            self.idle_since = loop.time()
-        seconds = self._context.limits.command_timeout
-        seconds = min(seconds, _DRAIN_GRACE_SECONDS) if self.is_draining else seconds
-        try:
-            async with asyncio.timeout(seconds) as self._request_timeout:
-                piece = await self._reader.read(CHUNK_BYTES)
-        except OSError:  # TimeoutError is one
-            return b""
-        finally:
-            self._request_timeout = None
-        self.idle_since = None
-        self._request_deadline = loop.time() + self._context.limits.message_timeout
-        return piece
-
-    async def read_more(self) -> bytes:
-        """The next piece of a request; b"" when no more comes. Gone, Late."""
-        seconds = min(
-            self._context.limits.data_timeout,
-            self._request_deadline - asyncio.get_running_loop().time(),
-        )
-        try:
-            async with asyncio.timeout(max(seconds, 0)):
-                return await self._reader.read(CHUNK_BYTES)
-        except TimeoutError:
-            raise ClientTimeout from None
-        except OSError:
-            raise ConnectionClosed from None
-
-    async def send(self, data: bytes) -> None:
-        """Answer. Gone when the client does not take it."""
-        self._writer.write(data)
-        try:
-            async with asyncio.timeout(self._context.limits.data_timeout):
-                await self._writer.drain()
-        except OSError:
-            self.abort()
-            raise ConnectionClosed from None
-
-    async def send_all(self, pieces: Iterable[bytes]) -> None:
-        """A long answer, for which the client has as much time as for a message, however steadily
-        it takes some. Gone.
-        """
-        try:
-            async with asyncio.timeout(self._context.limits.message_timeout):
-                for piece in pieces:
-                    await self.send(piece)
-        except TimeoutError:
-            self.abort()
-            raise ConnectionClosed from None
-
-
-_ACCEPT_RETRY_SECONDS = (
-    1.0  # until the next try, when no connection can be taken (no descriptors, no memory)
-)
-_CANCEL_TIMEOUT = 1.0  # for sessions to end once they are cut
+_CLOSE_TIMEOUT = 10.0  # for a client to take the last answer
 
 
 class ServerSession(Protocol):
-    """One connection. It is cancelled when its time is over, and may still say so then."""
+    """One connection. It may be cancelled while it is idle, and may still say so to its client."""
 
     @property
     def idle_since(self) -> float | None:
-        """As of `clients.Idling`; None also before it is served and once it ends: it must not be
-        cancelled then.
+        """As of `limits.Evictable`. None also before and after `serve`: it must not be cancelled
+        then.
         """
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        """From its first byte to its last. connected: its own, to be closed in the end. refused:
-        why it is only told to go.
+        """Serve the client from first byte to last, and close the socket.
+
+        refused: why the client is not served, but only told so.
         """
 
     def drain(self) -> None:
         """End as soon as nothing is under way."""
 
     def abort(self) -> None:
-        """Drop the client with all that was not sent."""
+        """Drop the client and all bytes not sent."""
 
 
 class Door:
-    """One listener in one process. begin: makes the session for a client, given its address, "" on
-    a Unix socket, and port. clients: may connect at all; limits: of connections.
+    """One listener in one process. All methods belong to the event loop that started it.
 
-    All methods belong to the event loop it was started in. sockets: bound and listening; they stay
-    the caller's.
+    make_session: called with the address ("" on a Unix socket) and the port of a client. sockets:
+    bound and listening; they stay the caller's. clients: networks that may connect.
     """
 
     def __init__(
         self,
-        begin: Callable[[str, str], ServerSession],
+        make_session: Callable[[str, str], ServerSession],
         sockets: Sequence[socket.socket],
         clients: Networks,
         limits: DoorLimits | ScannerLimits,
     ) -> None:
-        self._make_session = begin
+        self._make_session = make_session
         self._sockets = sockets
         self._clients = clients
         self._limits = ConnectionLimits[ServerSession](
-            limits.connections, limits.connections_per_client, self._evict
+            limits.connections,
+            limits.connections_per_client,
+            evict=lambda session: self._tasks[session].cancel(),
         )
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
         self._is_open = False
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """The number of open connections."""
         return len(self._tasks)
 
     async def start(self) -> None:
-        """Take connections."""
+        """Accept connections from now on."""
         self._is_open = True
         for listening in self._sockets:
             listening.setblocking(False)
             self._listen(listening)
 
     async def drain(self, deadline: float) -> None:
-        """Take no more connections, before anything else, finish what is under way, and return when
-        all is over; what is not over at `deadline`, a time of the event loop's clock, is cut off.
-        May be called again meanwhile, with an earlier deadline.
+        """Accept no more connections, and return when all sessions are over.
+
+        Sessions finish what is under way until `deadline`, a time of the event loop's clock; the
+        rest is cut off. May be called again meanwhile, with an earlier deadline.
         """
         self._is_open = False
         loop = asyncio.get_running_loop()
@@ -364,31 +136,28 @@ class Door:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        """One at a time: other workers wait for connections too, and other clients for this one."""
+        """Accept one connection: other workers wait for connections too, and other clients for
+        this worker.
+        """
+        loop = asyncio.get_running_loop()
         try:
             connected, address = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
             _log.error("no connection can be taken: %s", error)
-            loop = asyncio.get_running_loop()
             loop.remove_reader(listening)
             loop.call_later(_ACCEPT_RETRY_SECONDS, self._listen, listening)
             return
         connected.setblocking(False)
-        self._begin_session(connected, address)
-
-    def _begin_session(self, connected: socket.socket, address: object) -> None:
-        host, port = (
-            (normalise_address(address[0]), str(address[1]))
-            if isinstance(address, tuple)
-            else ("", "")
-        )
+        host = port = ""
+        if isinstance(address, tuple):
+            host, port = normalise_address(address[0]), str(address[1])
         session = self._make_session(host, port)
-        refused = (
-            self._limits.enter(session, host) if host in self._clients else LimitExceeded.NOT_LISTED
-        )
-        task = asyncio.get_running_loop().create_task(session.serve(connected, refused))
+        refused: LimitExceeded | None = LimitExceeded.NOT_LISTED
+        if host in self._clients:
+            refused = self._limits.enter(session, host)
+        task = loop.create_task(session.serve(connected, refused))
         self._tasks[session] = task
         task.add_done_callback(partial(self._end_session, session))
 
@@ -396,5 +165,249 @@ class Door:
         del self._tasks[session]
         self._limits.leave(session)
 
-    def _evict(self, session: ServerSession) -> None:
-        self._tasks[session].cancel()
+
+# ---- messages
+
+
+class Rejection(Enum):
+    """Why a message is not accepted."""
+
+    TOO_LARGE = auto()  # for ever
+    TRY_LATER = auto()  # too much is under way, or the disk is full
+
+
+class IncomingMessage:
+    """A message as it comes in.
+
+    quota_key: of its client, as of `limits.quota_key`. rejection: why it is not accepted, None
+    while it is; once rejected, nothing of it is kept.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: DoorLimits | ScannerLimits,
+        byte_quota: ByteQuota,
+        quota_key: str = "",
+    ) -> None:
+        self.spool = Spool(directory)
+        self.rejection: Rejection | None = None
+        self._max_bytes = limits.message_size
+        self._byte_quota = byte_quota
+        self._quota_key = quota_key
+        self._counted_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append some bytes, or reject the message; never raises."""
+        if self.rejection is not None or not data:
+            return
+        if self.spool.size + len(data) > self._max_bytes:
+            self._reject(Rejection.TOO_LARGE)
+        elif not self._byte_quota.take(len(data), self._quota_key):
+            self._reject(Rejection.TRY_LATER)
+        else:
+            self._counted_bytes += len(data)
+            try:
+                self.spool.write(data)
+            except OSError as error:
+                _log.error("a message cannot be kept: %s", error)
+                self._reject(Rejection.TRY_LATER)
+
+    def _reject(self, rejection: Rejection) -> None:
+        self.rejection = rejection
+        self.close()
+
+    def close(self) -> None:
+        """Give file, memory and quota back; idempotent."""
+        self.spool.close()
+        self._byte_quota.release(self._counted_bytes, self._quota_key)
+        self._counted_bytes = 0
+
+
+# ---- conversations
+
+
+class ConversationEnded(Exception):  # noqa: N818  # no error: every conversation ends
+    """The conversation is over."""
+
+
+class ConnectionClosed(ConversationEnded):
+    """The client has gone."""
+
+
+class ClientTimeout(ConversationEnded):
+    """The client has missed a deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScannerContext:
+    """What all sessions of one scanner door share."""
+
+    service: ScanService
+    byte_quota: ByteQuota
+    spool_directory: Path
+
+    @property
+    def limits(self) -> ScannerLimits:
+        """The limits of the door."""
+        return self.service.scanner.limits
+
+    def incoming_message(self, address: str) -> IncomingMessage:
+        """A new message of the client at this address."""
+        key = quota_key(address, trusted=self.service.trusts(address))
+        return IncomingMessage(self.spool_directory, self.limits, self.byte_quota, key)
+
+
+class Conversation(ABC):
+    """A `ServerSession` in which a client asks and is answered. address: "" on a Unix socket."""
+
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+
+    def __init__(self, context: ScannerContext, address: str) -> None:
+        self._context = context
+        self._service = context.service
+        self.address = address
+        self.is_draining = False
+        # None from the first byte of a request to its answer: that is a transaction.
+        self.idle_since: float | None = None
+        self._is_open = False
+        self._request_timeout: asyncio.Timeout | None = None  # for the next request
+        self._request_deadline = 0.0  # for all of the present request
+        self._client_may_send = False  # more, when we close
+
+    @abstractmethod
+    async def handle_requests(self) -> None:
+        """Answer requests until there are no more of them."""
+
+    @abstractmethod
+    def rejection(self, refused: LimitExceeded) -> bytes:
+        """The answer to a client that is not served."""
+
+    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
+        """Serve the client from first byte to last, and close the socket."""
+        loop = asyncio.get_running_loop()
+        self.idle_since = loop.time()
+        self._reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected)
+        except OSError as error:
+            _log.info("connection lost at once: %s", error)
+            connected.close()
+            return
+        self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
+        self._is_open = True
+        try:
+            if refused is None:
+                await self.handle_requests()
+            else:
+                self.close_after_reply()
+                await self.send(self.rejection(refused))
+        except ConversationEnded:
+            pass
+        except Exception:  # noqa: BLE001  # a fault of ours must not end the door
+            _log.exception("%s: a fault in this conversation", self.address)
+        finally:
+            await self._close()
+
+    def drain(self) -> None:
+        """End as soon as nothing is under way.
+
+        A request that the client is sending at this moment would get no answer, so the client has
+        `_DRAIN_GRACE_SECONDS`.
+        """
+        self.is_draining = True
+        if self._request_timeout is not None and not self._request_timeout.expired():
+            now = asyncio.get_running_loop().time()
+            self._request_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
+
+    def abort(self) -> None:
+        """Drop the client and all bytes not sent."""
+        if self._is_open:
+            self._writer.transport.abort()
+
+    def close_after_reply(self) -> None:
+        """Note that the client may still be sending when we close.
+
+        Closing with unread input resets the connection, and the client would lose our answer.
+        """
+        self._client_may_send = True
+
+    async def _close(self) -> None:
+        self.idle_since = None
+        if self._client_may_send:
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_DRAIN_INPUT_TIMEOUT):
+                    self._writer.write_eof()
+                    while await self._reader.read(CHUNK_BYTES):
+                        pass
+        self._writer.close()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await self._writer.wait_closed()
+        except OSError:  # TimeoutError is one
+            self.abort()
+
+    # For the protocols.
+
+    async def next_request(self) -> bytes:
+        """The first piece of the next request.
+
+        b"" when there is none: the client has gone or is silent, or the door is closing.
+        """
+        loop = asyncio.get_running_loop()
+        if self.idle_since is None:
+            self.idle_since = loop.time()
+        seconds = self._context.limits.command_timeout
+        if self.is_draining:
+            seconds = min(seconds, _DRAIN_GRACE_SECONDS)
+        try:
+            async with asyncio.timeout(seconds) as self._request_timeout:
+                piece = await self._reader.read(CHUNK_BYTES)
+        except OSError:  # TimeoutError is one
+            return b""
+        finally:
+            self._request_timeout = None
+        self.idle_since = None
+        self._request_deadline = loop.time() + self._context.limits.message_timeout
+        return piece
+
+    async def read_more(self) -> bytes:
+        """The next piece of a request; b"" when the client sends no more.
+
+        Raises
+        ------
+        ConnectionClosed, ClientTimeout
+        """
+        remaining = self._request_deadline - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(min(self._context.limits.data_timeout, remaining), 0)):
+                return await self._reader.read(CHUNK_BYTES)
+        except TimeoutError:
+            raise ClientTimeout from None
+        except OSError:
+            raise ConnectionClosed from None
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes. ConnectionClosed: the client does not take them."""
+        self._writer.write(data)
+        try:
+            async with asyncio.timeout(self._context.limits.data_timeout):
+                await self._writer.drain()
+        except OSError:
+            self.abort()
+            raise ConnectionClosed from None
+
+    async def send_all(self, pieces: Iterable[bytes]) -> None:
+        """Send a long answer. ConnectionClosed: the client does not take it.
+
+        The client has as much time for it as for a message, however steadily it reads.
+        """
+        try:
+            async with asyncio.timeout(self._context.limits.message_timeout):
+                for piece in pieces:
+                    await self.send(piece)
+        except TimeoutError:
+            self.abort()
+            raise ConnectionClosed from None

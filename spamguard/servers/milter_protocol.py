@@ -1,16 +1,14 @@
-"""The milter protocol, versions 2 to 6, from the filter's side: packets, what is agreed on,
-commands taken apart, replies put together.
+"""The milter protocol, versions 2 to 6, from the filter's side. Pure.
 
-As Sendmail's libmilter and Postfix speak it; nobody has written it up as a standard. Numbers are
-big-endian, texts end in NUL. What comes in is hostile: every length is checked before anything is
-kept for it, and what does not add up is a `MalformedError`.
+Packets, the negotiation of actions and steps, commands taken apart, replies put together, and the
+states of a connection as a table, as Sendmail's libmilter and Postfix speak it; there is no
+standard. Numbers are big-endian, texts end in NUL. Input is hostile: every length is checked before
+anything is kept for it, and nonsense is a `MilterProtocolError`.
 
-What a mail server may say when: the states of a connection as a table. Pure.
-
-Stricter than need be would cost mail: a server that we hang up on defers it, or lets it through
+Must never be stricter than needed: a server that we hang up on defers the mail, or lets it through
 unjudged. So steps that some servers leave out may be left out; but no message ends that has not
-begun. Sendmail, once it was agreed that MAIL gets no reply, never says that a message was given up
-(RSET, or one that was too large for it): the next MAIL or HELO is all that is heard of it.
+begun. Sendmail, once MAIL needs no reply, never says that a message was given up (RSET, or one too
+large for it): the next MAIL or HELO is all that we hear.
 """
 
 from __future__ import annotations
@@ -23,25 +21,24 @@ from typing import NamedTuple
 
 from spamguard.smtp.envelope import Reply
 
-VERSION = 6  # the newest there is
-MAX_LONG_PACKET_BYTES = (
-    1 << 20
-    # of a packet that carries a piece of a message; Postfix cuts a header field at 102,400, and a body
-    # into 65,535
-)
-MAX_SHORT_PACKET_BYTES = 64 << 10  # of all others
+VERSION = 6  # the newest
 _MIN_VERSION = 2
+# Of a packet with a piece of a message: Postfix cuts a header field at 102,400 bytes, and a body
+# into pieces of 65,535.
+MAX_LONG_PACKET_BYTES = 1 << 20
+MAX_SHORT_PACKET_BYTES = 64 << 10  # of all other packets
 _LENGTH = Struct("!I")
+_HEAD = Struct("!Ic")  # length of what follows it, command
 _OFFER = Struct("!III")
 _PORT = Struct("!H")
 
 
 class MilterProtocolError(ValueError):
-    """What came is no milter protocol."""
+    """The server does not keep to the protocol."""
 
 
 class MilterCommand(Enum):
-    """What a mail server says."""
+    """The commands of a mail server."""
 
     OFFER = b"O"
     MACROS = b"D"
@@ -55,60 +52,60 @@ class MilterCommand(Enum):
     BODY = b"B"
     END_OF_MESSAGE = b"E"
     ABORT = b"A"
-    UNKNOWN = b"U"  # to the server, that is: a command of its client's
+    UNKNOWN = b"U"  # a command of its client that the server does not know
     QUIT = b"Q"
     NEXT_CLIENT = b"K"  # quit, but the connection stays for another client
 
 
 _LONG_COMMANDS = frozenset((MilterCommand.FIELD, MilterCommand.BODY, MilterCommand.END_OF_MESSAGE))
-_HEAD = Struct("!Ic")  # length of what follows it, command
 
 
 class Packet(NamedTuple):
-    """A command and what belongs to it."""
+    """A command and its data."""
 
     command: MilterCommand
     data: bytes
 
 
 class PacketReader:
-    """Bytes as they come, packets as they are complete; where the bytes are cut makes no
-    difference.
-    """
+    """Takes bytes cut anywhere and gives one packet after the other."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._unread = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Bytes have come."""
-        self._bytes += data
+        """Take bytes as they came."""
+        self._unread += data
 
     def next_packet(self) -> Packet | None:
-        """The next packet, None while it is not complete. MalformedError as soon as it can be none."""
-        if len(self._bytes) < _HEAD.size:
+        """The next packet, None while it is incomplete.
+
+        Raises
+        ------
+        MilterProtocolError
+            As soon as the bytes can be no packet.
+        """
+        if len(self._unread) < _HEAD.size:
             return None
-        length, letter = _HEAD.unpack_from(self._bytes)
+        length, letter = _HEAD.unpack_from(self._unread)
         try:
             command = MilterCommand(letter)
         except ValueError:
             raise MilterProtocolError(f"the unknown command {letter!r}") from None
-        if (
-            not 1
-            <= length
-            <= (MAX_LONG_PACKET_BYTES if command in _LONG_COMMANDS else MAX_SHORT_PACKET_BYTES)
-        ):
+        max_length = MAX_LONG_PACKET_BYTES if command in _LONG_COMMANDS else MAX_SHORT_PACKET_BYTES
+        if not 1 <= length <= max_length:
             raise MilterProtocolError(f"a packet of {length} bytes")
         end = _LENGTH.size + length
-        if len(self._bytes) < end:
+        if len(self._unread) < end:
             return None
-        data = bytes(memoryview(self._bytes)[_HEAD.size : end])
-        del self._bytes[:end]
+        data = bytes(memoryview(self._unread)[_HEAD.size : end])
+        del self._unread[:end]
         return Packet(command, data)
 
     @property
     def has_partial_packet(self) -> bool:
-        """Whether a part of a packet is there."""
-        return bool(self._bytes)
+        """Whether a part of a packet has come."""
+        return bool(self._unread)
 
 
 def encode_packet(command: bytes, data: bytes = b"") -> bytes:
@@ -116,7 +113,7 @@ def encode_packet(command: bytes, data: bytes = b"") -> bytes:
     return _LENGTH.pack(1 + len(data)) + command + data
 
 
-# ---- what is agreed on
+# ---- negotiation
 
 
 class Actions(IntFlag):
@@ -128,7 +125,7 @@ class Actions(IntFlag):
 
 
 class Steps(IntFlag):
-    """What a server leaves out, and which commands it wants no reply to."""
+    """Commands that the server leaves out (NO_…), or that we do not answer (NO_REPLY_TO_…)."""
 
     NO_REPLY_TO_FIELD = 0x80
     NO_UNKNOWN = 0x100
@@ -141,7 +138,7 @@ class Steps(IntFlag):
     NO_REPLY_TO_UNKNOWN = 0x20000
     NO_REPLY_TO_END_OF_HEADER = 0x40000
     NO_REPLY_TO_BODY = 0x80000
-    LEADING_SPACE = 0x100000  # values of fields come and go with the blanks behind the colon
+    LEADING_SPACE = 0x100000  # values of fields keep the blanks behind the colon
 
 
 _NO_REPLY_STEPS: Mapping[MilterCommand, Steps] = {
@@ -155,30 +152,29 @@ _NO_REPLY_STEPS: Mapping[MilterCommand, Steps] = {
     MilterCommand.BODY: Steps.NO_REPLY_TO_BODY,
     MilterCommand.UNKNOWN: Steps.NO_REPLY_TO_UNKNOWN,
 }
-"""Commands that are answered at once, unless it was agreed not to."""
+"""Commands that are answered at once, unless this step was negotiated."""
 
 _WANTED_STEPS = Steps(sum({step.value for step in Steps}))
 _NEEDED_ACTIONS = Actions.ADD_FIELDS | Actions.CHANGE_FIELDS
 
 
 class Offer(NamedTuple):
-    """What one side can do, or what both have agreed on."""
+    """What one side can do, or what was negotiated."""
 
     version: int
     actions: Actions
     steps: Steps
 
     def answers(self, command: MilterCommand) -> bool:
-        """Whether this command wants a reply at once; not asked for the end of a message, which
-        always gets one.
+        """Whether this command is answered at once. The end of a message always is, and is not
+        asked for here.
         """
         return command in _NO_REPLY_STEPS and not self.steps & _NO_REPLY_STEPS[command]
 
     def encode(self) -> bytes:
-        """As a packet."""
-        return encode_packet(
-            MilterCommand.OFFER.value, _OFFER.pack(self.version, self.actions, self.steps)
-        )
+        """The packet."""
+        values = _OFFER.pack(self.version, self.actions, self.steps)
+        return encode_packet(MilterCommand.OFFER.value, values)
 
 
 def parse_offer(data: bytes) -> Offer:
@@ -189,9 +185,13 @@ def parse_offer(data: bytes) -> Offer:
     return Offer(version, Actions(actions), Steps(steps))
 
 
-def negotiate(offer: Offer, wanted: Actions) -> Offer:
-    """What we make use of. wanted: beside adding and removing fields, without which there is no
-    use. MalformedError where there is none.
+def negotiate(offer: Offer, optional: Actions) -> Offer:
+    """What we use of an offer. optional: actions that we like to have beside the needed ones.
+
+    Raises
+    ------
+    MilterProtocolError
+        We are of no use to this server.
     """
     if offer.version < _MIN_VERSION:
         raise MilterProtocolError(f"version {offer.version} of the protocol")
@@ -199,7 +199,7 @@ def negotiate(offer: Offer, wanted: Actions) -> Offer:
         raise MilterProtocolError("a server that lets no filter add and remove header fields")
     return Offer(
         min(offer.version, VERSION),
-        offer.actions & (_NEEDED_ACTIONS | wanted),
+        offer.actions & (_NEEDED_ACTIONS | optional),
         offer.steps & _WANTED_STEPS,
     )
 
@@ -208,8 +208,9 @@ def negotiate(offer: Offer, wanted: Actions) -> Offer:
 
 
 class ConnectingClient(NamedTuple):
-    """A server's client. name: as the server found it in the DNS, or the address in brackets; ""
-    for what is no name or address.
+    """A client of the server.
+
+    name: from the DNS, or the address in brackets. address, port: "" where there is none.
     """
 
     name: str
@@ -218,20 +219,18 @@ class ConnectingClient(NamedTuple):
 
 
 def parse_connect(data: bytes) -> ConnectingClient:
-    """Whom a server is talking to."""
+    """The client in CONNECT."""
     name, rest = _split_text(data)
     if rest[:1] not in (b"4", b"6") or len(rest) < 1 + _PORT.size:
-        return ConnectingClient(
-            _decode_text(name), "", ""
-        )  # a socket of the machine itself, or unknown
-    address, _ = _split_text(rest[1 + _PORT.size :])
+        # A Unix socket of the server, or unknown.
+        return ConnectingClient(_decode_text(name), "", "")
+    text, _ = _split_text(rest[1 + _PORT.size :])
+    plain = text.decode("ascii", "replace").removeprefix("IPv6:").partition("%")[0]
     try:
-        plain = str(
-            ip_address(address.decode("ascii", "replace").removeprefix("IPv6:").partition("%")[0])
-        )
+        address = str(ip_address(plain))
     except ValueError:
-        plain = ""
-    return ConnectingClient(_decode_text(name), plain, str(_PORT.unpack_from(rest, 1)[0]))
+        address = ""
+    return ConnectingClient(_decode_text(name), address, str(_PORT.unpack_from(rest, 1)[0]))
 
 
 def parse_words(data: bytes) -> list[str]:
@@ -242,8 +241,9 @@ def parse_words(data: bytes) -> list[str]:
 
 
 def parse_field(data: bytes) -> tuple[bytes, bytes]:
-    """Name and value of a header field; line ends within are LF or CRLF. The value holds its
-    leading blanks where that was agreed on.
+    """Name and value of a header field. Lines within end in LF or CRLF.
+
+    The value has its leading blanks if `Steps.LEADING_SPACE` was negotiated.
     """
     name, rest = _split_text(data)
     if not rest.endswith(b"\0"):
@@ -252,8 +252,8 @@ def parse_field(data: bytes) -> tuple[bytes, bytes]:
 
 
 def parse_macros(data: bytes) -> Mapping[str, str]:
-    """What the server tells beside the next command, by name, without braces."""
-    texts = data[1:].split(b"\0")  # in front: the command
+    """The macros that the server sends beside the next command, by name without braces."""
+    texts = data[1:].split(b"\0")  # the first byte is that command
     if texts.pop():
         raise MilterProtocolError("a macro without its end")
     return {
@@ -280,50 +280,46 @@ PROGRESS = encode_packet(b"p")
 
 
 def encode_insert_field(position: int, name: bytes, value: bytes) -> bytes:
-    """A new field before the one at this position of the header, 0 being the first."""
+    """Insert a field before the one at this position of the header, from 0."""
     return encode_packet(b"i", _LENGTH.pack(position) + name + b"\0" + value + b"\0")
 
 
 def encode_remove_field(name: bytes, occurrence: int) -> bytes:
-    """The field goes that is the first, second … with this name, counted from 1, case ignored."""
+    """Remove the field that is the first, second … of this name, from 1; case does not matter."""
     return encode_packet(b"m", _LENGTH.pack(occurrence) + name + b"\0\0")
 
 
 def encode_quarantine(reason: str) -> bytes:
-    """The server is to hold the message back."""
+    """Have the server hold the message back."""
     return encode_packet(b"q", reason.encode("ascii", "replace") + b"\0")
 
 
 def encode_refusal(reply: Reply) -> bytes:
-    """What the client is to be told; 4xx or 5xx, with an enhanced code."""
+    """Refuse the message with this 4xx or 5xx reply, which has an enhanced code."""
     return encode_packet(b"y", b"%d %s\0" % (reply.code, b" ".join(reply.lines)))
+
+
+# ---- states
 
 
 class MilterState(Enum):
     """How far a connection has come."""
 
-    NEW = auto()  # nothing is agreed on yet
+    NEW = auto()  # before the negotiation
     READY = auto()  # no client
     CLIENT = auto()  # between messages
-    ENVELOPE = auto()  # MAIL was said
+    ENVELOPE = auto()  # after MAIL
     HEADER = auto()
     BODY = auto()
 
 
-_NEGOTIATED_STATES = tuple(state for state in MilterState if state is not MilterState.NEW)
 MESSAGE_STATES = (MilterState.ENVELOPE, MilterState.HEADER, MilterState.BODY)
+_CLIENT_STATES = (MilterState.CLIENT, *MESSAGE_STATES)
+_NEGOTIATED_STATES = (MilterState.READY, *_CLIENT_STATES)
 
 TRANSITIONS: Mapping[tuple[MilterState, MilterCommand], MilterState] = {
     (MilterState.NEW, MilterCommand.OFFER): MilterState.READY,
     (MilterState.READY, MilterCommand.CONNECT): MilterState.CLIENT,
-    **{
-        (state, MilterCommand.HELLO): MilterState.CLIENT
-        for state in (MilterState.CLIENT, *MESSAGE_STATES)
-    },
-    **{
-        (state, MilterCommand.SENDER): MilterState.ENVELOPE
-        for state in (MilterState.CLIENT, *MESSAGE_STATES)
-    },
     (MilterState.ENVELOPE, MilterCommand.RECIPIENT): MilterState.ENVELOPE,
     (MilterState.ENVELOPE, MilterCommand.DATA): MilterState.ENVELOPE,
     (MilterState.ENVELOPE, MilterCommand.FIELD): MilterState.HEADER,
@@ -332,16 +328,15 @@ TRANSITIONS: Mapping[tuple[MilterState, MilterCommand], MilterState] = {
     (MilterState.HEADER, MilterCommand.END_OF_HEADER): MilterState.BODY,
     (MilterState.BODY, MilterCommand.BODY): MilterState.BODY,
     (MilterState.BODY, MilterCommand.END_OF_MESSAGE): MilterState.CLIENT,
+    (MilterState.READY, MilterCommand.ABORT): MilterState.READY,
+    **{(state, MilterCommand.HELLO): MilterState.CLIENT for state in _CLIENT_STATES},
+    **{(state, MilterCommand.SENDER): MilterState.ENVELOPE for state in _CLIENT_STATES},
+    **{(state, MilterCommand.ABORT): MilterState.CLIENT for state in _CLIENT_STATES},
     **{(state, MilterCommand.MACROS): state for state in _NEGOTIATED_STATES},
     **{(state, MilterCommand.UNKNOWN): state for state in _NEGOTIATED_STATES},
-    **{
-        (state, MilterCommand.ABORT): MilterState.CLIENT
-        for state in (MilterState.CLIENT, *MESSAGE_STATES)
-    },
-    (MilterState.READY, MilterCommand.ABORT): MilterState.READY,
     **{(state, MilterCommand.NEXT_CLIENT): MilterState.READY for state in _NEGOTIATED_STATES},
     **{(state, MilterCommand.QUIT): MilterState.NEW for state in MilterState},
 }
-"""State and command to the state behind it. A pair that is missing is out of order, and ends the
+"""State and command to the next state. A pair that is missing is out of order, and ends the
 connection.
 """

@@ -1,23 +1,12 @@
-"""A verdict in words, for people who ask from a program that shows a text. Pure: what a message
-brings along cannot become a line of it.
+"""The spamd door: one request of one client in spamd's protocol, versions 1.0 to 1.5.
 
-Who sent a message and to whom. The protocol has no words for it: Exim, Haraka and spamass-milter
-put header fields on top. Pure.
+The protocol is described in `spamd/PROTOCOL` of SpamAssassin. A request is a line with method and
+version, header fields (from version 1.1 on), an empty line, and a message. Lines end in CRLF; a
+bare LF is accepted too. The connection ends with the answer. The protocol has no words for the
+envelope: Exim, Haraka and spamass-milter put header fields on top of the message instead.
 
-Must never believe fields further down: those above them were there before, so these came with the
-message.
-
-What is said in spamd's protocol, versions 1.0 to 1.5 (spamd/PROTOCOL in SpamAssassin): requests
-parsed, answers written. Pure.
-
-A request is a line with method and version, header fields but in version 1.0, an empty line, and a
-message. Lines end in CRLF; a bare LF is taken too.
-
-One request of one client of spamd's protocol, from its first line to the answer; the connection
-ends with it.
-
-Must never answer anything but a refusal to what did not come in whole, and never inflate more than
-a message may have.
+Must never answer anything but a refusal to a request that did not come in whole, inflate more than
+a message may have, or believe envelope fields further down: those came with the message.
 """
 
 from __future__ import annotations
@@ -26,18 +15,17 @@ import asyncio
 import logging
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import closing
 from enum import Enum, StrEnum
-from pathlib import Path
 from typing import NamedTuple
 
 from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
-from spamguard.limits import LimitExceeded, quota_key
+from spamguard.limits import LimitExceeded
 from spamguard.proxy import outgoing
-from spamguard.proxy.scan import ScanRequest, ScanResult, ScanService, format_words
+from spamguard.proxy.scan import ScanRequest, ScanResult, format_words
 from spamguard.servers.listener import (
     CHUNK_BYTES,
     ClientTimeout,
@@ -45,92 +33,46 @@ from spamguard.servers.listener import (
     Conversation,
     IncomingMessage,
     Rejection,
-    ServerContext,
+    ScannerContext,
 )
-from spamguard.spool import Spool, SpoolView
+from spamguard.smtp.envelope import bare_address
+from spamguard.spool import Spool
 
 _log = logging.getLogger("spamguard.doors")
 
-
-def format_report(judged: ScanResult, *, with_weights: bool) -> str:
-    """Some lines, CRLF line ends."""
-    if judged.scan is None:
-        lines = [f"spamguard: not judged ({judged.reason}), id {judged.id}"]
-    else:
-        told = [f"    {word}" for word in format_words(judged, with_weights=with_weights)]
-        lines = [
-            f"spamguard: {judged.label}, {judged.score:.1f} points of {REQUIRED_SCORE:.1f} required, id {judged.id}",
-            "words:",
-            *told,
-        ]
-    return "".join(f"{line}\r\n" for line in lines)
-
-
-MAX_HEAD_BYTES = 64 << 10  # bytes of a message that are looked at
+MAX_LINE_BYTES = 8192  # of a request, line end included
+MAX_FIELDS = 255
+MAX_HEAD_BYTES = 64 << 10  # of a message, in which its envelope fields are looked for
 _MAX_RECIPIENTS = 1000  # that are remembered
-_MAX_ADDRESS_LENGTH = 512  # letters of an address
 _MBOX_LINE = re.compile(rb"From [^\n]*+\n")  # Exim sends a mailbox of one message
 _ENVELOPE_FIELD = re.compile(
     rb"X-Envelope-(From|To):((?:[^\n]*+\n(?=[ \t])|)*+[^\n]*+)\n", re.IGNORECASE
 )
-
-
-class SpamdEnvelope(NamedTuple):
-    """Addresses without brackets, "" and () where nothing is said."""
-
-    sender: str = ""
-    recipients: tuple[str, ...] = ()
-
-
-def parse_envelope(head: bytes) -> SpamdEnvelope:
-    """What the beginning of a message says of its envelope."""
-    line = _MBOX_LINE.match(head)
-    position, values = line.end() if line else 0, dict[bytes, list[bytes]]()
-    while field := _ENVELOPE_FIELD.match(head, position):
-        values.setdefault(field[1].lower(), []).append(field[2])
-        position = field.end()
-    recipients = (
-        _parse_address(one) for value in values.get(b"to", ()) for one in value.split(b",")
-    )
-    return SpamdEnvelope(
-        _parse_address(values.get(b"from", [b""])[0]),
-        tuple(filter(None, recipients))[:_MAX_RECIPIENTS],
-    )
-
-
-def _parse_address(value: bytes) -> str:
-    return (
-        value.decode("utf-8", "replace")
-        .strip()
-        .removeprefix("<")
-        .removesuffix(">")[:_MAX_ADDRESS_LENGTH]
-    )
-
-
-MAX_LINE_BYTES = 8192  # bytes of a line of a request, its end included
-MAX_FIELDS = 255
 _REQUEST_LINE = re.compile(rb"([A-Z_]{1,20}) SPAMC/([0-9])\.([0-9]{1,2})")
 _REQUEST_FIELD = re.compile(rb"([A-Za-z-]{1,40})[ \t]*:[ \t]*(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,12}")
 _PING_FIELDS_VERSION = (1, 5)  # before that, PING and SKIP have no header fields
 
 
+# ---- requests
+
+
 class SpamdMethod(StrEnum):
-    """What is asked for."""
+    """What the client asks for."""
 
     PING = "PING"
     SKIP = "SKIP"
     CHECK = "CHECK"  # the verdict
-    SYMBOLS = "SYMBOLS"  # and the names of what was found
+    SYMBOLS = "SYMBOLS"  # and the name of the test
     REPORT = "REPORT"  # and a report
-    REPORT_IFSPAM = "REPORT_IFSPAM"  # that only for spam
+    REPORT_IFSPAM = "REPORT_IFSPAM"  # a report for spam only
     PROCESS = "PROCESS"  # and the message with our header fields
     HEADERS = "HEADERS"  # and its header section with them
-    TELL = "TELL"  # to be taught
+    TELL = "TELL"  # to train
 
 
 class SpamdCode(Enum):
-    """Codes of answers (sysexits.h), with a fixed text each."""
+    """Codes of answers (sysexits.h), each with a fixed text."""
 
     OK = 0, "EX_OK"
     DATA = 65, "Message cannot be taken"
@@ -142,19 +84,25 @@ class SpamdCode(Enum):
 
 
 class SpamdError(Exception):
-    """A request that gets no other answer. about: what is wrong, fixed words."""
+    """A request is refused. detail: what is wrong with it, in fixed words."""
 
-    def __init__(self, code: SpamdCode, about: str = "") -> None:
-        super().__init__(about)
+    def __init__(self, code: SpamdCode, detail: str = "") -> None:
+        super().__init__(detail)
         self.code = code
-        self.detail = about
+        self.detail = detail
+
+    def encode(self) -> bytes:
+        """The answer."""
+        number, text = self.code.value
+        detail = f": {self.detail}" if self.detail else ""
+        return f"SPAMD/1.1 {number} {text}{detail}\r\n\r\n".encode("ascii")
 
 
 class SpamdRequest(NamedTuple):
-    """What was said before the message. length: of the message as it comes, None: until the client
-    sends no more.
+    """A request without its message.
 
-    label: for TELL, "" none. set, remove: which databases the lesson is for, or to be taken out of.
+    length: of the message as it comes; None: until the client sends no more. label: class for TELL,
+    or "". set, remove: databases that the lesson is for, or is to be taken out of.
     """
 
     method: SpamdMethod
@@ -169,44 +117,50 @@ class SpamdRequest(NamedTuple):
     @property
     def has_fields(self) -> bool:
         """Whether header fields follow the first line."""
-        return (
-            self.version >= _PING_FIELDS_VERSION
-            if self.method in (SpamdMethod.PING, SpamdMethod.SKIP)
-            else self.version > (1, 0)
-        )
+        if self.method in (SpamdMethod.PING, SpamdMethod.SKIP):
+            return self.version >= _PING_FIELDS_VERSION
+        return self.version > (1, 0)
+
+    @property
+    def wants_message(self) -> bool:
+        """Whether the message, or its header section, is sent back."""
+        return self.method in (SpamdMethod.PROCESS, SpamdMethod.HEADERS)
 
 
 def parse_request_line(line: bytes) -> SpamdRequest:
-    """The first line, without its end. RefusedError."""
-    found = _REQUEST_LINE.fullmatch(line)
-    if found is None or found[1].decode() not in SpamdMethod.__members__:
+    """The request in its first line, without line end. SpamdError."""
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None or match[1].decode() not in SpamdMethod.__members__:
         raise SpamdError(SpamdCode.PROTOCOL, "unknown method or version")
-    return SpamdRequest(SpamdMethod(found[1].decode()), (int(found[2]), int(found[3])))
+    return SpamdRequest(SpamdMethod(match[1].decode()), (int(match[2]), int(match[3])))
 
 
 def apply_field(request: SpamdRequest, line: bytes) -> SpamdRequest:
-    """The request with one more header field, a line without its end; unknown ones change nothing.
-    RefusedError.
+    """The request with one more header field, without line end; unknown fields change nothing.
+    SpamdError.
     """
-    found = _REQUEST_FIELD.fullmatch(line)
-    if found is None:
+    match = _REQUEST_FIELD.fullmatch(line)
+    if match is None:
         raise SpamdError(SpamdCode.PROTOCOL, "not a header field")
-    name, value = found[1].lower(), found[2].strip()
-    if name == b"content-length":
-        if not _LENGTH.fullmatch(value):
-            raise SpamdError(SpamdCode.PROTOCOL, "not a length")
-        return request._replace(length=int(value))
-    if name == b"compress":
-        if value.lower() != b"zlib":
-            raise SpamdError(SpamdCode.PROTOCOL, "unknown compression")
-        return request._replace(compressed=True)
-    if name == b"user":
-        return request._replace(user=value.decode("utf-8", "replace"))
-    if name == b"message-class":
-        return request._replace(label=value.decode("latin-1").lower())
-    if name == b"set":
-        return request._replace(set=_parse_databases(value))
-    return request._replace(remove=_parse_databases(value)) if name == b"remove" else request
+    value = match[2].strip()
+    match match[1].lower():
+        case b"content-length":
+            if not _LENGTH.fullmatch(value):
+                raise SpamdError(SpamdCode.PROTOCOL, "not a length")
+            request = request._replace(length=int(value))
+        case b"compress":
+            if value.lower() != b"zlib":
+                raise SpamdError(SpamdCode.PROTOCOL, "unknown compression")
+            request = request._replace(compressed=True)
+        case b"user":
+            request = request._replace(user=value.decode("utf-8", "replace"))
+        case b"message-class":
+            request = request._replace(label=value.decode("latin-1").lower())
+        case b"set":
+            request = request._replace(set=_parse_databases(value))
+        case b"remove":
+            request = request._replace(remove=_parse_databases(value))
+    return request
 
 
 def _parse_databases(value: bytes) -> frozenset[str]:
@@ -214,7 +168,7 @@ def _parse_databases(value: bytes) -> frozenset[str]:
 
 
 def check_request(request: SpamdRequest) -> None:
-    """RefusedError for what contradicts itself, once all fields are there."""
+    """SpamdError for a request that contradicts itself, once all its fields are there."""
     if request.compressed and request.length is None:
         raise SpamdError(SpamdCode.PROTOCOL, "compressed without a length")
     if request.method is not SpamdMethod.TELL:
@@ -227,34 +181,52 @@ def check_request(request: SpamdRequest) -> None:
         raise SpamdError(SpamdCode.PROTOCOL, "unknown class")
 
 
-def encode_refusal(error: SpamdError) -> bytes:
-    """The answer to what is not done."""
-    number, text = error.code.value
-    return f"SPAMD/1.1 {number} {text}{': ' if error.detail else ''}{error.detail}\r\n\r\n".encode(
-        "ascii"
+class SpamdEnvelope(NamedTuple):
+    """Addresses without brackets; "" and () where the message has no fields for them."""
+
+    sender: str = ""
+    recipients: tuple[str, ...] = ()
+
+
+def parse_envelope(head: bytes) -> SpamdEnvelope:
+    """The envelope in the fields on top of a message. head: its beginning."""
+    mbox_line = _MBOX_LINE.match(head)
+    position = mbox_line.end() if mbox_line else 0
+    values: dict[bytes, list[bytes]] = {b"from": [], b"to": []}
+    while match := _ENVELOPE_FIELD.match(head, position):
+        values[match[1].lower()].append(match[2])
+        position = match.end()
+    senders = [value.decode("utf-8", "replace") for value in values[b"from"]]
+    recipients = [
+        bare_address(text)
+        for value in values[b"to"]
+        for text in value.decode("utf-8", "replace").split(",")
+    ]
+    return SpamdEnvelope(
+        bare_address(senders[0]) if senders else "",
+        tuple(filter(None, recipients))[:_MAX_RECIPIENTS],
     )
 
+
+# ---- answers
 
 PONG = b"SPAMD/1.5 0 PONG\r\n"
 
 
 def encode_answer_head(request: SpamdRequest, spam: str, length: int | None) -> bytes:
-    """What stands before the content of an answer. spam: the value of the field `Spam`; length: of
-    the content, None: there is none.
+    """The lines before the content of an answer.
 
-    Old clients look for one of the two fields only, and at its place: before version 1.3 that is
-    the length where a message is sent back, the verdict otherwise; before 1.2 there are no fields
-    with a message.
+    spam: value of the field `Spam`. length: of the content, None: there is none. Old clients look
+    for one of the two fields only, at its place: before version 1.3 that is the length where a
+    message is sent back, and the verdict otherwise; before 1.2 no fields go with a message.
     """
-    sends_back = request.method in (SpamdMethod.PROCESS, SpamdMethod.HEADERS)
     fields = []
-    if length is not None and (
-        request.version >= (1, 3) or (sends_back and request.version >= (1, 2))
-    ):
+    has_length = request.version >= ((1, 2) if request.wants_message else (1, 3))
+    if length is not None and has_length:
         fields.append(f"Content-length: {length}\r\n")
-    if request.version >= (1, 3) or not sends_back:
+    if request.version >= (1, 3) or not request.wants_message:
         fields.append(f"Spam: {spam}\r\n")
-    if sends_back and not fields:
+    if request.wants_message and not fields:
         return b"SPAMD/1.0 0 EX_OK\r\n"
     return "".join(("SPAMD/1.1 0 EX_OK\r\n", *fields, "\r\n")).encode("ascii")
 
@@ -267,17 +239,26 @@ def format_verdict(
     return f"{words[not is_unwanted]} ; {score:.1f} / {required:.1f}"
 
 
+def format_report(result: ScanResult, *, with_weights: bool) -> str:
+    """The verdict in words, in some lines that end in CRLF. A message cannot forge a line of it."""
+    lines = [f"spamguard: not judged ({result.reason}), id {result.id}"]
+    if result.scan is not None:
+        score = f"{result.score:.1f} points of {REQUIRED_SCORE:.1f} required"
+        words = format_words(result, with_weights=with_weights)
+        lines = [f"spamguard: {result.label}, {score}, id {result.id}", "words:"]
+        lines += [f"    {word}" for word in words]
+    return "".join(f"{line}\r\n" for line in lines)
+
+
 def encode_tell_answer(field: str) -> bytes:
-    """The answer to TELL. field: DidSet or DidRemove; "": it changed nothing."""
-    return (
-        b"SPAMD/1.1 0 EX_OK\r\n"
-        + (f"{field}: local\r\n" if field else "").encode("ascii")
-        + b"\r\n"
-    )
+    """The answer to TELL. field: DidSet or DidRemove; "": the lesson changed nothing."""
+    line = f"{field}: local\r\n" if field else ""
+    return f"SPAMD/1.1 0 EX_OK\r\n{line}\r\n".encode("ascii")
 
 
-# An error that is raised time and again would keep all that it has passed, so they are made when
-# needed.
+# ---- the session
+
+# Arguments only: a raised error keeps its traceback, and with it all that it has passed.
 _ERROR_BY_REJECTION = {
     Rejection.TOO_LARGE: (SpamdCode.DATA, "too large"),
     Rejection.TRY_LATER: (SpamdCode.TEMPORARY, ""),
@@ -290,33 +271,26 @@ _ERROR_BY_OUTCOME = {
 
 
 class SpamdSession(Conversation):
-    """One client."""
+    """One client and its request."""
 
-    def __init__(
-        self, house: ServerContext, asking: ScanService, spool_directory: Path, address: str
-    ) -> None:
-        super().__init__(house, address)
-        self._scan_service = asking
-        self._quota_key = quota_key(address, trusted=asking.trusts(address))
-        self._spool_directory = spool_directory
+    def __init__(self, context: ScannerContext, address: str) -> None:
+        super().__init__(context, address)
         self._buffer = bytearray()
         self._at_eof = False
 
     def rejection(self, refused: LimitExceeded) -> bytes:
-        """One code for too many, another for who is not welcome."""
-        too_many, not_listed = (
-            SpamdError(SpamdCode.TEMPORARY, "too many connections"),
-            SpamdError(SpamdCode.FORBIDDEN),
-        )
-        return encode_refusal(not_listed if refused is LimitExceeded.NOT_LISTED else too_many)
+        """The answer to a client that is not served."""
+        if refused is LimitExceeded.NOT_LISTED:
+            return SpamdError(SpamdCode.FORBIDDEN).encode()
+        return SpamdError(SpamdCode.TEMPORARY, "too many connections").encode()
 
     async def handle_requests(self) -> None:
-        """One request."""
+        """Answer one request."""
         self._buffer += await self.next_request()
         if not self._buffer:
             return
         try:
-            await self._serve()
+            await self._handle_request()
         except SpamdError as error:
             _log.info("%s: refused: %s %s", self.address, error.code.value[1], error.detail)
             await self._refuse(error)
@@ -324,30 +298,23 @@ class SpamdSession(Conversation):
             await self._refuse(SpamdError(SpamdCode.TIMEOUT))
         except ConnectionClosed:
             raise
-        except Exception:  # a fault of ours: the client is told, and keeps its message  # noqa: BLE001
+        except Exception:  # noqa: BLE001  # a fault of ours: the client must keep its message
             _log.exception("%s: a fault in this request", self.address)
             await self._refuse(SpamdError(SpamdCode.TEMPORARY))
 
     async def _refuse(self, error: SpamdError) -> None:
         self.close_after_reply()
-        await self.send(encode_refusal(error))
+        await self.send(error.encode())
 
-    async def _serve(self) -> None:
+    async def _handle_request(self) -> None:
         request = parse_request_line(await self._read_line())
         if request.has_fields:
             request = await self._read_fields(request)
         if request.method is SpamdMethod.PING:
-            self.close_after_reply()  # some send an empty line behind it, some do not
+            self.close_after_reply()  # some clients send an empty line behind it
             await self.send(PONG)
         elif request.method is not SpamdMethod.SKIP:
-            with closing(
-                IncomingMessage(
-                    self._spool_directory,
-                    self._context.limits,
-                    self._context.byte_quota,
-                    self._quota_key,
-                )
-            ) as message:
+            with closing(self._context.incoming_message(self.address)) as message:
                 await self._receive(request, message)
                 await self._answer(request, message.spool)
 
@@ -360,9 +327,7 @@ class SpamdSession(Conversation):
         raise SpamdError(SpamdCode.PROTOCOL, "too many fields")
 
     async def _read_line(self) -> bytes:
-        """The next line without its end; the end of what is sent ends it too. RefusedError: it is
-        too long, or there is none.
-        """
+        """The next line without its end. SpamdError: it is too long, or incomplete."""
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
@@ -375,101 +340,89 @@ class SpamdSession(Conversation):
         return line.removesuffix(b"\r")
 
     async def _fill_buffer(self) -> bool:
-        """Whether there was more."""
+        """Whether more has come."""
         piece = b"" if self._at_eof else await self.read_more()
         self._buffer += piece
         self._at_eof = not piece
         return bool(piece)
 
-    # ---- the message
-
     async def _receive(self, request: SpamdRequest, message: IncomingMessage) -> None:
-        """All of it. RefusedError: it is not as long as was said, or too large."""
-        left, inflating = request.length, _Inflater() if request.compressed else None
-        while left != 0 and (self._buffer or await self._fill_buffer()):
-            piece = bytes(
-                self._buffer[:CHUNK_BYTES]
-                if left is None
-                else self._buffer[: min(CHUNK_BYTES, left)]
-            )
-            del self._buffer[: len(piece)]
-            left = None if left is None else left - len(piece)
-            for some in inflating.inflate(piece) if inflating else (piece,):
-                message.write(some)
+        """Read the whole message. SpamdError: it is too large, or not as long as announced."""
+        remaining = request.length
+        inflater = _Inflater() if request.compressed else None
+        while remaining != 0 and (self._buffer or await self._fill_buffer()):
+            size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
+            piece = bytes(self._buffer[:size])
+            del self._buffer[:size]
+            if remaining is not None:
+                remaining -= len(piece)
+            for content in inflater.inflate(piece) if inflater else (piece,):
+                message.write(content)
                 if message.rejection is not None:
                     raise SpamdError(*_ERROR_BY_REJECTION[message.rejection])
-                if inflating:
-                    await asyncio.sleep(0)  # others have their turn
-        if left or self._buffer or (inflating and not inflating.is_complete):
+                if inflater:
+                    await asyncio.sleep(0)  # other sessions get their turn
+        if remaining or self._buffer or (inflater and not inflater.is_complete):
             raise SpamdError(SpamdCode.PROTOCOL, "not as long as was said")
-
-    # ---- the answer
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
-        question = ScanRequest(message, self.address, sender, recipients, user=request.user)
+        scan_request = ScanRequest(message, self.address, sender, recipients, user=request.user)
         if request.method is SpamdMethod.TELL:
-            await self._teach(request, question)
+            await self._teach(request, scan_request)
             return
-        judged = await self._scan_service.scan(question)
-        if judged.action is Action.DEFER:
+        result = await self._service.scan(scan_request)
+        if result.action is Action.DEFER:
             raise SpamdError(SpamdCode.TEMPORARY)
-        spam = format_verdict(request, judged.score, REQUIRED_SCORE, is_unwanted=judged.is_unwanted)
-        if request.method in (SpamdMethod.PROCESS, SpamdMethod.HEADERS):
-            content = outgoing.tag_message(
-                message, judged.fields, self._scan_service.scanner.policy.forged
-            )
-            await self._send_back(request, spam, content)
+        spam = format_verdict(request, result.score, REQUIRED_SCORE, is_unwanted=result.is_unwanted)
+        policy = self._service.scanner.policy
+        content: bytes | None
+        if request.wants_message:
+            tagged = outgoing.tag_message(message, result.fields, policy.forged)
+            if request.method is SpamdMethod.PROCESS:
+                await self.send(encode_answer_head(request, spam, tagged.size))
+                await self.send_all(tagged.chunks())
+                return
+            content = tagged.head
         else:
-            text = self._answer_text(request, judged)
-            await self.send(
-                encode_answer_head(request, spam, None if text is None else len(text))
-                + (text or b"")
-            )
+            content = _answer_text(request, result, with_weights=policy.tell_probability)
+        length = None if content is None else len(content)
+        await self.send(encode_answer_head(request, spam, length) + (content or b""))
 
-    def _answer_text(self, request: SpamdRequest, judged: ScanResult) -> bytes | None:
-        """What is sent with the verdict, if anything."""
-        if request.method is SpamdMethod.CHECK:
-            return None
-        if request.method is SpamdMethod.SYMBOLS:
-            return judged.symbol.encode() + (b"" if request.version >= (1, 3) else b"\r\n")
-        if request.method is SpamdMethod.REPORT or judged.is_unwanted:
-            return format_report(
-                judged, with_weights=self._scan_service.scanner.policy.tell_probability
-            ).encode()
-        return b""
+    async def _teach(self, request: SpamdRequest, scan_request: ScanRequest) -> None:
+        is_set = "local" in request.set
+        outcome = await self._service.teach(scan_request, request.label if is_set else "")
+        if outcome in _ERROR_BY_OUTCOME:
+            raise SpamdError(*_ERROR_BY_OUTCOME[outcome])
+        field = "DidSet" if is_set else "DidRemove"
+        changed = outcome is TrainingOutcome.ACCEPTED
+        await self.send(encode_tell_answer(field if changed else ""))
 
-    async def _send_back(self, request: SpamdRequest, spam: str, content: SpoolView) -> None:
-        if request.method is SpamdMethod.HEADERS:
-            await self.send(encode_answer_head(request, spam, len(content.head)) + content.head)
-            return
-        await self.send(encode_answer_head(request, spam, content.size))
-        await self.send_all(content.chunks())
 
-    async def _teach(self, request: SpamdRequest, question: ScanRequest) -> None:
-        setting = "local" in request.set
-        taught = await self._scan_service.teach(question, request.label if setting else "")
-        if taught in _ERROR_BY_OUTCOME:
-            raise SpamdError(*_ERROR_BY_OUTCOME[taught])
-        changed = taught is TrainingOutcome.ACCEPTED
-        await self.send(
-            encode_tell_answer(("DidSet" if setting else "DidRemove") if changed else "")
-        )
+def _answer_text(request: SpamdRequest, result: ScanResult, *, with_weights: bool) -> bytes | None:
+    """The text that goes with the verdict; None where the method has none."""
+    if request.method is SpamdMethod.CHECK:
+        return None
+    if request.method is SpamdMethod.SYMBOLS:
+        return result.symbol.encode() + (b"" if request.version >= (1, 3) else b"\r\n")
+    if request.method is SpamdMethod.REPORT or result.is_unwanted:
+        return format_report(result, with_weights=with_weights).encode()
+    return b""
 
 
 class _Inflater:
-    """A zlib stream (RFC 1950), some bytes at a time."""
+    """Inflates a zlib stream (RFC 1950) in bounded pieces."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj()
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the stream has ended."""
         return self._stream.eof
 
-    def inflate(self, data: bytes) -> Iterable[bytes]:
-        """What these bytes hold. RefusedError: they are none of such a stream."""
+    def inflate(self, data: bytes) -> Iterator[bytes]:
+        """The content of these bytes of the stream. SpamdError: they are no zlib."""
         while data:
             try:
                 yield self._stream.decompress(data, CHUNK_BYTES)

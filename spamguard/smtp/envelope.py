@@ -114,6 +114,21 @@ class Envelope:
     client: Client
 
 
+MAX_ADDRESS_LENGTH = 512
+"""Characters of an address or a name that a program tells us about a message."""
+
+
+def bare_address(text: str) -> str:
+    """An address without angle brackets, cut at `MAX_ADDRESS_LENGTH`.
+
+    >>> bare_address(" <anna@example.org>")
+    'anna@example.org'
+    """
+    return text.strip().removeprefix("<").removesuffix(">")[:MAX_ADDRESS_LENGTH]
+
+
+# ---- trace fields
+
 _DOMAIN = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _PATH = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")  # printable ASCII without blank and angle brackets
 _ATOM = re.compile(r"[A-Za-z0-9_.-]+")

@@ -13,8 +13,7 @@ import pytest
 
 from spamguard.cli import main
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
-from spamguard.doctor import checks
-from spamguard.doctor.checks import StepOutcome
+from spamguard.doctor import StepOutcome, checks
 from spamguard.folders import local
 from tests.e2e.ports import open_directory
 from tests.unit.folders.maildirs import deliver, maildir

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
-from spamguard.doctor import checks
-from spamguard.doctor.checks import StepOutcome
+from spamguard.doctor import StepOutcome, checks
 from spamguard.engine.filter import Filter
 from spamguard.folders import doveconf, status_file
 from spamguard.folders.doveconf import DovecotSettings

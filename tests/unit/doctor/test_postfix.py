@@ -16,8 +16,7 @@ from spamguard.config.options import (
     parse_endpoint,
     parse_scanner,
 )
-from spamguard.doctor import checks
-from spamguard.doctor.checks import StepOutcome
+from spamguard.doctor import StepOutcome, checks
 
 SNIPPETS = Path(__file__).parents[3] / "config" / "postfix"
 PROXY = parse_endpoint("smtp://127.0.0.1:10025")

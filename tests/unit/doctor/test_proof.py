@@ -33,9 +33,9 @@ def outcomes(steps):
 def in_scratch(spam_filter):
     with proof.scratch_mailbox(spam_filter) as box:
         steps = list(proof.prove(spam_filter, box, "a hint"))
-        left = [path for path in box._path.rglob("*") if path.is_file()]
+        left = [path for path in box.path.rglob("*") if path.is_file()]
     assert left == []
-    assert not box._path.exists()
+    assert not box.path.exists()
     return steps
 
 
@@ -136,7 +136,7 @@ def test_interrupted_it_leaves_nothing(spam_filter, monkeypatch):
         monkeypatch.setattr(spam_filter, "judge", stop)
         with pytest.raises(KeyboardInterrupt):
             next(steps)
-        assert [path for path in box._path.rglob("*") if path.is_file()] == []
+        assert [path for path in box.path.rglob("*") if path.is_file()] == []
     assert (
         list(spam_filter.ledger.users.votes_on_message(spam_filter._reader.digest(box.raw))) == []
     )

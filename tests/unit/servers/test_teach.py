@@ -102,8 +102,10 @@ def test_who_is_not_listed_speaks_for_nobody_else_and_that_is_told_once(tmp_path
         Nobody(()),
     )
     assert [one.user for one in found] == [ME, ME]
-    assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == [
-        f"{ME} hands over lessons of others, such as 'ben': they count as its own, unless for_others names it"
+    warnings = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+    assert warnings == [
+        f"{ME} hands over lessons of others, such as 'ben': "
+        "they count as its own, unless for_others names it"
     ]
 
 
