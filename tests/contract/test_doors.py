@@ -161,7 +161,7 @@ def test_a_command_that_ends_in_a_bare_lf_is_answered_at_once_and_ends_the_sessi
     "line", [b"NOOP\nNOOP", b"MAIL FROM:<a@x.example>\nRCPT TO:<b@x.example>", b"RSET\n\nRSET"]
 )
 def test_a_bare_lf_within_a_line_lets_no_second_command_through(tmp_path, protocol, line):
-    """One line, one reply: otherwise the client would take the second for that to its next command."""
+    """One line, one reply: the client would take a second one for that to its next command."""
     proxy = ScriptedProxy()
 
     async def talk(caller):

@@ -49,7 +49,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Way:
-    """open: a working way, in an empty directory of its own. blocked: one that can deliver nothing."""
+    """open: a working way, in an empty directory. blocked: a way that can deliver nothing."""
 
     open: Callable[[Path], contextlib.AbstractAsyncContextManager[Open]]
     blocked: Callable[[Path], NextHop]

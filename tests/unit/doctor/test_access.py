@@ -54,9 +54,9 @@ def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
     assert found.unreadable == [f"{place}/home/anna"]
     step = checks.check_mailboxes(settings(place), NOBODY)
     assert step.outcome is StepOutcome.FAILED
-    assert (
-        step.detail
-        == f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna: moving mail there teaches nothing"
+    assert step.detail == (
+        f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna: moving mail "
+        "there teaches nothing"
     )
     assert "spamguard-watch.service" in step.remedy
     assert os.geteuid() == 0
@@ -103,7 +103,10 @@ def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[s
     assert checks.check_access(settings(place), account) == checks.MailboxAccess(
         [f"{place}/home/anna", f"{place}/home/ben"],
         [],
-        f"no directory that `watch` names is a Maildir, with `cur` in it, such as {place}/home/anna: moving mail there teaches nothing",
+        (
+            "no directory that `watch` names is a Maildir, with `cur` in it, such as "
+            f"{place}/home/anna: moving mail there teaches nothing"
+        ),
     )
     (place / "Maildir-anna").rename(place / "home/anna/Maildir")
     step = checks.check_mailboxes(settings(place), account)
@@ -114,7 +117,8 @@ def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[s
 state: {place}/state
 user: {account.pw_name}
 watch: ["{place}/home/*"]
-listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}]
+listeners:
+  - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}
 """
     )
     assert main.main(["check", str(file)]) == 0
@@ -158,11 +162,15 @@ def test_a_pattern_that_nothing_fits_is_told(
 state: {place}/state
 user: {pwd.getpwuid(os.getuid()).pw_name}
 watch: ["{place}/home/*", "{place}/hmoe/*", "{place}/ours"]
-listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "maildir:{place}/ours"}}]
+listeners:
+  - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "maildir:{place}/ours"}}
 """
     file.write_text(text)
     assert main.main(["check", str(file)]) == 0
-    told = f"watch: nothing fits {place}/hmoe/* yet: until something does, moving mail there teaches nothing"
+    told = (
+        f"watch: nothing fits {place}/hmoe/* yet: until something does, moving mail there "
+        "teaches nothing"
+    )
     assert [line for line in capsys.readouterr().err.splitlines() if "fits" in line] == [
         f"spamguard: warning: {told}"
     ]
@@ -182,7 +190,8 @@ def test_check_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 state: {place}/state
 user: nobody
 watch: ["{place}/home/*"]
-listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}]
+listeners:
+  - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}
 """
     file.write_text(text)
     assert main.main(["check", str(file)]) == 0
@@ -191,7 +200,8 @@ listeners: [{{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: 
     assert main.main(["check", str(file)]) == 0
     told = capsys.readouterr().err
     assert told.startswith(
-        f"spamguard: warning: 1 of 2 mailboxes cannot be read by nobody, such as {place}/home/ben: moving mail there"
+        "spamguard: warning: 1 of 2 mailboxes cannot be read by nobody, such as "
+        f"{place}/home/ben: moving mail there"
     )
     assert "spamguard-watch.service" in told
     file.write_text(f"{text}watch_socket: /run/spamguard-watch/mailboxes.sock\n")
@@ -206,10 +216,14 @@ def test_check_tells_of_files_that_the_user_cannot_read(
     """Root starts the daemon with them, but as the user it cannot go on."""
     file, secret = place / "spamguard.yaml", place / "secret"
     file.write_text(
-        f"state: {place}/state\nuser: nobody\nscanners: [{{listen: 'rspamd://127.0.0.1:11333', password_file: {secret}}}]\n"
+        f"state: {place}/state\nuser: nobody\nscanners: "
+        f"[{{listen: 'rspamd://127.0.0.1:11333', password_file: {secret}}}]\n"
     )
     secret.write_text("geheim\n")
-    why = "cannot be read by nobody, whom the daemon runs as (Permission denied): give that user the right to, there and in the directories"
+    why = (
+        "cannot be read by nobody, whom the daemon runs as (Permission denied): give that "
+        "user the right to, there and in the directories"
+    )
     file.chmod(0o600)
     secret.chmod(0o600)
     assert main.main(["check", str(file)]) == 2

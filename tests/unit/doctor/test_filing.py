@@ -30,7 +30,7 @@ def settings(
 
 @pytest.fixture
 def told(tmp_path):
-    """Outcome and words of the step with a configuration of Dovecot's; nothing where there is none."""
+    """Outcome and detail of the step with a configuration of Dovecot; [] if there is no step."""
 
     def look(text: str, found: Settings) -> list[tuple[str, str]]:
         file = tmp_path / "dovecot.conf"

@@ -1,4 +1,4 @@
-"""A door on a real socket, a proxy that does as it is told, and a client that says what it likes."""
+"""A door on a real socket, a scripted proxy behind it, and a client that sends any bytes."""
 
 import asyncio
 import socket

@@ -17,7 +17,10 @@ from tests.unit.servers.milter.mta import Mta
 
 FIELDS = (b"X-Spam-Flag: YES", b"X-Spam-Status: Yes, score=9.0", b"X-Spamguard: spam; id=1")
 SPAM = ScanResult("1", FIELDS, Action.TAG)
-RAW = b"Received: from x\r\n\tby y; date\r\nSubject:no blank\r\nX-Empty:\r\nFrom:  two blanks\r\n\r\nbody\xff\r\n\r\n.\r\nend"
+RAW = (
+    b"Received: from x\r\n\tby y; date\r\nSubject:no blank\r\nX-Empty:\r\nFrom:  two "
+    b"blanks\r\n\r\nbody\xff\r\n\r\n.\r\nend"
+)
 
 
 class ScriptedAsking:

@@ -61,7 +61,10 @@ def test_with_leading_blanks_fields_look_as_they_should(tmp_path):
 
 
 def test_forged_fields_go_before_ours_come(tmp_path):
-    forged = b"x-spam-STATUS: No,\r\n score=-9\r\nX-Spam-Flag: NO\r\nSubject: x\r\nX-Spam-Status: No\r\nX-Bogosity: Ham\r\n\r\nbody\r\n"
+    forged = (
+        b"x-spam-STATUS: No,\r\n score=-9\r\nX-Spam-Flag: NO\r\nSubject: x\r\nX-Spam-Status: "
+        b"No\r\nX-Bogosity: Ham\r\n\r\nbody\r\n"
+    )
 
     async def talk(served):
         server = await served.ready()

@@ -133,8 +133,14 @@ def test_haraka_sends_every_line_as_a_chunk(
     """Just as Node writes it for haraka-plugin-rspamd 1.6.1, which reads these of the answer's
     members.
     """
-    fields = "IP: 127.0.0.1\r\nHostname: mx\r\nHelo: client.example\r\nFrom: a@example.org\r\nRcpt: anna@example.net\r\nRcpt: b@example.net\r\n"
-    head = f"POST /checkv2 HTTP/1.1\r\n{fields}Queue-Id: 435E.1\r\nHost: 127.0.0.1:11333\r\nConnection: keep-alive\r\n"
+    fields = (
+        "IP: 127.0.0.1\r\nHostname: mx\r\nHelo: client.example\r\nFrom: a@example.org\r\n"
+        "Rcpt: anna@example.net\r\nRcpt: b@example.net\r\n"
+    )
+    head = (
+        f"POST /checkv2 HTTP/1.1\r\n{fields}Queue-Id: 435E.1\r\nHost: 127.0.0.1:11333\r\n"
+        "Connection: keep-alive\r\n"
+    )
     lines = [
         b"Received: from x\r\n",
         *MAIL.splitlines(keepends=True),

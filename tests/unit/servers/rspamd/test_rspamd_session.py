@@ -103,7 +103,10 @@ def test_clients_from_before_checkv2(tmp_path: Path) -> None:
 
 def test_exim_speaks_the_protocol_before_http(tmp_path: Path) -> None:
     """`variant=rspamd`: it does not close its side, and reads the answer by sscanf."""
-    head = f"CHECK RSPAMC/1.3\r\nContent-length: {len(MAIL)}\r\nQueue-Id: 1a\r\nFrom: <a@x.example>\r\nRecipient-Number: 1\r\n"
+    head = (
+        f"CHECK RSPAMC/1.3\r\nContent-length: {len(MAIL)}\r\nQueue-Id: 1a\r\nFrom: "
+        "<a@x.example>\r\nRecipient-Number: 1\r\n"
+    )
 
     async def talk(served: Served) -> bytes:
         answer = await served.say(
@@ -121,7 +124,10 @@ def test_exim_speaks_the_protocol_before_http(tmp_path: Path) -> None:
 
     answer = run(tmp_path, talk)
     assert re.match(
-        rb"RSPAMD/1\.3 0 EX_OK\r\nMetric: default; True; \d+\.\d\d / 5\.00 / 5\.00\r\nAction: add header\r\n",
+        (
+            rb"RSPAMD/1\.3 0 EX_OK\r\nMetric: default; True; \d+\.\d\d / 5\.00 / 5\.00\r\n"
+            rb"Action: add header\r\n"
+        ),
         answer,
     )
 
@@ -383,9 +389,9 @@ def test_much_at_once_lets_others_have_their_turn(tmp_path: Path) -> None:
 def test_chunks(tmp_path: Path) -> None:
     judge = ScriptedJudge()
     data = (
-        b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
-        % (len(MAIL), MAIL)
-    )
+        b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n"
+        b"0\r\n\r\n"
+    ) % (len(MAIL), MAIL)
     assert said(tmp_path, data, judge=judge).status == 200
     assert judge.raws == [MAIL]
 
@@ -401,7 +407,10 @@ def test_chunks(tmp_path: Path) -> None:
         (b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 200_000, 431),
         (b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nshort", 400),
         (
-            b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            (
+                b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: "
+                b"chunked\r\n\r\nzz\r\n"
+            ),
             400,
         ),
         (b"POST /checkv2 HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 400),  # no Host

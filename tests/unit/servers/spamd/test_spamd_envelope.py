@@ -12,11 +12,17 @@ from spamguard.servers.spamd import SpamdEnvelope, parse_envelope
 from tests.support.scanners import serving
 
 MAIL = b"Received: from x\r\nX-Envelope-From: <evil@example.org>\r\nSubject: x\r\n\r\ntext\r\n"
-EXIM = b"From MAILER-DAEMON Sat Nov 21 00:05:55 2026\nX-Envelope-From: <a@x.example>\nX-Envelope-To: anna@y.example, ben@y.example\n"
+EXIM = (
+    b"From MAILER-DAEMON Sat Nov 21 00:05:55 2026\nX-Envelope-From: <a@x.example>\n"
+    b"X-Envelope-To: anna@y.example, ben@y.example\n"
+)
 HARAKA = (
     b"X-Envelope-From: a@x.example\r\nX-Haraka-UUID: 435E1135-D4A8-4369-9583-1F93A6AB076E.1\r\n"
 )
-SPAMASS_MILTER = b"X-Envelope-From: <a@x.example>\r\nX-Envelope-To: <anna@y.example>\r\nX-Envelope-To: <ben@y.example>\r\n"
+SPAMASS_MILTER = (
+    b"X-Envelope-From: <a@x.example>\r\nX-Envelope-To: <anna@y.example>\r\n"
+    b"X-Envelope-To: <ben@y.example>\r\n"
+)
 BOTH = SpamdEnvelope("a@x.example", ("anna@y.example", "ben@y.example"))
 
 

@@ -99,7 +99,10 @@ def test_exim_reads_a_verdict_where_old_clients_expect_it(tmp_path: Path) -> Non
     """
     answer = said(tmp_path, request("REPORT", version="1.2", fields="User: nobody\r\n"))
     assert re.match(
-        rb"SPAMD/1\.1 0 EX_OK\r\nSpam: True ; \d+\.\d / 5\.0\r\n\r\nspamguard: spam, \d+\.\d points of 5\.0 required",
+        (
+            rb"SPAMD/1\.1 0 EX_OK\r\nSpam: True ; \d+\.\d / 5\.0\r\n\r\nspamguard: spam, \d+\.\d "
+            rb"points of 5\.0 required"
+        ),
         answer,
     )
 
