@@ -108,7 +108,7 @@ def add_restore(commands: common.Commands) -> None:
 def run_restore(options: argparse.Namespace) -> int:
     """Check, prove, replace; say what is there now."""
     from spamguard.backup import BackupReader
-    from spamguard.folders import reextract
+    from spamguard.learning import reextract
 
     state = common.state_directory(options)
     _refuse_overwrite(state, replace=options.replace)

@@ -385,7 +385,7 @@ def _profile_values(chosen: str) -> dict[str, Any]:
 def _lesson_values(spam_filter: Filter, found: Status) -> dict[str, Any]:
     """What was taught, and what of it is of no use, or missing."""
     from spamguard.engine.policy import missing_lessons
-    from spamguard.folders.reextract import count_outdated
+    from spamguard.learning.reextract import count_outdated
 
     return {
         "classes": {
@@ -435,7 +435,7 @@ def _table_values(found: Status) -> dict[str, dict[str, float]]:
 
 def _status_text(values: dict[str, Any]) -> str:
     from spamguard.engine import snapshot
-    from spamguard.folders import reextract
+    from spamguard.learning import reextract
 
     versions, sizes = values["versions"], values["bytes"]
     return "\n".join(

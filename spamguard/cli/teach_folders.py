@@ -121,8 +121,7 @@ def _teach_mailboxes(
 ) -> list[dict[str, Any]]:
     """Of each mailbox what it has taught, or would teach, for which no filter is made."""
     from spamguard.folders.lessons import find_filed
-    from spamguard.folders.maildir import QUIET_SECONDS
-    from spamguard.folders.scan import FolderScanner
+    from spamguard.folders.scan import QUIET_SECONDS, FolderScanner
 
     told = []
     with _teaching_filter(options) as spam_filter:
@@ -159,7 +158,7 @@ def _count_lessons(
     """How many messages each folder would teach, how many are known as that, to be read anew after
     an upgrade, or had been taken back.
     """
-    from spamguard.folders.maildir import display_folder
+    from spamguard.folders.mailboxes import display_folder
     from spamguard.records import EXTRACTOR
 
     new: Counter[tuple[str, str]] = Counter()
@@ -229,8 +228,8 @@ def _teach_mailbox(
     been taken back.
     """
     from spamguard.engine import prepare
-    from spamguard.folders.reextract import reextract_votes
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
+    from spamguard.learning.reextract import reextract_votes
 
     service = LessonService(spam_filter)
     for label in sorted({one.label for one in found}):

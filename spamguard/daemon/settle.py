@@ -21,7 +21,7 @@ from spamguard import log
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError
-from spamguard.folders import reextract
+from spamguard.learning import reextract
 from spamguard.storage import remove_stale_drafts
 
 _log = logging.getLogger("spamguard.daemon")

@@ -31,12 +31,13 @@ from spamguard.config.options import Endpoint, Position, Protocol, Settings
 from spamguard.doctor import Step, failed, ok, skipped
 from spamguard.engine import store
 from spamguard.errors import SpamguardError
-from spamguard.folders import doveconf, reextract, status_file
+from spamguard.folders import doveconf, status_file
 from spamguard.folders.broker import is_maildir, make_mailboxes
 from spamguard.folders.changes import Inotify
 from spamguard.folders.local import LocalMailboxes
 from spamguard.folders.mailboxes import Mailbox, Mailboxes
 from spamguard.folders.roles import find_unmatched_watches
+from spamguard.learning import reextract
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import local_time
 from spamguard.records import EXTRACTOR

@@ -28,9 +28,8 @@ from spamguard.doctor import Step, failed, ok
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders import maildir
 from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import FolderKind, Role
+from spamguard.folders.mailboxes import FolderKind, Role, base_name_key, parse_file_name
 from spamguard.folders.roles import role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
@@ -251,11 +250,11 @@ class ProofMailbox:
 
     def is_sighted(self) -> bool:
         """Whether the watcher has seen the message in INBOX."""
-        name = maildir.parse_file_name(self._base)
+        name = parse_file_name(self._base)
         if name is None or not self._sightings.exists():
             return False
         with Sightings.open(self._sightings) as sightings:
-            return maildir.base_name_key(name.base) in sightings.name_keys(str(self.path), "")
+            return base_name_key(name.base) in sightings.name_keys(str(self.path), "")
 
     def wait_until(self, check: Callable[[], bool], timeout: float) -> float | None:
         """Wait until `check` is true: after how many seconds it was, None if not in time."""

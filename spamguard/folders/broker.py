@@ -44,9 +44,16 @@ from typing import Any, TypeVar
 
 from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
-from spamguard.folders import maildir
 from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import Changes, Folder, Mailbox, Mailboxes, MessageFile
+from spamguard.folders.mailboxes import (
+    INBOX_NAME,
+    Changes,
+    Folder,
+    Mailbox,
+    Mailboxes,
+    MessageFile,
+    folder_parts,
+)
 
 MAX_REQUEST_BYTES = 32 << 10  # bytes: a path, a directory and a name, and then some
 MAX_ANSWER_BYTES = 512 << 20  # bytes of an answer: some millions of names
@@ -490,8 +497,7 @@ def is_maildir(mailboxes: Mailboxes, mailbox: Mailbox, *, if_unreadable: bool) -
     """
     try:
         return any(
-            maildir.folder_parts(place.directory) == maildir.INBOX_NAME
-            for place in mailboxes.list_folders(mailbox)
+            folder_parts(place.directory) == INBOX_NAME for place in mailboxes.list_folders(mailbox)
         )
     except OSError:
         return if_unreadable

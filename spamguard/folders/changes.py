@@ -12,12 +12,6 @@ looking at their times now and then.
 
 Must never take a thread or a descriptor for each directory, and never forget one: what cannot be
 watched is polled.
-
-Which mailbox is to be looked at when, and who goes first. Knows no folders and reads no clock but
-to see that a turn is over.
-
-Must never cost more for the mailboxes in which nothing happens: a site may have 20,000, and a turn
-comes with every mail.
 """
 
 from __future__ import annotations
@@ -30,17 +24,11 @@ import re
 import select
 import struct
 import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import chain, count
-from math import inf
-from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from spamguard.folders.mailboxes import Folder, Mailbox
-from spamguard.folders.reconcile import FilingDetector
 from spamguard.log import WarnOnce
 
 _log = logging.getLogger("spamguard.folders")
@@ -379,145 +367,3 @@ def _change_time(path: str) -> tuple[int, bool]:
         changed = os.stat(path, follow_symlinks=False).st_mtime_ns
         return changed, abs(time.time_ns() - changed) < _COARSE_SECONDS * 1e9
     return _MISSING, False
-
-
-FIRST_RETRY_SECONDS = 5.0  # before what could not be looked at is tried again
-# after which it is heard what has changed meanwhile: to list 20,000 mailboxes takes minutes
-MAX_TURN_SECONDS = 0.5
-
-ResultT = TypeVar("ResultT")
-ScanSteps = Generator[None, None, ResultT]
-"""Goes on by a step each time: some tenths of a second."""
-
-
-@dataclass(slots=True, eq=False)
-class MailboxState:
-    """What the loop knows of a mailbox. Times are those of `time.monotonic`.
-
-    next_rescan: when all its folders are looked at, whatever was told. folders_due: when it is
-    looked for folders that came or went. places: its folders. due: those with changes, each with
-    the time to look at it. work: the rest of a look that is under way. is_new: that is the first
-    look ever. told: something has changed that was not looked at yet. tended: when its last step
-    was taken. planned: times at which it stands on the schedule's heap, latest first. closed: it
-    lies below a directory that cannot be looked at. pause: seconds before a folder that could not
-    be looked at is tried again, 0 while all can be.
-    """
-
-    mailbox: Mailbox
-    next_rescan: float
-    folders_due: float = inf
-    folders: set[Folder] = field(default_factory=set)
-    due: dict[Folder, float] = field(default_factory=dict)
-    work: ScanSteps[None] | None = None
-    is_new: bool = False
-    has_changes: bool = False
-    tended: float = 0.0
-    heap_times: list[float] = field(default_factory=list)
-    unreadable: bool = False
-    pause: float = 0.0
-    filing: FilingDetector = field(default_factory=FilingDetector)
-
-    def schedule_folder(self, place: Folder, when: float) -> None:
-        """Look at a folder at a time, or before."""
-        self.due[place] = min(self.due.get(place, inf), when)
-
-    @property
-    def next_due(self) -> float:
-        """When something is to be done about it."""
-        if self.unreadable:
-            return inf
-        if self.work is not None:
-            return 0.0
-        return min([self.next_rescan, self.folders_due, *self.due.values()])
-
-
-def next_pause(pause: float, max_pause: float) -> float:
-    """The next pause before something is tried again; the one before, at first 0."""
-    return min(max(FIRST_RETRY_SECONDS, 2 * pause), max_pause)
-
-
-class Schedule:
-    """The mailboxes there are. Whoever changes anything of one that its `next` follows from says so
-    to `plan`.
-    """
-
-    def __init__(self) -> None:
-        self.mailboxes: dict[Mailbox, MailboxState] = {}
-        self._heap: list[
-            tuple[float, int, MailboxState]
-        ] = []  # a heap; of each that is not new or due one comes at its `next`, or before
-        self._numbers = count()
-        self._due: dict[Mailbox, MailboxState] = {}
-        self._new: dict[Mailbox, MailboxState] = {}
-
-    def add(self, mailbox: Mailbox, when: float) -> None:
-        """It is to be looked at then for the first time."""
-        box = self.mailboxes[mailbox] = MailboxState(mailbox, when)
-        self.plan(box)
-
-    def remove(self, mailbox: Mailbox) -> None:
-        """It is not there any more."""
-        del self.mailboxes[mailbox]
-        self._due.pop(mailbox, None)
-        self._new.pop(mailbox, None)
-
-    def plan(self, box: MailboxState) -> None:
-        """It is to be looked at when its `next` says."""
-        self._due.pop(box.mailbox, None)
-        if box.is_new:
-            self._new[box.mailbox] = box
-        else:
-            self._new.pop(box.mailbox, None)
-            self._push(box)
-
-    def _push(self, box: MailboxState) -> None:
-        """Put it on the heap, unless it stands there with an earlier time: a busy mailbox would
-        fill it with idle entries.
-        """
-        if not box.heap_times or box.next_due < box.heap_times[-1]:
-            box.heap_times.append(box.next_due)
-            heappush(self._heap, (box.next_due, next(self._numbers), box))
-
-    def note_change(self, box: MailboxState) -> None:
-        """Something has changed in it."""
-        box.has_changes = True
-        self.plan(box)
-
-    def next_due(self) -> float:
-        """When the first is to be looked at, or before."""
-        if self._due or self._new:
-            return 0.0
-        return self._heap[0][0] if self._heap else inf
-
-    def take_due(self, now: float) -> Iterator[MailboxState]:
-        """Those that are due: all in which something was just moved, then those that have waited
-        longest, while there is time.
-
-        Those that begin, one after the other: a step in any case, and what time is left.
-        """
-        while self._heap and self._heap[0][0] <= now:
-            _, _, box = heappop(self._heap)
-            box.heap_times.pop()
-            if box.is_new or self.mailboxes.get(box.mailbox) is not box:
-                continue
-            if box.next_due <= now:
-                self._due[box.mailbox] = box
-            else:
-                self._push(box)
-        due, beginners = list(self._due.values()), list(self._new.values())
-        others = sorted((box for box in due if not box.has_changes), key=attrgetter("tended"))
-        yield from [box for box in due if box.has_changes]
-        until = time.monotonic() + MAX_TURN_SECONDS
-        for box in chain(beginners[:1], others, _until_scanned(beginners)):
-            yield box
-            if time.monotonic() > until:
-                return
-
-
-def _until_scanned(beginners: Iterable[MailboxState]) -> Iterator[MailboxState]:
-    """One after the other, each until its first look is over: so only one of them holds all names
-    of its files in memory.
-    """
-    for box in beginners:
-        while box.is_new:
-            yield box

@@ -40,30 +40,24 @@ from typing import NamedTuple
 from spamguard import log
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example, batch_by_size
-from spamguard.folders import maildir
 from spamguard.folders.mailboxes import (
     EVIDENCE_ORIGIN,
+    INBOX_NAME,
     MOVE_ORIGIN,
-    FileKey,
     Folder,
     FolderKind,
-    FolderLesson,
     Mailbox,
     Mailboxes,
     MessageFile,
-    Sighting,
-    iter_files,
-)
-from spamguard.folders.maildir import display_folder
-from spamguard.folders.reconcile import Reconciliation
-from spamguard.folders.roles import RoleLookup
-from spamguard.folders.scan import (
-    FolderScan,
-    FolderScanner,
-    FoundFile,
-    StoredMessage,
     describe_folder,
+    display_folder,
+    folder_parts,
+    iter_files,
+    parse_file_name,
 )
+from spamguard.folders.reconcile import FileKey, FolderLesson, Reconciliation, Sighting
+from spamguard.folders.roles import RoleLookup
+from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile, StoredMessage
 from spamguard.folders.sightings import PendingVote, Sightings
 from spamguard.folders.status_file import StatusFile
 from spamguard.learning.lessons import LessonService
@@ -374,8 +368,8 @@ def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list
 
 def _may_teach(folder: Folder, file: MessageFile) -> bool:
     """What nobody has looked at in INBOX says nothing."""
-    name = maildir.parse_file_name(file.name)
-    if name is None or maildir.folder_parts(folder.directory) != maildir.INBOX_NAME:
+    name = parse_file_name(file.name)
+    if name is None or folder_parts(folder.directory) != INBOX_NAME:
         return name is not None
     return "S" in name.flags and "T" not in name.flags
 

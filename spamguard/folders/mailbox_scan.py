@@ -17,41 +17,43 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from spamguard.engine.filter import Filter
-from spamguard.folders import maildir
-from spamguard.folders.changes import MailboxState, ScanSteps, next_pause
 from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
 from spamguard.folders.mailboxes import (
     DOUBT,
-    Arrival,
-    FileKey,
     Folder,
     FolderKind,
-    FolderLesson,
     Issue,
     Mailbox,
     Mailboxes,
     Role,
-    Sighting,
     clear_issues,
+    describe_folder,
+    display_folder,
+    parse_file_name,
 )
-from spamguard.folders.maildir import display_folder
 from spamguard.folders.reconcile import (
     EVIDENCE_LABELS,
+    Arrival,
     EvidenceSign,
+    FileKey,
+    FilingDetector,
+    FolderLesson,
     MoveTarget,
     ReconcileRules,
+    Sighting,
     reconcile,
     tagged_spam,
 )
 from spamguard.folders.roles import EvidenceRule, WatchRule, choose_sign, find_signs
-from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile, describe_folder
+from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
 from spamguard.folders.sightings import EVIDENCE_DONE, Sightings
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
@@ -276,7 +278,7 @@ def _choose_sign(
 
 
 def _file_flags(found: FoundFile) -> str:
-    name = maildir.parse_file_name(found.file.name)
+    name = parse_file_name(found.file.name)
     return name.flags if name else ""
 
 
@@ -298,6 +300,58 @@ _DOUBTFUL_WARNING = (
     "%s %s: nothing says what this folder is for, so what is moved into it teaches nothing: if people put spam there, say so under `watch` "
     "(folders: {'%s': spam}), if not, that it is neutral"
 )
+
+
+FIRST_RETRY_SECONDS = 5.0  # before what could not be looked at is tried again
+ResultT = TypeVar("ResultT")
+ScanSteps = Generator[None, None, ResultT]
+"""Goes on by a step each time: some tenths of a second."""
+
+
+@dataclass(slots=True, eq=False)
+class MailboxState:
+    """What the loop knows of a mailbox. Times are those of `time.monotonic`.
+
+    next_rescan: when all its folders are looked at, whatever was told. folders_due: when it is
+    looked for folders that came or went. places: its folders. due: those with changes, each with
+    the time to look at it. work: the rest of a look that is under way. is_new: that is the first
+    look ever. told: something has changed that was not looked at yet. tended: when its last step
+    was taken. planned: times at which it stands on the schedule's heap, latest first. closed: it
+    lies below a directory that cannot be looked at. pause: seconds before a folder that could not
+    be looked at is tried again, 0 while all can be.
+    """
+
+    mailbox: Mailbox
+    next_rescan: float
+    folders_due: float = inf
+    folders: set[Folder] = field(default_factory=set)
+    due: dict[Folder, float] = field(default_factory=dict)
+    work: ScanSteps[None] | None = None
+    is_new: bool = False
+    has_changes: bool = False
+    tended: float = 0.0
+    heap_times: list[float] = field(default_factory=list)
+    unreadable: bool = False
+    pause: float = 0.0
+    filing: FilingDetector = field(default_factory=FilingDetector)
+
+    def schedule_folder(self, place: Folder, when: float) -> None:
+        """Look at a folder at a time, or before."""
+        self.due[place] = min(self.due.get(place, inf), when)
+
+    @property
+    def next_due(self) -> float:
+        """When something is to be done about it."""
+        if self.unreadable:
+            return inf
+        if self.work is not None:
+            return 0.0
+        return min([self.next_rescan, self.folders_due, *self.due.values()])
+
+
+def next_pause(pause: float, max_pause: float) -> float:
+    """The next pause before something is tried again; the one before, at first 0."""
+    return min(max(FIRST_RETRY_SECONDS, 2 * pause), max_pause)
 
 
 class MailboxScanner:

@@ -1,34 +1,49 @@
-"""What the watcher needs of people's mail: the only way it has to it, so that somebody with more
-rights can stand behind it.
+"""Mailboxes, their folders and files: the values of this room, their names, and how to reach them.
 
-Values and a Protocol. Names of files are as `os.fsdecode` makes them: every name the disk can hold,
-no text to show.
+A mailbox is a Maildir of one user. A folder is named by its directory below the mailbox: "" (the
+INBOX), ".Junk" (Maildir++) or "Lists/Python" (Dovecot's LAYOUT=fs). File names are as `os.fsdecode`
+makes them, so every name that the disk can hold has one; bytes that are no UTF-8 are lone
+surrogates. `Mailboxes` is the only way to users' mail. It has two implementations: `local` reads
+the disk, `broker` asks a process that has the right to.
 
-What the parts of this package hand to each other about folders and the messages in them. Data only.
-
-A folder is named by its directory below the mailbox, as in `contract.Place`: "" (the INBOX),
-".Junk", "Lists/Python".
+No function here may raise because of a name: users choose names as they like.
 """
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
 
 from spamguard.log import WarnOnce
 
-if TYPE_CHECKING:
-    from spamguard.keys import SignedVerdict
-
-
 CLOSED_WARNING = "%s: cannot be looked at (%s): mail below it teaches nothing until it can"
-"""What people are told of one of `Mailboxes.closed`."""
+"""The warning about one of `Mailboxes.unreadable_directories`."""
+
+INBOX_NAME = ("INBOX",)
+
+MOVE_ORIGIN = "folder"
+"""Origin of a vote by a moved message; the folder's name follows."""
+EVIDENCE_ORIGIN = "evidence"
+"""Origin of a vote by evidence, without a move; the kind and the folder's name follow."""
+
+_SHIFT_SEQUENCE = re.compile(r"&([A-Za-z0-9+,]*)-")
+_NEEDS_SHIFT = re.compile(r"[^ -~\udc80-\udcff]+")  # bytes that are no UTF-8 stay
+_FLAGS_SUFFIX = re.compile(r"[:;!]2,([A-Za-z]*)")
+_SIZE_FIELDS = re.compile(r",[SW]=[0-9]+")
+# Servers keep files of such names beside the messages.
+_SERVER_FILES = (".", "dovecot", "maildir", "courierimap", "subscriptions")
+
+
+# ---- mailboxes, folders, files
 
 
 class Mailbox(NamedTuple):
-    """One Maildir. watch: number of the entry of `watch:` that names it. path: absolute."""
+    """One Maildir. path: absolute. watch: index of the entry of `watch:` that names it."""
 
     user: str
     path: str
@@ -36,12 +51,38 @@ class Mailbox(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A folder on the disk. directory: below the mailbox, such as ".Junk" or "Lists/Python"; empty:
-    the mailbox's own.
-    """
+    """A folder on the disk. directory: below the mailbox; "" is the mailbox's own."""
 
     mailbox: Mailbox
     directory: str = ""
+
+
+class MessageFile(NamedTuple):
+    """A message of a folder. part: new or cur."""
+
+    part: str
+    name: str
+
+
+class FolderKind(StrEnum):
+    """What a folder is for."""
+
+    CLASS = "class"  # users put messages of one class there
+    NEUTRAL = "neutral"  # watched, says nothing about a message
+    TRASH = "trash"  # watched, says nothing about a message
+    IGNORED = "ignored"  # not watched
+
+
+class Role(NamedTuple):
+    """The role of a folder.
+
+    label: name of the class if kind is CLASS, else empty. doubtful: nothing tells what the folder
+    is for, and its name sounds like spam.
+    """
+
+    kind: FolderKind
+    label: str = ""
+    doubtful: bool = False
 
 
 DOUBT = "doubt"
@@ -71,35 +112,15 @@ def clear_issues(warnings: WarnOnce, is_over: Callable[[Issue], bool]) -> None:
         warnings.clear(*issues)
 
 
-class MessageFile(NamedTuple):
-    """A message of a folder. part: new or cur."""
-
-    part: str
-    name: str
-
-
-def iter_files(names: Mapping[str, Sequence[str]]) -> Iterator[MessageFile]:
-    """Those of `Mailboxes.names`, one by one."""
-    return (MessageFile(part, name) for part, some in names.items() for name in some)
-
-
-def is_below(path: str, directories: Collection[str]) -> bool:
-    """Whether an absolute path leads through one of them, or to it. directories: many, perhaps, so
-    a set or a mapping.
-    """
-    while path not in directories:
-        if path == "/":
-            return False
-        path = path.rpartition("/")[0] or "/"
-    return True
+# ---- the way to them
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What may have changed since it was last asked for. folders: their messages. mailboxes: which
-    folders they have.
+    """What may have changed since the last call.
 
-    users: which mailboxes there are. everything: events were lost, or nobody knows.
+    folders: their messages. mailboxes: which folders they have. users: which mailboxes there are.
+    everything: events were lost.
     """
 
     folders: frozenset[Folder] = frozenset()
@@ -109,155 +130,165 @@ class Changes:
 
 
 class Mailboxes(Protocol):
-    """People's mail, to be read. An OSError of any method is about what it was asked for alone.
+    """Users' mail, read only.
 
-    MailboxesError, of those that are asked for something: nothing can be reached now. It is over
-    when `changes` tells of everything.
+    An OSError of any method concerns only what the method was asked about. MailboxesError, of any
+    method with arguments: no mailbox can be reached now; `wait_for_changes` reports a change of
+    everything when that is over.
     """
 
     def find_mailboxes(self) -> Iterable[Mailbox]:
-        """All mailboxes there are now, and those that were where nobody can look now; what changes
-        about that is told from now on.
+        """All mailboxes that are there, and those last found below directories that cannot be read
+        now. From now on `wait_for_changes` reports new ones.
         """
 
     def unreadable_directories(self) -> Mapping[str, str]:
-        """The directories on the way to mailboxes that could not be looked at when `users` was last
-        asked for: path to why.
+        """The directories on the way to mailboxes that the last `find_mailboxes` could not read:
+        path to reason.
         """
 
     def list_folders(self, mailbox: Mailbox) -> Iterable[Folder]:
-        """All folders of a mailbox; what changes in them is told from now on. FileNotFoundError:
-        there is no such mailbox any more.
+        """All folders of a mailbox; from now on `wait_for_changes` reports changes in them.
+        FileNotFoundError: the mailbox is gone.
         """
 
-    def list_files(self, place: Folder) -> Mapping[str, Sequence[str]]:
-        """Names of the files of a folder, by part, new before cur; some may have gone meanwhile, or
-        be no files.
-
-        FileNotFoundError: there is no such folder any more.
+    def list_files(self, folder: Folder) -> Mapping[str, Sequence[str]]:
+        """Names of a folder's files by part, new before cur. Some may be gone by now, or be no
+        messages. FileNotFoundError: the folder is gone.
         """
 
-    def open_file(self, place: Folder, file: MessageFile) -> int:
-        """A descriptor to read one message from, to be closed by the caller.
-
-        FileNotFoundError: it is not there any more. Other OSError: it cannot be opened, or is no
-        regular file.
+    def open_file(self, folder: Folder, file: MessageFile) -> int:
+        """A descriptor to read one message from; the caller closes it. FileNotFoundError: the file
+        is gone. Other OSError: it cannot be opened, or is no regular file.
         """
 
-    def read_keywords(self, place: Folder) -> Mapping[str, str]:
-        """The letter of each keyword that Dovecot has given a folder's messages (a to z, among the
-        flags of a name) to its name.
-
-        Empty where no Dovecot has written any. FileNotFoundError: there is no such folder any more.
+    def read_keywords(self, folder: Folder) -> Mapping[str, str]:
+        """Dovecot's keywords of a folder: the letter that stands for one among the flags of a file
+        name (a to z) to its name. Empty without Dovecot. FileNotFoundError: the folder is gone.
         """
 
     def wait_for_changes(self, timeout: float) -> Changes:
-        """What has changed; waits for so many seconds at most if nothing has."""
+        """Wait at most `timeout` seconds for changes, and return them."""
 
     def close(self) -> None:
         """Give all descriptors back."""
 
 
-MOVE_ORIGIN = "folder"
-"""With a folder's name behind it, the origin of what a person said by moving a message."""
-EVIDENCE_ORIGIN = "evidence"
-"""With the kind of it and a folder's name behind it, the origin of what was taken from what a
-person did without moving a message.
-"""
-
-FileKey = tuple[str, int]
-"""Folder, and `names.key` of the base name: a file of a mailbox."""
+def iter_files(names: Mapping[str, Sequence[str]]) -> Iterator[MessageFile]:
+    """The files that `Mailboxes.list_files` names."""
+    return (MessageFile(part, name) for part, in_part in names.items() for name in in_part)
 
 
-class FolderKind(StrEnum):
-    """What a folder is for."""
-
-    CLASS = "class"  # people put messages of one class there
-    NEUTRAL = "neutral"  # watched, says nothing about a message
-    TRASH = "trash"  # watched, says nothing about a message
-    IGNORED = "ignored"  # not looked at
-
-
-class Role(NamedTuple):
-    """label: name of the class when kind is CLASS, else empty. doubtful: nobody says so, and people
-    may mean the folder for spam.
+def is_below(path: str, directories: Collection[str]) -> bool:
+    """Whether an absolute path is one of some directories, or below one. directories: a set or a
+    mapping, as there may be many.
     """
+    while path not in directories:
+        if path == "/":
+            return False
+        path = path.rpartition("/")[0] or "/"
+    return True
 
-    kind: FolderKind
-    label: str = ""
-    doubtful: bool = False
+
+# ---- names of folders
+
+
+def decode_utf7(text: str) -> str:
+    """From IMAP's modified UTF-7 (RFC 3501, section 5.1.3). Other text stays as it is.
+
+    >>> decode_utf7("Entw&APw-rfe")
+    'Entwürfe'
+    """
+    try:
+        decoded = _SHIFT_SEQUENCE.sub(lambda match: _decode_shift(match[1]), text)
+        return decoded if encode_utf7(decoded) == text else text
+    except ValueError:
+        return text
+
+
+def _decode_shift(coded: str) -> str:
+    if not coded:
+        return "&"
+    padded = coded.replace(",", "/") + "=" * (-len(coded) % 4)
+    return b64decode(padded, validate=True).decode("utf-16-be")
+
+
+def encode_utf7(text: str) -> str:
+    """To IMAP's modified UTF-7."""
+    return _NEEDS_SHIFT.sub(lambda match: f"&{_encode_shift(match[0])}-", text.replace("&", "&-"))
+
+
+def _encode_shift(text: str) -> str:
+    coded = b64encode(text.encode("utf-16-be", "surrogatepass"))
+    return coded.rstrip(b"=").replace(b"/", b",").decode()
+
+
+def folder_parts(directory: str) -> tuple[str, ...] | None:
+    """The name of a folder, from the top; None: no folder can be in this directory.
+
+    A leading dot means the Maildir++ layout, none the nested one (LAYOUT=fs).
+
+    >>> folder_parts(".Junk.Old") == folder_parts("Junk/Old") == ("Junk", "Old")
+    True
+    >>> folder_parts("")
+    ('INBOX',)
+    """
+    if not directory:
+        return INBOX_NAME
+    flat = directory.startswith(".")
+    pieces = directory[1:].split(".") if flat else directory.split("/")
+    if "" in pieces or any(piece.startswith(".") or "/" in piece for piece in pieces):
+        return None
+    return tuple(map(decode_utf7, pieces))
+
+
+def display_folder(directory: str) -> str:
+    """A folder's name as mail programs show it; bytes that are no UTF-8 are escaped."""
+    name = "/".join(folder_parts(directory) or (directory,))
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def describe_folder(folder: Folder) -> str:
+    """A folder, for the log."""
+    return f"{folder.mailbox.path} {display_folder(folder.directory)}"
+
+
+# ---- names of files
 
 
 class FileName(NamedTuple):
-    """A file name of a Maildir. base: what stays the same when flags or sizes change. flags:
-    letters after ":2,".
+    """A file name of a Maildir, taken apart.
+
+    base: stays the same when flags or sizes change. flags: the letters behind ":2,".
     """
 
     base: str
     flags: str = ""
 
 
-class Arrival(NamedTuple):
-    """A file that was not there before. name: `names.key` of its base name. digest: of the message,
-    empty when it cannot be read.
+def parse_file_name(name: str) -> FileName | None:
+    """Base name and flags of a file in `cur` or `new`; None: it is no message.
 
-    signed: what we once said about it, if a valid signature tells. received: short hash of the
-    topmost Received field, 0 without one.
+    Dovecot's sizes (",S=…,W=…") are no part of the base name. File systems without the colon have
+    "!2," or ";2," instead of ":2,".
+
+    >>> parse_file_name("1.M2.host,S=340:2,FS")
+    FileName(base='1.M2.host', flags='FS')
     """
-
-    folder: str
-    name: int
-    digest: bytes
-    signed: SignedVerdict | None = None
-    received: int = 0
-
-    @property
-    def key(self) -> FileKey:
-        """The file."""
-        return self.folder, self.name
+    if name.startswith(_SERVER_FILES):
+        return None
+    suffix = _FLAGS_SUFFIX.search(name, 1)
+    base, flags = (name[: suffix.start()], suffix[1]) if suffix else (name, "")
+    return FileName(_SIZE_FIELDS.sub("", base) or base, flags) if base else None
 
 
-class Sighting(NamedTuple):
-    """What is remembered of one file of one mailbox: a sighting.
-
-    delivery: short hash of the id of our judgement, else of the topmost Received field, 0 without
-    either: copies of one delivered message have it in common. origin: a folder without a class: the
-    folder of a class the message was in before; None when there was none. waiting: came together
-    with another into folders of two classes; nothing was decided yet. followed: it was copied to
-    another folder while it stayed. seen: when it was found, gone: when it was missed, 0 while it is
-    there; both in seconds since 1970, except that what was seen later always has the greater
-    number, even if the clock went back.
-    """
-
-    folder: str
-    name: int
-    digest: bytes
-    delivery: int = 0
-    origin: str | None = None
-    waiting: bool = False
-    followed: bool = False
-    seen: int = 0
-    gone: int = 0
-
-    @property
-    def key(self) -> FileKey:
-        """The file."""
-        return self.folder, self.name
+def base_name_key(base: str) -> int:
+    """A signed 64-bit hash of a base name, enough to tell the files of one mailbox apart."""
+    hashed = blake2b(base.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(hashed, "big", signed=True)
 
 
-class FolderLesson(NamedTuple):
-    """What a person said by putting a message into a folder. name: as of `Copy`. why: in words, for
-    people. evidence: its kind, if it was not moved.
-    """
-
-    digest: bytes
-    label: str
-    folder: str
-    name: int
-    why: str
-    evidence: str = ""
-
-    @property
-    def key(self) -> FileKey:
-        """The file."""
-        return self.folder, self.name
+def file_key(file: str) -> int:
+    """`base_name_key` of a file; 0: it is no message."""
+    name = parse_file_name(file)
+    return base_name_key(name.base) if name else 0

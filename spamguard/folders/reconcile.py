@@ -25,16 +25,83 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spamguard.config.options import Action
-from spamguard.folders.mailboxes import Arrival, FileKey, FolderLesson, Role, Sighting
-
-if TYPE_CHECKING:  # the mailbox broker imports this module, and never numpy
-    import numpy as np
-    from numpy.typing import NDArray
+from spamguard.folders.mailboxes import Role
+from spamguard.keys import SignedVerdict
 
 HAM_LABEL, _SPAM_LABEL = "ham", "spam"
+
+
+FileKey = tuple[str, int]
+"""Folder, and `names.key` of the base name: a file of a mailbox."""
+
+
+class Arrival(NamedTuple):
+    """A file that was not there before. name: `names.key` of its base name. digest: of the message,
+    empty when it cannot be read.
+
+    signed: what we once said about it, if a valid signature tells. received: short hash of the
+    topmost Received field, 0 without one.
+    """
+
+    folder: str
+    name: int
+    digest: bytes
+    signed: SignedVerdict | None = None
+    received: int = 0
+
+    @property
+    def key(self) -> FileKey:
+        """The file."""
+        return self.folder, self.name
+
+
+class Sighting(NamedTuple):
+    """What is remembered of one file of one mailbox: a sighting.
+
+    delivery: short hash of the id of our judgement, else of the topmost Received field, 0 without
+    either: copies of one delivered message have it in common. origin: a folder without a class: the
+    folder of a class the message was in before; None when there was none. waiting: came together
+    with another into folders of two classes; nothing was decided yet. followed: it was copied to
+    another folder while it stayed. seen: when it was found, gone: when it was missed, 0 while it is
+    there; both in seconds since 1970, except that what was seen later always has the greater
+    number, even if the clock went back.
+    """
+
+    folder: str
+    name: int
+    digest: bytes
+    delivery: int = 0
+    origin: str | None = None
+    waiting: bool = False
+    followed: bool = False
+    seen: int = 0
+    gone: int = 0
+
+    @property
+    def key(self) -> FileKey:
+        """The file."""
+        return self.folder, self.name
+
+
+class FolderLesson(NamedTuple):
+    """What a person said by putting a message into a folder. name: as of `Copy`. why: in words, for
+    people. evidence: its kind, if it was not moved.
+    """
+
+    digest: bytes
+    label: str
+    folder: str
+    name: int
+    why: str
+    evidence: str = ""
+
+    @property
+    def key(self) -> FileKey:
+        """The file."""
+        return self.folder, self.name
 
 
 class MoveSource(StrEnum):
@@ -131,33 +198,6 @@ class Reconciliation(NamedTuple):
     lessons: list[FolderLesson]
     updated: list[Sighting]
     removed: list[Sighting]
-
-
-def compare_listing(
-    known: NDArray[np.int64], keys: NDArray[np.int64]
-) -> tuple[list[int], list[int]]:
-    """What is new and what has gone in a folder: indices into `keys`, and keys of base names.
-
-    known: keys of the base names that were there, sorted. keys: `names.key_of` of the files that
-    are.
-    """
-    import numpy as np  # noqa: PLC0415  see above
-
-    messages = np.flatnonzero(keys)
-    present, first = np.unique(keys[messages], return_index=True)
-    new = np.sort(messages[first[~is_known(present, known)]])
-    return new.tolist(), known[~is_known(known, present)].tolist()
-
-
-def is_known(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the values are known. known: sorted, which makes this three times as fast as
-    `np.isin`.
-    """
-    import numpy as np  # noqa: PLC0415  see above
-
-    if not len(known):
-        return np.zeros(len(values), np.bool_)
-    return np.equal(known[np.minimum(np.searchsorted(known, values), len(known) - 1)], values)
 
 
 def reconcile(

@@ -1,10 +1,4 @@
-"""After an upgrade that reads mail otherwise: votes by what an older extractor had read are cast
-anew by what this one reads, and how many lessons still wait for that.
-
-Label, user, origin and time stay, so that it is the same vote for whoever counts, lists or undoes
-votes. Must never say anything that is not in force, and never change whose word it is.
-
-After an upgrade that reads mail otherwise: messages that were taught before and still lie in
+"""After an upgrade that reads mail otherwise: messages that were taught before and still lie in
 watched folders are read anew, once.
 
 Goes through the log of votes by and by, when nothing else is to be done, and notes in the ledger
@@ -16,77 +10,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from math import inf
 
 from spamguard.engine.filter import Filter
-from spamguard.engine.prepare import Example, batch_by_size
+from spamguard.engine.prepare import batch_by_size
 from spamguard.folders.lessons import STEP_SECONDS
 from spamguard.folders.mailboxes import Folder, Mailbox, MessageFile
 from spamguard.folders.scan import FolderScanner
 from spamguard.folders.sightings import Sightings
-from spamguard.ledger.codec import pack
-from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import NewVote
-from spamguard.ledger.wordlists import WORD_LIST_LABEL
-from spamguard.records import EXTRACTOR, Vote
+from spamguard.learning.reextract import reextract_votes
+from spamguard.records import EXTRACTOR
 
 _log = logging.getLogger("spamguard.folders")
-
-
-REEXTRACT_REMEDY = "the daemon does that with what lies in watched folders, teach the rest again (teach-folders, learn)"
-
-
-def count_outdated(ledger: SqliteLedger) -> int:
-    """Lessons that teach nothing now, as all votes for them were read by an older extractor."""
-    whole, current = ledger.lesson_counts(), ledger.lesson_counts(EXTRACTOR)
-    return sum(number for name, number in whole.items() if name != WORD_LIST_LABEL) - sum(
-        current.values()
-    )
-
-
-def describe_outdated(number: int) -> str:
-    """So many of them, in words; what to do about it is `REMEDY`."""
-    some = "1 lesson" if number == 1 else f"{number:,} lessons"
-    return f"{some} from before an upgrade that reads mail otherwise: no use until the mail is read anew"
-
-
-def reextract_votes(
-    spam_filter: Filter, messages: Sequence[Example], user: str | None = None
-) -> list[bytes]:
-    """Cast anew the votes on these messages that an older extractor has read; of each, its message.
-    user: whose; None: everybody's.
-
-    LedgerError: none of them was.
-    """
-    spam_filter.require_receipts()
-    some = [one for one in messages if _outdated_votes(spam_filter, one, user)]
-    scores = spam_filter.first_scores(some)
-    with (
-        spam_filter.ledger.exclusive() as cast
-    ):  # nobody says anything else between looking and casting
-        votes = [
-            NewVote(
-                vote.digest,
-                vote.user,
-                vote.label,
-                pack(one.features),
-                then,
-                vote.origin,
-                vote.time,
-                EXTRACTOR,
-            )
-            for one, then in zip(some, scores, strict=True)
-            for vote in _outdated_votes(spam_filter, one, user)
-        ]
-        cast(votes)
-    return [vote.digest for vote in votes]
-
-
-def _outdated_votes(spam_filter: Filter, message: Example, user: str | None) -> list[Vote]:
-    of_message = spam_filter.ledger.users.votes_on_message(message.digest)
-    return [vote for vote in of_message if vote.extractor < EXTRACTOR and user in (None, vote.user)]
 
 
 _PROGRESS_KEY = f"renewed.{EXTRACTOR}"

@@ -25,9 +25,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from spamguard.config.options import Protocol, Settings, Watch
-from spamguard.folders import maildir
-from spamguard.folders.mailboxes import FolderKind, Mailbox, Role
-from spamguard.folders.maildir import INBOX_NAME
+from spamguard.folders.mailboxes import INBOX_NAME, FolderKind, Mailbox, Role, folder_parts
 from spamguard.folders.reconcile import EVIDENCE_LABELS, EvidenceSign, MoveTarget
 
 _FLAG_SIGNS = {"R": EvidenceSign.ANSWERED, "F": EvidenceSign.FLAGGED, "S": EvidenceSign.READ}
@@ -449,7 +447,7 @@ def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLoo
 
     @lru_cache(_ROLE_CACHE_SIZE)
     def role(directory: str) -> Role:
-        name = maildir.folder_parts(directory)
+        name = folder_parts(directory)
         return find_role(name, configured, special) if name else IGNORED_ROLE
 
     return role

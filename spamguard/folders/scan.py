@@ -22,22 +22,21 @@ from numpy.typing import NDArray
 
 from spamguard import keys
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders import maildir
+from spamguard.errors import SpamguardError
 from spamguard.folders.mailboxes import (
-    Arrival,
-    FileKey,
     Folder,
     Issue,
     Mailbox,
     Mailboxes,
     MessageFile,
+    describe_folder,
+    file_key,
     iter_files,
 )
-from spamguard.folders.maildir import UnfinishedFileError, read_message
-from spamguard.folders.reconcile import compare_listing, is_known, short_hash
+from spamguard.folders.reconcile import Arrival, FileKey, short_hash
 from spamguard.keys import SignedVerdict
 from spamguard.log import WarnOnce
-from spamguard.sources import UnreadableFileError
+from spamguard.sources import DamagedFileError, UnreadableFileError, decompress
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -115,6 +114,29 @@ _END_MARK = np.int64(np.iinfo(np.int64).max)
 _EMPTY_LISTING = _Listing(np.array([_END_MARK]), np.zeros(1, np.int64))
 
 
+def compare_listing(
+    known: NDArray[np.int64], keys: NDArray[np.int64]
+) -> tuple[list[int], list[int]]:
+    """What is new and what has gone in a folder: indices into `keys`, and keys of base names.
+
+    known: keys of the base names that were there, sorted. keys: `names.key_of` of the files that
+    are.
+    """
+    messages = np.flatnonzero(keys)
+    present, first = np.unique(keys[messages], return_index=True)
+    new = np.sort(messages[first[~is_known(present, known)]])
+    return new.tolist(), known[~is_known(known, present)].tolist()
+
+
+def is_known(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the values are known. known: sorted, which makes this three times as fast as
+    `np.isin`.
+    """
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    return np.equal(known[np.minimum(np.searchsorted(known, values), len(known) - 1)], values)
+
+
 class FolderScanner:
     """Reads mailboxes. key: the installation's."""
 
@@ -183,9 +205,7 @@ class FolderScanner:
         others = np.flatnonzero(fresh)
         for start in range(0, len(others), _NAMES_PER_STEP):
             some = others[start : start + _NAMES_PER_STEP]
-            keys[some] = np.fromiter(
-                (maildir.file_key(found[one]) for one in some), np.int64, len(some)
-            )
+            keys[some] = np.fromiter((file_key(found[one]) for one in some), np.int64, len(some))
             if start + _NAMES_PER_STEP < len(others):
                 yield
         order = np.argsort(hashes)
@@ -283,7 +303,7 @@ class FolderScanner:
             return {
                 key: file
                 for file in iter_files(self._mailboxes.list_files(place))
-                if (key := maildir.file_key(file.name)) in wanted
+                if (key := file_key(file.name)) in wanted
             }
         except OSError:
             return {}
@@ -319,6 +339,61 @@ def _received_hash(head: bytes) -> int:
     return short_hash(b" ".join(found[1].split())) if found else 0
 
 
-def describe_folder(place: Folder) -> str:
-    """A folder, for people."""
-    return f"{place.mailbox.path} {maildir.display_folder(place.directory)}"
+# ---- one message out of an open file
+
+MAX_FILE_BYTES = (
+    64 << 20
+)  # bytes; what lies beyond is not read: two messages that differ only there are taken for one
+QUIET_SECONDS = (
+    1.0  # without a change, after which a file is whole although its name does not tell its size
+)
+_ABANDONED_SECONDS = 60.0  # seconds, after which an incomplete file will not be completed
+_SIZE_FIELD = re.compile(
+    r",S=([0-9]{1,15})(?=[,:]|$)"
+)  # Dovecot's note of how long the message is, unpacked
+
+
+class UnfinishedFileError(SpamguardError):
+    """The file is still being written: look again."""
+
+
+def read_message(descriptor: int, name: str) -> bytes:
+    """The message in a file, at most `MOST` bytes of it. name: of the file. UnfinishedError,
+    UnreadableError, OSError.
+    """
+    before = os.fstat(descriptor)
+    packed = _read_contents(descriptor)
+    after = os.fstat(descriptor)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise UnfinishedFileError(f"{name}: is being written")
+    age = abs(
+        time.time() - after.st_mtime
+    )  # a clock that was set back makes nothing young for ever
+    try:
+        raw = decompress(packed, MAX_FILE_BYTES)
+    except DamagedFileError:
+        if age < _ABANDONED_SECONDS:
+            raise UnfinishedFileError(f"{name}: is being written") from None
+        raise
+    _check_complete(raw, name, age)
+    return raw
+
+
+def _check_complete(raw: bytes, name: str, age: float) -> None:
+    told = _SIZE_FIELD.search(name)
+    missing = told is not None and len(raw) < min(int(told[1]), MAX_FILE_BYTES)
+    if (missing or not raw) and age < _ABANDONED_SECONDS:
+        raise UnfinishedFileError(f"{name}: is being written")
+    if told is None and age < QUIET_SECONDS:
+        raise UnfinishedFileError(f"{name}: may still be written")
+    if not raw:
+        raise UnreadableFileError("is empty")
+
+
+def _read_contents(descriptor: int) -> bytes:
+    found = bytearray()
+    while len(found) < MAX_FILE_BYTES and (
+        piece := os.read(descriptor, min(1 << 20, MAX_FILE_BYTES - len(found)))
+    ):
+        found += piece
+    return bytes(found)

@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 
 from spamguard import storage
 from spamguard.errors import SpamguardError
-from spamguard.folders.mailboxes import Sighting, is_below
+from spamguard.folders.mailboxes import is_below
+from spamguard.folders.reconcile import Sighting
 from spamguard.ledger.votes import NewVote
 from spamguard.storage import (
     as_directory_owner,

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
+from itertools import chain, count
 from math import inf
+from operator import attrgetter
 
 from spamguard.config.options import Settings
 from spamguard.engine.filter import Filter
 from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders import doveconf, roles
-from spamguard.folders.changes import MailboxState, Schedule, next_pause
 from spamguard.folders.lessons import FolderTeacher
-from spamguard.folders.mailbox_scan import OWN_FILES, MailboxScanner
+from spamguard.folders.mailbox_scan import OWN_FILES, MailboxScanner, MailboxState, next_pause
 from spamguard.folders.mailboxes import (
     CLOSED_WARNING,
     Changes,
@@ -46,6 +48,97 @@ _log = logging.getLogger("spamguard.folders")
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 _REEXTRACT_ISSUE = "lessons of an older version"
 _BROKER_ISSUE = "whoever opens mailboxes"
+
+
+# after which it is heard what has changed meanwhile: to list 20,000 mailboxes takes minutes
+MAX_TURN_SECONDS = 0.5
+
+
+class Schedule:
+    """The mailboxes there are. Whoever changes anything of one that its `next` follows from says so
+    to `plan`.
+    """
+
+    def __init__(self) -> None:
+        self.mailboxes: dict[Mailbox, MailboxState] = {}
+        self._heap: list[
+            tuple[float, int, MailboxState]
+        ] = []  # a heap; of each that is not new or due one comes at its `next`, or before
+        self._numbers = count()
+        self._due: dict[Mailbox, MailboxState] = {}
+        self._new: dict[Mailbox, MailboxState] = {}
+
+    def add(self, mailbox: Mailbox, when: float) -> None:
+        """It is to be looked at then for the first time."""
+        box = self.mailboxes[mailbox] = MailboxState(mailbox, when)
+        self.plan(box)
+
+    def remove(self, mailbox: Mailbox) -> None:
+        """It is not there any more."""
+        del self.mailboxes[mailbox]
+        self._due.pop(mailbox, None)
+        self._new.pop(mailbox, None)
+
+    def plan(self, box: MailboxState) -> None:
+        """It is to be looked at when its `next` says."""
+        self._due.pop(box.mailbox, None)
+        if box.is_new:
+            self._new[box.mailbox] = box
+        else:
+            self._new.pop(box.mailbox, None)
+            self._push(box)
+
+    def _push(self, box: MailboxState) -> None:
+        """Put it on the heap, unless it stands there with an earlier time: a busy mailbox would
+        fill it with idle entries.
+        """
+        if not box.heap_times or box.next_due < box.heap_times[-1]:
+            box.heap_times.append(box.next_due)
+            heappush(self._heap, (box.next_due, next(self._numbers), box))
+
+    def note_change(self, box: MailboxState) -> None:
+        """Something has changed in it."""
+        box.has_changes = True
+        self.plan(box)
+
+    def next_due(self) -> float:
+        """When the first is to be looked at, or before."""
+        if self._due or self._new:
+            return 0.0
+        return self._heap[0][0] if self._heap else inf
+
+    def take_due(self, now: float) -> Iterator[MailboxState]:
+        """Those that are due: all in which something was just moved, then those that have waited
+        longest, while there is time.
+
+        Those that begin, one after the other: a step in any case, and what time is left.
+        """
+        while self._heap and self._heap[0][0] <= now:
+            _, _, box = heappop(self._heap)
+            box.heap_times.pop()
+            if box.is_new or self.mailboxes.get(box.mailbox) is not box:
+                continue
+            if box.next_due <= now:
+                self._due[box.mailbox] = box
+            else:
+                self._push(box)
+        due, beginners = list(self._due.values()), list(self._new.values())
+        others = sorted((box for box in due if not box.has_changes), key=attrgetter("tended"))
+        yield from [box for box in due if box.has_changes]
+        until = time.monotonic() + MAX_TURN_SECONDS
+        for box in chain(beginners[:1], others, _until_scanned(beginners)):
+            yield box
+            if time.monotonic() > until:
+                return
+
+
+def _until_scanned(beginners: Iterable[MailboxState]) -> Iterator[MailboxState]:
+    """One after the other, each until its first look is over: so only one of them holds all names
+    of its files in memory.
+    """
+    for box in beginners:
+        while box.is_new:
+            yield box
 
 
 class Watcher:

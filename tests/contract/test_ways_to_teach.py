@@ -28,7 +28,7 @@ from spamguard.config.options import (
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import NotAllowedError, SpamguardError, UsageError
-from spamguard.folders import maildir as maildirs
+from spamguard.folders import scan
 from spamguard.learning import client
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome, unknown_class
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
@@ -393,7 +393,7 @@ WAYS = (
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(maildirs, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(scan, "QUIET_SECONDS", 0.0)
     caplog.set_level(logging.INFO)
 
 

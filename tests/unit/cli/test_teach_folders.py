@@ -43,7 +43,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def teach(run, state, monkeypatch):
-    monkeypatch.setattr("spamguard.folders.maildir.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("spamguard.folders.scan.QUIET_SECONDS", 0.0)
     return lambda *arguments: run(state, "teach-folders", *arguments)
 
 

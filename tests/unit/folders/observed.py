@@ -12,10 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.config.options import Action
-from spamguard.folders.mailboxes import Arrival, FileKey, FolderKind, FolderLesson, Role, Sighting
-from spamguard.folders.maildir import base_name_key, file_key, parse_file_name
-from spamguard.folders.reconcile import ReconcileRules, Reconciliation, compare_listing, reconcile
+from spamguard.folders.mailboxes import FolderKind, Role, base_name_key, file_key, parse_file_name
+from spamguard.folders.reconcile import (
+    Arrival,
+    FileKey,
+    FolderLesson,
+    ReconcileRules,
+    Reconciliation,
+    Sighting,
+    reconcile,
+)
 from spamguard.folders.roles import HAM_ROLE, NEUTRAL_ROLE, SPAM_ROLE, TRASH_ROLE
+from spamguard.folders.scan import compare_listing
 from spamguard.folders.sightings import Sightings
 from spamguard.keys import SignedVerdict
 

@@ -11,9 +11,9 @@ from contextlib import closing
 import pytest
 
 from spamguard.config.options import Watch
-from spamguard.folders import changes, status_file
-from spamguard.folders.changes import next_pause
+from spamguard.folders import mailbox_scan, status_file
 from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailbox_scan import next_pause
 from spamguard.folders.mailboxes import is_below
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.test_status_file import turn_until
@@ -22,7 +22,7 @@ from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(changes, "FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(mailbox_scan, "FIRST_RETRY_SECONDS", 0.05)
 
 
 def troubles(watched: Watched) -> list[str]:

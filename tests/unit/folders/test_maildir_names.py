@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.folders.mailboxes import FileName
-from spamguard.folders.maildir import (
+from spamguard.folders.mailboxes import (
     INBOX_NAME,
+    FileName,
     base_name_key,
     decode_utf7,
     encode_utf7,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.folders import maildir
-from spamguard.folders.maildir import UnfinishedFileError, read_message
+from spamguard.folders import scan
+from spamguard.folders.scan import UnfinishedFileError, read_message
 from spamguard.sources import UnreadableFileError
 
 RAW = b"Subject: x\n\n" + b"hello\n" * 1000
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_said(tmp_path, data, told):
 
 
 def test_a_large_file_is_read_in_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(maildir, "MAX_FILE_BYTES", 5000)
+    monkeypatch.setattr(scan, "MAX_FILE_BYTES", 5000)
     assert written(tmp_path, RAW) == RAW[:5000]
     assert written(tmp_path, RAW, name=f"1.a.b,S={len(RAW)}:2,", age=0) == RAW[:5000]
 
@@ -90,7 +90,7 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "1.a.b"
     path.write_bytes(RAW)
     os.utime(path, (LONG_AGO, LONG_AGO))
-    real = maildir._read_contents
+    real = scan._read_contents
 
     def slow(descriptor: int) -> bytes:
         found = real(descriptor)
@@ -98,7 +98,7 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
             stream.write(b"more")
         return found
 
-    monkeypatch.setattr(maildir, "_read_contents", slow)
+    monkeypatch.setattr(scan, "_read_contents", slow)
     descriptor = os.open(path, os.O_RDONLY)
     with pytest.raises(UnfinishedFileError):
         read_message(descriptor, path.name)

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from spamguard.config.options import Action
-from spamguard.folders.mailboxes import FolderLesson
-from spamguard.folders.maildir import base_name_key
+from spamguard.folders.mailboxes import base_name_key
 from spamguard.folders.reconcile import (
     EVIDENCE_LABELS,
     MOVE_LESSONS,
     EvidenceSign,
+    FolderLesson,
     MoveSource,
     MoveTarget,
     Reconciliation,
-    compare_listing,
 )
+from spamguard.folders.scan import compare_listing
 from tests.unit.folders.manual import SIGNS, as_markdown
 from tests.unit.folders.observed import (
     FILING,

@@ -6,9 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from spamguard.folders.mailboxes import Arrival, Sighting
-from spamguard.folders.maildir import base_name_key
-from spamguard.folders.reconcile import ReconcileRules, Reconciliation, reconcile
+from spamguard.folders.mailboxes import base_name_key
+from spamguard.folders.reconcile import Arrival, ReconcileRules, Reconciliation, Sighting, reconcile
 from tests.unit.folders.observed import FILING, FOLDERS, ROLES, Mail, Mailbox, Plain, signed, stem
 
 DIGEST = b"d" * 16

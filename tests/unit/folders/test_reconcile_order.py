@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.folders.mailboxes import Arrival, FolderKind, Sighting
-from spamguard.folders.maildir import base_name_key, parse_file_name
-from spamguard.folders.reconcile import reconcile
+from spamguard.folders.mailboxes import FolderKind, base_name_key, parse_file_name
+from spamguard.folders.reconcile import Arrival, Sighting, reconcile
 from spamguard.folders.sightings import Sightings
 from tests.unit.folders.observed import (
     FILING,

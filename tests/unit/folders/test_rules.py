@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
-from spamguard.folders.mailboxes import FolderKind, Role
-from spamguard.folders.maildir import display_folder
+from spamguard.folders.mailboxes import FolderKind, Role, display_folder
 from spamguard.folders.roles import is_spam_filed, role_lookup
 
 

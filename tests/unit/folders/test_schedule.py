@@ -7,9 +7,10 @@ from math import inf
 
 import pytest
 
-from spamguard.folders import changes
-from spamguard.folders.changes import MailboxState, Schedule
+from spamguard.folders import watcher
+from spamguard.folders.mailbox_scan import MailboxState
 from spamguard.folders.mailboxes import Folder, Mailbox
+from spamguard.folders.watcher import Schedule
 
 
 def boxes(schedule: Schedule) -> list[MailboxState]:
@@ -29,7 +30,7 @@ def tended(schedule: Schedule, box: MailboxState, now: float, chance: random.Ran
 
 @pytest.mark.parametrize("seed", range(20))
 def test_all_that_are_due_and_no_others(seed, monkeypatch):
-    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", inf)
+    monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", inf)
     chance, schedule, now = random.Random(seed), Schedule(), 0.0
     for number in range(400):
         now += chance.choice((0, 0, 1, 5))
@@ -72,7 +73,7 @@ def test_a_busy_mailbox_is_not_planned_more_often_than_others():
 
 
 def test_a_turn_that_is_over_leaves_the_others_due_and_who_was_just_told_goes_first(monkeypatch):
-    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     schedule = Schedule()
     for number in range(5):
         schedule.add(Mailbox("anna", str(number)), 1.0)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from spamguard.errors import SpamguardError
-from spamguard.folders.mailboxes import Sighting
+from spamguard.folders.reconcile import Sighting
 from spamguard.folders.sightings import (
     DAMAGED_SUFFIX,
     MAX_GONE_SECONDS,
@@ -186,7 +186,7 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
 def test_a_killed_process_loses_no_finished_change(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from spamguard.folders.sightings import Sightings\n"
-        "from spamguard.folders.mailboxes import Sighting\n"
+        "from spamguard.folders.reconcile import Sighting\n"
         "sightings = Sightings.open(Path(sys.argv[1]))\n"
         "for number in range(10**9):\n"
         "    sightings.update('anna', [Sighting('', number, b'a' * 16), Sighting('.Junk', number, b'b' * 16)], [])\n"

@@ -16,7 +16,7 @@ import pytest
 from corpora import synthetic
 from spamguard.engine import prepare
 from spamguard.errors import LedgerError
-from spamguard.folders import changes, lessons, mailbox_scan, status_file, watcher
+from spamguard.folders import lessons, mailbox_scan, status_file, watcher
 from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
 from spamguard.ledger import codec
@@ -312,7 +312,7 @@ def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(wa
         maildir(watched.place / "home" / f"user{number}", ".Junk")
     message = deliver(watched.box, MAIL[0])
     watched.rest()
-    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     looked: list[str] = []
     whole = watched.mailboxes.list_files
     monkeypatch.setattr(
@@ -340,7 +340,7 @@ def test_of_many_mailboxes_seen_for_the_first_time_several_are_in_one_turn(watch
         maildir(watched.place / "home" / f"user{number}", ".Junk", ".Archive")
         for number in range(20)
     ]
-    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 60.0)
+    monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 60.0)
     watched.watcher._search_due = 0.0
     for _ in range(3):
         watched.watcher.run_once(0.0)
@@ -623,7 +623,7 @@ def test_a_verdict_changes_at_once(tmp_path):
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
     """Else the names of all files of thousands of users are held at once."""
     monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 1)
-    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     for user in ("ben", "cleo", "dora"):
         for raw in MAIL[:4]:
             deliver(maildir(watched.place / "home" / user, ".Junk"), raw)
@@ -646,7 +646,7 @@ def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatc
 
 def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
     monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 5)
-    monkeypatch.setattr(changes, "MAX_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     ben = maildir(watched.place / "home" / "ben", ".Junk")
