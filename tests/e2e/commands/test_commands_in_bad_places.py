@@ -18,7 +18,7 @@ from tests.e2e.commands.command import (
     assert_receipts_and_tables_agree,
     spamguard,
 )
-from tests.support.reachable import let_others_pass
+from tests.e2e.ports import open_directory
 from tests.support.waiting import PATIENCE
 
 
@@ -100,11 +100,11 @@ def test_a_full_disk_otherwise(taught, tmp_path, command):
 
 
 @pytest.fixture
-def public(tmp_path_factory):
+def public():
     """A directory in which another user can write; children run as one."""
-    base = let_others_pass(tmp_path_factory.mktemp("public"))
-    base.chmod(0o777)
-    return base
+    with open_directory() as directory:
+        directory.chmod(0o777)
+        yield directory
 
 
 AS_NOBODY = """
