@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-_INTERRUPTED = 130  # 128 + SIGINT; `cli.rim` tells the same, but is not there before it is loaded
+_INTERRUPTED = 130  # 128 + SIGINT; `cli.common.EXIT_INTERRUPTED`, which may not be loaded yet
 _STREAMS = (
     (0, "stdin", "r", os.O_WRONLY),
     (1, "stdout", "w", os.O_RDONLY),
@@ -40,15 +40,15 @@ def _hold_closed_descriptors() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             os.set_inheritable(number, True)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  for as long as we live
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  stays open
 
 
 def _run() -> int:
     if sys.argv[1:2] == ["teach-pipe"]:
-        from spamguard.learning import client  # noqa: PLC0415
+        from spamguard.learning import client  # noqa: PLC0415  see above
 
         return client.main(sys.argv[2:])
-    from spamguard.cli import main  # noqa: PLC0415
+    from spamguard.cli import main  # noqa: PLC0415  see above
 
     return main.main()
 

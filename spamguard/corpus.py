@@ -41,7 +41,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from re import Pattern
-from typing import IO, BinaryIO, NamedTuple, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from spamguard.errors import SourceError, UsageError
 from spamguard.storage import create_private
@@ -160,8 +160,8 @@ Advance = Callable[[int], object]
 class _WebRedirectHandler(urllib.request.HTTPRedirectHandler):
     """Redirections lead to the web only, never to a file of this machine."""
 
-    def redirect_request(self, *arguments: object) -> urllib.request.Request | None:
-        new = super().redirect_request(*arguments)  # type: ignore[arg-type]
+    def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
+        new = super().redirect_request(*arguments)
         if new is not None and new.type not in ("http", "https"):
             raise urllib.error.URLError(f"it is redirected to {new.type}:")
         return new
@@ -229,7 +229,7 @@ MAX_FILES = 500_000
 MAX_TOTAL_BYTES = 8 << 30  # of all messages together
 _MAX_MESSAGE_BYTES = 64 << 20
 _DECOMPRESSORS: dict[bytes, Callable[[Path], IO[bytes]]] = {
-    b"\x1f\x8b": gzip.open,  # type: ignore[dict-item]
+    b"\x1f\x8b": gzip.open,  # type: ignore[dict-item]  # may also be text, by its mode
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }

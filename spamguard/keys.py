@@ -129,7 +129,7 @@ class SignedVerdict(NamedTuple):
         return 1.0 / (1.0 + exp(-self.log_odds))
 
 
-def sign_verdict(key: bytes, verdict: Verdict, action: Action, id: str, digest: bytes) -> bytes:  # noqa: A002  the field's own name
+def sign_verdict(key: bytes, verdict: Verdict, action: Action, id: str, digest: bytes) -> bytes:  # noqa: A002  as the field says
     """The value of the header field.
 
     key: `secret.derived(key, b"verdict")`. action: what is done about it. id: up to 64 of A-Z a-z

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
 _COLOUR_BY_LEVEL = {
@@ -172,11 +172,13 @@ class TextFormatter(logging.Formatter):
         super().__init__(_TEXT_FORMAT)
         self._colours = colours
 
+    # The names of these methods and of their arguments are the base class's.
+
     def formatTime(  # noqa: N802
         self,
         record: logging.LogRecord,
         datefmt: str | None = None,  # noqa: ARG002
-    ) -> str:  # the base class calls it so
+    ) -> str:
         return f"{_format_second(int(record.created))},{int(record.msecs):03}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
@@ -184,8 +186,8 @@ class TextFormatter(logging.Formatter):
         code = _COLOUR_BY_LEVEL.get(record.levelno) if self._colours else None
         return f"\x1b[{code}m{line}\x1b[m" if code else line
 
-    def formatException(self, ei: object) -> str:  # noqa: N802
-        text = super().formatException(ei)  # type: ignore[arg-type]
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        text = super().formatException(ei)
         return "\n".join(f"  {_escape_unprintable(line)}" for line in text.splitlines())
 
 

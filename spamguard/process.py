@@ -147,7 +147,7 @@ def start_process(
     """
     check_installation()
     path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.Popen(  # noqa: S603
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         pass_fds=pass_fds,
@@ -220,7 +220,7 @@ def child_context(
 def read_settings(descriptor: int) -> Settings:
     """Read, once, the settings that `start_child` passes. The parent is the master and trusted."""
     with open(descriptor, "rb") as file:
-        return cast(Settings, pickle.load(file))  # noqa: S301
+        return cast(Settings, pickle.load(file))  # noqa: S301  trusted, see above
 
 
 def end_with_parent(parent: int, end_signal: signal.Signals = signal.SIGTERM) -> None:

@@ -99,7 +99,7 @@ def _make_decompressor(make: Callable[[], Any]) -> Decompressor:
 
 def _decompress_zstd(data: bytes, most: int) -> bytes:
     """An end that is missing is not noticed here, but by the size in the name."""
-    import zstandard  # noqa: PLC0415  few have use for it, and all commands would wait 10 ms
+    import zstandard  # noqa: PLC0415  takes 10 ms, and is rarely needed
 
     reader = zstandard.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW).stream_reader(
         data, read_across_frames=True
@@ -111,7 +111,7 @@ def _decompress_zstd(data: bytes, most: int) -> bytes:
 
 
 def _make_refusal(why: str) -> Decompressor:
-    def refuse(_: bytes, most: int) -> bytes:  # noqa: ARG001
+    def refuse(_: bytes, most: int) -> bytes:  # noqa: ARG001  a `Decompressor`
         raise UnreadableFileError(why)
 
     return refuse

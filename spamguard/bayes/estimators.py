@@ -43,7 +43,7 @@ at most 1 / (2 * 1e-3) = 500 nats, which other evidence can outweigh.
 """
 
 
-class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
+class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]  # untyped bases
     """Base of the four families: teaching, unlearning and Bayes' rule.
 
     `class_alpha` is the Dirichlet prior on the class, scalar or (K,); 0 is maximum likelihood.

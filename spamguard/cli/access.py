@@ -29,11 +29,11 @@ TOKEN_ABOUT = """Make, list and revoke tokens of programs that ask the HTTP API.
 
 A token is for a user, who sees and teaches only their own mail, or for an operator, who sees and teaches everything. It is shown once;
 kept is a hash of it. Programs send it as `Authorization: Bearer TOKEN`. What is revoked is refused from the next request on.
-`list` shows sessions of people too (`login-link`). Exit status of `revoke`: 1 when there is no such token."""  # noqa: S105
+`list` shows sessions of people too (`login-link`). Exit status of `revoke`: 1 when there is no such token."""  # noqa: S105  help, no password
 TOKEN_EXAMPLE = """  spamguard token create backup-check --operator --expires 90d
   spamguard token create anna-phone --user anna
   spamguard token list
-  spamguard token revoke anna-phone"""  # noqa: S105
+  spamguard token revoke anna-phone"""  # noqa: S105  help, no password
 
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_USER = 255

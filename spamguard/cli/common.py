@@ -562,7 +562,7 @@ def painter() -> Painter:
     """
     if log.supports_colours(sys.stdout, os.environ):
         return lambda text, code: f"\x1b[{code}m{text}\x1b[m"
-    return lambda text, code: text  # noqa: ARG005
+    return lambda text, code: text  # noqa: ARG005  as the other one
 
 
 def is_regular_file(name: str) -> bool:

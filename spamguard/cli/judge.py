@@ -333,7 +333,7 @@ def _pass_message(answer: Callable[[bytes], bytes]) -> int:
     try:
         raw = sys.stdin.buffer.read()
         _write_message(_answer_or_original(raw, answer))
-    except BaseException as error:  # noqa: BLE001  an interrupt, a lack of memory, a fault of ours: the mail goes on
+    except BaseException as error:  # noqa: BLE001  whatever it is, mail goes on
         _report_failure("the message could not be passed on", error)
         common.discard_output()
         return EXIT_TEMPFAIL
@@ -348,7 +348,7 @@ def _answer_or_original(raw: bytes, answer: Callable[[bytes], bytes]) -> bytes:
     ) as error:  # what adds a field to the message would load numpy, which ends us
         _report_failure("the message was not scanned", error)
         return raw
-    except BaseException as error:  # noqa: BLE001  an interrupt, a lack of memory, a fault of ours: the mail goes on
+    except BaseException as error:  # noqa: BLE001  whatever it is, mail goes on
         _report_failure("the message was not scanned", error)
         return _add_not_scanned(raw, type(error).__name__)
 
@@ -378,7 +378,7 @@ def _add_not_scanned(raw: bytes, reason: str) -> bytes:
         from spamguard.mail.rewrite import add_fields
 
         return add_fields(raw, policy.not_scanned_fields(reason), policy.VERDICT_FIELDS)
-    except BaseException:  # noqa: BLE001  nothing of ours works: the mail goes on as it came
+    except BaseException:  # noqa: BLE001  whatever it is, mail goes on
         return raw
 
 

@@ -118,7 +118,7 @@ def _model_type(annotation: Any) -> Any:
     elif get_origin(annotation) is Annotated:
         kind = _annotated_type(inner[0], annotation.__metadata__)
     elif get_origin(annotation) in (Union, UnionType):
-        kind = Union[tuple(map(_model_type, inner))]  # noqa: UP007  as many as there are
+        kind = Union[tuple(map(_model_type, inner))]  # noqa: UP007  `|` takes no tuple
     elif get_origin(annotation) is not tuple:
         kind = annotation
     elif get_origin(inner[0]) is tuple:
@@ -229,5 +229,5 @@ class _SchemaGenerator(GenerateJsonSchema):
         built = super().dict_schema(schema)
         return built | {"additionalProperties": False} if "patternProperties" in built else built
 
-    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002
+    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002  pydantic calls it
         return False

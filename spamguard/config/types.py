@@ -315,8 +315,8 @@ FileMode = Annotated[int, Option(_check_mode, _MODE_SCHEMA, lambda value: f"{val
 _HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _HOST_PORT_PATTERN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
 _HOST_IN_URL = re.compile(r"//([^/\[\]@]*):[0-9]+\Z")
-# what was meant by these words
-_WORD_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104  as words for what was meant
+# The address that each word stands for; it is suggested, never listened on.
+_WORD_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104
 
 
 def _check_next_hop(given: object) -> Endpoint:

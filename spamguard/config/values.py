@@ -117,7 +117,7 @@ class Action(StrEnum):
 class OnError(StrEnum):
     """What happens to a message that cannot be judged."""
 
-    PASS = "pass"  # noqa: S105  # passed on unscored
+    PASS = "pass"  # noqa: S105  no password: the message is passed on unscored
     DEFER = "defer"  # 451: the client keeps it and tries again
 
 

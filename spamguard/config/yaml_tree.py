@@ -79,14 +79,14 @@ class _RefusedYamlError(yaml.MarkedYAMLError):
 class _BoundedLoader(yaml.SafeLoader):
     """Composes nodes within bounds, and leaves plain words to `_plain`."""
 
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  # as the base class declares it
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  the base class has it
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = self._aliases = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # of PyYAML
         self._depth += 1
         self._aliases += isinstance(event, yaml.AliasEvent)
         if self._depth > _MAX_DEPTH:

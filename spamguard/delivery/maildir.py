@@ -71,7 +71,7 @@ class MaildirNextHop:
     async def probe(self) -> None:
         """Nothing needs to be found out."""
 
-    def transaction(self, client: Client) -> _MaildirTransaction:  # noqa: ARG002
+    def transaction(self, client: Client) -> _MaildirTransaction:  # noqa: ARG002  as in NextHop
         """A new transaction; a file does not name the client."""
         return _MaildirTransaction(self)
 

@@ -171,8 +171,8 @@ def learning_figure(curve: LearningCurve) -> Figure:
 def _new_figure(width: float, height: float) -> Figure:
     """An empty figure on an Agg canvas of its own, outside pyplot's global list."""
     try:
-        # here, because only pictures need its hundred modules
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  a hundred modules that only pictures need
+        # Loaded here because only pictures need its hundred modules.
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise UsageError(

@@ -88,9 +88,9 @@ def read(configuration: str = "") -> DovecotSettings:
     """
     command = [*_COMMAND, *(("-c", configuration) if configuration else ())]
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
-        )  # noqa: RUF100, S603
+        )
     except FileNotFoundError:
         _log.info(
             "there is no doveconf: the roles of folders come from the configuration and from their names"

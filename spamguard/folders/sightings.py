@@ -162,7 +162,7 @@ _SELECT = (
 _INSERT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PENDING_COLUMNS = "digest, user, label, packed, scores, origin, time, extractor, decided_at, came_from, came_to, why"
 _INSERT_PENDING = (
-    f"INSERT INTO pending ({_PENDING_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  words of our own
+    f"INSERT INTO pending ({_PENDING_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # at once: a question for each takes four times as long
 _OF_NAMES = "folder = ? AND name IN (SELECT value FROM json_each(?))"
@@ -254,7 +254,7 @@ class Sightings:
     def folders(self, mailbox: str) -> list[str]:
         """Those in which messages were when they were last scanned."""
         with self._map_errors():
-            query = f"SELECT f.name {_FOLDERS} AND EXISTS (SELECT 1 FROM sightings WHERE folder = f.id AND gone = 0)"  # noqa: S608  words of our own
+            query = f"SELECT f.name {_FOLDERS} AND EXISTS (SELECT 1 FROM sightings WHERE folder = f.id AND gone = 0)"
             return sorted(
                 os.fsdecode(name) for (name,) in self._db.execute(query, (os.fsencode(mailbox),))
             )
@@ -296,7 +296,7 @@ class Sightings:
         """
         with self._map_errors():
             number = self._find_folder(mailbox, folder)
-            query = f"SELECT name, digest FROM sightings WHERE {_OF_NAMES} AND gone = 0 AND waiting = 0 AND digest != x''"  # noqa: S608
+            query = f"SELECT name, digest FROM sightings WHERE {_OF_NAMES} AND gone = 0 AND waiting = 0 AND digest != x''"
             return dict(self._db.execute(query, (number, json.dumps(list(names)))))
 
     def find_present(
@@ -326,16 +326,16 @@ class Sightings:
             number = self._find_folder(mailbox, folder)
             return dict(
                 self._db.execute(
-                    f"SELECT name, since FROM marks WHERE {_OF_NAMES}",  # noqa: S608
+                    f"SELECT name, since FROM marks WHERE {_OF_NAMES}",
                     (number, json.dumps(list(names))),
                 )
-            )  # noqa: RUF100, S608
+            )
 
     def has_mark_before(self, mailbox: str, folder: str, when: float) -> bool:
         """Whether any message has a mark of a time that is so long ago."""
         with self._map_errors():
             query = (
-                f"SELECT 1 FROM marks WHERE folder = ({_FOLDER}) AND since BETWEEN 1 AND ? LIMIT 1"  # noqa: S608  words of our own
+                f"SELECT 1 FROM marks WHERE folder = ({_FOLDER}) AND since BETWEEN 1 AND ? LIMIT 1"
             )
             return (
                 self._db.execute(
@@ -357,8 +357,8 @@ class Sightings:
         """Votes that were recorded and not yet dropped, in the order in which they were recorded."""
         with self._map_errors():
             rows = self._db.execute(
-                f"SELECT {_PENDING_COLUMNS} FROM pending ORDER BY id"  # noqa: S608
-            ).fetchall()  # noqa: RUF100, S608
+                f"SELECT {_PENDING_COLUMNS} FROM pending ORDER BY id"
+            ).fetchall()
         return [PendingVote(NewVote(*row[:8]), *row[8:]) for row in rows]
 
     # What changes
@@ -409,7 +409,7 @@ class Sightings:
             numbers = {folder: self._add_folder(mailbox, folder) for folder in folders}
             away = [(numbers[folder], name) for folder, name in removed]
             for table in ("sightings", "marks"):
-                self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)  # noqa: S608  words of our own
+                self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)
             self._db.executemany(
                 _INSERT, (_sighting_row(copy, numbers[copy.folder]) for copy in updated)
             )
@@ -455,9 +455,9 @@ class Sightings:
                 )
             ]
             for table in ("sightings", "marks"):
-                self._db.execute(f"DELETE FROM {table} WHERE {_OF_MAILBOX}", (number,))  # noqa: S608  words of our own
+                self._db.execute(f"DELETE FROM {table} WHERE {_OF_MAILBOX}", (number,))
             for table in ("weighed", "missing"):
-                self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))  # noqa: S608  words of our own
+                self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM folders WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
         for folder in folders:
@@ -479,9 +479,9 @@ class Sightings:
                 number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)
             ]
             self._db.execute(
-                f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})",  # noqa: S608
+                f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})",
                 before,
-            )  # noqa: RUF100, S608
+            )
             forgotten = self._db.execute(f"DELETE {old}", before).rowcount
             self._forget_empty(folders)
         return forgotten

@@ -133,7 +133,7 @@ class Learner:
             self._record_refusal(batch[0].lesson, len(batch), str(error))
         except SpamguardError:
             raise
-        except Exception:  # these only wait for the next start  # noqa: BLE001
+        except Exception:  # noqa: BLE001  these only wait for the next start
             _log.exception(
                 "a fault in learning %d lessons: they wait for the next start", len(batch)
             )

@@ -107,7 +107,7 @@ _DIGESTS_WITH_SEVERAL_EVENTS = "SELECT digest FROM events WHERE digest > ?1 AND 
 # only vote is the lesson.
 LESSONS_OF_DIGESTS = f"""
 SELECT digest, label, packed, scores, extractor FROM events
-WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3 AND digest NOT IN ({_DIGESTS_WITH_SEVERAL_EVENTS})"""  # noqa: S608
+WHERE digest > ?1 AND digest <= ?2 AND +seq <= ?3 AND digest NOT IN ({_DIGESTS_WITH_SEVERAL_EVENTS})"""
 
 # The votes on the others.
 EVENTS_OF_DIGESTS = (
@@ -221,7 +221,7 @@ LATEST_VOTES = (
 )
 
 LAST_TIME_BY_USER = (
-    _WITH_USERS  # noqa: S608
+    _WITH_USERS
     + "SELECT user, (SELECT max(time) FROM events WHERE events.user = names.user) FROM names WHERE user IS NOT NULL"
 )
 

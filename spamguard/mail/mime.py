@@ -368,7 +368,7 @@ def _match_fields(window: bytes, most: int) -> tuple[FieldList, int]:
         len(found) > most or _count_lines(found) != lines
     ):  # no end, too many, or not fields all: the careful way
         # it matches the empty string
-        stop = _HEADER_BLOCK.match(block).end()  # type: ignore[union-attr]
+        stop = _HEADER_BLOCK.match(block).end()  # type: ignore[union-attr]  # matches ""
         found = [
             match.groups() for match in islice(_HEADER_FIELD.finditer(block, 0, stop), most + 1)
         ]

@@ -156,7 +156,7 @@ class ForwardTrainingTransaction:
         except OSError as error:
             _log.error("a lesson that came by mail cannot be kept: %s", error)
             return [_TRY_LATER]
-        except Exception:  # noqa: BLE001  # a fault of ours must not cost the mail
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("a fault in taking a lesson that came by mail")
             return [_TRY_LATER]
         return [Reply.from_text(250, f"2.0.0 Taken: {count} to learn")] if count else [_NO_MESSAGE]

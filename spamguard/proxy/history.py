@@ -60,7 +60,7 @@ _SELECT_FEATURES = f"SELECT id, packed {_JOIN}"
 _SELECT_OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_PRUNE_ROWS})
 SELECT number FROM first WHERE :all OR time < :oldest OR time > :newest
-    AND (:older OR number < (SELECT max(number) FROM first WHERE time < :oldest))"""  # noqa: S608
+    AND (:older OR number < (SELECT max(number) FROM first WHERE time < :oldest))"""
 _SELECT_TIME_AFTER = (
     "SELECT time FROM judgements "
     "WHERE rowid >= (SELECT min(rowid) FROM judgements) + ? ORDER BY rowid LIMIT 1"
@@ -209,7 +209,7 @@ WINDOW_ROWS = 25_000
 _MAX_PARTS = 400
 _ABOVE_ALL_IDS = "~"  # after every id
 
-_SELECT_ROWS = f"SELECT {', '.join(SMALL_COLUMNS)} FROM judgements"  # noqa: S608  names of our own
+_SELECT_ROWS = f"SELECT {', '.join(SMALL_COLUMNS)} FROM judgements"
 _SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
 _HAS_LESSON = "EXISTS (SELECT 1 FROM temp.taught WHERE taught.digest = judgements.digest)"
 _HAS_LESSON_LABEL = (

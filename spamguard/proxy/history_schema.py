@@ -239,7 +239,7 @@ _JUDGEMENT_COLUMNS = [name for name in _VALUE_NAMES if name not in LARGE_COLUMNS
 _SMALL_INDEXES = [_VALUE_NAMES.index(name) for name in _JUDGEMENT_COLUMNS]
 _LARGE_INDEXES = [_VALUE_NAMES.index(name) for name in (*LARGE_COLUMNS, "id")]
 _INSERT = (
-    f"INSERT OR IGNORE INTO judgements ({', '.join(_JUDGEMENT_COLUMNS)}) "  # noqa: S608  our names
+    f"INSERT OR IGNORE INTO judgements ({', '.join(_JUDGEMENT_COLUMNS)}) "
     f"VALUES ({', '.join('?' * len(_JUDGEMENT_COLUMNS))})"
 )
 _INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ? FROM judgements WHERE id = ?"

@@ -140,7 +140,7 @@ class ScanService:
                 record.set_failure(request.problem)
             else:
                 result = await self._judge_message(request, record, trusted=trusted)
-        except Exception:  # noqa: BLE001  # a fault of ours
+        except Exception:  # noqa: BLE001  a fault of ours
             _log.exception("%s: a fault in judging this message", record.id)
             record.set_failure("error")
         if result is None:
@@ -214,7 +214,7 @@ class ScanService:
             )
         except OSError as error:
             _log.error("a lesson cannot be kept: %s", error)
-        except Exception:  # a fault of ours  # noqa: BLE001
+        except Exception:  # noqa: BLE001  a fault of ours
             _log.exception("a fault in taking a lesson")
         return TrainingOutcome.TRY_LATER
 

@@ -108,7 +108,7 @@ class ScorerHandle:
                 process.check_installation()
                 descriptor = theirs.fileno()
                 path = [str(Path(package).parents[1]), os.environ.get("PYTHONPATH", "")]
-                self._process = subprocess.Popen(  # noqa: S603  our own command
+                self._process = subprocess.Popen(
                     [*command, str(descriptor), str(os.getpid()), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -206,11 +206,11 @@ class ScorerHandle:
             return
         if not self.jobs or not self.is_ready:
             raise ValueError("nothing was asked")
-        result: Scan | NotScanned
-        if answer.kind == ipc.SCANNED:  # noqa: SIM108
-            result = ipc.decode_scan(answer, self.jobs[0].users)
-        else:
-            result = NotScanned(ipc.decode_reason(answer))
+        result: Scan | NotScanned = (
+            ipc.decode_scan(answer, self.jobs[0].users)
+            if answer.kind == ipc.SCANNED
+            else NotScanned(ipc.decode_reason(answer))
+        )
         self.jobs.popleft().finish(result)
 
     def kill(self) -> None:

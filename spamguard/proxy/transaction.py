@@ -145,7 +145,7 @@ class PolicyJudge:
         """
         try:
             self._context.record(record)
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001  see above
             _log.exception("%s: a fault in recording this message", record.id)
 
 
@@ -276,7 +276,7 @@ class FilterTransaction:
                 return [MessageCopy(record, everybody, NOT_JUDGED_REPLY)]
             fields = policy.not_scanned_fields(record.reason)
             return [MessageCopy(record, everybody, outgoing.tag(fields))]
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", record.id)
             return [MessageCopy(record, everybody, _LOCAL_ERROR)]
 
@@ -307,7 +307,7 @@ class FilterTransaction:
                 copies.append(
                     MessageCopy(part, group.indices, output, decision.action, decision.to)
                 )
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in judging this message", record.id)
             record.set_failure("error")
             return []
@@ -352,7 +352,7 @@ class FilterTransaction:
             if opened is not None:
                 return await opened.send(copy.output)
             return await self._send(copy.output, sender, recipients)
-        except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handling this message", copy.record.id)
             return [_LOCAL_ERROR]
 

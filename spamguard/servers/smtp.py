@@ -297,7 +297,7 @@ class SmtpMailSession(SmtpSession):
             )
         try:
             return await self._open_transaction.data(incoming.spool, frozenset(incoming.oddities))
-        except Exception:  # a fault of ours must not cost the mail  # noqa: BLE001
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handing on a message", self._peer.address)
             return [smtp_state.LOCAL_ERROR]
 

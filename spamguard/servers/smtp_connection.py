@@ -151,7 +151,7 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
         """The session is run by the one that has taken the connection."""
         self.transport = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # as the loop calls it
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio gives it
         """Where to read to."""
         return self._scratch
 
@@ -180,7 +180,7 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
             self._has_timed_out = True
             self._wake()
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio gives it
         """The client is gone. What is being handed over is finished all the same."""
         self._is_lost = True
         self._writing_paused = False

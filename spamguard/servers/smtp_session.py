@@ -124,7 +124,7 @@ class SmtpSession(SmtpConnection):
             self._end_on_timeout()
         except asyncio.CancelledError:
             self.write_reply(smtp_state.SHUTTING_DOWN if self.is_draining else smtp_state.EVICTED)
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
             _log.exception("%s: a fault in this session", self._peer.address)
             self.write_reply(smtp_state.LOCAL_ERROR)
         finally:
@@ -224,7 +224,7 @@ class SmtpSession(SmtpConnection):
             await self.commands[verb](self, argument)
         except ConversationEnded:
             raise
-        except Exception:  # what is behind the door must not end the session  # noqa: BLE001
+        except Exception:  # noqa: BLE001  what is behind the door must not end the session
             _log.exception("%s: a fault at %s", self._peer.address, verb)
             await self._end_transaction()
             self._reply_local_error(verb)
@@ -398,7 +398,7 @@ class SmtpSession(SmtpConnection):
         self._last_message_end = self.loop.time()
         try:
             await message.end()
-        except Exception:  # the client need not care  # noqa: BLE001
+        except Exception:  # noqa: BLE001  the client need not care
             _log.exception("%s: a fault in ending a message", self._peer.address)
         finally:
             self._idle_since = self.loop.time() + _DRAIN_GRACE_SECONDS

@@ -194,7 +194,7 @@ class _WebConnection(H11Protocol):
         self.waiting_since = self.loop.time()
         super().on_response_complete()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn gives it
         """Answer what is not HTTP, or is too long. uvicorn calls it while it handles the error."""
         status = getattr(sys.exc_info()[1], "error_status_hint", 400)
         with suppress(h11.LocalProtocolError):  # another answer has already begun

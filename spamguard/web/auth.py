@@ -73,7 +73,7 @@ _MAX_FIELD_BYTES = 1 << 20  # of a field that is not a file, such as a pasted me
 class AuthMethod(StrEnum):
     """How a visitor is known."""
 
-    TOKEN = "token"  # noqa: S105  # a program, by `Authorization: Bearer`
+    TOKEN = "token"  # noqa: S105  no password: a program, by `Authorization: Bearer`
     SESSION = "session"  # a person, by the cookie of a session
     PROXY = "proxy"  # a person, by the word of a reverse proxy
 

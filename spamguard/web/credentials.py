@@ -53,9 +53,9 @@ _COLUMNS = "id, kind, name, person, operator, created, expires, seen"
 # must be short-lived whatever the clock does.
 _VALID = """(expires = 0 OR expires > :now) AND (kind != 'session' OR seen > :now - :idle)
     AND (kind != 'link' OR expires <= :now + :link)"""
-_FIND = f"SELECT digest, {_COLUMNS} FROM credentials WHERE id = :id AND kind = :kind AND {_VALID}"  # noqa: S608  # constants
-_LIST = f"SELECT {_COLUMNS} FROM credentials WHERE {_VALID} ORDER BY kind, person, name, created"  # noqa: S608  # constants
-_DELETE_INVALID = f"DELETE FROM credentials WHERE NOT ({_VALID})"  # noqa: S608  # constants
+_FIND = f"SELECT digest, {_COLUMNS} FROM credentials WHERE id = :id AND kind = :kind AND {_VALID}"
+_LIST = f"SELECT {_COLUMNS} FROM credentials WHERE {_VALID} ORDER BY kind, person, name, created"
+_DELETE_INVALID = f"DELETE FROM credentials WHERE NOT ({_VALID})"
 _DELETE_OLDEST = """DELETE FROM credentials WHERE id IN (
     SELECT id FROM credentials WHERE {} ORDER BY created DESC, id DESC LIMIT -1 OFFSET ?)"""
 
@@ -63,7 +63,7 @@ _DELETE_OLDEST = """DELETE FROM credentials WHERE id IN (
 class CredentialKind(StrEnum):
     """What a secret is for."""
 
-    TOKEN = "token"  # noqa: S105  # of a program; has a name
+    TOKEN = "token"  # noqa: S105  no password: of a program; has a name
     LINK = "link"  # of a person, for one use
     SESSION = "session"  # of a browser
 
@@ -206,7 +206,7 @@ class CredentialStore:
 
     def _delete(self, condition: str, value: str) -> int:
         with self._transaction():
-            statement = f"DELETE FROM credentials WHERE {condition}"  # noqa: S608  # constants
+            statement = f"DELETE FROM credentials WHERE {condition}"
             return self._db.execute(statement, (value,)).rowcount
 
     def list_valid(self, now: int) -> list[Credential]:

@@ -144,7 +144,7 @@ class FilterProbe:
         file = self._state / LEDGER_FILE
         if not file.exists():  # only a lesson creates it
             raise LedgerError(f"ledger {file}: there is none")
-        from spamguard.engine.filter import Filter  # noqa: PLC0415  see above
+        from spamguard.engine.filter import Filter  # noqa: PLC0415  loads numpy
 
         with Filter.open(self._state) as spam_filter:
             self._count_lessons(spam_filter)
@@ -371,7 +371,7 @@ class MonitorServer:
             return MonitorAnswer(404, "".join(f"{one}\n" for one in self._pages).encode())
         try:
             return await page()
-        except Exception:  # noqa: BLE001  # an error in a page must not end the server
+        except Exception:  # noqa: BLE001  an error in a page must not end the server
             _log.exception("a fault in answering %s", path)
             return MonitorAnswer(500, b"a fault, see the log\n")
 
@@ -484,7 +484,7 @@ async def _probe_next_hop(hop: Hop, hostname: str) -> str:
 
 
 async def _greet_next_hop(hop: Hop, hostname: str) -> None:
-    from spamguard.delivery.smtp import SessionOpener  # noqa: PLC0415  see above
+    from spamguard.delivery.smtp import SessionOpener  # noqa: PLC0415  loads numpy
 
     quick = replace(hop, connect=HOP_TIMEOUT, command=HOP_TIMEOUT)
     session = await asyncio.wait_for(SessionOpener(quick, hostname).open(), HOP_TIMEOUT)

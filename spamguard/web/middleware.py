@@ -96,7 +96,7 @@ class AccessMiddleware:
                 await self._app(scope, body.receive, answer.send)
         except ClientDisconnect:
             answer.status = _CLIENT_CLOSED
-        except Exception as error:  # noqa: BLE001  # no error may leave as it is
+        except Exception as error:  # noqa: BLE001  no error may leave as it is
             problem = problems.problem_from_error(error)
             if problem.status == 500:
                 method, path = scope["method"][:_MAX_METHOD], scope["path"][:_MAX_PATH]

@@ -114,7 +114,7 @@ class ResourceThread(Generic[ResourceT]):
                 try:
                     resource = resource or self._open()
                     future.set_result(work(resource))
-                except Exception as error:  # noqa: BLE001  # the caller gets it
+                except Exception as error:  # noqa: BLE001  the caller gets it
                     future.set_exception(error)
                     if isinstance(error, _BROKEN_ERRORS) or not isinstance(
                         error, errors.SpamguardError

@@ -325,7 +325,10 @@ class Service:
         self._clear_cache()
         return result
 
-    async def classes(self, person: Person) -> Mapping[str, bool]:  # noqa: ARG002
+    async def classes(
+        self,
+        person: Person,  # noqa: ARG002  every method of the API has it
+    ) -> Mapping[str, bool]:
         """Return whether each class that can be taught is unwanted."""
         return await self._readers.run(lambda reading: lessons.known_classes(reading.ledger))
 

@@ -92,7 +92,7 @@ def main() -> None:
     found = messages()
     of = lambda form: [  # noqa: E731
         form(raw) for raw in itertools.islice(itertools.cycle(found), options.requests)
-    ]  # noqa: E731, RUF100
+    ]
     check = of(
         lambda raw: (
             b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw

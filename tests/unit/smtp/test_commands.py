@@ -336,4 +336,4 @@ def test_hostile_arguments_take_no_time() -> None:
     ):
         assert (
             seconds(lambda: (parse_mail(b"FROM:" + argument), parse_rcpt(b"TO:" + argument)), 1) < 2  # noqa: B023
-        )  # noqa: B023, RUF100
+        )
