@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # this file is run as a script
 
-from tests.e2e import daemon, moving, web_site  # noqa: E402
+from tests.e2e import daemon, moving, web_site  # noqa: E402  needs the path, like the next two
 from tests.e2e.ports import free_port  # noqa: E402
 from tests.support.waiting import PATIENCE, eventually  # noqa: E402
 

@@ -144,7 +144,7 @@ def _overlaps(first: Address, second: Address) -> bool:
     """Whether two addresses exclude each other, as 0.0.0.0 and any address of IPv4 do."""
     hosts = {first[0], second[0]}
     same_family = (":" in first[0]) == (":" in second[0])
-    return first[1] == second[1] != 0 and same_family and not hosts.isdisjoint(("0.0.0.0", "::"))  # noqa: S104
+    return first[1] == second[1] != 0 and same_family and not hosts.isdisjoint(("0.0.0.0", "::"))  # noqa: S104  compared only
 
 
 def listen(host: str, port: int) -> socket.socket:

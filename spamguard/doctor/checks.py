@@ -342,7 +342,7 @@ def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
 def run_command(*command: str) -> str:
     """Standard output of a program; "" if there is no such program, or if it fails."""
     try:
-        done = subprocess.run(  # noqa: S603  our own commands
+        done = subprocess.run(
             command,
             capture_output=True,
             check=True,

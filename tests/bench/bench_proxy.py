@@ -43,7 +43,7 @@ class PassThrough:
     def __init__(self, port: int) -> None:
         self._port = port
 
-    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802  aiosmtpd's name
         """Hand one message on."""
         reader, writer = session.hop = getattr(session, "hop", None) or await self._open()
         commands = [

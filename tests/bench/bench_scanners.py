@@ -89,10 +89,11 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    found = messages()
-    of = lambda form: [  # noqa: E731
-        form(raw) for raw in itertools.islice(itertools.cycle(found), options.requests)
-    ]
+    mail = messages()
+
+    def of(form: Callable[[bytes], bytes]) -> list[bytes]:
+        return [form(raw) for raw in itertools.islice(itertools.cycle(mail), options.requests)]
+
     check = of(
         lambda raw: (
             b"POST /checkv2 HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
@@ -135,7 +136,7 @@ def main() -> None:
                         asyncio.run(rate(client, port, requests, options.connections))
                     )
     print(
-        f"messages of {statistics.mean(map(len, found)):,.0f} bytes, one worker, "
+        f"messages of {statistics.mean(map(len, mail)):,.0f} bytes, one worker, "
         f"{options.connections} clients; requests each second:"
     )
     for name, some in rates.items():

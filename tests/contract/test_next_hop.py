@@ -129,7 +129,7 @@ WAYS = {
 
 @pytest.fixture(params=WAYS.values(), ids=WAYS.keys())
 def way(request: pytest.FixtureRequest) -> Way:
-    return request.param  # type: ignore[no-any-return]
+    return request.param
 
 
 def run(way: Way, what: Callable[[Open], Awaitable[Result]]) -> Result:

@@ -43,9 +43,9 @@ from spamguard.engine.filter import Filter
 
 ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(ROOT))  # `--write` runs this file as a script
 
-from corpora.synthetic import generate  # noqa: E402
+from corpora.synthetic import generate  # noqa: E402  needs the path, like the next two
 from tests.support.archives import unpack  # noqa: E402
 from tests.support.waiting import PATIENCE, eventually  # noqa: E402
 

@@ -139,7 +139,7 @@ class OnSocket(Queued):
     async def hand_over(self, lessons: Sequence[Said]) -> list[object]:
         accounts = TrainingAccounts(())
         if not self.trusted:
-            accounts.is_trusted = lambda account: False  # type: ignore[method-assign]
+            accounts.is_trusted = lambda account: False
         with opened(self.state) as spam_filter:
             classes = spam_filter.classes
 

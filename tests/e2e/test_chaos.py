@@ -5,7 +5,6 @@ does and whenever we are killed.
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ async def exchange(
     async with hop.serving(hop_port), asyncio.TaskGroup() as group:
         sending = group.create_task(clients.send_all(chaos.bodies(messages, SIZES), CONNECTIONS))
         while not sending.done():
-            with await asyncio.to_thread(_started, state, arguments, door) as running:
+            with await asyncio.to_thread(Started, state, arguments, door) as running:
                 enough = len(clients.acknowledged) + kill_after
                 while not sending.done() and len(clients.acknowledged) < enough:
                     await asyncio.wait([sending], timeout=0.05)
@@ -66,7 +65,7 @@ async def exchange(
     return hop, clients, kills
 
 
-class _started:  # noqa: N801
+class Started:
     """The daemon; unlike `daemon.running` it may be found dead at the end."""
 
     def __init__(self, state: Path, arguments: tuple[str, ...], door: int) -> None:
@@ -101,4 +100,4 @@ def test_killed_again_and_again(state: Path) -> None:
     check(hop, clients, MESSAGES)
     assert kills > 3
     assert not list((state / "spool").iterdir())
-    assert os.path.exists(state / "ledger.sqlite")  # noqa: PTH110
+    assert (state / "ledger.sqlite").exists()

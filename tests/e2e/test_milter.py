@@ -201,7 +201,7 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes)
     asking.close()
     assert answer.startswith(b"{")
     third = place.running.lines(f"listener=rspamd://127.0.0.1:{place.rspamd}")[-1]
-    assert place.row(ID.search(third)[1]).digest == first.digest  # type: ignore[index]
+    assert place.row(ID.search(third)[1]).digest == first.digest
 
 
 def test_several_messages_and_what_is_given_up_between_them(place: Place) -> None:
@@ -219,7 +219,7 @@ def test_several_messages_and_what_is_given_up_between_them(place: Place) -> Non
                         stuffed(MAIL[label][0])
                     )
                 )
-            )  # type: ignore[misc]
+            )
     assert [fields(raw, "X-Spam-Flag") for raw in raws] == [["YES"], [], ["YES"]]
     assert "helo=again.example" in place.running.lines(name_of(raws[2]))[0]
 
@@ -371,7 +371,7 @@ def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Pa
                     check=True,
                     capture_output=True,
                 )
-                eventually(lambda code=code: outcome(server, MAIL["spam"][0]) == code, name)  # type: ignore[misc]
+                eventually(lambda code=code: outcome(server, MAIL["spam"][0]) == code, name)
             eventually(lambda: "!" in server.queue(), "a message that is held")
             send(server.smtp_port, MAIL["ham"][0])
             assert len(server.delivered(1)) == 1
@@ -453,8 +453,8 @@ def test_killed_again_and_again_no_mail_is_lost_doubled_or_let_through(
     assert {len(fields(raw, "X-Spamguard")) for raw in raws} == {1}
 
 
-class Killed(Exception):  # noqa: N818
-    """By ourselves."""
+class Killed(Exception):  # noqa: N818  no error
+    """The daemon was killed, by this test."""
 
 
 def until_taken(server: postfix.Postfix, raw: bytes) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.passing import MESSAGE, POSITIONS, Place, body, heard, passing
-from tests.e2e.peers import USUAL, Said
+from tests.e2e.peers import USUAL
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +119,11 @@ def mixed(heard: object, line: bytes) -> bytes:
 def test_very_many_recipients_each_with_its_answer(place: Place, name: str) -> None:
     hop = place.each if name == "lmtp" else place.hop
     hop.answers["RCPT"] = mixed
-    dots: Said = lambda _, number: (  # noqa: E731
-        (b"250 2.0.0 r%s\r\n" if int(number) % 2 else b"452 4.2.2 full %s\r\n") % number
-    )
-    hop.answers["dot"] = dots if name == "lmtp" else b"250 2.0.0 all\r\n"
+
+    def accept_every_second(_: object, number: bytes) -> bytes:
+        return (b"250 2.0.0 r%s\r\n" if int(number) % 2 else b"452 4.2.2 full %s\r\n") % number
+
+    hop.answers["dot"] = accept_every_second if name == "lmtp" else b"250 2.0.0 all\r\n"
     count = 1500
     with place.client(name) as client:
         lines = [b"RCPT TO:<r%d@example.net>\r\n" % at for at in range(count)]

@@ -105,7 +105,7 @@ def place(shared: Place) -> Place:
 
 @pytest.mark.parametrize("step", ["RCPT", "DATA"])
 def test_a_session_lost_before_the_data_is_opened_again_once(place: Place, step: str) -> None:
-    place.hop.answers[step] = lost_once = _once(None, USUAL.get(step, b"250 2.0.0 ok\r\n"))
+    place.hop.answers[step] = lost_once = RepliesInTurn(None, USUAL.get(step, b"250 2.0.0 ok\r\n"))
     with place.client() as client:
         assert client.begin().data(MESSAGE) == b"250 2.0.0 ok\r\n"
     assert lost_once.calls == 2
@@ -113,20 +113,20 @@ def test_a_session_lost_before_the_data_is_opened_again_once(place: Place, step:
     assert len(place.hop.lines(b"MAIL")) == 2
 
 
-class _once:  # noqa: N801
-    """Says one thing first, then another."""
+class RepliesInTurn:
+    """Gives one reply after the other; the last one for ever."""
 
-    def __init__(self, *said: bytes | None) -> None:
-        self.said = list(said)
+    def __init__(self, *replies: bytes | None) -> None:
+        self.replies = list(replies)
         self.calls = 0
 
     def __call__(self, heard: object, line: bytes) -> bytes | None:
         self.calls += 1
-        return self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 
 def test_other_answers_on_the_new_session_are_temporary(place: Place) -> None:
-    place.hop.answers["DATA"] = _once(None, USUAL["DATA"])
+    place.hop.answers["DATA"] = RepliesInTurn(None, USUAL["DATA"])
     with place.client() as client:
         client.begin()
         place.hop.answers["RCPT"] = b"550 5.1.1 no\r\n"

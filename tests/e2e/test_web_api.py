@@ -136,8 +136,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             made.client("--user", "anna"),
             made.client("--user", "ben"),
             made.client("--operator"),
-        )  # type: ignore[attr-defined]
-        passed(made.olga, 4)  # type: ignore[attr-defined]
+        )
+        passed(made.olga, 4)
         yield made
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from setuptools.command import sdist
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # which builders do not do
+sys.path.insert(0, str(ROOT))  # builders do not add it
 
-from tests.support.sources import sources  # noqa: E402
+from tests.support.sources import sources  # noqa: E402  needs the path
 
 
 class SourceDistribution(sdist.sdist):

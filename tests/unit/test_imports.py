@@ -187,4 +187,4 @@ def test_the_library_is_what_its_first_page_says() -> None:
 
     assert set(spamguard.__all__) == {"Filter", "__version__"}
     with pytest.raises(AttributeError, match="nothing"):
-        spamguard.nothing  # noqa: B018
+        spamguard.nothing  # noqa: B018  asking for it fails

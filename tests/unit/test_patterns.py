@@ -8,8 +8,8 @@ what that try had taken (https://github.com/python/cpython/issues/106052): `(?:a
 from __future__ import annotations
 
 import re
-import re._constants as kinds  # type: ignore[import-not-found]
-import re._parser as parser  # type: ignore[import-not-found]
+import re._constants as kinds
+import re._parser as parser
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path

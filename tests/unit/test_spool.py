@@ -139,7 +139,7 @@ def unusable(spool: Spool) -> None:
 
 @pytest.mark.parametrize("room", [0, 100_000, MAX_MEMORY_BYTES + 100_000])
 def test_a_full_disk(spool: Spool, tmp_path: Path, room: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(list(Path("/proc/self/fd").iterdir()))
     spool.write(LARGE[:1000])
     with full_disk(room), pytest.raises(OSError, match="too large") as first:
         spool.write(LARGE[1000:])
@@ -152,7 +152,7 @@ def test_a_full_disk(spool: Spool, tmp_path: Path, room: int) -> None:
     with pytest.raises(OSError, match="too large"):
         spool.read()
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_disk_that_fills_up_later(spool: Spool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +44,8 @@ def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeyp
 
         def bind(self, path):
             super().bind(path)
-            os.unlink(path)  # noqa: PTH108
-            os.symlink(secret, path)  # noqa: PTH211
+            Path(path).unlink()
+            Path(path).symlink_to(secret)
 
     monkeypatch.setattr(socket, "socket", Raced)
     with pytest.raises(OSError, match="no socket"):

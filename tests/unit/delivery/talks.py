@@ -53,7 +53,7 @@ def hop_to(fake: FakeHop, **settings: object) -> SmtpNextHop:
         "data": 3600.0,
         "tls": Tls.OPPORTUNISTIC,
     } | settings
-    return SmtpNextHop(Hop(fake.endpoint, **waits), "me.example")  # type: ignore[arg-type]
+    return SmtpNextHop(Hop(fake.endpoint, **waits), "me.example")
 
 
 async def hand_on(

@@ -231,7 +231,7 @@ def test_many_at_once(tmp_path: Path) -> None:
 
     assert asyncio.run(all_of_them()) == [250] * 60
     for folder, odd in ((tmp_path, 0), (tmp_path / ".Junk", 1)):
-        numbers = sorted(int(re.search(rb"Number: (\d+)", raw)[1]) for raw in files(folder))  # type: ignore[index]
+        numbers = sorted(int(re.search(rb"Number: (\d+)", raw)[1]) for raw in files(folder))
         assert numbers == sorted([*range(odd, 60, 2)] * 2)
 
 
@@ -273,7 +273,7 @@ def test_whoever_is_cancelled_waits_until_its_message_is_written(
         running = hop.transaction(Client())
         await running.mail(Sender("a@x"))
         await running.recipient(Recipient("b@x"))
-        sending = asyncio.create_task(running.send(message))  # type: ignore[arg-type]
+        sending = asyncio.create_task(running.send(message))
         await asyncio.to_thread(started.wait, 30)
         sending.cancel()
         await asyncio.sleep(0.05)

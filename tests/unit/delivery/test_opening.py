@@ -64,7 +64,7 @@ def test_a_hop_without_ehlo_hears_helo(refusal: bytes) -> None:
         assert hop.extensions == {}
         return replies
 
-    assert codes(talk(fake, twice)) == [250] * 6  # type: ignore[arg-type]
+    assert codes(talk(fake, twice)) == [250] * 6
     assert fake.commands[:3] == ["EHLO me.example", "HELO me.example", "MAIL FROM:<from@s.example>"]
     assert len(fake.sessions) == 1
 

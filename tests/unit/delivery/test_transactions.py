@@ -280,7 +280,7 @@ def test_the_client_is_forwarded_whatever_the_hop_thinks_of_it(
     )
 
     async def twice(hop: object) -> list[Reply]:
-        return [*await hand_on(hop), *await hand_on(hop)]  # type: ignore[arg-type]
+        return [*await hand_on(hop), *await hand_on(hop)]
 
     assert codes(talk(fake, twice)) == [250] * 6
     told = [command for command in fake.commands if command.startswith("XFORWARD")]

@@ -39,7 +39,7 @@ def settings(place: Path, **others: object) -> Settings:
         Position.STANDALONE,
         Hop(Endpoint(Protocol.MAILDIR, path=place / "none")),
     )
-    return Settings(place / "state", (listener,), watch=(Watch(f"{place}/home/*"),), **others)  # type: ignore[arg-type]
+    return Settings(place / "state", (listener,), watch=(Watch(f"{place}/home/*"),), **others)
 
 
 @needs_root

@@ -237,7 +237,7 @@ def test_whoever_stops_early_leaves_nothing_behind(
     trials = evaluate.run_trial("online", lambda: iter(MAIL), SETTINGS)
     next(iter(trials))
     assert len(list(tmp_path.iterdir())) == 1
-    trials.close()  # type: ignore[attr-defined]
+    trials.close()
     assert list(tmp_path.iterdir()) == []
 
 

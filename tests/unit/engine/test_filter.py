@@ -289,7 +289,7 @@ def test_damage_is_one_clear_line_and_nothing_is_changed(
     with opened(tmp_path) as one:
         teach(one, MAIL[:10])
         one.settle()
-    damage(tmp_path)  # type: ignore[operator]
+    damage(tmp_path)
     before = files(tmp_path)
     with pytest.raises((LedgerError, TableError), match=told) as error:
         Filter.open(tmp_path)

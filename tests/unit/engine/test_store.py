@@ -170,7 +170,7 @@ def test_of_two_that_settle_at_once_the_one_that_saw_more_wins(
         monkeypatch.setattr(store, "build_tables", settled)
         teach(one, MAIL[20:25])
         one.settle()
-        return settled(*arguments)  # type: ignore[arg-type]
+        return settled(*arguments)
 
     monkeypatch.setattr(store, "build_tables", slow)
     other.settle()
@@ -186,7 +186,7 @@ def test_a_settled_state_is_never_overtaken_by_an_older_one(
     settled = fold.build_tables
 
     def slow(*arguments: object) -> object:
-        tables = settled(*arguments)  # type: ignore[arg-type]
+        tables = settled(*arguments)
         monkeypatch.setattr(store, "build_tables", settled)
         teach(one, MAIL[20:25])
         one.settle()

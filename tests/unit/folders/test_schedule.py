@@ -21,7 +21,7 @@ def tended(schedule: Schedule, box: MailboxState, now: float, chance: random.Ran
     """As the loop does it: a step, of which there may be more."""
     box.tended = now
     more = chance.random() < 0.3
-    box.work = (None for _ in ()) if more else None  # type: ignore[assignment]
+    box.work = (None for _ in ()) if more else None
     box.due, box.folders_due, box.has_changes = {}, inf, box.has_changes and more
     if box.next_rescan <= now:
         box.next_rescan = now + chance.randrange(1, 40)

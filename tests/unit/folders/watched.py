@@ -57,7 +57,7 @@ class Watched:
     def start(self) -> None:
         self.mailboxes = LocalMailboxes([self.watch])
         self._open = self.mailboxes.open_file
-        self.mailboxes.open_file = self._opening  # type: ignore[method-assign]
+        self.mailboxes.open_file = self._opening
         self.watcher = Watcher(
             self.filter,
             Settings(self.state, self.listeners, watch=(self.watch,)),

@@ -94,7 +94,7 @@ def arrays(*kinds: str) -> st.SearchStrategy[Any]:
     values = st.lists(st.integers(-3, 70) | st.sampled_from((2**31 - 1, -(2**31))), max_size=9)
     made = [
         values.map(lambda some, kind=kind: np.array(some, np.int64).astype(kind)) for kind in kinds
-    ]  # type: ignore[misc]
+    ]
     return st.one_of(*made)
 
 

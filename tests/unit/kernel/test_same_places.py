@@ -31,7 +31,7 @@ def named(raw: bytes, shift: int) -> tuple[Word, ...]:
 
 def assert_same_words(raw: bytes) -> None:
     for shift in SHIFTS:
-        compiled, plain = both(lambda shift=shift: named(raw, shift))  # type: ignore[misc]
+        compiled, plain = both(lambda shift=shift: named(raw, shift))
         assert compiled == plain
 
 
@@ -73,7 +73,7 @@ def test_a_bucket_that_no_token_lies_in_is_a_mistake_of_the_caller() -> None:
 def test_arguments_that_do_not_fit() -> None:
     assert COMPILED is not None
     with pytest.raises(TypeError, match="places"):
-        COMPILED.places((), b"")  # type: ignore[call-arg]
+        COMPILED.places((), b"")
     with pytest.raises(ValueError, match="32 bits"):
         COMPILED.places(
             (b"a",), bytes(16), b"\0", bytes(64), bytes(256), np.zeros(1, np.uint32), 0, 32

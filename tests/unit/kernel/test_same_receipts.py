@@ -43,7 +43,7 @@ def test_whole_receipts() -> None:
         receipts = [
             packed(random.choice(SIZES), seed + number) for number in range(random.randrange(6))
         ]
-        compiled, plain = both(lambda receipts=receipts: answer(receipts))  # type: ignore[misc]
+        compiled, plain = both(lambda receipts=receipts: answer(receipts))
         assert compiled == plain
         assert isinstance(compiled, list) or not receipts
 
@@ -51,7 +51,7 @@ def test_whole_receipts() -> None:
 @pytest.mark.parametrize("count", SIZES)
 def test_receipts_that_are_written(count: int) -> None:
     for seed in range(20):
-        compiled, plain = both(lambda seed=seed: packed(count, seed))  # type: ignore[misc]
+        compiled, plain = both(lambda seed=seed: packed(count, seed))
         assert compiled == plain
 
 
@@ -85,7 +85,7 @@ def test_damaged_receipts(count: int) -> None:
             damaged_under_a_right_checksum(random, packed(count, seed)),
             packed(1000, 2),
         ]
-        compiled, plain = both(lambda receipts=receipts: answer(receipts))  # type: ignore[misc]
+        compiled, plain = both(lambda receipts=receipts: answer(receipts))
         assert compiled == plain
         refused += isinstance(compiled, str)
     assert refused > 10

@@ -78,12 +78,12 @@ def test_rows(classes: tuple[str, ...]) -> None:
         table[:] = random.integers(-(2**31), 2**31, table.shape)
     for size in (0, 1, 30, 1000):
         seen: Evidence = make_evidence(features(random, size), tables.bits)
-        compiled, plain = both(lambda seen=seen: read_rows(tables, seen.buckets))  # type: ignore[misc]
+        compiled, plain = both(lambda seen=seen: read_rows(tables, seen.buckets))
         np.testing.assert_array_equal(compiled.counts, plain.counts)
         np.testing.assert_array_equal(compiled.weights, plain.weights)
         assert [
             found.tolist() for found in both(lambda seen=seen: read_counts(tables, seen.buckets))
-        ] == [plain.counts.tolist()] * 2  # type: ignore[misc]
+        ] == [plain.counts.tolist()] * 2
 
 
 @repeatable
@@ -163,7 +163,7 @@ def bits_of(tables: Tables) -> tuple[object, object]:
 def test_the_settled_state(classes: tuple[str, ...]) -> None:
     for seed in range(12):
         lessons = made_up(seed, 30 * seed + 1, classes)
-        compiled, plain = both(lambda lessons=lessons: bits_of(replayed(lessons)))  # type: ignore[misc]
+        compiled, plain = both(lambda lessons=lessons: bits_of(replayed(lessons)))
         assert compiled == plain
 
 

@@ -86,7 +86,7 @@ def assert_same_features(raw: bytes) -> None:
         lambda raw: EXTRACTOR.read_with_repeats(raw).features,
         EXTRACTOR.word_features,
     ):
-        compiled, plain = both(lambda read=read: read(raw))  # type: ignore[misc]
+        compiled, plain = both(lambda read=read: read(raw))
         np.testing.assert_array_equal(np.unique(compiled.tokens), np.unique(plain.tokens))
         np.testing.assert_array_equal(compiled.traits, plain.traits)
         np.testing.assert_array_equal(compiled.numbers, plain.numbers)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spamguard.engine import filter, store  # noqa: A004
+from spamguard.engine import filter, store  # noqa: A004  the module is called so
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError
 from spamguard.learning import undo

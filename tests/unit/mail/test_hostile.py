@@ -113,22 +113,22 @@ STRUCTURES: dict[str, Callable[[int], bytes]] = {
     "binary rubbish": lambda size: filled(bytes(range(256)), size),
 }
 CONSTRUCTIONS: dict[str, Callable[[int], bytes]] = {
-    **{f"html {unit[:20]!r}": lambda size, unit=unit: page(filled(unit, size)) for unit in MARKUP},  # type: ignore[misc]
+    **{f"html {unit[:20]!r}": lambda size, unit=unit: page(filled(unit, size)) for unit in MARKUP},
     **{
         f"text {unit!r}": lambda size, unit=unit: header(b"A: 1", body=filled(unit, size))
         for unit in TEXTS
-    },  # type: ignore[misc]
+    },
     **{
         f"{field[14:]!r} {unit!r}": lambda size, field=field, unit=unit: header(
             field, body=filled(unit, size)
-        )  # type: ignore[misc]
+        )
         for field in DECLARED
         for unit in TEXTS
     },
     **{
         f"{name!r} {value!r}": lambda size, name=name, value=value: (
             filled(name + b": " + filled(value, 900) + b"\n", size // 4) + b"\nx"
-        )  # type: ignore[misc]
+        )
         for name in NAMES
         for value in VALUES
     },

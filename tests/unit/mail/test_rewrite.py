@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -115,14 +116,15 @@ def test_a_message_of_any_construction_is_rewritten_in_linear_time() -> None:
         b"X-Spamguard: x\n" * (1 << 19),
         b"A: b\n" + b" c\n" * (3 << 20),
     ):
-        assert seconds(lambda: add_fields(raw, [OURS], [b"X-Spamguard"]), 1) < 3  # noqa: B023
+        assert seconds(lambda raw=raw: add_fields(raw, [OURS], [b"X-Spamguard"]), 1) < 3
     for raw in (
         b"\r" * (4 << 20),
         b"X-Spamguard: x\r" * (1 << 18),
         b"X-Spamguard:" + b"\r\r\n " * (1 << 18),
         b"X-Spamguard" * (1 << 18) + b"\r",
     ):
-        assert seconds(lambda: add_fields(raw, [OURS], [b"X-Spam*", b"X-Bogosity"]), 1) < 3  # noqa: B023
+        names = [b"X-Spam*", b"X-Bogosity"]
+        assert seconds(lambda raw=raw, names=names: add_fields(raw, [OURS], names), 1) < 3
     for raw in (
         b":\r\n" * (1 << 18),
         b" " * (1 << 20),
@@ -130,10 +132,9 @@ def test_a_message_of_any_construction_is_rewritten_in_linear_time() -> None:
         b"Subject:" + b" \r\n " * (1 << 18),
         b"Subject:" * (1 << 17),
     ):
-        assert (
-            seconds(lambda: rewrite_header(b"A: 1\r\n" + raw, [OURS], [b"X-Spam*"], b"[SPAM]"), 1)  # noqa: B023
-            < 3
-        )
+        header = b"A: 1\r\n" + raw
+        rewriting = partial(rewrite_header, header, [OURS], [b"X-Spam*"], b"[SPAM]")
+        assert seconds(rewriting, 1) < 3
 
 
 FORGED = [b"x-spam-*", b"X-Spamguard", b"X-BOGOSITY"]

@@ -73,7 +73,7 @@ async def pool(
         finally:
             spool.close()
 
-    judge.pool = made  # type: ignore[attr-defined]
+    judge.pool = made
     try:
         yield judge
     finally:

@@ -73,7 +73,7 @@ async def sent(script: dict[str, list[Answer]]) -> Came:
             return Came(accepted, replies, list(fake.messages))
 
 
-async def handed_in(message, spool: Spool) -> tuple[list[str], Sequence[Reply]]:  # type: ignore[no-untyped-def]
+async def handed_in(message, spool: Spool) -> tuple[list[str], Sequence[Reply]]:
     if not (await message.mail(Sender("a@example.org"))).is_positive:
         return [], []
     accepted = [

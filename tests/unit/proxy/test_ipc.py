@@ -59,7 +59,7 @@ def only(data: bytes) -> ScorerAnswer:
 )
 def test_a_scan_comes_as_it_was(
     probability, log_odds, shares, digest, packed, words, settle
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     scan = Scan(
         Verdict("unsure", probability, log_odds, shares),
         digest,
@@ -105,7 +105,7 @@ def test_nobody_is_told_of_who_was_not_asked_about(users: tuple[str, ...]) -> No
     ],
 )
 def test_what_a_user_is_told_is_checked_too(own: dict[str, object]) -> None:
-    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})  # type: ignore[arg-type]
+    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})
     with pytest.raises(ValueError, match="scan"):
         decode_scan(only(encode_scan(wrong)), ["anna"])
 
@@ -190,5 +190,5 @@ def test_rubbish_is_a_value_error_or_a_scan(rubbish: bytes, at: int) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"two words", b"\xff", b"UPPER", b"x" * 33, b"a\nb"])
 def test_a_reason_is_one_plain_word(text: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  what it says is nobody's business
+    with pytest.raises(ValueError):  # noqa: PT011  its text is never shown
         ipc.decode_reason(ScorerAnswer(ipc.NOT_SCANNED, text, b""))

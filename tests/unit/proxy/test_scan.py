@@ -179,7 +179,7 @@ def test_a_fault_of_ours_is_an_answer(tmp_path: Path, caplog: pytest.LogCaptureF
     assert asked.judged().reason == "error"
     assert "ZeroDivisionError" in caplog.text
     judging = asked.asking._policy_judge
-    judging._context = replace(judging._context, record=Broken)  # type: ignore[arg-type]
+    judging._context = replace(judging._context, record=Broken)
     assert asked.judged().reason == "error"
     assert asked.taught("spam") is TrainingOutcome.FORBIDDEN
 

@@ -169,7 +169,7 @@ def scan(verdict: Verdict, *, settle: bool = False) -> Scan:
 
 def at(position: Position, **policy: object) -> Listener:
     hop = Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 10026))
-    return Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 10025), position, hop, Policy(**policy))  # type: ignore[arg-type]
+    return Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 10025), position, hop, Policy(**policy))
 
 
 def before_queue(**policy: object) -> Listener:

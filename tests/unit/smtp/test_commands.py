@@ -334,6 +334,5 @@ def test_hostile_arguments_take_no_time() -> None:
         b"<" + b'""' * size,
         b" " * size,
     ):
-        assert (
-            seconds(lambda: (parse_mail(b"FROM:" + argument), parse_rcpt(b"TO:" + argument)), 1) < 2  # noqa: B023
-        )
+        assert seconds(lambda text=argument: parse_mail(b"FROM:" + text), 1) < 1
+        assert seconds(lambda text=argument: parse_rcpt(b"TO:" + text), 1) < 1

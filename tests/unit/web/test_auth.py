@@ -49,7 +49,7 @@ def test_a_wrong_token_does_not(server: Served, given: str) -> None:
     for client in (server.client(), browser):  # not even beside a right cookie
         assert (
             problem(client.get(CLASSES, headers={"Authorization": given.encode("latin-1")})) == 401
-        )  # type: ignore[dict-item]
+        )
 
 
 def test_a_revoked_token_is_refused_at_once(server: Served) -> None:
@@ -160,7 +160,7 @@ def test_cookies_of_others_on_this_host_hide_nobody(server: Served, other: str) 
         assert (
             server.client().get(CLASSES, headers={"Cookie": given.encode("latin-1")}).status_code
             == 200
-        )  # type: ignore[dict-item]
+        )
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_the_api_takes_cookies_with_a_token_of_forms_only(server: Served) -> Non
     browser = server.browser(ANNA)
     token = token_of(browser.get("/teach").text)
     given = {"content": LETTER, "headers": MESSAGE}
-    assert problem(browser.post(f"{ROOT}/judge", **given)) == 403  # type: ignore[arg-type]
+    assert problem(browser.post(f"{ROOT}/judge", **given)) == 403
     given["headers"] = MESSAGE | {"X-CSRF-Token": token}
-    assert browser.post(f"{ROOT}/judge", **given).status_code == 200  # type: ignore[arg-type]
+    assert browser.post(f"{ROOT}/judge", **given).status_code == 200
     given["headers"] = MESSAGE | {"X-CSRF-Token": token, "Sec-Fetch-Site": "cross-site"}
-    assert problem(browser.post(f"{ROOT}/judge", **given)) == 403  # type: ignore[arg-type]
+    assert problem(browser.post(f"{ROOT}/judge", **given)) == 403
 
 
 @pytest.mark.parametrize(

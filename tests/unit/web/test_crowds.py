@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import time
@@ -52,7 +51,7 @@ def hung_up(one: socket.socket) -> bool:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_who_begins_no_tls_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ with more than a problem.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -355,7 +354,7 @@ def test_what_is_being_answered_is_finished(tmp_path: Path) -> None:
 
 def test_nothing_is_left_open(server: Served) -> None:
     def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        return len(list(Path("/proc/self/fd").iterdir()))
 
     for _ in range(3):
         server.raw(close(b"GET /nothing"))

@@ -7,7 +7,7 @@ import pytest
 from spamguard.config.options import Certificate, HostPort, Web, WebProxy
 from spamguard.web import auth
 
-CERTIFICATE = Certificate(None, None)  # type: ignore[arg-type]
+CERTIFICATE = Certificate(None, None)
 
 
 @pytest.mark.parametrize(

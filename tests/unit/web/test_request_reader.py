@@ -74,7 +74,7 @@ def test_names_of_the_settings_replace_the_usual_ones() -> None:
     assert read(web, host="Spam.Example.Org:443")
     assert read(web, host="[::2]")
     assert refused(web, host="localhost") == 421
-    assert read(Web(HostPort("192.0.2.7", 1), tls=Certificate(None, None)), host="192.0.2.7:1")  # type: ignore[arg-type]
+    assert read(Web(HostPort("192.0.2.7", 1), tls=Certificate(None, None)), host="192.0.2.7:1")
 
 
 def test_a_header_has_bounds() -> None:

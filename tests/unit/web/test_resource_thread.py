@@ -67,7 +67,7 @@ def test_what_breaks_is_opened_anew_what_is_refused_is_not(one: ResourceThread[T
             (UsageError("no"), 3),
         ):
             with pytest.raises(type(error), match=str(error)):
-                await one.run(lambda _, error=error: fails(error))  # type: ignore[misc]
+                await one.run(lambda _, error=error: fails(error))
             assert Tool.opened == opened
             assert Tool.open_now <= 1
 
@@ -102,7 +102,7 @@ def test_no_more_waits_than_may(one: ResourceThread[Tool], monkeypatch: pytest.M
         waiting = [
             asyncio.create_task(one.run(lambda _, number=number: number))
             for number in range(readers.MAX_WAITING)
-        ]  # type: ignore[misc]
+        ]
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too many"):
             await one.run(lambda _: None)

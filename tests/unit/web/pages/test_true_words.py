@@ -249,7 +249,7 @@ def test_tables_of_nothing_are_left_out(tmp_path: Path) -> None:
         "numbers": {},
         "biases": 0.0,
     }
-    service.reasons = replace(service.reasons, **nothing)  # type: ignore[arg-type]
+    service.reasons = replace(service.reasons, **nothing)
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert "By word" in page
     assert all(words not in page for words in ("By expert", "Everything else"))

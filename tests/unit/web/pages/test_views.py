@@ -570,7 +570,7 @@ def test_the_model_says_what_is_missing(service: Fixed, tmp_path: Path) -> None:
         )
 
     assert "unsure" not in get(service, tmp_path, "/model")[0].text.partition("<main")[2]
-    service.model = lopsided  # type: ignore[method-assign]
+    service.model = lopsided
     (page,) = get(service, tmp_path, "/model")
     assert (
         "Much good mail is unsure: 20 good messages have been taught beside 300 unwanted ones. "

@@ -157,7 +157,7 @@ def test_personal_labels_are_told_to_that_person(state: Path) -> None:
     found = [
         asked(state, lambda service, who=who: service.judgement(who, name(-1))).personal
         for who in (ANNA, BEN, OPERATOR)
-    ]  # type: ignore[misc]
+    ]
     assert found == [
         {"anna": "ham"},
         {"ben@example.org": "spam"},
@@ -244,7 +244,7 @@ def test_who_wrote_it_is_told_and_found_beside_the_sender(state: Path) -> None:
     for sought in ("SUNNY roofs", "hello@", "Sender-1@"):
         (found,) = asked(
             state, lambda service, sought=sought: service.history(BEN, Search(sender=sought))
-        ).judgements  # type: ignore[misc]
+        ).judgements
         assert (found.sender, found.author) == (
             "Sender-1@example.com",
             "Sunny Roofs <hello@roofs.example>",
@@ -259,7 +259,7 @@ def test_what_is_not_kept_is_not_searched_for(state: Path) -> None:
             lambda service, who: service.judgement(who, name(0)),
         ):
             with pytest.raises(NotAllowedError, match="keeps no addresses"):
-                asked(told, lambda service, work=work, person=person: work(service, person))  # type: ignore[misc]
+                asked(told, lambda service, work=work, person=person: work(service, person))
     assert len(
         asked(told, lambda service: service.history(OPERATOR, Search(limit=100))).judgements
     ) == len(PASSED)
@@ -269,7 +269,7 @@ def test_what_is_not_kept_is_not_searched_for(state: Path) -> None:
         (Search(subject="a"), "subjects"),
     ):
         with pytest.raises(UsageError, match=f"keeps no {what}"):
-            asked(told, lambda service, wanted=wanted: service.history(OPERATOR, wanted))  # type: ignore[misc]
+            asked(told, lambda service, wanted=wanted: service.history(OPERATOR, wanted))
 
 
 # ---- one of them
@@ -297,7 +297,7 @@ def test_what_is_not_theirs_is_as_if_it_were_not_there(
         (ANNA, ""),
     ):
         with pytest.raises(NotThereError) as error:
-            asked(state, lambda service, person=person, which=which: call(service, person, which))  # type: ignore[misc]
+            asked(state, lambda service, person=person, which=which: call(service, person, which))
         told.add(str(error.value))
     assert len(told) == 1
     assert votes(state) == before
@@ -326,7 +326,7 @@ def test_what_was_not_scanned_has_no_now(state: Path) -> None:
     assert not asked(state, lambda service: service.judgement(ANNA, name(-1))).can_teach
     for call in CALLS[1:]:
         with pytest.raises(UsageError, match="not scanned"):
-            asked(state, lambda service, call=call: call(service, ANNA, name(-1)))  # type: ignore[misc]
+            asked(state, lambda service, call=call: call(service, ANNA, name(-1)))
 
 
 @pytest.mark.parametrize(

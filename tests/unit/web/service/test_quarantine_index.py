@@ -51,7 +51,7 @@ class Held:
 
 def test_what_one_reads_while_another_lists() -> None:
     """The listing failed ("dictionary changed size during iteration")."""
-    index: Any = QuarantineIndex(Held())  # type: ignore[arg-type]
+    index: Any = QuarantineIndex(Held())
     found: list[Any] = []
     READERS.append(Thread(target=lambda: found.append(index.newest("~", 9, lambda _: True))))
     READERS[0].start()
