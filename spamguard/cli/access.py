@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import common
-from spamguard.daemon import status
 from spamguard.errors import UsageError
 from spamguard.log import local_time, rfc3339
 from spamguard.storage import as_directory_owner
@@ -260,6 +259,8 @@ def _page_url(options: argparse.Namespace) -> str:
     """
     state = common.existing_state_directory(options)
     os.scandir(state).close()
+    from spamguard.daemon import status
+
     told = (status.ask_daemon(state) or {}).get("web")
     if not isinstance(told, dict) or not told.get("page"):
         raise UsageError(

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from spamguard.cli import common
 from spamguard.cli.common import open_seekable
-from spamguard.daemon import status
 from spamguard.errors import UsageError
 from spamguard.log import local_time
 
@@ -161,6 +160,8 @@ def _refuse_overwrite(state: Path, *, replace: bool) -> None:
     from spamguard import backup
 
     backup.check_overwrite(state, replace=replace)
+    from spamguard.daemon import status
+
     if state.is_dir() and (daemon := status.ask_daemon(state)) is not None:
         raise UsageError(
             f"{state}: a daemon runs on it (process {daemon['pid']}): stop it, then restore"

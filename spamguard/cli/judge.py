@@ -22,15 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
-from spamguard.cli import common, quarantine
-from spamguard.engine.explain_text import (
-    OTHERS_LABEL,
-    STEPS_PER_NAT,
-    describe_flip,
-    describe_odds,
-    round_parts,
-    strongest_clues,
-)
+from spamguard.cli import common, history
 from spamguard.errors import MemoryLimitError, SourceError, UsageError
 from spamguard.keys import is_id
 from spamguard.log import local_time, rfc3339
@@ -147,7 +139,7 @@ def run_explain(options: argparse.Namespace) -> int:
 
     names = [path for path in options.paths if is_id(path) and not Path(path).exists()]
     paths = [path for path in options.paths if path not in names]
-    known = quarantine.find_rows(options, names)
+    known = history.find_rows(options, names)
     found = common.read_messages(paths)
     told = len(known)
     with common.open_for_judging(options) as spam_filter:
@@ -172,9 +164,9 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     """Then, and now. A message that was not scanned has no now; of one that cannot be compared it
     is told why not.
     """
-    then = {"name": row.id, "then": quarantine.row_values(row)}
+    then = {"name": row.id, "then": history.row_values(row)}
     if not row.was_scanned:
-        common.print_answer(options, quarantine.row_text(row, options.words), then)
+        common.print_answer(options, history.row_text(row, options.words), then)
         return
     from spamguard.proxy.history import example_from_row
 
@@ -184,14 +176,14 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
         told = common.describe_error(error)
         common.print_answer(
             options,
-            f"{quarantine.row_text(row, options.words)}\nnow: cannot be told. {told}\n",
+            f"{history.row_text(row, options.words)}\nnow: cannot be told. {told}\n",
             then | {"no_now": told},
         )
         return
     texts = {word.token: word.text for word in row.words}
     why = spam_filter.explain_features(features, texts, options.user)
     votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
-    text = f"{quarantine.row_text(row, options.words)}\n{_explanation_text('now', why, votes, options.words)}"
+    text = f"{history.row_text(row, options.words)}\n{_explanation_text('now', why, votes, options.words)}"
     common.print_answer(
         options, text, then | _explanation_values(row.id, why, votes, options.words)
     )
@@ -213,6 +205,8 @@ def _explanation_values(
 
 
 def _explanation_text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str:
+    from spamguard.engine.explain_text import describe_flip, describe_odds
+
     verdict = why.verdict
     return "\n".join(
         (
@@ -244,6 +238,8 @@ def _vote_line(vote: Vote) -> str:
 
 
 def _feature_parts(why: Explanation, words: int) -> list[SumPart]:
+    from spamguard.engine.explain_text import OTHERS_LABEL, strongest_clues
+
     shown, other = strongest_clues(why, words)
     return [
         *((clue.part, common.printable(clue.text), _counts_text(clue.counts)) for clue in shown),
@@ -267,6 +263,8 @@ def _counts_text(counts: Mapping[str, int]) -> str:
 
 def _sum_lines(rows: Sequence[SumPart], whole: float) -> list[str]:
     """Lines of a sum, each with a bar; what is printed adds up."""
+    from spamguard.engine.explain_text import OTHERS_LABEL, STEPS_PER_NAT, round_parts
+
     steps = round_parts([part for part, _, _ in rows], whole)
     longest = max(
         1, *(abs(step) for step, row in zip(steps, rows, strict=True) if row[1] != OTHERS_LABEL)
@@ -281,6 +279,8 @@ def _sum_lines(rows: Sequence[SumPart], whole: float) -> list[str]:
 
 
 def _sum_line(step: int, longest: int, wide: int, name: str, remark: str) -> str:
+    from spamguard.engine.explain_text import OTHERS_LABEL, STEPS_PER_NAT
+
     padding = " " * (wide - _display_width(name))
     bar = "" if name == OTHERS_LABEL else _draw_bar(step, longest)
     return f"  {step / STEPS_PER_NAT:+9.3f}  {name}{padding}  {bar:{_MAX_BAR}}  {remark}".rstrip()

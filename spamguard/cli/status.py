@@ -21,20 +21,15 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spamguard.aio import hostname
 from spamguard.cli import common
 from spamguard.cli.common import SITE
-from spamguard.daemon import status
-from spamguard.folders import status_file
-from spamguard.folders.mailboxes import MOVE_ORIGIN
-from spamguard.folders.status_file import WatcherStatus
-from spamguard.learning import refusals
-from spamguard.learning.refusals import OVER_QUOTA, RefusedLessons
 from spamguard.log import local_time
 from spamguard.users import PIPE_ORIGIN, SUBMITTED_ORIGINS
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
+    from spamguard.folders.status_file import WatcherStatus
+    from spamguard.learning.refusals import RefusedLessons
     from spamguard.records import Status
 
 
@@ -59,6 +54,7 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
     only that much is told.
     """
     from spamguard import __version__
+    from spamguard.daemon import status
 
     told = status.ask_daemon(state)
     if told is None or told.get("version") == __version__:
@@ -98,6 +94,7 @@ def daemon_problems(told: dict[str, Any]) -> Iterator[str]:
 def _unreachable_hops(listeners: list[dict[str, Any]]) -> list[str]:
     import asyncio
 
+    from spamguard.aio import hostname
     from spamguard.config.options import Hop, Tls, parse_endpoint
     from spamguard.web import metrics
 
@@ -173,6 +170,9 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
     """Users, the last one whose move was learnt first; the watcher, None if there never was one;
     and warnings.
     """
+    from spamguard.folders import status_file
+    from spamguard.learning import refusals
+
     noted, now = status_file.read_watcher_status(spam_filter.directory), time.time()
     dropped = refusals.read_dropped(spam_filter.directory)
     users = _list_users(spam_filter, [noted.refused if noted else {}, dropped])
@@ -197,6 +197,8 @@ def _list_users(
     spam_filter: Filter, refused: Sequence[Mapping[str, RefusedLessons]]
 ) -> list[dict[str, Any]]:
     """refused: by user, in folders and elsewhere."""
+    from spamguard.folders.mailboxes import MOVE_ORIGIN
+
     known, lessons = spam_filter.ledger.users, spam_filter.ledger.users.count_lessons()
     today = date.today().isoformat()
     found = []
@@ -224,6 +226,8 @@ def _watcher_warnings(spam_filter: Filter, noted: WatcherStatus, now: float) -> 
     """What would teach and does not: because of a limit since nothing else was learnt, or of
     trouble that does not go away.
     """
+    from spamguard.folders.mailboxes import MOVE_ORIGIN
+
     if not noted.is_alive(now):
         yield f"no watcher has been seen since {local_time(noted.seen)}: moving mail teaches nothing until the daemon runs again"
     for user, refused in noted.refused.items():
@@ -240,6 +244,8 @@ def _dropped_warnings(spam_filter: Filter, dropped: Mapping[str, RefusedLessons]
     """What came by programs and by mail and was not learnt: within a day, or since anything else of
     that user was learnt in these ways.
     """
+    from spamguard.learning.refusals import OVER_QUOTA
+
     for user, refused in dropped.items():
         heard = [
             last.time
@@ -258,6 +264,8 @@ def _two_name_warnings(spam_filter: Filter, users: Sequence[str]) -> Iterator[st
     """Who is named otherwise by Dovecot than by the pattern of `watch`: each move counts twice, and
     `undo` takes back half.
     """
+    from spamguard.folders.mailboxes import MOVE_ORIGIN
+
     known, names = spam_filter.ledger.users, frozenset(users)
     for address in users:
         name = address.partition("@")[0]

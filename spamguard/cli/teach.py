@@ -23,7 +23,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from spamguard.cli import common, dates, quarantine
+from spamguard.cli import common, dates, history
 from spamguard.errors import UsageError
 from spamguard.learning import client
 from spamguard.sources import SourceMessage
@@ -31,7 +31,7 @@ from spamguard.storage import BATCH_SIZE, batches
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
-    from spamguard.engine.prepare import LabelledExample
+    from spamguard.engine.parallel_extract import LabelledExample
     from spamguard.learning.lessons import LessonService
     from spamguard.learning.undo import UndoneVote, VoteSelection
 
@@ -65,7 +65,7 @@ def add_learn(commands: common.Commands) -> None:
     )
     add_teacher_option(parser)
     common.add_json(parser)
-    quarantine.add_paths_or_ids(parser)
+    history.add_paths_or_ids(parser)
 
 
 def add_teacher_option(parser: argparse.ArgumentParser) -> None:
@@ -78,22 +78,22 @@ def add_teacher_option(parser: argparse.ArgumentParser) -> None:
 
 def run_learn(options: argparse.Namespace) -> int:
     """Teach; say how many."""
-    from spamguard.engine import prepare
+    from spamguard.engine import parallel_extract
     from spamguard.learning.lessons import LessonService, NewClass
     from spamguard.proxy.history import example_from_row
 
-    quarantine.check_paths_or_ids(options)
+    history.check_paths_or_ids(options)
     if options.unwanted and options.label is None:
         raise UsageError("--unwanted says something about a class: name it with --as")
     if options.ids and options.label is None:
         raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
-    rows = quarantine.find_rows(options, options.ids)
+    rows = history.find_rows(options, options.ids)
     found = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)
     )
     with common.open_filter(options) as spam_filter:
         lessons = [
-            prepare.LabelledExample(options.label, example_from_row(spam_filter, row))
+            parallel_extract.LabelledExample(options.label, example_from_row(spam_filter, row))
             for row in rows
         ]
         service = LessonService(spam_filter)
@@ -101,7 +101,7 @@ def run_learn(options: argparse.Namespace) -> int:
         check = cache(partial(service.open_class, new_class=new_class, unwanted=options.unwanted))
         if options.label is not None:
             check(options.label)
-        ready = prepare.extract_examples(
+        ready = parallel_extract.extract_examples(
             spam_filter.key, _label_messages(found, options.label, check)
         )
         taught, known, outvoted = _learn_batches(
@@ -145,14 +145,14 @@ def _learn_batches(
     median, 60-90 ms at the 99th percentile and 0.2 s at most; pauses of 2 and 10 ms between the
     batches changed nothing.
     """
-    from spamguard.engine import prepare
+    from spamguard.engine import parallel_extract
     from spamguard.learning.lessons import LessonOutcome
 
     taught: Counter[str] = Counter()
     known: Counter[str] = Counter()
     outvoted = 0
     for batch in chain.from_iterable(map(_split_contradictions, batches(lessons))):
-        for label, some in prepare.group_by_class(batch).items():
+        for label, some in parallel_extract.group_by_class(batch).items():
             outcomes = service.submit(some, label, user, "cli")
             taught[label] += outcomes.count(LessonOutcome.LEARNT)
             known[label] += outcomes.count(LessonOutcome.UNCHANGED)
@@ -202,7 +202,7 @@ def add_forget(commands: common.Commands) -> None:
     parser = common.add_command(commands, "forget", run_forget, FORGET_ABOUT, FORGET_EXAMPLE)
     add_teacher_option(parser)
     common.add_json(parser)
-    quarantine.add_paths_or_ids(parser)
+    history.add_paths_or_ids(parser)
 
 
 def run_forget(options: argparse.Namespace) -> int:
@@ -211,8 +211,8 @@ def run_forget(options: argparse.Namespace) -> int:
     from spamguard.learning.lessons import LessonService
     from spamguard.proxy.history import row_digest
 
-    quarantine.check_paths_or_ids(options)
-    rows = quarantine.find_rows(options, options.ids)
+    history.check_paths_or_ids(options)
+    rows = history.find_rows(options, options.ids)
     forgotten = unknown = others = 0
     found = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)

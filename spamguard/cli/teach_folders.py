@@ -22,7 +22,7 @@ from spamguard.storage import batches
 if TYPE_CHECKING:
     from spamguard.config.options import Watch
     from spamguard.engine.filter import Filter
-    from spamguard.engine.prepare import LabelledExample
+    from spamguard.engine.parallel_extract import LabelledExample
     from spamguard.folders.lessons import FiledMessage
     from spamguard.folders.mailboxes import Mailbox, Mailboxes
     from spamguard.folders.roles import RoleLookup
@@ -227,7 +227,7 @@ def _teach_mailbox(
     """How many messages of each class were taught, how many were known as that, and how many had
     been taken back.
     """
-    from spamguard.engine import prepare
+    from spamguard.engine import parallel_extract
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
     from spamguard.learning.reextract import reextract_votes
 
@@ -237,7 +237,7 @@ def _teach_mailbox(
     taught: Counter[str] = Counter()
     known = taken_back = 0
     for batch in batches(
-        prepare.extract_examples(
+        parallel_extract.extract_examples(
             spam_filter.key, _labelled_messages(spam_filter, scanner, mailbox, found)
         )
     ):
@@ -250,7 +250,7 @@ def _teach_mailbox(
         )
         done = {*anew, *(back := _retracted_digests(spam_filter, mailbox.user, batch))}
         taken_back += len(back)
-        for label, some in prepare.group_by_class(batch).items():
+        for label, some in parallel_extract.group_by_class(batch).items():
             lessons = [one for one in some if one.digest not in done]
             # no quota: somebody asks for all of it
             outcomes = service.submit(

@@ -23,13 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import keys
 from spamguard.aio import hostname
 from spamguard.config.options import Endpoint, Position, Protocol, Settings
 from spamguard.doctor import Step, failed, ok, skipped
-from spamguard.engine import store
 from spamguard.errors import SpamguardError
 from spamguard.folders import doveconf, status_file
 from spamguard.folders.broker import is_maildir, make_mailboxes
@@ -37,12 +36,13 @@ from spamguard.folders.changes import Inotify
 from spamguard.folders.local import LocalMailboxes
 from spamguard.folders.mailboxes import Mailbox, Mailboxes
 from spamguard.folders.roles import find_unmatched_watches
-from spamguard.learning import reextract
-from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import local_time
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner
 from spamguard.web import metrics
+
+if TYPE_CHECKING:
+    from spamguard.ledger.sqlite import SqliteLedger
 
 MAILDIR_REMEDY = (
     "name the Maildirs themselves, such as /home/*/Maildir; mbox, mdbox and sdbox cannot be watched"
@@ -147,6 +147,8 @@ def _check_key(path: Path) -> Step:
 
 def _check_free_space(state: Path) -> Step:
     """Whether there is room for new tables beside the old ones, as settling needs it."""
+    from spamguard.engine import store  # noqa: PLC0415  `spamguard check` must load no numpy
+
     disk = os.statvfs(state)
     free = disk.f_bavail * disk.f_frsize
     needed = max(store.snapshot_bytes(state), _MIN_FREE_BYTES)
@@ -177,6 +179,8 @@ def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:
 
     A few may stay so for ever, because their mail is gone: that is no failure.
     """
+    from spamguard.learning import reextract  # noqa: PLC0415  `check` must load no numpy
+
     count = reextract.count_outdated(ledger)
     detail, remedy = reextract.describe_outdated(count), reextract.REEXTRACT_REMEDY
     if count > sum(ledger.lesson_counts(EXTRACTOR).values()):

@@ -117,7 +117,7 @@ def fingerprint_of(state):
 NURSERY = """
 import os, sys
 from spamguard.cli.main import main
-from spamguard.engine import filter, prepare
+from spamguard.engine import filter, parallel_extract
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
