@@ -271,7 +271,9 @@ def _labelled_messages(
     spam_filter: Filter, scanner: FolderScanner, mailbox: Mailbox, found: list[FiledMessage]
 ) -> Iterator[SourceMessage]:
     lessons = _read_lessons(scanner, mailbox, found, spam_filter.unwanted)
-    return (SourceMessage(one.file.name, message.raw, one.label) for one, message in lessons)
+    return (
+        SourceMessage(one.file.name, message.message.raw, one.label) for one, message in lessons
+    )
 
 
 def _read_lessons(

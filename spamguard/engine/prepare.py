@@ -40,6 +40,24 @@ class Example:
     features: Features
 
 
+class SplitMessage:
+    """A message taken apart once: its digest now, its features only if they are asked for.
+
+    raw: as it came. digest: 16 bytes.
+    """
+
+    def __init__(self, raw: bytes, extractor: FeatureExtractor, digest_key: bytes) -> None:
+        self.raw = raw
+        self._written = remove_subject_prefix(check_bytes(raw))
+        self._extractor = extractor
+        self._message = extractor.split(self._written)
+        self.digest = message_digest(self._written, digest_key, self._message)
+
+    def example(self) -> Example:
+        """Everything that teaching this message needs."""
+        return Example(self.digest, self._extractor.features(self._written, self._message))
+
+
 class ExampleReader:
     """Reads messages with the installation's key."""
 
@@ -51,6 +69,10 @@ class ExampleReader:
     def digest(self, raw: bytes) -> bytes:
         """The identity of a message, whatever delivery has changed about it; 16 bytes."""
         return message_digest(remove_subject_prefix(check_bytes(raw)), self._digest_key)
+
+    def split(self, raw: bytes) -> SplitMessage:
+        """A message of which only the digest may be needed, taken apart once."""
+        return SplitMessage(raw, self.extractor, self._digest_key)
 
     def read_features(self, raw: bytes) -> Features:
         """The features for judging one message; tokens may repeat."""

@@ -33,13 +33,13 @@ import shlex
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import compress, groupby
+from itertools import compress, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard import log
 from spamguard.engine.filter import Filter
-from spamguard.engine.prepare import Example, batch_by_size
+from spamguard.engine.prepare import Example
 from spamguard.folders.mailboxes import (
     EVIDENCE_ORIGIN,
     INBOX_NAME,
@@ -68,6 +68,8 @@ _log = logging.getLogger("spamguard.folders")
 
 STEP_SECONDS = 0.5
 """After which a step is over: a message that is large once it is unpacked takes a second."""
+
+MAX_STEP_LESSONS = 500  # some tenths of a second
 
 _batch_key = attrgetter("label", "folder", "evidence")  # votes with the same are made together
 
@@ -126,8 +128,8 @@ class FolderTeacher:
         admitted = sorted(self._admit(mailbox, outcome.lessons), key=_batch_key)
         teaches_nothing = changes.digests - {lesson.digest for lesson in admitted}
         self._sightings.update(mailbox.path, *changes.select(teaches_nothing), done=done)
-        messages = self._read_messages(mailbox, admitted, looked)
-        while ready := self._extract(messages):
+        examples = self._find_examples(mailbox, admitted, looked)
+        while ready := _take_step(examples):
             # those of another mailbox, which the ledger may have refused meanwhile
             self.cast_pending()
             decided_at = 0 if first else self._filter.ledger.last_seq()
@@ -185,8 +187,8 @@ class FolderTeacher:
                 admitted = self._admit(mailbox, batch)
                 done |= {lesson.digest for lesson in batch}
                 done -= {lesson.digest for lesson in admitted}
-                messages = self._read_evidence(admitted, files, done)
-                while ready := self._extract(messages):
+                examples = self._read_evidence(admitted, files, done)
+                while ready := _take_step(examples):
                     self._cast_evidence(mailbox, ready, files)
                     done.update(lesson.digest for lesson, _ in ready)
                     yield
@@ -235,53 +237,37 @@ class FolderTeacher:
                 )
         return admitted
 
-    def _read_messages(
+    def _find_examples(
         self, mailbox: Mailbox, lessons: Iterable[FolderLesson], looked: FolderScan
-    ) -> Iterator[tuple[FolderLesson, bytes]]:
-        """Lessons with their messages, where these can still be read."""
+    ) -> Iterator[tuple[FolderLesson, Example]]:
+        """Lessons with their examples: from the scan, else from the file if it is still there."""
         for lesson in lessons:
-            place, new = Folder(mailbox, lesson.folder), looked.new.get(lesson.key)
-            file = (
-                new.file
-                if new
-                else self._scanner.find_files(place, (lesson.name,)).get(lesson.name)
-            )
-            raw = self._scanner.read_message(place, file, lesson.digest) if file else None
-            if raw is not None:
-                yield lesson, raw
+            example = looked.examples.pop(lesson.key, None)
+            if example is None:
+                folder, new = Folder(mailbox, lesson.folder), looked.new.get(lesson.key)
+                names = (lesson.name,)
+                file = new.file if new else self._scanner.find_files(folder, names).get(lesson.name)
+                example = file and self._scanner.read_example(folder, file, lesson.digest)
+            if example is not None:
+                yield lesson, example
             else:
                 looked.retry_soon = True
 
     def _read_evidence(
-        self, lessons: Iterable[FolderLesson], files: Mapping[bytes, FoundFile], ours: set[bytes]
-    ) -> Iterator[tuple[FolderLesson, bytes]]:
-        """Lessons with their messages, where these can still be read and the lesson does not only
-        repeat our own verdict. ours: gets the digests of those that do.
+        self, lessons: Iterable[FolderLesson], files: Mapping[bytes, FoundFile], done: set[bytes]
+    ) -> Iterator[tuple[FolderLesson, Example]]:
+        """Lessons with their examples, unless the message cannot be read any more, or the lesson
+        only repeats our own verdict. done: gets the digests of these repetitions.
         """
         for lesson in lessons:
             file = files[lesson.digest]
-            message = self._scanner.read_signed(file.folder, file.file)
-            if message is None or message.digest != lesson.digest:
+            stored = self._scanner.read_signed(file.folder, file.file)
+            if stored is None or stored.digest != lesson.digest:
                 continue
-            if message.repeats_our_verdict(lesson.label, self._filter.unwanted):
-                ours.add(lesson.digest)
+            if stored.repeats_our_verdict(lesson.label, self._filter.unwanted):
+                done.add(lesson.digest)
             else:
-                yield lesson, message.raw
-
-    def _extract(
-        self, messages: Iterator[tuple[FolderLesson, bytes]]
-    ) -> list[tuple[FolderLesson, Example]]:
-        """Lessons with the features of their messages, as many as a step has time for. Few messages
-        are in memory at once, however large they are.
-        """
-        until = time.monotonic() + STEP_SECONDS
-        ready: list[tuple[FolderLesson, Example]] = []
-        for chunk in batch_by_size(messages, lambda message: message[1]):
-            examples = self._scanner.extractor.read_examples([raw for _, raw in chunk])
-            ready += zip((lesson for lesson, _ in chunk), examples, strict=True)
-            if time.monotonic() > until:
-                break
-        return ready
+                yield lesson, stored.message.example()
 
     def _make_votes(
         self, user: str, ready: Iterable[tuple[FolderLesson, Example]]
@@ -295,6 +281,19 @@ class FolderTeacher:
             )
             votes += zip(lessons, made, strict=True)
         return votes
+
+
+def _take_step(
+    examples: Iterator[tuple[FolderLesson, Example]],
+) -> list[tuple[FolderLesson, Example]]:
+    """The next examples, as many as one step has time for."""
+    until = time.monotonic() + STEP_SECONDS
+    taken: list[tuple[FolderLesson, Example]] = []
+    for pair in islice(examples, MAX_STEP_LESSONS):
+        taken.append(pair)
+        if time.monotonic() > until:
+            break
+    return taken
 
 
 class _SightingUpdates:

@@ -535,10 +535,10 @@ class MailboxScanner:
         self, box: MailboxState, looked: FolderScan, *, first: bool = False
     ) -> ScanSteps[None]:
         """Teach what follows from a look."""
-        arrivals = yield from self._read_arrivals(looked)
+        rules = self._reconcile_rules(box.mailbox)
+        arrivals = yield from self._read_arrivals(box.mailbox, looked, rules, first=first)
         if not arrivals and not looked.gone:
             return
-        rules = self._reconcile_rules(box.mailbox)
         rules = rules._replace(
             filing_works=not first
             and rules.we_file
@@ -592,13 +592,21 @@ class MailboxScanner:
             self._warnings.clear(Issue(box.mailbox, _FILING_ISSUE))
         return box.filing.is_working
 
-    def _read_arrivals(self, looked: FolderScan) -> ScanSteps[list[Arrival]]:
-        """What is new, read; a step is over after so many, or after so long."""
+    def _read_arrivals(
+        self, mailbox: Mailbox, looked: FolderScan, rules: ReconcileRules, *, first: bool
+    ) -> ScanSteps[list[Arrival]]:
+        """Read what is new. A step is over after so many files, or after so long."""
         arrivals: list[Arrival] = []
-        for some in batches(looked.new.values(), READ_BATCH_SIZE):
+
+        def may_teach(arrival: Arrival) -> bool:
+            was_sighted = not first and self._sightings.is_known(mailbox.path, arrival.digest)
+            return rules.may_teach(arrival, was_sighted=was_sighted)
+
+        for batch in batches(looked.new.values(), READ_BATCH_SIZE):
             until = time.monotonic() + STEP_SECONDS
-            for arrival in self._scanner.read_arrivals(some, looked):
-                arrivals += [arrival] if arrival else []
+            for new in batch:
+                if arrival := self._scanner.read_arrival(new, looked, may_teach):
+                    arrivals.append(arrival)
                 if time.monotonic() > until:
                     yield
                     until = time.monotonic() + STEP_SECONDS

@@ -189,6 +189,25 @@ class ReconcileRules(NamedTuple):
             label, MoveTarget.OTHER_CLASS
         )
 
+    def first_source(self, signed: SignedVerdict | None) -> MoveSource:
+        """Where a message comes from that is seen for the first time."""
+        if signed is None or not self.we_file:
+            return MoveSource.UNKNOWN
+        if signed.label not in self.unwanted:
+            return MoveSource.NOT_FILED
+        is_filed = signed.action is Action.TAG and self.filing_works
+        return MoveSource.FILED_AS_SPAM if is_filed else MoveSource.UNKNOWN
+
+    def may_teach(self, arrival: Arrival, *, was_sighted: bool) -> bool:
+        """Whether an arrival may become a lesson, as far as it can be told from it alone.
+
+        A wrong answer costs time and changes nothing. was_sighted: the mailbox has, or had, this
+        message.
+        """
+        sources = MoveSource if was_sighted else (self.first_source(arrival.signed),)
+        target = self.target(arrival.folder)
+        return any((source, target) in MOVE_LESSONS for source in sources)
+
 
 class Reconciliation(NamedTuple):
     """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed.
@@ -344,7 +363,9 @@ class _Lineage:
             if first and source:
                 continue
             before = (
-                self._classify_source(source, copy) if source else self._classify_first_sight(copy)
+                self._classify_source(source, copy)
+                if source
+                else self._rules.first_source(self._new.get(copy.key))
             )
             why = MOVE_LESSONS.get((before, self._rules.target(copy.folder)))
             if why is not None:
@@ -361,19 +382,6 @@ class _Lineage:
         if not self._rules.label(source.folder):
             return MoveSource.NO_CLASS
         return MoveSource.SAME_FOLDER if source.folder == copy.folder else MoveSource.SAME_CLASS
-
-    def _classify_first_sight(self, copy: Sighting) -> MoveSource:
-        """What our own action, if it is known, says about a first sight."""
-        signed = self._new.get(copy.key)
-        if signed is None or not self._rules.we_file:
-            return MoveSource.UNKNOWN
-        if signed.label not in self._rules.unwanted:
-            return MoveSource.NOT_FILED
-        return (
-            MoveSource.FILED_AS_SPAM
-            if signed.action is Action.TAG and self._rules.filing_works
-            else MoveSource.UNKNOWN
-        )
 
     def _update_sources(self, sources: Sequence[tuple[Sighting, Sighting | None]]) -> None:
         """A source that has gone was moved: forget it. One that stays was copied: the next copy is

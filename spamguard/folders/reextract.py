@@ -15,13 +15,14 @@ from itertools import islice
 from math import inf
 
 from spamguard.engine.filter import Filter
-from spamguard.engine.prepare import batch_by_size
+from spamguard.engine.prepare import Example
 from spamguard.folders.lessons import STEP_SECONDS
 from spamguard.folders.mailboxes import Folder, Mailbox, MessageFile
 from spamguard.folders.scan import FolderScanner
 from spamguard.folders.sightings import Sightings
 from spamguard.learning.reextract import reextract_votes
 from spamguard.records import EXTRACTOR
+from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -31,6 +32,7 @@ _EVENT_BATCH_SIZE = 1000  # that are looked through at once
 _LOOKUP_BATCH_SIZE = (
     256  # messages; as many of their folders as there is time for are listed for them
 )
+_VOTE_BATCH_SIZE = 32  # messages
 _MAX_COPIES = 4  # where one message is looked for
 
 
@@ -91,18 +93,16 @@ class Reextractor:
         some = self._waiting[:_LOOKUP_BATCH_SIZE]
         seen: set[bytes] = set()
         renewed = 0
-        for chunk in batch_by_size(self._read_messages(some, boxes, seen, until), bytes):
-            renewed += len(
-                reextract_votes(self._filter, self._scanner.extractor.read_examples(chunk))
-            )
+        for chunk in batches(self._read_examples(some, boxes, seen, until), _VOTE_BATCH_SIZE):
+            renewed += len(reextract_votes(self._filter, chunk))
             if time.monotonic() > until:
                 break
         self._waiting = [digest for digest in self._waiting if digest not in seen]
         return renewed
 
-    def _read_messages(
+    def _read_examples(
         self, digests: list[bytes], boxes: Mapping[str, Mailbox], seen: set[bytes], until: float
-    ) -> Iterator[bytes]:
+    ) -> Iterator[Example]:
         """Those that still lie somewhere and can be read. seen: gets all that were looked at; not
         those for which another folder would have to be listed when time is over.
         """
@@ -126,5 +126,5 @@ class Reextractor:
             there = (
                 (place, listed[place][name]) for place, name in copies if name in listed[place]
             )
-            read = (self._scanner.read_message(place, file, digest) for place, file in there)
-            yield from islice((raw for raw in read if raw is not None), 1)
+            read = (self._scanner.read_example(place, file, digest) for place, file in there)
+            yield from islice((example for example in read if example is not None), 1)

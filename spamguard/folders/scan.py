@@ -1,8 +1,14 @@
-"""Looking at the folders of one mailbox: which files are new, which have gone, and what the new
-ones are. Writes nothing anywhere.
+"""What is new in a folder, what has gone, and what the new files are.
 
-Reads only files that were never seen. Whatever a file or a folder is like ends in one line of the
-log, and the others are looked at.
+A scan compares the names in a folder with the names that were there last time. Only new files are
+opened. Each is read and taken apart once: a `StoredMessage` has the digest, by which the message is
+known again wherever it goes, and can give its `Example` as long as it is at hand. Examples of
+messages that may be lessons stay in the `FolderScan`, up to MAX_EXAMPLE_BYTES, until they are cast
+as votes.
+
+A trouble with a file or a folder ends in one line of the log, and the scan goes on. This module
+writes nothing. It must never read more than MAX_FILE_BYTES of a message, packed or unpacked, nor
+take for a message what is still being written.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import NamedTuple
@@ -21,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import keys
-from spamguard.engine.prepare import ExampleReader
+from spamguard.engine.prepare import Example, ExampleReader, SplitMessage
 from spamguard.errors import SpamguardError
 from spamguard.folders.mailboxes import (
     Folder,
@@ -40,15 +46,18 @@ from spamguard.sources import DamagedFileError, UnreadableFileError, decompress
 
 _log = logging.getLogger("spamguard.folders")
 
-_NAMES_PER_STEP = 50_000  # taken apart at a step: some tenths of a second
-_MAX_HEADER_BYTES = 64 << 10
+MAX_EXAMPLE_BYTES = 8 << 20  # of features in one scan: about 3,000 messages
+MAX_FILE_BYTES = 64 << 20  # two messages that differ only beyond this are taken for one
+QUIET_SECONDS = 1.0  # a file without its size in its name is whole if unchanged for so long
+_ABANDONED_SECONDS = 60.0  # after which nobody will complete an incomplete file
+_NAMES_PER_STEP = 50_000  # some tenths of a second
+_READ_BYTES = 1 << 20
 _DAY_SECONDS = 86_400
-_PERMANENT_ERRORS = (
-    errno.ENOENT,
-    errno.ELOOP,
-    errno.EINVAL,
-)  # what is not there, a link, no regular file: no reason to come back for it
-_MAX_FIELDS = 4  # ours is the first, whoever wrote the others
+# A missing file, a link, no regular file: they will not become readable.
+_PERMANENT_ERRORS = (errno.ENOENT, errno.ELOOP, errno.EINVAL)
+_SIZE_FIELD = re.compile(r",S=([0-9]{1,15})(?=[,:]|$)")  # Dovecot's size of the unpacked message
+_MAX_HEADER_BYTES = 64 << 10
+_MAX_VERDICT_FIELDS = 4  # ours is on top, but anybody may have written more
 _VERDICT_FIELD, _RECEIVED_FIELD = (
     re.compile(rb"^%b:((?:[^\r\n]|\r?\n[ \t])*)" % name, re.MULTILINE | re.IGNORECASE)
     for name in (b"X-Spamguard", b"Received")
@@ -56,8 +65,12 @@ _VERDICT_FIELD, _RECEIVED_FIELD = (
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 
+class UnfinishedFileError(SpamguardError):
+    """The file is still being written: read it later."""
+
+
 class FoundFile(NamedTuple):
-    """A file that was not there before. name: `names.key` of its base name."""
+    """A file of a folder. name: `file_key` of its name."""
 
     folder: Folder
     file: MessageFile
@@ -65,33 +78,46 @@ class FoundFile(NamedTuple):
 
     @property
     def key(self) -> FileKey:
-        """The same without the mailbox."""
+        """Its key within the mailbox."""
         return self.folder.directory, self.name
 
 
 class StoredMessage(NamedTuple):
-    """What a file holds. signed: what we once said about it, if a valid signature tells. received:
-    as of `Arrival`.
+    """A message out of a file, taken apart once.
+
+    signed: our verdict, if the header has one with a valid signature. received: as in `Arrival`.
     """
 
-    raw: bytes
-    digest: bytes
+    message: SplitMessage
     signed: SignedVerdict | None
     received: int
 
+    @property
+    def digest(self) -> bytes:
+        """The identity of the message."""
+        return self.message.digest
+
     def repeats_our_verdict(self, label: str, unwanted: Collection[str]) -> bool:
-        """Whether who calls it so may only have taken our word for it."""
+        """Whether a lesson of this class may only repeat our own verdict."""
         return self.signed is not None and self.signed.label in unwanted and label in unwanted
 
 
 @dataclass(slots=True)
 class FolderScan:
-    """What one look found. new: files that were not there before. gone: those no longer there.
-    again: a file was still being written, or has moved on: look again soon. closed: a folder or
-    file could not be read, which may pass.
+    """What one scan of some folders of a mailbox has found.
 
-    renamed: of folders whose flags and keywords count (`weighing`): the files whose names have
-    changed since the last look, new ones too.
+    Parameters
+    ----------
+    new, gone
+        Files that were not there before, and those that are not there any more.
+    retry_soon
+        A file was still being written, or has moved on: scan again soon.
+    unreadable
+        A folder or a file could not be read, which may pass.
+    renamed
+        By folder whose evidence counts: the files with new names, new files among them.
+    examples
+        Of new files that may be lessons, until they are taught.
     """
 
     new: dict[FileKey, FoundFile] = field(default_factory=dict)
@@ -99,12 +125,18 @@ class FolderScan:
     retry_soon: bool = False
     unreadable: bool = False
     renamed: dict[Folder, list[FoundFile]] = field(default_factory=dict)
+    examples: dict[FileKey, Example] = field(default_factory=dict)
+    _example_bytes: int = 0
+
+    def keep_example(self, file: FoundFile, message: StoredMessage) -> None:
+        """Keep a message's example, unless there are too many: then the file is read again."""
+        if self._example_bytes < MAX_EXAMPLE_BYTES:
+            example = self.examples[file.key] = message.message.example()
+            self._example_bytes += example.features.tokens.nbytes
 
 
 class _Listing(NamedTuple):
-    """Names of a folder: hashes of this process, sorted, an end mark behind them; and keys of their
-    base names, 0 for what has none.
-    """
+    """Names of a folder: their hashes, sorted and with an end mark, and the key of each."""
 
     hashes: NDArray[np.int64]
     keys: NDArray[np.int64]
@@ -114,13 +146,221 @@ _END_MARK = np.int64(np.iinfo(np.int64).max)
 _EMPTY_LISTING = _Listing(np.array([_END_MARK]), np.zeros(1, np.int64))
 
 
+class FolderScanner:
+    """Reads mailboxes with the installation's key."""
+
+    def __init__(self, mailboxes: Mailboxes, key: bytes, warnings: WarnOnce | None = None) -> None:
+        self._mailboxes = mailboxes
+        self._reader = ExampleReader(key)
+        self._verdict_key = keys.derive_key(key, b"verdict")
+        self._warnings = warnings or WarnOnce(_log)
+        self._listings: dict[Mailbox, dict[str, _Listing]] = {}  # by directory
+
+    # ---- names
+
+    def scan(
+        self,
+        folder: Folder,
+        known: NDArray[np.int64],
+        result: FolderScan,
+        *,
+        with_renamed: bool = False,
+    ) -> Iterator[None]:
+        """Add what has changed in a folder to `result`, in steps.
+
+        known: the keys of the names that were there last time, sorted.
+        """
+        try:
+            listed = self._mailboxes.list_files(folder)
+        except FileNotFoundError:
+            listed = {}
+        except OSError as error:
+            self._warnings.warn(
+                Issue(folder),
+                "%s: cannot be looked at (%s): moves into it teach nothing",
+                describe_folder(folder),
+                error.strerror,
+            )
+            result.unreadable = True
+            return
+        self._warnings.clear(Issue(folder))
+        parts = list(
+            chain.from_iterable(repeat(part, len(names)) for part, names in listed.items())
+        )
+        names = list(chain.from_iterable(listed.values()))
+        fresh, keys = yield from self._name_keys(folder, names)
+
+        def files(indices: list[int]) -> list[FoundFile]:
+            return [
+                FoundFile(folder, MessageFile(parts[index], names[index]), int(keys[index]))
+                for index in indices
+            ]
+
+        new, gone = compare_listing(known, keys)
+        result.new.update((file.key, file) for file in files(new))
+        result.gone.update((folder.directory, name) for name in gone)
+        if with_renamed:
+            renamed = np.flatnonzero((keys != 0) & (fresh | ~is_known(keys, known)))
+            result.renamed[folder] = files(renamed.tolist())
+
+    def _name_keys(
+        self, folder: Folder, names: Sequence[str]
+    ) -> Generator[None, None, tuple[NDArray[np.bool_], NDArray[np.int64]]]:
+        """Which names were not there in the last scan, and the key of each name.
+
+        The keys of the others are remembered: hashing 100,000 names takes longer than all the rest.
+        """
+        hashes = np.fromiter(map(hash, names), np.int64, len(names))
+        before = self._listings.get(folder.mailbox, {}).get(folder.directory, _EMPTY_LISTING)
+        places = np.searchsorted(before.hashes, hashes)
+        fresh, keys = before.hashes[places] != hashes, before.keys[places]
+        unknown = np.flatnonzero(fresh)
+        for start in range(0, len(unknown), _NAMES_PER_STEP):
+            step = unknown[start : start + _NAMES_PER_STEP]
+            keys[step] = np.fromiter(
+                (file_key(names[index]) for index in step), np.int64, len(step)
+            )
+            if start + _NAMES_PER_STEP < len(unknown):
+                yield
+        order = np.argsort(hashes)
+        self.forget_folder(folder)
+        if names:  # nothing is kept of empty folders: users make as many as they like
+            listing = _Listing(np.append(hashes[order], _END_MARK), np.append(keys[order], 0))
+            self._listings.setdefault(folder.mailbox, {})[folder.directory] = listing
+        return fresh, keys
+
+    def forget_folder(self, folder: Folder) -> None:
+        """The next scan takes all names of this folder for renamed ones."""
+        self._listings.get(folder.mailbox, {}).pop(folder.directory, None)
+
+    def forget_mailbox(self, mailbox: Mailbox) -> None:
+        """`forget_folder` for all folders that a mailbox has or had."""
+        self._listings.pop(mailbox, None)
+
+    def find_files(self, folder: Folder, names: Collection[int]) -> dict[int, MessageFile]:
+        """The files of a folder with these keys; none if the folder cannot be read, which `scan`
+        reports.
+        """
+        try:
+            return {
+                key: file
+                for file in iter_files(self._mailboxes.list_files(folder))
+                if (key := file_key(file.name)) in names
+            }
+        except OSError:
+            return {}
+
+    # ---- messages
+
+    def read_arrival(
+        self, new: FoundFile, result: FolderScan, may_teach: Callable[[Arrival], bool]
+    ) -> Arrival | None:
+        """Read a new file, and keep its example in `result` if it may teach.
+
+        None: the message has moved on, is not whole yet or cannot be read now, as then noted in
+        `result`. A file that will never be a message has no digest.
+        """
+        folder = new.folder.directory
+        try:
+            stored = self._read(new.folder, new.file)
+        except UnfinishedFileError:
+            result.retry_soon = True
+            return None
+        except UnreadableFileError as error:
+            self._warn_unreadable(new.folder, new.file, error)
+            return Arrival(folder, new.name, b"")
+        except OSError as error:
+            self._warn_unreadable(new.folder, new.file, error)
+            result.unreadable |= error.errno not in _PERMANENT_ERRORS
+            return None
+        arrival = Arrival(folder, new.name, stored.digest, stored.signed, stored.received)
+        if may_teach(arrival):
+            result.keep_example(new, stored)
+        return arrival
+
+    def read_signed(self, folder: Folder, file: MessageFile) -> StoredMessage | None:
+        """A message; None if it cannot be read, which is logged, or not yet."""
+        try:
+            return self._read(folder, file)
+        except UnfinishedFileError:
+            return None
+        except (UnreadableFileError, OSError) as error:
+            self._warn_unreadable(folder, file, error)
+            return None
+
+    def read_example(self, folder: Folder, file: MessageFile, digest: bytes) -> Example | None:
+        """The example of a message; None if the file does not hold it any more."""
+        try:
+            stored = self._read(folder, file)
+        except (OSError, UnreadableFileError, UnfinishedFileError):
+            return None
+        return stored.message.example() if stored.digest == digest else None
+
+    def _read(self, folder: Folder, file: MessageFile) -> StoredMessage:
+        """Raises UnfinishedFileError, UnreadableFileError, OSError."""
+        descriptor = self._mailboxes.open_file(folder, file)
+        try:
+            raw = read_message(descriptor, file.name)
+        finally:
+            os.close(descriptor)
+        message = self._reader.split(raw)
+        header = raw[:_MAX_HEADER_BYTES]
+        if end := _BLANK_LINE.search(header):
+            header = header[: end.start()]
+        # No two deliveries have the same topmost Received field, and mail programs leave it alone.
+        received = _RECEIVED_FIELD.search(header)
+        return StoredMessage(
+            message,
+            self._find_verdict(header, message.digest),
+            short_hash(b" ".join(received[1].split())) if received else 0,
+        )
+
+    def _find_verdict(self, header: bytes, digest: bytes) -> SignedVerdict | None:
+        for value in islice(_VERDICT_FIELD.finditer(header), _MAX_VERDICT_FIELDS):
+            if verdict := keys.verify_verdict(self._verdict_key, value[1], digest):
+                return verdict
+        return None
+
+    def _warn_unreadable(
+        self, folder: Folder, file: MessageFile, error: UnreadableFileError | OSError
+    ) -> None:
+        """Log the first file of a mailbox that cannot be read for this reason, of a folder the
+        first of the day; nothing about a file that has moved on.
+        """
+        where = f"{describe_folder(folder)}: {file.name}"
+        if isinstance(error, UnreadableFileError):
+            self._warnings.warn(
+                (folder.mailbox.path, str(error)),
+                "%s: %s; it teaches nothing, nor do others like it",
+                where,
+                error,
+            )
+        elif not isinstance(error, FileNotFoundError):
+            is_link = error.errno == errno.ELOOP
+            self._warnings.warn(
+                Issue(folder, (error.errno, int(time.time()) // _DAY_SECONDS), transient=True),
+                "%s: cannot be read (%s); others like it there are not told",
+                where,
+                "is a symbolic link, which is not followed" if is_link else error.strerror,
+            )
+
+
 def compare_listing(
     known: NDArray[np.int64], keys: NDArray[np.int64]
 ) -> tuple[list[int], list[int]]:
-    """What is new and what has gone in a folder: indices into `keys`, and keys of base names.
+    """The new files of a folder, as indices into `keys`, and the keys of those that have gone.
 
-    known: keys of the base names that were there, sorted. keys: `names.key_of` of the files that
-    are.
+    Parameters
+    ----------
+    known
+        Keys of the files that were there, sorted.
+    keys
+        `file_key` of the files that are there, 0 for what is no message.
+
+    Examples
+    --------
+    >>> compare_listing(np.array([3, 5]), np.array([5, 0, 8]))
+    ([2], [3])
     """
     messages = np.flatnonzero(keys)
     present, first = np.unique(keys[messages], return_index=True)
@@ -129,271 +369,55 @@ def compare_listing(
 
 
 def is_known(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the values are known. known: sorted, which makes this three times as fast as
-    `np.isin`.
-    """
+    """Which values are among the known ones, which are sorted: three times as fast as `np.isin`."""
     if not len(known):
         return np.zeros(len(values), np.bool_)
     return np.equal(known[np.minimum(np.searchsorted(known, values), len(known) - 1)], values)
 
 
-class FolderScanner:
-    """Reads mailboxes. key: the installation's."""
-
-    def __init__(self, mailboxes: Mailboxes, key: bytes, warnings: WarnOnce | None = None) -> None:
-        self.extractor = ExampleReader(key)
-        self._mailboxes = mailboxes
-        self._verdict_key = keys.derive_key(key, b"verdict")
-        self._warnings = warnings or WarnOnce(_log)
-        self._listings: dict[Mailbox, dict[str, _Listing]] = {}  # by directory
-
-    def scan(
-        self,
-        place: Folder,
-        known: NDArray[np.int64],
-        looked: FolderScan,
-        *,
-        with_renamed: bool = False,
-    ) -> Iterator[None]:
-        """Compare a folder with what is known of it, keys of base names, in steps; `looked` gets
-        what has changed.
-        """
-        try:
-            listed = self._mailboxes.list_files(place)
-        except FileNotFoundError:
-            listed = {}
-        except OSError as error:
-            self._warnings.warn(
-                Issue(place),
-                "%s: cannot be looked at (%s): moves into it teach nothing",
-                describe_folder(place),
-                error.strerror,
-            )
-            looked.unreadable = True
-            return
-        self._warnings.clear(Issue(place))
-        parts = list(chain.from_iterable(repeat(part, len(some)) for part, some in listed.items()))
-        found = list(chain.from_iterable(listed.values()))
-        fresh, keys = yield from self._name_keys(place, found)
-        new, gone = compare_listing(known, keys)
-        renamed = (
-            np.flatnonzero((keys != 0) & (fresh | ~is_known(keys, known))).tolist()
-            if with_renamed
-            else []
-        )
-        of_new, of_renamed = (
-            [FoundFile(place, MessageFile(parts[one], found[one]), int(keys[one])) for one in some]
-            for some in (new, renamed)
-        )
-        looked.new.update((one.key, one) for one in of_new)
-        looked.gone.update((place.directory, name) for name in gone)
-        if with_renamed:
-            looked.renamed[place] = of_renamed
-
-    def _name_keys(
-        self, place: Folder, found: Sequence[str]
-    ) -> Generator[None, None, tuple[NDArray[np.bool_], NDArray[np.int64]]]:
-        """Which names were not there at the last look, and the key of each.
-
-        Those that were are not taken apart again, which in a folder of 100,000 takes most of the
-        time.
-        """
-        hashes = np.fromiter(map(hash, found), np.int64, len(found))
-        before = self._listings.get(place.mailbox, {}).get(place.directory, _EMPTY_LISTING)
-        at = np.searchsorted(before.hashes, hashes)
-        fresh, keys = before.hashes[at] != hashes, before.keys[at]
-        others = np.flatnonzero(fresh)
-        for start in range(0, len(others), _NAMES_PER_STEP):
-            some = others[start : start + _NAMES_PER_STEP]
-            keys[some] = np.fromiter((file_key(found[one]) for one in some), np.int64, len(some))
-            if start + _NAMES_PER_STEP < len(others):
-                yield
-        order = np.argsort(hashes)
-        self.forget_folder(place)
-        if found:  # of others nothing is kept: people rename and remove as many as they like
-            listing = _Listing(np.append(hashes[order], _END_MARK), np.append(keys[order], 0))
-            self._listings.setdefault(place.mailbox, {})[place.directory] = listing
-        return fresh, keys
-
-    def forget_folder(self, place: Folder) -> None:
-        """Take all names of a folder, at the next look, for such as have changed."""
-        self._listings.get(place.mailbox, {}).pop(place.directory, None)
-
-    def forget_mailbox(self, mailbox: Mailbox) -> None:
-        """The same for all folders that a mailbox has or had."""
-        self._listings.pop(mailbox, None)
-
-    def read_arrivals(
-        self, found: Sequence[FoundFile], looked: FolderScan
-    ) -> Iterator[Arrival | None]:
-        """What was found, each read when it is asked for; None: it has moved on, or cannot be read
-        now, or is not whole yet.
-
-        `looked` gets where to look again.
-        """
-        return (self._read_arrival(one, looked) for one in found)
-
-    def _read_arrival(self, found: FoundFile, looked: FolderScan) -> Arrival | None:
-        folder = found.folder.directory
-        try:
-            message = self._read(found.folder, found.file)
-        except UnfinishedFileError:
-            looked.retry_soon = True
-            return None
-        except (UnreadableFileError, OSError) as error:
-            self._warn_unreadable(found.folder, found.file, error)
-            looked.unreadable = looked.unreadable or (
-                isinstance(error, OSError) and error.errno not in _PERMANENT_ERRORS
-            )
-            return (
-                Arrival(folder, found.name, b"") if isinstance(error, UnreadableFileError) else None
-            )
-        return Arrival(folder, found.name, message.digest, message.signed, message.received)
-
-    def _warn_unreadable(
-        self, place: Folder, file: MessageFile, error: UnreadableFileError | OSError
-    ) -> None:
-        """What has moved on is nothing to speak of; of what cannot be read for one reason, one of a
-        mailbox is.
-        """
-        where = f"{describe_folder(place)}: {file.name}"
-        if isinstance(error, UnreadableFileError):
-            self._warnings.warn(
-                (place.mailbox.path, str(error)),
-                "%s: %s; it teaches nothing, nor do others like it",
-                where,
-                error,
-            )
-        elif not isinstance(error, FileNotFoundError):
-            why = (
-                "is a symbolic link, which is not followed"
-                if error.errno == errno.ELOOP
-                else error.strerror
-            )
-            files = Issue(
-                place, (error.errno, int(time.time()) // _DAY_SECONDS), transient=True
-            )  # told once a day, however many there are
-            self._warnings.warn(
-                files, "%s: cannot be read (%s); others like it there are not told", where, why
-            )
-
-    def read_signed(self, place: Folder, file: MessageFile) -> StoredMessage | None:
-        """A message; None: it cannot be read, or not yet."""
-        try:
-            return self._read(place, file)
-        except UnfinishedFileError:
-            return None
-        except (UnreadableFileError, OSError) as error:
-            self._warn_unreadable(place, file, error)
-            return None
-
-    def read_message(self, place: Folder, file: MessageFile, digest: bytes) -> bytes | None:
-        """The message of this digest; None: it is not there any more."""
-        try:
-            message = self._read(place, file)
-        except (OSError, UnreadableFileError, UnfinishedFileError):
-            return None
-        return message.raw if message.digest == digest else None
-
-    def find_files(self, place: Folder, wanted: Collection[int]) -> dict[int, MessageFile]:
-        """Files of a folder by the keys of their base names; none of one that cannot be looked at,
-        which is told where folders are.
-        """
-        try:
-            return {
-                key: file
-                for file in iter_files(self._mailboxes.list_files(place))
-                if (key := file_key(file.name)) in wanted
-            }
-        except OSError:
-            return {}
-
-    def _read(self, place: Folder, file: MessageFile) -> StoredMessage:
-        """UnfinishedError, UnreadableError, OSError."""
-        descriptor = self._mailboxes.open_file(place, file)
-        try:
-            raw = read_message(descriptor, file.name)
-        finally:
-            os.close(descriptor)
-        digest, head = self.extractor.digest(raw), _header_section(raw)
-        return StoredMessage(raw, digest, self._find_verdict(head, digest), _received_hash(head))
-
-    def _find_verdict(self, head: bytes, digest: bytes) -> SignedVerdict | None:
-        """What we once said about a message, if its header bears that."""
-        for one in islice(_VERDICT_FIELD.finditer(head), _MAX_FIELDS):
-            if found := keys.verify_verdict(self._verdict_key, one[1], digest):
-                return found
-        return None
-
-
-def _header_section(raw: bytes) -> bytes:
-    """The header section, as far as it matters here."""
-    head = raw[:_MAX_HEADER_BYTES]
-    end = _BLANK_LINE.search(head)
-    return head[: end.start()] if end else head
-
-
-def _received_hash(head: bytes) -> int:
-    """As `Arrival.received`: no two deliveries have it in common, and mail programs leave it alone."""
-    found = _RECEIVED_FIELD.search(head)
-    return short_hash(b" ".join(found[1].split())) if found else 0
-
-
 # ---- one message out of an open file
-
-MAX_FILE_BYTES = (
-    64 << 20
-)  # bytes; what lies beyond is not read: two messages that differ only there are taken for one
-QUIET_SECONDS = (
-    1.0  # without a change, after which a file is whole although its name does not tell its size
-)
-_ABANDONED_SECONDS = 60.0  # seconds, after which an incomplete file will not be completed
-_SIZE_FIELD = re.compile(
-    r",S=([0-9]{1,15})(?=[,:]|$)"
-)  # Dovecot's note of how long the message is, unpacked
-
-
-class UnfinishedFileError(SpamguardError):
-    """The file is still being written: look again."""
 
 
 def read_message(descriptor: int, name: str) -> bytes:
-    """The message in a file, at most `MOST` bytes of it. name: of the file. UnfinishedError,
-    UnreadableError, OSError.
+    """The message in a file, unpacked; at most MAX_FILE_BYTES of it.
+
+    Parameters
+    ----------
+    name
+        Of the file; it may tell the size of the message.
+
+    Raises
+    ------
+    UnfinishedFileError, UnreadableFileError, OSError
     """
     before = os.fstat(descriptor)
     packed = _read_contents(descriptor)
     after = os.fstat(descriptor)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise UnfinishedFileError(f"{name}: is being written")
-    age = abs(
-        time.time() - after.st_mtime
-    )  # a clock that was set back makes nothing young for ever
+    # The absolute value: a clock that was set back must not make a file young for ever.
+    age = abs(time.time() - after.st_mtime)
     try:
         raw = decompress(packed, MAX_FILE_BYTES)
     except DamagedFileError:
         if age < _ABANDONED_SECONDS:
             raise UnfinishedFileError(f"{name}: is being written") from None
         raise
-    _check_complete(raw, name, age)
-    return raw
-
-
-def _check_complete(raw: bytes, name: str, age: float) -> None:
-    told = _SIZE_FIELD.search(name)
-    missing = told is not None and len(raw) < min(int(told[1]), MAX_FILE_BYTES)
-    if (missing or not raw) and age < _ABANDONED_SECONDS:
+    size = _SIZE_FIELD.search(name)
+    is_cut = size is not None and len(raw) < min(int(size[1]), MAX_FILE_BYTES)
+    if (is_cut or not raw) and age < _ABANDONED_SECONDS:
         raise UnfinishedFileError(f"{name}: is being written")
-    if told is None and age < QUIET_SECONDS:
+    if size is None and age < QUIET_SECONDS:
         raise UnfinishedFileError(f"{name}: may still be written")
     if not raw:
         raise UnreadableFileError("is empty")
+    return raw
 
 
 def _read_contents(descriptor: int) -> bytes:
-    found = bytearray()
-    while len(found) < MAX_FILE_BYTES and (
-        piece := os.read(descriptor, min(1 << 20, MAX_FILE_BYTES - len(found)))
+    contents = bytearray()
+    while len(contents) < MAX_FILE_BYTES and (
+        piece := os.read(descriptor, min(_READ_BYTES, MAX_FILE_BYTES - len(contents)))
     ):
-        found += piece
-    return bytes(found)
+        contents += piece
+    return bytes(contents)

@@ -286,9 +286,15 @@ class Sightings:
             rows += [row for digest in wanted for row in self._db.execute(of_digest, (box, digest))]
         return list({copy.key: copy for copy in itertools.starmap(_make_sighting, rows)}.values())
 
+    def is_known(self, mailbox: str, digest: bytes) -> bool:
+        """Whether there are sightings of this message."""
+        query = f"SELECT 1 FROM sightings WHERE folder IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x'' LIMIT 1"
+        with self._map_errors():
+            return self._db.execute(query, (os.fsencode(mailbox), digest)).fetchone() is not None
+
     def find_known(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
-        """Those of which there are sightings."""
-        return {copy.digest for copy in self.find(mailbox, digests, ())}
+        """Those of these messages of which there are sightings."""
+        return {digest for digest in digests if self.is_known(mailbox, digest)}
 
     def find_digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
         """Of files that are there, by their keys, as far as their messages could be read and

@@ -207,10 +207,18 @@ class MessageContent:
     makeup_clues: list[bytes] = field(default_factory=list)
 
 
-def read_content(raw: bytes, limits: ParseLimits, *, body_only: bool = False) -> MessageContent:
-    """Everything a message says, or only the text of its body."""
-    message = parse_message(raw, limits)
-    content = MessageContent(message)
+def read_content(
+    raw: bytes,
+    limits: ParseLimits,
+    *,
+    message: MimeMessage | None = None,
+    body_only: bool = False,
+) -> MessageContent:
+    """Everything a message says, or only the text of its body.
+
+    message: `raw` taken apart with these limits, if it was.
+    """
+    content = MessageContent(parse_message(raw, limits) if message is None else message)
     _read_leaves(content, limits)
     body, footer = _split_footer(_cut_text("\n".join(content.text), limits, content))
     _add_body(content, text.deobfuscate(_separate_text(content, b"", body)))

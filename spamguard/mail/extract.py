@@ -119,9 +119,18 @@ class FeatureExtractor:
         self._hasher = TokenHasher(key)
         self._limits = limits
 
-    def features(self, raw: bytes) -> Features:
-        """All features of a message: every token set, traits and numbers."""
-        return self.read_batch([raw])[0].features
+    def split(self, raw: bytes) -> MimeMessage:
+        """The message taken apart, for `message_digest` and `features`."""
+        return parse_message(raw, self._limits)
+
+    def features(self, raw: bytes, message: MimeMessage | None = None) -> Features:
+        """All features of a message: every token set, traits and numbers.
+
+        message: from `split`, if the message was taken apart.
+        """
+        content = read_content(raw, self._limits, message=message)
+        (tokens,) = self._distinct_tokens([content])
+        return self._make_result(raw, content, tokens).features
 
     def read_with_repeats(self, raw: bytes) -> ExtractedMessage:
         """The features of a message; tokens are sorted and may repeat.

@@ -13,7 +13,6 @@ from typing import NoReturn
 import pytest
 
 from spamguard.config.options import HamEvidence
-from spamguard.engine import prepare
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, MailboxesError
 from spamguard.folders import lessons, mailbox_scan, watcher
@@ -267,7 +266,6 @@ def test_messages_that_take_long_do_not_hold_up_the_others(tmp_path, monkeypatch
         messages = [deliver(one.box, raw) for raw in MAIL[:20]]
         one.rest()
         monkeypatch.setattr(lessons, "STEP_SECONDS", -1.0)
-        monkeypatch.setattr(prepare, "BATCH_MESSAGES", 1)
         for message in messages:
             flag(message, "F")
         steps = [0]  # lessons taught by then

@@ -40,7 +40,11 @@ def lessons(spam_filter: Filter, box: Path) -> list[tuple[str, str, int]]:
         taught = list(initial_lessons(scanner, found, spam_filter.unwanted))
         assert len(taught) == len(found)
     return [
-        (one.folder.directory, one.label, numbers[found.raw[found.raw.find(b"Message-ID") :]])
+        (
+            one.folder.directory,
+            one.label,
+            numbers[found.message.raw[found.message.raw.find(b"Message-ID") :]],
+        )
         for one, found in taught
         if found is not None
     ]

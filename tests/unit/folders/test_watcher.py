@@ -14,12 +14,12 @@ from itertools import pairwise
 import pytest
 
 from corpora import synthetic
-from spamguard.engine import prepare
 from spamguard.errors import LedgerError
-from spamguard.folders import lessons, mailbox_scan, status_file, watcher
+from spamguard.folders import lessons, mailbox_scan, scan, status_file, watcher
 from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
 from spamguard.ledger import codec
+from spamguard.mail import content, extract, mime
 from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
@@ -235,14 +235,14 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
     assert caplog.text.count("`we_file` says that it is put into Junk") == 2
     assert [
         trouble.text
-        for trouble in status_file.standing_troubles(one.watcher._warnings.standing_warnings(), 0)
+        for trouble in status_file.standing_troubles(one.watcher._warnings.standing(), 0)
         if "`we_file`" in trouble.text
     ]
     one.box.rename(tmp_path / "elsewhere")
     one.watcher._take_changes(Changes(everything=True))
     one.rest()
     assert not list(
-        status_file.standing_troubles(one.watcher._warnings.standing_warnings(), 0)
+        status_file.standing_troubles(one.watcher._warnings.standing(), 0)
     )  # nobody can mend it any more
     one.stop()
     one.filter.close()
@@ -359,7 +359,7 @@ def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, mo
         watched.watcher._take_changes(Changes(everything=True))
         watched.rest()
         (trouble,) = status_file.standing_troubles(
-            watched.watcher._warnings.standing_warnings(), int(time.time())
+            watched.watcher._warnings.standing(), int(time.time())
         )
         assert "is a symbolic link" in trouble.text
     assert caplog.text.count("is a symbolic link") == 2
@@ -372,25 +372,72 @@ def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, mo
 def test_what_is_called_otherwise_or_moves_on_before_it_is_taught_is_looked_for_again(
     watched, monkeypatch, folder, votes
 ):
-    """It is read when it is taught; whoever has moved it may have answered it, or changed their
-    mind. No event needs to tell.
-    """
+    """Such as one of too many messages to keep. No event needs to tell."""
+    monkeypatch.setattr(scan, "MAX_EXAMPLE_BYTES", 0)
     message = deliver(watched.box, MAIL[0], "cur", "S")
     watched.rest()
-    read = watched.watcher._scanner.read_message
+    read = watched.watcher._scanner.read_example
 
     def late(place, file, digest):
-        monkeypatch.setattr(watched.watcher._scanner, "read_message", read)
+        monkeypatch.setattr(watched.watcher._scanner, "read_example", read)
         moved.rename(watched.box / folder / "cur" / f"{file.name}T")
         return read(place, file, digest)
 
-    monkeypatch.setattr(watched.watcher._scanner, "read_message", late)
+    monkeypatch.setattr(watched.watcher._scanner, "read_example", late)
     monkeypatch.setattr(watched.mailboxes, "wait_for_changes", lambda _: Changes())
     moved = move(message, watched.box / ".Junk")
     watched.watcher._take_changes(Changes(everything=True))
     watched.rest()
     assert not moved.exists()
     assert watched.votes() == votes
+
+
+def test_a_moved_message_is_opened_once_and_taken_apart_once(watched, monkeypatch):
+    messages = [deliver(watched.box, raw, "cur", "S") for raw in MAIL[:3]]
+    watched.rest()
+    watched.opened.clear()
+    parsed, parse = [], mime.parse_message
+
+    def counting(raw, *arguments):
+        parsed.append(raw)
+        return parse(raw, *arguments)
+
+    monkeypatch.setattr(extract, "parse_message", counting)
+    monkeypatch.setattr(content, "parse_message", counting)
+    for message in messages:
+        move(message, watched.box / ".Junk")
+    watched.rest()
+    assert watched.votes() == {f"anna {number}": "spam" for number in range(3)}
+    assert sorted(parsed) == sorted(MAIL[:3])
+    assert len(watched.opened) == 3
+
+
+def test_delivered_mail_is_only_named(watched, monkeypatch):
+    """Features cost five times as much as the digest."""
+    watched.rest()
+    monkeypatch.setattr(extract.FeatureExtractor, "features", lambda *_: pytest.fail("features"))
+    deliver(watched.box, MAIL[0])
+    move(deliver(watched.box, MAIL[1]), watched.box / ".Trash")
+    watched.rest()
+    assert len(watched.opened) == 2
+    assert watched.votes() == {}
+
+
+def test_a_message_that_moves_on_before_it_is_taught_is_taught_twice(watched, monkeypatch):
+    """What lay in Junk when it was read is spam; what came back then is ham."""
+    message = deliver(watched.box, MAIL[0], "cur", "S")
+    watched.rest()
+    update, moved = Sightings.update, []
+
+    def late(*arguments, votes=(), **others):
+        if votes and not moved:
+            moved.append(move(junk, watched.box))
+        update(*arguments, votes=votes, **others)
+
+    monkeypatch.setattr(Sightings, "update", late)
+    junk = move(message, watched.box / ".Junk")
+    watched.rest()
+    assert [vote.label for vote in watched.filter.ledger.all_votes()] == ["spam", "ham"]
 
 
 def test_a_message_that_is_half_there_is_waited_for(watched):
@@ -539,7 +586,6 @@ def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch)
     watched.rest()
     for name in (mailbox_scan, lessons):
         monkeypatch.setattr(name, "STEP_SECONDS", -1.0)
-    monkeypatch.setattr(prepare, "BATCH_MESSAGES", 1)
     for one in many:
         move(one, ben / ".Junk")
     steps = [(0, 0)]  # files read and lessons taught by then
