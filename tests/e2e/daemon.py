@@ -21,7 +21,7 @@ from spamguard import keys
 from spamguard.engine.filter import Filter
 from tests.e2e.ports import wait_for_port
 from tests.support.waiting import PATIENCE
-from tests.unit.filters import KEY, files
+from tests.unit.filters import KEY, READER, files
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -76,7 +76,7 @@ def _taught_once(messages: int, seed: int) -> dict[str, bytes]:
         keys.store_key(Path(place) / "key", KEY)
         with Filter.open(Path(place), bits=BITS, durable=False) as spam_filter:
             for label, raw in synthetic.generate(messages, seed):
-                spam_filter.learn_examples([spam_filter._reader.read_example(raw)], label)
+                spam_filter.learn_examples([READER.read_example(raw)], label)
             spam_filter.settle()
         return files(Path(place))
 

@@ -16,9 +16,12 @@ from corpora.synthetic import generate
 from spamguard import keys
 from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 from tests.support.waiting import PATIENCE
 
 KEY = b"the key of all filters in tests!"
+READER = ExampleReader(KEY)
+"""Reads messages as these filters do."""
 BITS = 14
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +48,7 @@ def mail(size: int, seed: int = 1) -> list[tuple[str, bytes]]:
 def teach(spam_filter: Filter, lessons: Sequence[tuple[str, bytes]], user: str = "") -> None:
     """One by one, without settling."""
     for label, raw in lessons:
-        spam_filter.learn_examples([spam_filter._reader.read_example(raw)], label, user=user)
+        spam_filter.learn_examples([READER.read_example(raw)], label, user=user)
 
 
 def bits_of(tables: Tables) -> dict[str, Any]:

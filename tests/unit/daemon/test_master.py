@@ -20,7 +20,7 @@ from tests.support.processes import alive
 from tests.support.taken import taken
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.daemon.conftest import Client, Daemon
-from tests.unit.filters import mail, teach, upgraded
+from tests.unit.filters import READER, mail, teach, upgraded
 
 pytestmark = pytest.mark.slow
 
@@ -431,7 +431,7 @@ def test_settling_is_done_by_one_process_at_a_time(daemon: Daemon) -> None:
 
     with Filter.open(daemon.place / "state") as one:
         for label, raw in mail(40)[:30]:
-            one.learn_examples([one._reader.read_example(raw)], label)
+            one.learn_examples([READER.read_example(raw)], label)
         assert one.status().unsettled == 30
     daemon.start()
     with daemon.client() as client:

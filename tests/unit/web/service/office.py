@@ -23,7 +23,7 @@ from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.spool import Spool, SpoolView
 from spamguard.web.models import Person
 from spamguard.web.service import Service
-from tests.unit.filters import mail, opened, teach
+from tests.unit.filters import READER, mail, opened, teach
 
 ANNA, BEN, CARL = Person("anna"), Person("ben@example.org"), Person("carl")
 OPERATOR = Person("root", operator=True)
@@ -140,9 +140,8 @@ def votes(state: Path) -> dict[tuple[str, str], str]:
         }
 
 
-def digest(raw: bytes, state: Path) -> str:
-    with opened(state) as one:
-        return one._reader.digest(raw).hex()
+def digest(raw: bytes) -> str:
+    return READER.digest(raw).hex()
 
 
 def hold(

@@ -19,7 +19,7 @@ from spamguard.records import Word
 from spamguard.web import queries, readers
 from spamguard.web.models import MAX_ROWS, JudgementPage, Person, Search
 from spamguard.web.service import Service
-from tests.unit.filters import opened
+from tests.unit.filters import READER, opened
 from tests.unit.web.service.office import (
     ANNA,
     BEN,
@@ -375,7 +375,7 @@ def test_it_is_what_teaching_the_message_itself_is(state: Path, tmp_path: Path) 
     asked(state, lambda service: service.learn_passed(OPERATOR, name(4), "ham"))
     with opened(state) as one:
         assert not one.learn(PASSED[4][1], "ham")
-        vote = one.ledger.get_vote(one._reader.digest(PASSED[4][1]), "")
+        vote = one.ledger.get_vote(READER.digest(PASSED[4][1]), "")
         assert vote is not None
         assert vote.origin == "history"
 

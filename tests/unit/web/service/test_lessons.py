@@ -24,7 +24,7 @@ from spamguard.spool import MAX_MEMORY_BYTES
 from spamguard.web import lessons
 from spamguard.web.models import MAX_ROWS, Flip, Opinion, Person, Search
 from spamguard.web.service import Service
-from tests.unit.filters import opened, teach
+from tests.unit.filters import READER, opened, teach
 from tests.unit.proxy.scorers import ODD_COMMAND
 from tests.unit.web.service.office import (
     ANNA,
@@ -61,7 +61,7 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
         with opened(state) as one:
             expected = one.explain(NEW[0])
         assert verdict_of(opinion) == why.now.verdict == expected.verdict
-        assert (opinion.digest, opinion.taught, opinion.own) == (digest(NEW[0], state), "", "")
+        assert (opinion.digest, opinion.taught, opinion.own) == (digest(NEW[0]), "", "")
         assert why.then is None
         assert why.now.log_odds == expected.log_odds
         named = [clue for clue in why.now.clues if clue.text]
@@ -111,7 +111,7 @@ def test_teaching_and_forgetting(state: Path) -> None:
     async def work(service: Service) -> None:
         receipt = await service.learn(ANNA, spooled(state, NEW[0]), "spam")
         assert (receipt.digest, receipt.label, receipt.changed, receipt.was) == (
-            digest(NEW[0], state),
+            digest(NEW[0]),
             "spam",
             True,
             "",
@@ -128,7 +128,7 @@ def test_teaching_and_forgetting(state: Path) -> None:
 
     asked(state, work)
     with opened(state) as one:
-        found = one.ledger.get_vote(one._reader.digest(NEW[0]), "anna")
+        found = one.ledger.get_vote(READER.digest(NEW[0]), "anna")
         assert found is not None
         assert found.origin == "web"
 
@@ -261,7 +261,7 @@ def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: b
             teach(one, MAIL[100:110], "anna")
         label, raw = next((("ham", raw) for wanted, raw in MAIL[110:] if wanted == "spam"))
         features = {
-            name(number): one._reader.read_example(mail).features
+            name(number): READER.read_example(mail).features
             for number, (_, mail) in enumerate(PASSED)
         }
 

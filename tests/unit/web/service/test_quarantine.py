@@ -20,7 +20,7 @@ from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageErr
 from spamguard.web import queries
 from spamguard.web.models import HeldBack, Person, Search
 from spamguard.web.service import Service
-from tests.unit.filters import opened, teach
+from tests.unit.filters import READER, opened, teach
 from tests.unit.web.service.office import (
     ANNA,
     BEN,
@@ -57,7 +57,7 @@ def delivered(place: Path) -> int:
 
 def label(state: Path, raw: bytes, user: str) -> str | None:
     with opened(state) as one:
-        vote = one.ledger.get_vote(one._reader.digest(raw), user)
+        vote = one.ledger.get_vote(READER.digest(raw), user)
         return f"{vote.label} by {vote.origin}" if vote else None
 
 
@@ -301,7 +301,7 @@ def test_what_the_history_does_not_have_is_read_again(state: Path, tmp_path: Pat
     )
     assert released.taught
     assert label(state, raw, "") == "ham by quarantine"
-    assert digest(b"X-Spam-Flag: YES\r\n" + raw, state) == digest(raw, state)
+    assert digest(b"X-Spam-Flag: YES\r\n" + raw) == digest(raw)
 
 
 def test_releasing_what_others_wait_for_too(held: Path, tmp_path: Path) -> None:

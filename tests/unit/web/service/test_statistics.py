@@ -17,7 +17,7 @@ from spamguard.web import statistics
 from spamguard.web.models import Person, Search, Wrong
 from spamguard.web.service import Service
 from tests.support.waiting import PATIENCE
-from tests.unit.filters import opened, teach
+from tests.unit.filters import READER, opened, teach
 from tests.unit.web.service.office import (
     ANNA,
     CARL,
@@ -132,7 +132,7 @@ def test_a_word_is_found_wherever_it_stands(tmp_path: Path) -> None:
         teach(one, [("spam", raw)])
         texts = {
             text
-            for text in one._reader.extractor.token_texts(raw).values()
+            for text in READER.extractor.token_texts(raw).values()
             if text.rpartition(":")[2] == "zyxwort"
         }
     assert {"zyxwort", "subject:zyxwort", "from:zyxwort"} <= texts

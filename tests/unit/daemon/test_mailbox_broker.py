@@ -1,13 +1,18 @@
-"""The process that may read everything loads nothing that parses mail, nor what is large enough to
-hide something.
+"""The mailbox broker may read every file, so it loads no parser of mail and no large library; and
+clients that send nonsense.
 """
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from spamguard.config.options import Settings
+from spamguard.daemon.mailbox_broker import MailboxBroker
 from tests.support.waiting import PATIENCE
 
 PARTS = ("mail", "bayes", "engine", "ledger", "proxy", "smtp", "delivery", "servers", "web")
@@ -17,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_nothing_that_parses_mail_is_loaded(tmp_path: Path) -> None:
-    """The command itself, up to the configuration, which is read last."""
+    """The command loads all its modules before it reads the configuration."""
     command = [
         sys.executable,
         "-X",
@@ -44,3 +49,19 @@ def test_nothing_that_parses_mail_is_loaded(tmp_path: Path) -> None:
         | set(OTHERS)
     )
     assert loaded & forbidden == set()
+
+
+def test_the_same_fault_of_clients_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(tmp_path, ())
+    broker = MailboxBroker(lambda: settings, "nobody")
+    for request in (b"nonsense\n", b"nonsense\n", b"[]\n"):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.sendall(request)
+            broker._serve(ours, settings)
+    assert [record.message for record in caplog.records] == [
+        "a client was sent away: Expecting value: line 1 column 1 (char 0)",
+        "a client was sent away: it is no question",
+    ]

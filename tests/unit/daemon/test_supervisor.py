@@ -1,4 +1,4 @@
-"""How the master treats workers that it has not heard for a while."""
+"""How the supervisor counts the silence of its workers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from spamguard.daemon.supervisor import Child, Supervisor, WorkerChild, WorkerTi
 
 
 @pytest.mark.parametrize(("ago", "silent"), [(0, 0), (5, 0), (100, 0), (108, 8)])
-def test_a_pause_of_the_master_is_no_silence_and_no_credit(ago: float, silent: float) -> None:
-    """ago: seconds since the worker was heard, of which the pause took 100. Heard already since
-    then, it is not silent for less than nothing: should it hang now, it would be missed only after
-    the pause's length more.
+def test_a_pause_of_the_master_is_neither_silence_nor_credit(ago: float, silent: float) -> None:
+    """The master was stopped for 100 s; the worker was heard `ago` seconds before now.
+
+    A worker that was heard since then gets no credit: its silence is never below zero, because a
+    worker that hangs now would be missed 100 s too late.
     """
     now = time.monotonic()
     board = CounterBoard.create()

@@ -16,7 +16,7 @@ from spamguard.daemon import settle
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, TableError
 from tests.support.waiting import PATIENCE
-from tests.unit.filters import held, mail, opened, upgraded
+from tests.unit.filters import READER, held, mail, opened, upgraded
 
 LEFT = (
     ".import.0a1b.new",
@@ -56,7 +56,7 @@ def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
             one.learn(raw, label)
         one.settle()
         before = held(one)
-        digest = one._reader.digest(messages[0][1])
+        digest = READER.digest(messages[0][1])
     for table in tmp_path.glob("tables-*.bin"):
         table.write_bytes(b"damaged")
     assert "trying to make all tables anew" in train(tmp_path)
@@ -86,7 +86,7 @@ def test_settling_that_fails_is_tried_once(
     """On a full disk settling is not tried twice each minute, nor good tables called damaged."""
     with opened(tmp_path) as one:
         for label, raw in mail(30):
-            one.learn_examples([one._reader.read_example(raw)], label)
+            one.learn_examples([READER.read_example(raw)], label)
     tries: list[Filter] = []
 
     def full(one: Filter) -> None:

@@ -1,4 +1,4 @@
-"""Whether a lesson names a class that there is: refused only where that is sure, as of now."""
+"""`ClassRegistry`: a class is called missing only if the filter says so now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spamguard.daemon.teach import ClassRegistry
 from tests.unit.filters import opened
 
 
-def test_a_class_is_missed_only_by_who_has_looked_since(tmp_path):
+def test_a_class_made_meanwhile_is_not_missing(tmp_path):
     with opened(tmp_path) as spam_filter:
         classes = ClassRegistry(lambda: classes.update(spam_filter))
         assert not asyncio.run(classes.is_missing("spam"))
@@ -17,5 +17,5 @@ def test_a_class_is_missed_only_by_who_has_looked_since(tmp_path):
         assert not asyncio.run(classes.is_missing("newsletter"))
 
 
-def test_while_nobody_can_tell_there_may_be_such_a_class():
+def test_without_an_answer_no_class_is_missing():
     assert not asyncio.run(ClassRegistry(lambda: None).is_missing("newsletter"))
