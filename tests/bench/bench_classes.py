@@ -164,8 +164,8 @@ def unmarked(raw: bytes) -> bytes:
         one for one in _FIELD_END.split(head) if _NO_LIST.match(one.partition(b":")[0].lower())
     ]
     fields = [
-        re.sub(rb"\[[^\]]{1,30}\]", b"", one) if one.lower().startswith(b"subject:") else one
-        for one in fields
+        re.sub(rb"\[[^\]]{1,30}\]", b"", field) if field.lower().startswith(b"subject:") else field
+        for field in fields
     ]
     tail = _FOOTER.search(body, max(len(body) - 1500, 0))
     return b"\n".join(fields) + b"\n\n" + (body[: tail.start()] + b"\n" if tail else body)
@@ -195,10 +195,10 @@ def pupil(labels: set[str]) -> Iterator[Filter]:
     """A new filter that knows these classes."""
     with tempfile.TemporaryDirectory(prefix="spamguard-bench-") as directory:
         keys.store_key(Path(directory) / "key", KEY)
-        with Filter.open(directory, durable=False) as one:
+        with Filter.open(directory, durable=False) as spam_filter:
             for label in labels - {"ham", "spam"}:
-                one.define_class(label, unwanted=label in UNWANTED)
-            yield one
+                spam_filter.define_class(label, unwanted=label in UNWANTED)
+            yield spam_filter
 
 
 def judged(one: Filter, message: Mail) -> Answer:
@@ -254,12 +254,12 @@ def scikit_learn(name: str) -> Callable[[Sequence[Mail]], Judge]:
         )
 
         def judge(mail: Sequence[Mail]) -> list[Answer]:
-            found = estimator.predict_log_proba(
+            scores = estimator.predict_log_proba(
                 words.transform([text_of(message.raw) for message in mail])
             )
             return [
                 _answer(message.label, list(estimator.classes_), row)
-                for message, row in zip(mail, found, strict=True)
+                for message, row in zip(mail, scores, strict=True)
             ]
 
         return judge
@@ -293,8 +293,9 @@ def right(answers: Sequence[Answer]) -> float:
     return 100 * float(
         np.mean(
             [
-                max(one.probabilities, key=lambda name: one.probabilities[name]) == one.gold
-                for one in answers
+                max(answer.probabilities, key=lambda name: answer.probabilities[name])
+                == answer.gold
+                for answer in answers
             ]
         )
     )
@@ -303,21 +304,23 @@ def right(answers: Sequence[Answer]) -> float:
 def class_loss(answers: Sequence[Answer]) -> float:
     """Mean negative logarithm of the probability of the true class."""
     return float(
-        -np.mean([np.log(max(one.probabilities.get(one.gold, 0.0), 1e-9)) for one in answers])
+        -np.mean(
+            [np.log(max(answer.probabilities.get(answer.gold, 0.0), 1e-9)) for answer in answers]
+        )
     )
 
 
 def measured(answers: Sequence[Answer]) -> list[float]:
     """All measures of one run, as under HEADER."""
     gold, score = (
-        np.array([one.gold in UNWANTED for one in answers]),
-        np.array([one.log_odds for one in answers]),
+        np.array([answer.gold in UNWANTED for answer in answers]),
+        np.array([answer.log_odds for answer in answers]),
     )
     chance = 1 / (1 + np.exp(-score.clip(-700, 700)))
-    labelled = 100 * float(np.mean([one.label == one.gold for one in answers]))
-    unsure = 100 * float(np.mean([one.label == "unsure" for one in answers]))
+    labelled = 100 * float(np.mean([answer.label == answer.gold for answer in answers]))
+    unsure = 100 * float(np.mean([answer.label == "unsure" for answer in answers]))
     wrong = 100 * float(
-        np.mean([one.label in UNWANTED for one in answers if one.gold not in UNWANTED])
+        np.mean([answer.label in UNWANTED for answer in answers if answer.gold not in UNWANTED])
     )
     of_classes = right(answers), labelled, unsure, class_loss(answers)
     return [
@@ -348,7 +351,8 @@ def drawn(mail: Sequence[Mail], each: int, seed: int) -> list[Mail]:
     """So many of each class, or all there are, drawn and mixed."""
     chance = random.Random(seed)
     by_class = [
-        [one for one in mail if one.label == label] for label in sorted({one.label for one in mail})
+        [message for message in mail if message.label == label]
+        for label in sorted({message.label for message in mail})
     ]
     some = [one for group in by_class for one in chance.sample(group, min(each, len(group)))]
     return chance.sample(some, len(some))
@@ -356,8 +360,8 @@ def drawn(mail: Sequence[Mail], each: int, seed: int) -> list[Mail]:
 
 def later(mail: Sequence[Mail], border: int, lessons: Sequence[Mail]) -> list[Mail]:
     """What comes behind the border and is of a class that was taught."""
-    known = {one.label for one in lessons}
-    return [one for one in mail[border:] if one.label in known]
+    known = {lesson.label for lesson in lessons}
+    return [message for message in mail[border:] if message.label in known]
 
 
 def few(mail: Sequence[Mail]) -> Iterator[str]:
@@ -396,10 +400,10 @@ def rare(mail: Sequence[Mail], label: str) -> Iterator[str]:
     ):
         answers = online(some)
         own, named = (
-            [one for one in answers if one.gold == label],
-            [one for one in answers if one.label == label],
+            [answer for answer in answers if answer.gold == label],
+            [answer for answer in answers if answer.label == label],
         )
-        found = sum(one.label == label for one in own)
+        found = sum(vote.label == label for vote in own)
         yield row(
             f"{name}: {found} of {len(own)} found, {len(named) - found} others called so", answers
         )

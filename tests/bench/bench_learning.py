@@ -49,7 +49,7 @@ def main() -> None:
     stream = f"{Path(options.corpus).parent.name}-{'natural' if options.natural else 'balanced'}"
     for number, draw in enumerate(draws):
         print(
-            f"draw {number}: {sum(one.label == 'spam' for one in draw.judged)} spam of "
+            f"draw {number}: {sum(message.label == 'spam' for message in draw.judged)} spam of "
             f"{len(draw.judged)} judged"
         )
     names = rivals.available([OURS, *(name for name in options.peers.split(",") if name)])

@@ -48,12 +48,12 @@ def bench_codec(rng: np.random.Generator) -> None:
     print("tokens   bytes  /entropy  zlib-6   pack µs  unpack µs (in a batch of 256)  check µs")
     for tokens in (300, 600, 1200, 2500):
         samples = [features(rng, tokens) for _ in range(256)]
-        packed = [codec.pack(one) for one in samples]
+        packed = [codec.pack(sample) for sample in samples]
         deltas = zlib.compress(np.diff(samples[0].tokens, prepend=np.uint32(0)).tobytes())
         rates = [
             min(seconds(work) for _ in range(5)) / 256 * 1e6
             for work in (
-                lambda samples=samples: [codec.pack(one) for one in samples],
+                lambda samples=samples: [codec.pack(sample) for sample in samples],
                 lambda packed=packed: codec.unpack_tokens(packed),
                 lambda packed=packed: [codec.check_receipt(one) for one in packed],
             )

@@ -61,13 +61,13 @@ async def by_hand(port: int, messages: int, connections: int, raw: bytes) -> flo
     left = iter(range(messages))
 
     async def server() -> None:
-        one = Mta(*await asyncio.open_connection("127.0.0.1", port))
-        await one.agree()
-        await one.client()
+        mta = Mta(*await asyncio.open_connection("127.0.0.1", port))
+        await mta.agree()
+        await mta.client()
         for _ in left:
-            answer, _ = await one.message(raw)
+            answer, _ = await mta.message(raw)
             assert answer.reply == b"c"
-        await one.close()
+        await mta.close()
 
     start = time.perf_counter()
     await asyncio.gather(*(server() for _ in range(connections)))
@@ -85,21 +85,27 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         positions = (None, "milter", "before-queue")
-        servers = {one: stack.enter_context(asked(Path(place), one))[0] for one in positions}
+        servers = {
+            position: stack.enter_context(asked(Path(place), position))[0] for position in positions
+        }
         for _ in range(options.rounds):
             rates = {
-                one: rate(servers[one].smtp_port, options.messages, SIZE, options.connections)
-                for one in positions
+                position: rate(
+                    servers[position].smtp_port, options.messages, SIZE, options.connections
+                )
+                for position in positions
             }
             told = ", ".join(
-                f"{one or 'nobody'} {found:5.0f}/s {found / rates[None]:.2f} x"
-                for one, found in rates.items()
+                f"{position or 'nobody'} {found:5.0f}/s {found / rates[None]:.2f} x"
+                for position, found in rates.items()
             )
             print(f"{SIZE:,} bytes, {options.connections} clients: {told}")
-        for one in positions:
+        for position in positions:
             start = time.perf_counter()
-            rate(servers[one].smtp_port, 1, LARGE, 1)
-            print(f"one message of 20 MB: {one or 'nobody'} {time.perf_counter() - start:.2f} s")
+            rate(servers[position].smtp_port, 1, LARGE, 1)
+            print(
+                f"one message of 20 MB: {position or 'nobody'} {time.perf_counter() - start:.2f} s"
+            )
         raw = daemon.unseen("ham", 1)[0]
         for _ in range(options.rounds):
             found = asyncio.run(

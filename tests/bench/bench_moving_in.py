@@ -53,12 +53,12 @@ def curve(messages: list[Mail], known: bytes, key: bytes) -> list[float]:
         keys.store_key(Path(place) / "key", key)
         with Filter.open(place, durable=False) as subject:
             if known:
-                found = importers.compute_word_odds(
+                odds = importers.compute_word_odds(
                     importers.read_entries(WordListFormat.BOGOFILTER, None, io.BytesIO(known)),
                     "bogofilter",
                     key,
                 )
-                importers.import_word_list(subject, "old", *found)
+                importers.import_word_list(subject, "old", *odds)
             preparer = ExampleReader(key)
             ready = [(label, preparer.read_example(path.read_bytes())) for label, path in messages]
             return [

@@ -135,13 +135,13 @@ def areas(runs: Runs) -> None:
         "(95 %) |\n|---|---|---|---|---|---|---|"
     )
     for name, run in runs.items():
-        found = measures.measures(*columns(run))
+        measured = measures.measures(*columns(run))
         cells = [
-            f"{found.roca:.3f} ({found.roca_low:.3f}–{found.roca_high:.3f})",
-            f"{found.hm:.2f}",
-            f"{found.sm:.2f}",
+            f"{measured.roca:.3f} ({measured.roca_low:.3f}–{measured.roca_high:.3f})",
+            f"{measured.hm:.2f}",
+            f"{measured.sm:.2f}",
         ]
-        cells += [f"{found.sm_at_hm_05:.2f}", f"{sum(row.trained for row in run):,}"]
+        cells += [f"{measured.sm_at_hm_05:.2f}", f"{sum(row.trained for row in run):,}"]
         gain = evaluate.roca_difference(runs[OURS], run)
         cells.append(
             "" if name == OURS else f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
@@ -192,10 +192,10 @@ def beliefs(runs: Runs) -> None:
 
 
 def _share(part: int, whole: int) -> str:
-    found = measures.share_interval(part, whole)
+    interval = measures.share_interval(part, whole)
     return (
-        f"{100 * found.value:.2f} % ({part} of {whole:,}; "
-        f"{100 * found.low:.2f}–{100 * found.high:.2f})"
+        f"{100 * interval.value:.2f} % ({part} of {whole:,}; "
+        f"{100 * interval.low:.2f}–{100 * interval.high:.2f})"
     )
 
 

@@ -235,7 +235,7 @@ def measure(options: argparse.Namespace, place: Path) -> None:
             for _ in range(options.rounds):
                 servers = (bare, passing.pid), (door, running.process.pid)
                 (bare_rate, bare_cost), (our_rate, our_cost) = [
-                    cost(*one, messages, size, options.connections) for one in servers
+                    cost(*server, messages, size, options.connections) for server in servers
                 ]
                 ratios.append(our_rate / bare_rate)
                 rates = f"bare {bare_rate:6.0f}/s, spamguard {our_rate:6.0f}/s, {ratios[-1]:.2f} x"

@@ -57,7 +57,7 @@ def tokenised(raw: bytes) -> bytes:
     subject, text = _read(raw)
     lines = [subject, *filter(str.strip, text.lower().splitlines())]
     return (
-        "Subject: " + "\n".join(" ".join(_TOKEN.findall(one.lower())) for one in lines) + "\n"
+        "Subject: " + "\n".join(" ".join(_TOKEN.findall(line.lower())) for line in lines) + "\n"
     ).encode("utf-8", "replace")
 
 

@@ -121,24 +121,26 @@ def reliability(named: Mapping[str, Sequence[Bin]]) -> str:
     drawn = [_grid(axes, x, y), f'<path class="d" d="M{x.at(0)} {y.at(0)}L{x.at(1)} {y.at(1)}"/>']
     for place, (name, bins) in enumerate(named.items()):
         colour = COLOURS[place]
-        for one in bins:
+        for bucket in bins:
             drawn.append(
-                f'<path stroke="{colour}" d="M{x.at(one.predicted)} '
-                f'{y.at(one.low)}V{y.at(one.high)}"/>'
+                f'<path stroke="{colour}" d="M{x.at(bucket.predicted)} '
+                f'{y.at(bucket.low)}V{y.at(bucket.high)}"/>'
             )
             drawn.append(
-                f'<circle cx="{x.at(one.predicted)}" cy="{y.at(one.observed)}" r="3.5" '
+                f'<circle cx="{x.at(bucket.predicted)}" cy="{y.at(bucket.observed)}" r="3.5" '
                 f'fill="{colour}"/>'
             )
             drawn.append(
                 _text(
-                    x.at(one.predicted) + 5,
-                    y.at(one.observed) + (13 if place else -5),
-                    str(one.messages),
+                    x.at(bucket.predicted) + 5,
+                    y.at(bucket.observed) + (13 if place else -5),
+                    str(bucket.messages),
                     "start",
                 )
             )
-        drawn.append(_line(scales, [(one.predicted, one.observed) for one in bins], colour, 1.4))
+        drawn.append(
+            _line(scales, [(bucket.predicted, bucket.observed) for bucket in bins], colour, 1.4)
+        )
         drawn.append(
             _text(
                 WIDTH - RIGHT + 8, TOP + 16 + 18 * place, name, "start", f' style="fill:{colour}"'

@@ -59,7 +59,7 @@ def balanced(mail: Sequence[Mail], split: int, each: int, judged: int, seed: int
     """
     chance = random.Random(seed)
     sides = [
-        chance.sample([one for one in mail[:split] if one.label == label], each)
+        chance.sample([message for message in mail[:split] if message.label == label], each)
         for label in ("spam", "ham")
     ]
     return Draw(
@@ -109,4 +109,6 @@ def side_by_side(mail: Sequence[Mail]) -> list[Mail]:
     """Ham and spam each in its own order, mixed so that both run out together: however unequal they
     came, every stretch holds both.
     """
-    return in_turns([[one for one in mail if one.label == label] for label in ("ham", "spam")])
+    return in_turns(
+        [[message for message in mail if message.label == label] for label in ("ham", "spam")]
+    )

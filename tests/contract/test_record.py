@@ -223,7 +223,7 @@ def play(state: Path) -> Json:
             if number in (6, 40, TAUGHT):
                 stages[f"{number} lessons"] = judged(subject)
         assert not subject.learn(lessons[0][1], lessons[0][0]), "a second time changes nothing"
-        assert [bits(one) for one in subject.judge_all(unseen)] == judged(subject)
+        assert [bits(verdict) for verdict in subject.judge_all(unseen)] == judged(subject)
         for label, raw in lessons[20:32]:
             subject.learn(raw, other(label))
         stages["corrected"] = judged(subject)
@@ -287,8 +287,8 @@ def played(state: Path, native: str) -> Json:
         line, capture_output=True, env=environment(native), timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
-    found: Json = json.loads(done.stdout)
-    return found
+    answer: Json = json.loads(done.stdout)
+    return answer
 
 
 # ---- section: header fields
@@ -451,8 +451,8 @@ def options() -> Json:
         line, capture_output=True, env=environment(), timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
-    found: Json = json.loads(done.stdout)
-    return found
+    answer: Json = json.loads(done.stdout)
+    return answer
 
 
 # ---- section: configuration
@@ -598,8 +598,8 @@ def _get(url: str, token: str = "", message: bytes | None = None) -> str:
     head = {"Authorization": f"Bearer {token}", "Content-Type": "message/rfc822"} if token else {}
     with urllib.request.urlopen(
         urllib.request.Request(url, message, head), timeout=PATIENCE
-    ) as told:
-        text: str = told.read().decode()
+    ) as response:
+        text: str = response.read().decode()
         return text
 
 
@@ -660,8 +660,8 @@ def corpus(place: Path) -> Json:
 
 @pytest.fixture(scope="module")
 def record() -> Json:
-    found: Json = json.loads(RECORD.read_text(encoding="utf-8"))
-    return found
+    answer: Json = json.loads(RECORD.read_text(encoding="utf-8"))
+    return answer
 
 
 @pytest.fixture(scope="module")
@@ -727,12 +727,12 @@ def test_real_mail(record: Json, tmp_path: Path) -> None:
 def whole(place: Path) -> Iterator[tuple[str, Any]]:
     """All sections; that of the corpus only where it is there."""
     state = place / "compiled"
-    found = played(state, "compiled")
-    assert {**played(place / "numpy", "numpy"), "native": ""} == {**found, "native": ""}
-    yield from ((name, found[name]) for name in ("verdicts", "receipts", "tables", "words"))
+    session = played(state, "compiled")
+    assert {**played(place / "numpy", "numpy"), "native": ""} == {**session, "native": ""}
+    yield from ((name, session[name]) for name in ("verdicts", "receipts", "tables", "words"))
     yield "headers", headers(state)
     (place / "statuses").mkdir()
-    yield "statuses", statuses(state, found["verdicts"]["settled"], place / "statuses")
+    yield "statuses", statuses(state, session["verdicts"]["settled"], place / "statuses")
     yield "commands", options()
     yield "configuration", configuration()
     (place / "daemon").mkdir()

@@ -151,7 +151,7 @@ class OnSocket(Queued):
         )
         path = self.state / "teach.sock"
         async with await door.start(path, 0o600):
-            return [await asyncio.to_thread(self._send, str(path), one) for one in lessons]
+            return [await asyncio.to_thread(self._send, str(path), lesson) for lesson in lessons]
 
     @staticmethod
     def _send(path: str, said: Said) -> object:
@@ -176,9 +176,9 @@ class InDirectory(Queued):
     name, origin, makes_classes = "directory", "teach-pipe", False
 
     async def hand_over(self, lessons: Sequence[Said]) -> list[object]:
-        for said in lessons:
-            header = client.LessonHeader(said.label, len(said.raw), said.user)
-            client.spool_lesson(str(self.place), header, said.raw)
+        for lesson in lessons:
+            header = client.LessonHeader(lesson.label, len(lesson.raw), lesson.user)
+            client.spool_lesson(str(self.place), header, lesson.raw)
         return ["OK"] * len(lessons)
 
     def __init__(self, place: Path, lessons_per_day: int = 0) -> None:
@@ -208,10 +208,10 @@ class ByScanner(Queued):
         door = scanner(self.protocol, teachers=tuple(teachers))
         service = asking(self.state, door, Judge(), entries=[], settled=[])
         replies: list[object] = []
-        for said in lessons:
-            with closing(office.spooled(self.state, said.raw)) as spool:
-                request = ScanRequest(spool, HERE, user=said.user)
-                replies.append(await service.teach(request, said.label))
+        for lesson in lessons:
+            with closing(office.spooled(self.state, lesson.raw)) as spool:
+                request = ScanRequest(spool, HERE, user=lesson.user)
+                replies.append(await service.teach(request, lesson.label))
         return replies
 
     def say_without_right(self) -> object:
@@ -236,13 +236,15 @@ class ByMail(Queued):
         hop = Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25))
         listener = Listener(Endpoint(Protocol.SMTP, HERE, 25), Position.STANDALONE, hop)
         replies: list[object] = []
-        for said in lessons:
-            teach = TeachByMail((("teach@example.org", said.label),), ("*@example.org",))
+        for lesson in lessons:
+            teach = TeachByMail((("teach@example.org", lesson.label),), ("*@example.org",))
             proxy = ForwardTrainingProxy(Behind(), listener, teach, TrainingIntake(self.state))
             message = proxy.message(Client(address=HERE, peer=HERE))
-            await message.mail(Sender(f"{said.user}@example.org" if said.user else "x@other.net"))
+            await message.mail(
+                Sender(f"{lesson.user}@example.org" if lesson.user else "x@other.net")
+            )
             await message.recipient(Recipient("teach@example.org"))
-            with closing(office.spooled(self.state, forward(said.raw))) as spool:
+            with closing(office.spooled(self.state, forward(lesson.raw))) as spool:
                 replies += await message.data(spool, frozenset())
         return replies
 
@@ -260,13 +262,13 @@ class OnPage(Way):
     reply_without_right = NotAllowedError
 
     def say(self, lessons: Sequence[Said]) -> list[object]:
-        told = office.settings(
+        configuration = office.settings(
             self.state, teach=TeachSettings(lessons_per_day=self.lessons_per_day)
         )
 
         async def run() -> list[object]:
-            async with office.serving(told, self.settled) as service:
-                return [await self._say(service, said) for said in lessons]
+            async with office.serving(configuration, self.settled) as service:
+                return [await self._say(service, lesson) for lesson in lessons]
 
         return asyncio.run(run())
 
@@ -313,8 +315,8 @@ class InFolders(Way):
     def say(self, lessons: Sequence[Said]) -> list[object]:
         into = {"spam": ".Junk", "ham": ".Archive", "newsletter": ".News"}
         # what is said twice has to be seen twice
-        at_once = len({said.raw for said in lessons}) == len(lessons)
-        for some in [lessons] if at_once else [[said] for said in lessons]:
+        at_once = len({lesson.raw for lesson in lessons}) == len(lessons)
+        for some in [lessons] if at_once else [[lesson] for lesson in lessons]:
             for said in some:
                 if said.raw not in self.lies:
                     self.lies[said.raw] = deliver(self.watched.box, said.raw)
@@ -372,8 +374,8 @@ class ByFiledMail(Way):
             f"  - {{maildir: '{self.place}/*/Maildir', folders: {{newsletter: newsletter}}}}\n"
         )
         into = {"spam": ".Junk", "ham": ".Archive", "newsletter": ".newsletter"}
-        for said in lessons:
-            deliver(box / into[said.label], said.raw, "cur")
+        for lesson in lessons:
+            deliver(box / into[lesson.label], lesson.raw, "cur")
         assert main(["teach-folders", "--config", str(config)]) == 0
         return [""] * len(lessons)
 

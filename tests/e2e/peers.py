@@ -67,19 +67,19 @@ class Hop:
         """All messages, dots taken off."""
         return [
             (b"\r\n" + raw).replace(b"\r\n.", b"\r\n")[2:]
-            for one in self.sessions
-            for raw in one.messages
+            for session in self.sessions
+            for raw in session.messages
         ]
 
     def forget(self) -> None:
         """What was heard so far; sessions may go on."""
-        for one in self.sessions:
-            one.lines.clear()
-            one.messages.clear()
+        for session in self.sessions:
+            session.lines.clear()
+            session.messages.clear()
 
     def lines(self, verb: bytes) -> list[bytes]:
         """The lines with this verb of all sessions."""
-        return [line for one in self.sessions for line in one.said(verb)]
+        return [line for session in self.sessions for line in session.said(verb)]
 
     @contextmanager
     def serving(self) -> Iterator[Hop]:

@@ -24,13 +24,13 @@ def free_port() -> int:
     that listens nowhere keeps it: a server may bind to it all the same, as all set SO_REUSEADDR,
     and who connects before is refused.
     """
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind(("127.0.0.1", 0))
-    _ours.append(found)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    _ours.append(sock)
     if len(_ours) > _KEPT:
         _ours.popleft().close()
-    return int(found.getsockname()[1])
+    return int(sock.getsockname()[1])
 
 
 @atexit.register

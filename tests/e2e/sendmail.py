@@ -63,10 +63,10 @@ def running(hop: int, milter: int) -> Iterator[int]:
             _CONFIGURATION.format(root=root, macros=_MACROS, hop=hop, port=port, snippet=asked)
         )
         expanding = ["m4", f"-D_CF_DIR_={_MACROS}/", root / "sendmail.mc"]
-        made = subprocess.run(
+        done = subprocess.run(
             expanding, cwd=_MACROS, capture_output=True, check=True, timeout=PATIENCE
         )
-        (root / "sendmail.cf").write_bytes(made.stdout)
+        (root / "sendmail.cf").write_bytes(done.stdout)
         line = f"hostname mx.example.net && exec {PROGRAM} -C {root}/sendmail.cf -bD -q1s"
         with subprocess.Popen(
             ["unshare", "--uts", "sh", "-c", line],

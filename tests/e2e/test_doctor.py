@@ -30,8 +30,8 @@ def doctor(state: Path, *arguments: str) -> tuple[int, dict[str, str], str]:
 
 def test_the_daemon_learns_what_doctor_moves_and_nothing_is_left(tmp_path):
     state = daemon.taught(tmp_path / "state")
-    with Filter.open(state) as one:
-        before = held(one)
+    with Filter.open(state) as spam_filter:
+        before = held(spam_filter)
     port, box = free_port(), maildir(tmp_path / "mail" / "anna", ".Junk")
     with daemon.running(
         state, "--listen", f"smtp://127.0.0.1:{port}", "--watch", f"{tmp_path}/mail/*", port=port
@@ -53,9 +53,9 @@ def test_the_daemon_learns_what_doctor_moves_and_nothing_is_left(tmp_path):
             assert {name: outcomes[name] for name in names} == dict.fromkeys(names, "ok"), told
         assert len(running.lines("lesson user=anna from='INBOX' to='Junk' class=spam")) == 1
     assert [path for path in box.rglob("*") if path.is_file()] == []
-    with Filter.open(state) as one:
-        assert set(one.ledger.users.count_lessons()) == {""}
-        one.settle()
-        assert held(one) == before
+    with Filter.open(state) as spam_filter:
+        assert set(spam_filter.ledger.users.count_lessons()) == {""}
+        spam_filter.settle()
+        assert held(spam_filter) == before
     status, outcomes, _ = doctor(state)
     assert outcomes["lesson"] == "ok"

@@ -81,8 +81,8 @@ def stuffed(raw: bytes) -> bytes:
 
 
 def name_of(raw: bytes) -> str:
-    found = ID.search(fields(raw, "X-Spamguard")[0])
-    return found[1] if found else ""
+    match = ID.search(fields(raw, "X-Spamguard")[0])
+    return match[1] if match else ""
 
 
 @contextmanager
@@ -108,8 +108,8 @@ def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Itera
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("milter")
-    with asked(directory, daemon.taught(directory / "state")) as found:
-        yield found
+    with asked(directory, daemon.taught(directory / "state")) as result:
+        yield result
 
 
 @pytest.mark.parametrize("label", ["spam", "ham"])
@@ -121,7 +121,7 @@ def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
     sent = MAIL[label][0]
     raw = place.sent(forged + sent.replace(b"\r\nSubject:", b"\r\nX-Bogosity: Ham\r\nSubject:", 1))
     assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
-    assert [one[:5] for one in fields(raw, "X-Spam-Status")] == [
+    assert [field[:5] for field in fields(raw, "X-Spam-Status")] == [
         "Yes, " if label == "spam" else "No, s"
     ]
     (ours,) = fields(raw, "X-Spamguard")
@@ -329,8 +329,8 @@ def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place)
         place.running.process.send_signal(signal.SIGHUP)
         place.running.lines("has drained", 2)
         assert source.wait(PATIENCE) == 0
-    found = place.server.delivered(before + 600)
-    assert all(len(fields(raw, "X-Spamguard")) == 1 for raw in found[before:])
+    messages = place.server.delivered(before + 600)
+    assert all(len(fields(raw, "X-Spamguard")) == 1 for raw in messages[before:])
     told = place.server.log()[said:].splitlines()
     assert [one for one in told if "milter-reject" in one or "warning: milter" in one] == []
 
@@ -388,7 +388,7 @@ def outcome(server: postfix.Postfix, raw: bytes) -> int:
 def killed_while_judging(running: daemon.Daemon, port: int, raw: bytes) -> bytes:
     """What a mail server replies to a message during whose judgement all workers are killed."""
     workers = children(running.process.pid, "daemon.worker")
-    for scorer in (one for worker in workers for one in children(worker, "scorer")):
+    for scorer in (child for worker in workers for child in children(worker, "scorer")):
         os.kill(
             scorer, signal.SIGSTOP
         )  # so that a message is being judged; it ends with its worker
@@ -444,7 +444,7 @@ def test_killed_again_and_again_no_mail_is_lost_doubled_or_let_through(
                 running.process.wait()
                 raise Killed
         with daemon.running(state, "--config", str(file), port=server.filter_port):
-            tries = [one.result() for one in sending]
+            tries = [task.result() for task in sending]
         raws = server.delivered(120)
     assert max(tries) > 1
     assert sorted(fields(raw, "Subject")[0] for raw in raws) == sorted(

@@ -32,9 +32,9 @@ DOORS = {"standalone": "0.0.0.0:25", "milter": "127.0.0.1:11332"}
 def test_there_is_one_for_each_position() -> None:
     found = sorted((ROOT / "config").glob("minimal*.yaml"))
     assert [path.name for path in found] == sorted(FILES.values())
-    assert {one.position for path in found for one in load_settings(path).listeners} == set(
-        Position
-    )
+    assert {
+        listener.position for path in found for listener in load_settings(path).listeners
+    } == set(Position)
     assert all(
         len([line for line in path.read_text().splitlines() if line.strip()[0] != "#"]) < 10
         for path in found
@@ -58,10 +58,10 @@ def test_one_stranger_who_keeps_silent_does_not_stop_the_mail_of_others(
         file.write_text(yaml.safe_dump({"workers": 2, "listeners": [listener]}))
         with daemon.running(state, "--config", str(file), port=server.filter_port):
             for _ in range(60):
-                one = socket.create_connection(
+                sock = socket.create_connection(
                     ("127.0.0.1", server.filter_port), 30, ("127.0.0.9", 0)
                 )
-                stack.enter_context(one).sendall(b"EHLO a.example\r\nMAIL FROM:<a@x.example>\r\n")
+                stack.enter_context(sock).sendall(b"EHLO a.example\r\nMAIL FROM:<a@x.example>\r\n")
             time.sleep(2)  # sessions that wait for the next message have ended
             send(server.filter_port, daemon.unseen("ham", 1)[0])
             server.delivered(1)

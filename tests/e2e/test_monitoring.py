@@ -90,15 +90,15 @@ class Monitored:
         status, text = self.ask("metrics")
         assert status == 200
         return {
-            (one.name, *(text for _, text in sorted(one.labels.items()))): one.value
+            (sample.name, *(text for _, text in sorted(sample.labels.items()))): sample.value
             for family in parsed(text)
-            for one in family.samples
+            for sample in family.samples
         }
 
     def becomes(self, page: str, status: int, line: str) -> None:
         until = time.monotonic() + PATIENCE
-        while (found := self.ask(page))[0] != status or not re.search(line, found[1], re.MULTILINE):
-            assert time.monotonic() < until, f"never so: {page} {status} {line}; last: {found}"
+        while (reply := self.ask(page))[0] != status or not re.search(line, reply[1], re.MULTILINE):
+            assert time.monotonic() < until, f"never so: {page} {status} {line}; last: {reply}"
             time.sleep(0.1)
 
 
@@ -125,11 +125,11 @@ def status(state: Path, *options: str, **settings: Any) -> subprocess.CompletedP
 
 def counted(values: Values) -> Counter[str]:
     """Messages by verdict."""
-    found: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
     for name, value in values.items():
         if name[0] == "spamguard_messages_total":
-            found[name[2]] += int(value)
-    return found
+            counter[name[2]] += int(value)
+    return counter
 
 
 def growing(values: Values) -> Values:
@@ -207,12 +207,12 @@ def test_lessons_are_counted_whoever_teaches(shared: tuple[Monitored, Daemon]) -
     lessons = {("spam", "folder"): 2.0, ("ham", "cli"): 1.0}
 
     def counted() -> bool:  # whoever looked while they were taught may have seen some of them only
-        found = site.values()
-        return {key: found.get(("spamguard_lessons_total", *key)) for key in lessons} == lessons
+        values = site.values()
+        return {key: values.get(("spamguard_lessons_total", *key)) for key in lessons} == lessons
 
     eventually(counted, "lessons are counted")
-    found = site.values()
-    assert 0 <= time.time() - found["spamguard_last_lesson_by_person_timestamp_seconds",] < 3600
+    values = site.values()
+    assert 0 <= time.time() - values["spamguard_last_lesson_by_person_timestamp_seconds",] < 3600
     ledger = site.state / "ledger.sqlite"
     eventually(
         lambda: site.values()["spamguard_ledger_bytes",] == ledger.stat().st_size,
@@ -230,12 +230,12 @@ def test_it_is_ready_while_the_next_hop_answers(state: Path) -> None:
         site.becomes("healthz", 200, "^alive$")
         with pytest.raises((smtplib.SMTPException, OSError)):
             site.send(raw)
-        found = site.values()
-        assert found["spamguard_next_hop_errors_total", "unreachable", endpoint] >= 1
+        values = site.values()
+        assert values["spamguard_next_hop_errors_total", "unreachable", endpoint] >= 1
         answer = json.loads(status(state, "--json").stdout)["daemon"]
         assert answer["ready"] is False
         assert any(endpoint in line for line in answer["not_ready"])
-        assert any(endpoint in one["text"] for one in answer["last_errors"])
+        assert any(endpoint in error["text"] for error in answer["last_errors"])
         assert running.process.poll() is None
         with hop.serving():
             site.becomes("readyz", 200, "^ready$")
@@ -317,8 +317,8 @@ def test_status_of_a_running_daemon(state: Path) -> None:
             True,
             True,
         )
-        assert sum(one["number"] for one in answer["messages"]) == 4
-        assert {one["pid"] for one in answer["workers"]} == set(
+        assert sum(message["number"] for message in answer["messages"]) == 4
+        assert {worker["pid"] for worker in answer["workers"]} == set(
             children(running.process.pid, "daemon.worker")
         )
         text = status(state).stdout
@@ -415,12 +415,12 @@ def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
     lines = file.read_text().splitlines()
     objects = [json.loads(re.sub(r"^<[2346]>", "", line)) for line in lines]
     assert all(line.startswith("<") and line.isprintable() for line in lines)
-    assert all(list(one)[:4] == ["level", "logger", "process", "message"] for one in objects)
-    (handled,) = [one for one in objects if one["message"] == "handled"]
+    assert all(list(entry)[:4] == ["level", "logger", "process", "message"] for entry in objects)
+    (handled,) = [entry for entry in objects if entry["message"] == "handled"]
     assert (handled["logger"], handled["from"], handled["client"]) == (
         "spamguard.mail",
         "<a@example.org>",
         "127.0.0.1",
     )
     assert {"id", "verdict", "action", "words", "reply", "judging", "size"} <= set(handled)
-    assert any(one["level"] == "error" and "SIGKILL" in one["message"] for one in objects)
+    assert any(entry["level"] == "error" and "SIGKILL" in entry["message"] for entry in objects)

@@ -39,8 +39,8 @@ def running(
         for port, protocol in doors.items()
     ]
     file.write_text(f"{more}listeners:\n{''.join(listeners)}")
-    with daemon.running(state, "--config", str(file), port=next(iter(doors))) as found:
-        yield found
+    with daemon.running(state, "--config", str(file), port=next(iter(doors))) as running:
+        yield running
 
 
 def disagreeing(state: Path) -> None:
@@ -55,8 +55,8 @@ def send_to_all(port: int, raw: bytes, *recipients: str, codes: Sequence[int] = 
     with smtplib.LMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         client.ehlo()
         client.mail("news@offers.example")
-        for one in recipients:
-            assert client.rcpt(one)[0] == 250
+        for recipient in recipients:
+            assert client.rcpt(recipient)[0] == 250
         client.docmd("DATA")
         client.send(raw + b".\r\n")
         replies = [client.getreply() for _ in recipients]
@@ -144,7 +144,7 @@ def test_into_one_maildir_each_copy_goes_where_its_person_wants_it(state: Path) 
             sorted((state / "Maildir" / part / "new").iterdir()) for part in (".Junk", ".")
         )
         assert [fields(path.read_bytes(), "Delivered-To") for path in junk] == [[ANNA]]
-        assert {one for path in inbox for one in fields(path.read_bytes(), "Delivered-To")} == {
+        assert {field for path in inbox for field in fields(path.read_bytes(), "Delivered-To")} == {
             BEN,
             CARL,
         }
@@ -164,9 +164,9 @@ def test_held_for_one_and_handed_on_to_another(state: Path) -> None:
         rules="[{when: spam, action: quarantine}]",
     ):
         held, _ = send_to_all(port, sibling(1), ANNA, BEN)
-    told = json.loads(spamguard(state, "quarantine", "list", "--json"))
-    assert told["to"] == [ANNA]
-    assert told["id"].encode() in held
+    answer = json.loads(spamguard(state, "quarantine", "list", "--json"))
+    assert answer["to"] == [ANNA]
+    assert answer["id"].encode() in held
     (his,) = (state / "Maildir" / "new").iterdir()
     assert fields(his.read_bytes(), "Delivered-To") == [BEN]
 

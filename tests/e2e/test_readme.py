@@ -189,16 +189,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     pip = {
         f"XDG_{kind.upper()}_HOME": str(Path.home() / f".{kind}") for kind in ("config", "cache")
     }
-    with first_command(place, {**kept, **pip, "HOME": str(home)}) as found:
-        yield found
+    with first_command(place, {**kept, **pip, "HOME": str(home)}) as first:
+        yield first
 
 
 @pytest.fixture
 def terminal(running: Running) -> Iterator[Terminal]:
     """A second terminal, in the same directory."""
-    found = Terminal(running.place, running.environment)
-    yield found
-    found.close()
+    terminal = Terminal(running.place, running.environment)
+    yield terminal
+    terminal.close()
 
 
 def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> None:
@@ -222,21 +222,24 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
     learnt = "to='Junk' class=spam message=: "
     assert running.says([learnt])
     assert learnt in shown("move")[0]
-    told = typed("sibling")
-    assert shape(told) == shown("sibling")
-    assert "X-Spam-Flag: YES" in told
-    told = typed("why")
-    assert [line for line in shown("why") if line.strip() != "…" and line not in shape(told)] == []
+    text = typed("sibling")
+    assert shape(text) == shown("sibling")
+    assert "X-Spam-Flag: YES" in text
+    text = typed("why")
+    assert [line for line in shown("why") if line.strip() != "…" and line not in shape(text)] == []
     with urllib.request.urlopen(typed("page").strip(), timeout=SECONDS) as page:
         assert "Log in" in page.read().decode()
-    told = typed("commands")
-    assert re.search(r"^ham +0\.0\d+ +.*/00400$", told, re.M)
-    assert "X-Spamguard: ham" in told
-    assert "forgot 1 message\n" in told
+    text = typed("commands")
+    assert re.search(r"^ham +0\.0\d+ +.*/00400$", text, re.M)
+    assert "X-Spamguard: ham" in text
+    assert "forgot 1 message\n" in text
 
 
 def test_nothing_stands_on_the_page_that_nobody_tries() -> None:
-    tried = [*(f"tested: {one}" for one in TYPED + OTHERS), *(f"shown: {one}" for one in SHOWN)]
+    tried = [
+        *(f"tested: {option}" for option in TYPED + OTHERS),
+        *(f"shown: {option}" for option in SHOWN),
+    ]
     assert sorted(str(mark) for mark, *_ in BLOCKS) == sorted(tried)
     assert len(re.findall(r"^ *```", README, re.M)) == 2 * len(BLOCKS)
 
@@ -244,11 +247,11 @@ def test_nothing_stands_on_the_page_that_nobody_tries() -> None:
 def test_the_configurations(tmp_path: Path) -> None:
     file, whole = tmp_path / "spamguard.yaml", block("tested: configuration")
     file.write_text(whole)
-    assert [one.maildir for one in load_settings(file).watch] == ["/home/*/Maildir"]
+    assert [watch.maildir for watch in load_settings(file).watch] == ["/home/*/Maildir"]
     file.write_text(whole.partition("watch:")[0] + block("tested: folders"))
     assert len(load_settings(file).watch) == 2
     file.write_text(whole.partition("listeners:")[0] + block("tested: scanners"))
-    assert [one.listen.protocol for one in load_settings(file).scanners] == [
+    assert [scanner.listen.protocol for scanner in load_settings(file).scanners] == [
         "rspamd",
         "spamd",
         "milter",

@@ -53,7 +53,9 @@ async def hand_on(
     try:
         replies = [await transaction.mail(SENDER)]
         if replies[0].is_positive:
-            replies += [await transaction.recipient(Recipient(one)) for one in recipients]
+            replies += [
+                await transaction.recipient(Recipient(recipient)) for recipient in recipients
+            ]
         return (
             [*replies, *await transaction.send(SpoolView(b"X-Spam-Flag: NO\r\n", spool, 0))]
             if replies[-1].is_positive
@@ -82,11 +84,11 @@ def hand_on_all(
 def bodies_of(messages: Sequence[bytes]) -> list[bytes]:
     """From our own field on, with CRLF line ends; in no order."""
     return sorted(
-        one[one.index(b"X-Spam-Flag: NO") :]
+        message[message.index(b"X-Spam-Flag: NO") :]
         .split(b"\n", 1)[1]
         .replace(b"\r\n", b"\n")
         .replace(b"\n", b"\r\n")
-        for one in messages
+        for message in messages
     )
 
 

@@ -53,9 +53,9 @@ def running(place: Path, port: int) -> Iterator[Daemon]:
             cwd="/",
         )
     try:
-        found = Daemon(process, place / "state", place / "log")
-        found.lines("serving")
-        yield found
+        daemon = Daemon(process, place / "state", place / "log")
+        daemon.lines("serving")
+        yield daemon
     finally:
         process.kill()
         process.wait()
@@ -72,9 +72,9 @@ def send(port: int, number: int) -> None:
 
 def child(parent: int, module: str) -> int:
     (found,) = [
-        one
-        for one in children(parent)
-        if module.encode() in Path(f"/proc/{one}/cmdline").read_bytes()
+        child
+        for child in children(parent)
+        if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
     return found
 
@@ -87,23 +87,23 @@ def port() -> int:
 def test_what_is_installed_under_a_running_daemon_is_not_mixed_with_it(
     tmp_path: Path, port: int
 ) -> None:
-    with running(tmp_path, port) as one:
+    with running(tmp_path, port) as daemon:
         send(port, 0)
-        one.lines("verdict=unsure")
+        daemon.lines("verdict=unsure")
         package = tmp_path / "lib/spamguard"
         shutil.move(package, tmp_path / "before")
         shutil.copytree(tmp_path / "before", package, ignore=shutil.ignore_patterns("__init__.py"))
         (package / "__init__.py").write_text('__version__ = "9.9"\n')
-        one.lines(NOTE)
+        daemon.lines(NOTE)
         send(port, 1)
-        one.lines("verdict=unsure", 2)
-        os.kill(one.process.pid, signal.SIGHUP)
-        one.lines("the old settings stay in force")
-        worker = child(one.process.pid, "spamguard.daemon.worker")
+        daemon.lines("verdict=unsure", 2)
+        os.kill(daemon.process.pid, signal.SIGHUP)
+        daemon.lines("the old settings stay in force")
+        worker = child(daemon.process.pid, "spamguard.daemon.worker")
         os.kill(child(worker, "spamguard.proxy.scorer"), signal.SIGKILL)
-        one.lines("a scorer cannot be started: " + NOTE)
-        assert one.log().count(NOTE) == 3, "from master, reload, and worker"
-        eventually(lambda: one.process.poll() is not None)
-        assert one.process.returncode == 1, "so that systemd starts the new one"
-        assert "Traceback" not in one.log()
+        daemon.lines("a scorer cannot be started: " + NOTE)
+        assert daemon.log().count(NOTE) == 3, "from master, reload, and worker"
+        eventually(lambda: daemon.process.poll() is not None)
+        assert daemon.process.returncode == 1, "so that systemd starts the new one"
+        assert "Traceback" not in daemon.log()
         assert len(list((tmp_path / "Maildir/new").iterdir())) == 2

@@ -68,7 +68,7 @@ def test_mail_is_judged_and_tagged(tmp_path: Path) -> None:
             assert reply.startswith(b"250 "), reply
             raw = place.arrived(number)[-1]
             assert fields(raw, "X-Spam-Flag") == (["YES"] if label == "spam" else [])
-            assert [one[:5] for one in fields(raw, "X-Spam-Status")] == [
+            assert [field[:5] for field in fields(raw, "X-Spam-Status")] == [
                 "Yes, " if label == "spam" else "No, s"
             ]
             assert fields(raw, "X-Bogosity") == []

@@ -16,8 +16,8 @@ REFUSING = ("before-queue", "standalone")
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with passing(tmp_path_factory.mktemp("smuggling")) as found:
-        yield found
+    with passing(tmp_path_factory.mktemp("smuggling")) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -31,7 +31,11 @@ def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
     for at in range(start - 1, start + len(around) + 2):
         yield [blob[:at], blob[at:]]
     middle = blob[start - 1 : start + len(around) + 1]
-    yield [blob[: start - 1], *[bytes([one]) for one in middle], blob[start + len(around) + 1 :]]
+    yield [
+        blob[: start - 1],
+        *[bytes([message]) for message in middle],
+        blob[start + len(around) + 1 :],
+    ]
 
 
 @pytest.mark.parametrize("odd", ENDS.values(), ids=ENDS)
@@ -116,7 +120,9 @@ def test_odd_commands_are_refused_and_never_passed_on(place: Place, line: bytes)
         assert client.ask(b"NOOP") == b"250 2.0.0 Ok\r\n"
         client.begin()
     assert place.hop.lines(b"MAIL") == [b"MAIL FROM:<a@example.org>"]
-    assert [one for session in place.hop.sessions for one in session.lines if b"evil" in one] == []
+    assert [
+        line for session in place.hop.sessions for line in session.lines if b"evil" in line
+    ] == []
 
 
 @pytest.mark.parametrize(

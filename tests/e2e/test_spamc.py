@@ -126,8 +126,8 @@ def test_reloading_loses_nobody(here: Site) -> None:
         return spamc(here, "-x", "-c", raw=SPAM[0])[0]
 
     with ThreadPoolExecutor(4) as clients:
-        found = clients.map(ask, range(60))
+        replies = clients.map(ask, range(60))
         here.running.process.send_signal(signal.SIGHUP)
-        assert list(found) == [usual] * 60
+        assert list(replies) == [usual] * 60
     assert usual in (0, 1)
     here.running.lines("has drained", 2)

@@ -71,9 +71,9 @@ def test_a_fault_would_be_found(units: Path) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_little_is_exposed(name: str) -> None:
     done = ran("systemd-analyze", "security", "--offline=true", "--no-pager", UNITS / name)
-    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
-    assert found is not None, done.stderr
-    assert float(found[1]) <= MOST_EXPOSED, done.stdout
+    match = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert match is not None, done.stderr
+    assert float(match[1]) <= MOST_EXPOSED, done.stdout
 
 
 @pytest.mark.parametrize("name", SERVICES)

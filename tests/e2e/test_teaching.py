@@ -310,16 +310,16 @@ FORWARD = """
 
 
 def report(*originals: bytes) -> bytes:
-    found = EmailMessage(SMTP)
-    found["From"], found["To"], found["Subject"] = (
+    message = EmailMessage(SMTP)
+    message["From"], message["To"], message["Subject"] = (
         "anna@example.net",
         "spam@example.net",
         "Fwd: this one",
     )
-    found.set_content("See there.\n")
+    message.set_content("See there.\n")
     for original in originals:
-        found.add_attachment(original, maintype="application", subtype="octet-stream")
-    return found.as_bytes().replace(b"application/octet-stream", b"message/rfc822")
+        message.add_attachment(original, maintype="application", subtype="octet-stream")
+    return message.as_bytes().replace(b"application/octet-stream", b"message/rfc822")
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from tests.e2e.peers import USUAL
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with passing(tmp_path_factory.mktemp("transparency")) as found:
-        yield found
+    with passing(tmp_path_factory.mktemp("transparency")) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_reset_in_the_middle_forgets_everything(place: Place) -> None:
         assert client.ask(b"EHLO again.example").startswith(b"250")
         assert client.ask(b"DATA").startswith(b"503")
         assert client.begin(b"<d@example.net>").data(MESSAGE).startswith(b"250")
-    taken = next(one for one in place.hop.sessions if one.messages)
+    taken = next(session for session in place.hop.sessions if session.messages)
     assert taken.said(b"RCPT") == [b"RCPT TO:<d@example.net>"]
 
 

@@ -75,7 +75,7 @@ def test_an_lmtp_door_answers_for_each_recipient(state: Path) -> None:
         ):
             client.ehlo()
             client.mail("a@example.org")
-            codes = [client.docmd(f"RCPT TO:<{one}>")[0] for one in recipients]
+            codes = [client.docmd(f"RCPT TO:<{recipient}>")[0] for recipient in recipients]
             assert codes == [250, 501, 250, 250]
             client.docmd("DATA")
             client.send(b"Subject: to many\r\n\r\nhello\r\n.\r\n")
@@ -112,8 +112,8 @@ def test_what_went_through_is_explained_taught_and_taken_back_by_its_id(state: P
         (line,) = running.lines("verdict=")
         name = line.partition(" id=")[2].split()[0]
         assert "verdict=spam" in line
-    told = json.loads(spamguard(state, "explain", "--json", name))
-    assert told["then"]["label"] == "spam"
+    answer = json.loads(spamguard(state, "explain", "--json", name))
+    assert answer["then"]["label"] == "spam"
     assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", "--id", name))[
         "taught"
     ] == {"ham": 1}

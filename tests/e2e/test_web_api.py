@@ -95,14 +95,14 @@ class Site:
         """With a new token. who: options of `spamguard token create`."""
         token = self.command("token", "create", f"t{time.monotonic_ns()}", *who)
         url = more.pop("url", f"http://127.0.0.1:{self.port}")
-        found = httpx.Client(
+        client = httpx.Client(
             base_url=f"{url}/api/v1",
             headers={"Authorization": f"Bearer {token}"},
             timeout=PATIENCE,
             **more,
         )
-        self.clients.append(found)
-        return found
+        self.clients.append(client)
+        return client
 
     def send(self, raw: bytes, *recipients: str) -> None:
         with smtplib.SMTP("127.0.0.1", self.smtp, timeout=PATIENCE) as client:
@@ -124,21 +124,21 @@ def passed(client: httpx.Client, number: int) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """With mail for anna (0, 1), for ben (2) and for both (3), the oldest first."""
-    made = Site(daemon.taught(tmp_path_factory.mktemp("site") / "state"))
-    with made.running():
+    site = Site(daemon.taught(tmp_path_factory.mktemp("site") / "state"))
+    with site.running():
         letters = [*daemon.unseen("spam", 3), *daemon.unseen("ham", 1)]
         for raw, recipients in zip(
             letters, (["anna"], ["anna"], ["ben"], ["anna", "ben"]), strict=True
         ):
-            made.send(raw, *(f"{name}@example.net" for name in recipients))
+            site.send(raw, *(f"{name}@example.net" for name in recipients))
             time.sleep(0.01)  # ids tell milliseconds
-        made.anna, made.ben, made.olga = (
-            made.client("--user", "anna"),
-            made.client("--user", "ben"),
-            made.client("--operator"),
+        site.anna, site.ben, site.olga = (
+            site.client("--user", "anna"),
+            site.client("--user", "ben"),
+            site.client("--operator"),
         )
-        passed(made.olga, 4)
-        yield made
+        passed(site.olga, 4)
+        yield site
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +146,9 @@ def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Da
     """Whose processes may be ended, and which may be set up otherwise for a while; it holds spam
     back.
     """
-    made = Site(daemon.taught(tmp_path_factory.mktemp("another") / "state"), listener=HOLDING)
-    with made.running() as running:
-        yield made, running
+    site = Site(daemon.taught(tmp_path_factory.mktemp("another") / "state"), listener=HOLDING)
+    with site.running() as running:
+        yield site, running
 
 
 @pytest.fixture
@@ -174,8 +174,11 @@ def test_everybody_sees_their_own_mail(
 ) -> None:
     everything = passed(olga, 4)
     both, bens, *annas = everything
-    assert [one["id"] for one in passed(anna, 3)] == [both["id"], *(one["id"] for one in annas)]
-    assert [one["id"] for one in passed(ben, 2)] == [both["id"], bens["id"]]
+    assert [message["id"] for message in passed(anna, 3)] == [
+        both["id"],
+        *(judgement["id"] for judgement in annas),
+    ]
+    assert [message["id"] for message in passed(ben, 2)] == [both["id"], bens["id"]]
     assert both["to"] == ["anna@example.net", "ben@example.net"]
     assert anna.get(f"/history/{both['id']}").json()["to"] == ["anna@example.net"]
     for path in ("", "/why"):
@@ -204,7 +207,7 @@ def test_history_teaches_and_takes_back(anna: httpx.Client, olga: httpx.Client) 
     assert (known["taught"], known["own"], known["label"]) == ("ham", "ham", "spam")
     assert olga.get(f"/history/{name}").json()["own"] == ""
     why = anna.get(f"/history/{name}/why").json()
-    shares = sum(one["share"] for one in why["now"]["experts"].values()) + why["now"]["prior"]
+    shares = sum(expert["share"] for expert in why["now"]["experts"].values()) + why["now"]["prior"]
     assert shares == pytest.approx(why["now"]["sum"])
     assert why["then"]["log_odds"] > why["now"]["log_odds"]
     dry = anna.post(
@@ -249,8 +252,8 @@ def test_odd_messages_are_judged(olga: httpx.Client) -> None:
         b"Subject: \xff\xfe\r\n" * 900,
         b"Content-Type: multipart/mixed; boundary=a\n\n" + b"--a\n" * 5000,
     ):
-        found = olga.post("/judge", content=raw, headers=MESSAGE)
-        assert found.status_code in (200, 422), found.text
+        response = olga.post("/judge", content=raw, headers=MESSAGE)
+        assert response.status_code in (200, 422), response.text
     assert (
         olga.post("/judge", content=daemon.unseen("ham", 1)[0], headers=MESSAGE).status_code == 200
     )
@@ -263,7 +266,7 @@ def test_a_message_is_looked_for(anna: httpx.Client, olga: httpx.Client) -> None
         "/history",
         params={"subject": some["subject"].upper(), "from": "SENDER@", "label": some["label"]},
     ).json()
-    assert some["id"] in [one["id"] for one in found["judgements"]]
+    assert some["id"] in [judgement["id"] for judgement in found["judgements"]]
     page = olga.get("/history", params={"limit": 3}).json()
     rest = olga.get("/history", params={"limit": 3, "before": page["following"]}).json()
     assert [one["id"] for one in [*page["judgements"], *rest["judgements"]]] == [
@@ -298,21 +301,23 @@ def test_who_is_no_operator_is_refused_or_sees_their_own(site: Site) -> None:
     """To somebody without mail every operation answers with one of the described statuses."""
     dora = site.client("--user", "dora")
     described = dora.get("/openapi.json").json()
-    for one in OPERATIONS:
-        path = one.path.replace("{id}", "0" * 16)
-        found = dora.request(
-            one.method,
+    for operation in OPERATIONS:
+        path = operation.path.replace("{id}", "0" * 16)
+        response = dora.request(
+            operation.method,
             path,
-            params={"class": "spam"} if any(p.name == "class" for p in one.parameters) else {},
-            content=b"Subject: x\r\n\r\ny\r\n" if one.takes_message else None,
-            headers=MESSAGE if one.takes_message else {},
+            params={"class": "spam"}
+            if any(p.name == "class" for p in operation.parameters)
+            else {},
+            content=b"Subject: x\r\n\r\ny\r\n" if operation.takes_message else None,
+            headers=MESSAGE if operation.takes_message else {},
         )
         assert (
-            str(found.status_code)
-            in described["paths"]["/api/v1" + one.path][one.method.lower()]["responses"]
-        ), (one.name, found.text)
-        if found.status_code != 200:
-            assert found.headers["content-type"] == "application/problem+json"
+            str(response.status_code)
+            in described["paths"]["/api/v1" + operation.path][operation.method.lower()]["responses"]
+        ), (operation.name, response.text)
+        if response.status_code != 200:
+            assert response.headers["content-type"] == "application/problem+json"
 
 
 def test_revoked_is_refused(site: Site) -> None:
@@ -390,9 +395,9 @@ def serving(running: Daemon) -> list[int]:
 
 def open_files(pid: int) -> Iterator[str]:
     """What a process has open at this moment."""
-    for one in Path(f"/proc/{pid}/fd").iterdir():
+    for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # not any more
-            yield str(one.readlink())
+            yield str(path.readlink())
 
 
 def test_what_a_form_brings_lies_where_messages_do(another: tuple[Site, Daemon]) -> None:
@@ -414,7 +419,7 @@ def test_what_a_form_brings_lies_where_messages_do(another: tuple[Site, Daemon])
         )
         (pid,) = serving(running)
         eventually(
-            lambda: [one for one in open_files(pid) if one.startswith(f"{site.state}/spool/")],
+            lambda: [file for file in open_files(pid) if file.startswith(f"{site.state}/spool/")],
             "it is there",
         )
 
@@ -477,9 +482,9 @@ def test_https_and_a_new_certificate(tmp_path: Path) -> None:
         olga = site.client(
             "--operator", url=url, verify=ssl.create_default_context(cafile=str(pem))
         )
-        found = olga.get("/classes")
-        assert found.status_code == 200
-        assert found.headers["strict-transport-security"]
+        response = olga.get("/classes")
+        assert response.status_code == 200
+        assert response.headers["strict-transport-security"]
         assert site.command("login-link", "--operator").startswith(url)
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"http://localhost:{site.port}/")

@@ -193,7 +193,7 @@ def _all_is_ours(behind: Behind, browser: Chrome) -> None:
         .concat(performance.getEntriesByType("resource").map((one) => one.name))"""
     addresses = [str(one) for one in browser.execute_script(script)]
     assert len(addresses) > 15
-    assert [one for one in addresses if not one.startswith(f"{behind.url}/")] == []
+    assert [address for address in addresses if not address.startswith(f"{behind.url}/")] == []
 
 
 def _client(behind: Behind) -> httpx.Client:

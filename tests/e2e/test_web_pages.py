@@ -53,17 +53,17 @@ def browser(started: Chrome) -> Chrome:
 @pytest.fixture
 def site(state: Path) -> Iterator[Site]:
     """For those who look at all mail, or change something for good."""
-    found = Site(state)
-    with found.running():
-        yield found
+    site = Site(state)
+    with site.running():
+        yield site
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """For those who look at the mail of people of their own, and take back what they teach."""
-    found = Site(daemon.taught(tmp_path_factory.mktemp("shared") / "state"))
-    with found.running():
-        yield found
+    site = Site(daemon.taught(tmp_path_factory.mktemp("shared") / "state"))
+    with site.running():
+        yield site
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ def row(driver: Chrome, words: str) -> str:
 
     def found() -> str:
         return next(
-            str(one.get_attribute("id"))
-            for one in driver.find_elements("css selector", ".mail li")
-            if words in one.text
+            str(element.get_attribute("id"))
+            for element in driver.find_elements("css selector", ".mail li")
+            if words in element.text
         )
 
     return f"#{steadily(found)}"

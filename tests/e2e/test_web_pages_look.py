@@ -171,14 +171,14 @@ def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[
     )
     with served(
         tmp_path,
-        service=Fixed([replace(one, sender=f"{'bounce-' * 6}4711@mailer.example") for one in rows]),
+        service=Fixed([replace(row, sender=f"{'bounce-' * 6}4711@mailer.example") for row in rows]),
     ) as server:
         enter(browser, server)
         shape(browser, size)
         browser.get(f"{server.url}/history")
         assert texts(browser, ".people:not(.envelope) .address") == [f"<x@{host}>"] * len(rows)
         assert all(
-            one.endswith("4711@mailer.example") for one in texts(browser, ".envelope .address")
+            text.endswith("4711@mailer.example") for text in texts(browser, ".envelope .address")
         )
         assert (
             browser.execute_script(f"{cut} || one.scrollHeight > one.clientHeight + 1).length") == 0
@@ -458,7 +458,7 @@ def test_what_comes_with_a_click_shows_up_too(tmp_path: Path, browser: Chrome) -
         async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
             self.judgements = [
                 judgement("06gvk975a57i83vv", subject="second"),
-                *(replace(one, own=label) for one in self.judgements),
+                *(replace(judgement, own=label) for judgement in self.judgements),
             ]
             return await super().learn_passed(person, name, label)
 

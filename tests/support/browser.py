@@ -132,7 +132,7 @@ def text(driver: Chrome, selector: str = "main") -> str:
 def shows(driver: Chrome, words: str, selector: str = "main") -> None:
     """Wait until a reader sees these words in one such element."""
     eventually(
-        lambda: any(words in one for one in texts(driver, selector)),
+        lambda: any(words in text for text in texts(driver, selector)),
         f"{words!r} in {selector} of {driver.current_url}",
     )
 

@@ -36,5 +36,5 @@ def alive(process: int) -> bool:
 def has_open(process: int, file: Path) -> bool:
     """Whether it has this file open."""
     with suppress(FileNotFoundError):  # it, or one of its descriptors, has gone
-        return any(one.readlink() == file for one in Path(f"/proc/{process}/fd").iterdir())
+        return any(path.readlink() == file for path in Path(f"/proc/{process}/fd").iterdir())
     return False

@@ -41,7 +41,7 @@ def test_a_walk_through_all_commands(state, tmp_path, corpus):
     assert spamguard(state, "forget", corpus / "data").returncode == 0
     assert spamguard(state, "rebuild").returncode == 0
     classes = json.loads(spamguard(state, "status", "--json").stdout)["classes"]
-    assert [one["messages"] for one in classes.values()] == [0, 0]
+    assert [row["messages"] for row in classes.values()] == [0, 0]
 
 
 def test_a_reader_that_goes_away_is_no_error(taught, corpus):
@@ -128,10 +128,10 @@ def test_whoever_is_ended_tidies_up(taught, corpus, tmp_path, command, number):
 
 def as_mbox(corpus, number):
     """The first messages of the corpus as an mbox."""
-    found = io.BytesIO()
+    bytes_io = io.BytesIO()
     for path in sorted((corpus / "data").iterdir())[:number]:
-        found.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + path.read_bytes() + b"\n")
-    return found.getvalue()
+        bytes_io.write(b"From a@example.org Thu Jan  4 10:11:12 2024\n" + path.read_bytes() + b"\n")
+    return bytes_io.getvalue()
 
 
 @pytest.mark.parametrize("command", [["judge"], ["status"], ["explain"]])

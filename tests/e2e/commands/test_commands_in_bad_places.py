@@ -94,7 +94,7 @@ def test_a_full_disk_while_learning(state, corpus, size):
 def test_a_full_disk_otherwise(taught, tmp_path, command):
     done = spamguard(taught, *command, preexec_fn=limit_files(1 << 15), cwd=tmp_path)
     assert_failed(done)
-    assert [one.name for one in tmp_path.iterdir()] == ["taught"]
+    assert [path.name for path in tmp_path.iterdir()] == ["taught"]
     assert not list(taught.glob(".*.new"))
     assert_receipts_and_tables_agree(taught)
 

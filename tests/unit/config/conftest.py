@@ -28,7 +28,9 @@ def mistakes(load):
     def find(text: str | bytes) -> list[str]:
         with pytest.raises(ConfigError) as caught:
             load(text)
-        assert all("\n" not in one and "some.yaml:" in one for one in caught.value.problems)
-        return [one.partition("some.yaml:")[2] for one in caught.value.problems]
+        assert all(
+            "\n" not in problem and "some.yaml:" in problem for problem in caught.value.problems
+        )
+        return [problem.partition("some.yaml:")[2] for problem in caught.value.problems]
 
     return find

@@ -48,7 +48,7 @@ from tests.unit.config.files import SHIPPED, listener, parts
 
 
 def test_a_whole_file(load):
-    found = load("""
+    settings = load("""
 state: /var/lib/spamguard
 user: spamguard
 workers: 3
@@ -124,16 +124,16 @@ watch:
             ("$Junk", "Junk"),
         ),
     )
-    assert found == Settings(
+    assert settings == Settings(
         Path("/var/lib/spamguard"), (first, second), 3, scoring, history, "spamguard", watch
     )
 
 
 def test_the_shipped_file_has_the_defaults():
-    found = load_settings(SHIPPED)
-    (one,) = found.listeners
+    settings = load_settings(SHIPPED)
+    (one,) = settings.listeners
     usual = Listener(one.listen, one.position, Hop(one.next_hop.to))
-    assert found == Settings(found.state, (usual,))
+    assert settings == Settings(settings.state, (usual,))
 
 
 def test_the_shipped_file_has_every_option():
@@ -174,10 +174,13 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
         )
     text, _, watch = text.partition("watch: []\n")
     text += watch.replace("# ", "", 1).replace("\n# ", "\n")
-    found = load(text)
-    assert [watch.maildir for watch in found.watch] == ["/home/*/Maildir", "/var/vmail/*/*/Maildir"]
-    assert found.watch[1].folders[1] == ("Newsletters", "newsletter")
-    (one,) = found.listeners
+    settings = load(text)
+    assert [watch.maildir for watch in settings.watch] == [
+        "/home/*/Maildir",
+        "/var/vmail/*/*/Maildir",
+    ]
+    assert settings.watch[1].folders[1] == ("Newsletters", "newsletter")
+    (one,) = settings.listeners
     assert [rule.action for rule in one.policy.rules] == [
         Action.QUARANTINE,
         Action.REDIRECT,
@@ -186,17 +189,17 @@ def test_what_the_shipped_file_shows_in_comments_works(load):
     assert one.teach == TeachByMail(
         (("spam@example.org", "spam"), ("ham@example.org", "ham")), ("*@example.org",)
     )
-    assert found.teach == TeachSettings(
+    assert settings.teach == TeachSettings(
         Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach")
     )
-    assert dict(found.aliases)["info"] == ""
-    assert len(found.aliases) == 4
-    assert [str(scanner.listen) for scanner in found.scanners] == [
+    assert dict(settings.aliases)["info"] == ""
+    assert len(settings.aliases) == 4
+    assert [str(scanner.listen) for scanner in settings.scanners] == [
         "rspamd://127.0.0.1:11333",
         "spamd://127.0.0.1:783",
         "milter://127.0.0.1:11332",
     ]
-    assert found.scanners[0] == Scanner(found.scanners[0].listen)  # every default
+    assert settings.scanners[0] == Scanner(settings.scanners[0].listen)  # every default
 
 
 def test_every_setting_can_be_said():
@@ -222,15 +225,15 @@ def test_every_setting_can_be_said():
         WebProxy,
         WebLimits,
     )
-    assert {one.name for kind in of for one in fields(kind)} - {"policy"} == named
+    assert {field.name for kind in of for field in fields(kind)} - {"policy"} == named
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9110", "[::1]:9110", "0.0.0.0:1"])
 def test_where_monitors_may_ask(load, text):
-    found = load(listener(f"metrics: '{text}'\n"))
-    assert str(found.metrics) == text
-    assert to_plain(found)["metrics"] == text
-    exposed = [one for one in checks.find_warnings(found) if "metrics" in one]
+    settings = load(listener(f"metrics: '{text}'\n"))
+    assert str(settings.metrics) == text
+    assert to_plain(settings)["metrics"] == text
+    exposed = [warning for warning in checks.find_warnings(settings) if "metrics" in warning]
     assert len(exposed) == text.startswith("0.")
 
 
@@ -245,16 +248,16 @@ def test_web_in_one_word_and_with_how(load, tmp_path):
         text,
         flags=re.M,
     )
-    found = load(text)
-    assert found.web == Web(
+    settings = load(text)
+    assert settings.web == Web(
         HostPort("192.0.2.1", 8443),
         ("spam.example.org",),
         Certificate(pem, pem),
         WebProxy(("192.0.2.2/32",), "X-Remote-User", ("postmaster",)),
         WebLimits(),
     )
-    assert str(found.web) == "https://192.0.2.1:8443"
-    assert load(dump_settings(found)) == found
+    assert str(settings.web) == "https://192.0.2.1:8443"
+    assert load(dump_settings(settings)) == settings
 
 
 @needs_openssl
@@ -385,14 +388,14 @@ def test_what_is_in_force_can_be_read_again(load, tmp_path):
 
 
 def test_scanners_need_no_listener(load):
-    found = load("state: /x\nscanners:\n  - listen: milter:/run/spamguard/milter.sock\n")
+    settings = load("state: /x\nscanners:\n  - listen: milter:/run/spamguard/milter.sock\n")
     assert (
-        found.doors
-        == found.scanners
+        settings.doors
+        == settings.scanners
         == (Scanner(Endpoint(Protocol.MILTER, path=Path("/run/spamguard/milter.sock"))),)
     )
-    assert not found.accepts_lessons
-    assert load(dump_settings(found)) == found
+    assert not settings.accepts_lessons
+    assert load(dump_settings(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -424,14 +427,15 @@ def test_classes_that_look_like_slips_of_the_pen_are_told(load):
     teach = (
         "    teach: {addresses: {a@b.example: junk, c@b.example: ham}, senders: ['*@b.example']}\n"
     )
-    found = load(
+    settings = load(
         listener(
             f"{rules}{teach}watch: [{{maildir: /x, folders: {{Old: trahs, Bin: trash, Work: "
             f"work, News: newsletter}}}}]\n"
         )
     )
     told = [
-        one.split(" is a class of its own, of good mail") for one in checks.find_warnings(found)
+        warning.split(" is a class of its own, of good mail")
+        for warning in checks.find_warnings(settings)
     ]
     assert [(where, meant.rpartition(": ")[2]) for where, meant in told] == [
         ("smtp://127.0.0.1:10025: rule for spamm: spamm", "did you mean spam?"),

@@ -25,10 +25,10 @@ from tests.unit.config.files import STATE, listener
 
 
 def test_without_any_configuration(tmp_path):
-    found = settings_from_command_line(None, usual_state=tmp_path)
+    settings = settings_from_command_line(None, usual_state=tmp_path)
     maildir = Endpoint(Protocol.MAILDIR, path=tmp_path / "Maildir")
     listener = Listener(parse_endpoint("smtp://127.0.0.1:10025"), Position.STANDALONE, Hop(maildir))
-    assert found == Settings(
+    assert settings == Settings(
         tmp_path,
         (listener,),
         watch=(Watch(f"{tmp_path}/Maildir"),),
@@ -46,7 +46,7 @@ def test_a_maildir_of_ours_that_gets_no_mail_is_not_watched(tmp_path: Path) -> N
 
 
 def test_the_command_line_without_a_file(tmp_path):
-    found = settings_from_command_line(
+    settings = settings_from_command_line(
         None,
         usual_state=Path("/nowhere"),
         state=tmp_path,
@@ -54,10 +54,10 @@ def test_the_command_line_without_a_file(tmp_path):
         next_hop="smtp://192.0.2.1:25",
         watch=["/home/*/Maildir", "/mail"],
     )
-    assert found.watch == (Watch("/home/*/Maildir"), Watch("/mail"))
-    assert found.state == tmp_path
-    assert [str(one.listen) for one in found.listeners] == ["lmtp://127.0.0.1:24"]
-    assert str(found.listeners[0].next_hop.to) == "smtp://192.0.2.1:25"
+    assert settings.watch == (Watch("/home/*/Maildir"), Watch("/mail"))
+    assert settings.state == tmp_path
+    assert [str(listener.listen) for listener in settings.listeners] == ["lmtp://127.0.0.1:24"]
+    assert str(settings.listeners[0].next_hop.to) == "smtp://192.0.2.1:25"
 
 
 def test_the_command_line_wins_over_the_file(tmp_path):
@@ -65,15 +65,15 @@ def test_the_command_line_wins_over_the_file(tmp_path):
     file.write_text(listener("    on_error: defer\n"))
     usual = settings_from_command_line(file, usual_state=Path("/usual"))
     assert usual == load_settings(file)
-    found = settings_from_command_line(
+    settings = settings_from_command_line(
         file,
         usual_state=Path("/usual"),
         state=Path("relative"),
         listen="smtp://127.0.0.1:9",
         next_hop="lmtp:/x",
     )
-    (one,) = found.listeners
-    assert (found.state, str(one.listen), str(one.next_hop.to)) == (
+    (one,) = settings.listeners
+    assert (settings.state, str(one.listen), str(one.next_hop.to)) == (
         Path.cwd() / "relative",
         "smtp://127.0.0.1:9",
         "lmtp:/x",

@@ -37,8 +37,8 @@ BEYOND = (
 
 
 def parsed(text: str | bytes) -> Any:
-    found = yaml_tree.parse_yaml(text if isinstance(text, bytes) else text.encode())
-    return None if found.broken or found.problems else found.value
+    tree = yaml_tree.parse_yaml(text if isinstance(text, bytes) else text.encode())
+    return None if tree.broken or tree.problems else tree.value
 
 
 def test_it_is_a_schema() -> None:

@@ -705,7 +705,7 @@ def test_a_certificate_and_its_key_belong_together(
         f"{STATE}web: {{listen: '127.0.0.1:80', tls: {{certificate: {tmp_path}/{certificate}, "
         f"key: {tmp_path}/{key}}}}}\nscanners: []\n"
     )
-    assert any(one.endswith(told) for one in mistakes(text))
+    assert any(mistake.endswith(told) for mistake in mistakes(text))
 
 
 def test_nobody_waits_for_a_pipe_that_nobody_writes_into(tmp_path: Path, load: Any) -> None:

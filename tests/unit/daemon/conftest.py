@@ -156,7 +156,7 @@ class Daemon:
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     """Configured, not started; its filter is there, and small."""
     Filter.open(tmp_path / "state", bits=8, durable=False).close()
-    one = Daemon(tmp_path)
-    one.configure()
-    yield one
-    one.end()
+    daemon = Daemon(tmp_path)
+    daemon.configure()
+    yield daemon
+    daemon.end()

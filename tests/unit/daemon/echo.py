@@ -108,4 +108,4 @@ async def assemble(
             os._exit(7)
         if listener.hostname.startswith("slow-"):
             time.sleep(float(listener.hostname.removeprefix("slow-")))
-    yield [Door(one, settle) for one in sockets]
+    yield [Door(sock, settle) for sock in sockets]

@@ -59,8 +59,8 @@ def test_the_master_has_no_numpy(daemon: Daemon) -> None:
 
 
 def test_what_an_upgrade_has_left_behind_is_told(daemon: Daemon) -> None:
-    with Filter.open(daemon.place / "state") as one:
-        teach(one, mail(2))
+    with Filter.open(daemon.place / "state") as spam_filter:
+        teach(spam_filter, mail(2))
     upgraded(daemon.place / "state")
     daemon.start()
     eventually(
@@ -291,11 +291,11 @@ def test_who_was_stopped_together_with_the_master_is_not_killed(daemon: Daemon) 
     daemon.start("silent=3")
     eventually(lambda: len(daemon.workers()) == 2)
     everybody = [daemon.pid, *daemon.workers()]
-    for one in everybody:
-        os.kill(one, signal.SIGSTOP)
+    for person in everybody:
+        os.kill(person, signal.SIGSTOP)
     time.sleep(4)  # longer than a worker may be silent
-    for one in everybody:
-        os.kill(one, signal.SIGCONT)
+    for person in everybody:
+        os.kill(person, signal.SIGCONT)
     daemon.reload()
     daemon.logged("serving", 2)  # the master has looked after them by now
     assert "has been silent" not in daemon.log()
@@ -343,7 +343,7 @@ def test_systemd_is_told(daemon: Daemon) -> None:
         eventually(lambda: systemd.heard("READY=1\nSTATUS=serving smtp on 127.0.0.1:"))
         daemon.reload()
         eventually(lambda: systemd.heard("READY=1", 2))
-        reloading = next(one for one in systemd.messages if "RELOADING=1" in one)
+        reloading = next(message for message in systemd.messages if "RELOADING=1" in message)
         assert (
             int(reloading.partition("MONOTONIC_USEC=")[2].split()[0]) <= time.monotonic_ns() // 1000
         )
@@ -408,7 +408,7 @@ def test_a_socket_of_systemd_is_used(daemon: Daemon) -> None:
 
 def start_with_socket(daemon: Daemon, *descriptors: int) -> None:
     """Started as systemd would, with the sockets as files 3 and on: a shell puts them there."""
-    high = [fcntl.fcntl(one, fcntl.F_DUPFD, 100) for one in descriptors]
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 100) for descriptor in descriptors]
     places = " ".join(f"{3 + place}<&{one} {one}<&-" for place, one in enumerate(high))
     before = ("bash", "-c", f'exec {places}; exec "$@"', "bash")
     try:
@@ -429,16 +429,16 @@ def test_settling_is_done_by_one_process_at_a_time(daemon: Daemon) -> None:
     from spamguard.engine.filter import Filter
     from tests.unit.filters import mail
 
-    with Filter.open(daemon.place / "state") as one:
+    with Filter.open(daemon.place / "state") as spam_filter:
         for label, raw in mail(40)[:30]:
-            one.learn_examples([READER.read_example(raw)], label)
-        assert one.status().unsettled == 30
+            spam_filter.learn_examples([READER.read_example(raw)], label)
+        assert spam_filter.status().unsettled == 30
     daemon.start()
     with daemon.client() as client:
         for _ in range(3):
             assert client.ask("settle") == "settle"
         daemon.logged("settled in")
-    with Filter.open(daemon.place / "state") as one:
-        assert one.status().unsettled == 0
+    with Filter.open(daemon.place / "state") as spam_filter:
+        assert spam_filter.status().unsettled == 0
     assert daemon.stop() == 0
     assert daemon.log().count("settled in") == 1

@@ -20,10 +20,10 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         if request.param == "abstract"
         else str(tmp_path / "notify")
     )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
-        one.bind(f"\0{name[1:]}" if name.startswith("@") else name)
-        one.settimeout(PATIENCE)
-        yield one, name
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(f"\0{name[1:]}" if name.startswith("@") else name)
+        sock.settimeout(PATIENCE)
+        yield sock, name
 
 
 def test_what_is_sent(systemd: tuple[socket.socket, str]) -> None:

@@ -65,8 +65,8 @@ IDS = (
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """Where others get through: pytest's own they do not, as each run of it that begins sees to."""
-    with open_directory() as found:
-        yield found
+    with open_directory() as directory:
+        yield directory
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def settle_in(
 
 
 def owned(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+    status = path.stat()
+    return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
 
 def test_root_becomes_the_user_it_is_told(place: Path) -> None:

@@ -30,8 +30,8 @@ SETTINGS = Settings(Path("/nowhere"), ())
 
 @pytest.fixture
 def selector() -> Iterator[selectors.BaseSelector]:
-    with selectors.DefaultSelector() as one:
-        yield one
+    with selectors.DefaultSelector() as selector:
+        yield selector
 
 
 @pytest.fixture
@@ -138,9 +138,9 @@ def test_those_that_learn_say_that_they_are_well(tmp_path, selector, module, num
     opened(tmp_path / "state").close()
     maildir(tmp_path / "mail")
     board = CounterBoard.create()
-    one = Service("the learner", f"spamguard.daemon.{module}", selector, [board.descriptor])
+    service = Service("the learner", f"spamguard.daemon.{module}", selector, [board.descriptor])
     try:
-        one.begin(
+        service.begin(
             Settings(
                 tmp_path / "state",
                 (),
@@ -148,10 +148,10 @@ def test_those_that_learn_say_that_they_are_well(tmp_path, selector, module, num
                 teach=TeachSettings(),
             )
         )
-        one.maintain()
+        service.maintain()
         eventually(lambda: board.slot(number).last_beat)
     finally:
-        one.end()
+        service.end()
         os.close(board.descriptor)
 
 

@@ -51,17 +51,17 @@ def train(state: Path, *more: str) -> str:
 def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
     """All mail went on unjudged until somebody read the log and ran `rebuild`."""
     messages = list(mail(30))
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         for label, raw in messages:
-            one.learn(raw, label)
-        one.settle()
-        before = held(one)
+            spam_filter.learn(raw, label)
+        spam_filter.settle()
+        before = held(spam_filter)
         digest = READER.digest(messages[0][1])
     for table in tmp_path.glob("tables-*.bin"):
         table.write_bytes(b"damaged")
     assert "trying to make all tables anew" in train(tmp_path)
-    with opened(tmp_path) as one:
-        assert held(one) == before
+    with opened(tmp_path) as spam_filter:
+        assert held(spam_filter) == before
     with (
         closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db,
         db,
@@ -72,11 +72,11 @@ def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
             "UPDATE events SET packed = ? WHERE digest = ?",
             (packed[:30] + other + packed[31:], digest),
         )
-    with opened(tmp_path) as one, pytest.raises(LedgerError):
-        one.forget(messages[0][1])
+    with opened(tmp_path) as spam_filter, pytest.raises(LedgerError):
+        spam_filter.forget(messages[0][1])
     assert "trying to make all tables anew" in train(tmp_path)
-    with opened(tmp_path) as one:
-        assert sum(one.status().classes.values()) == 29
+    with opened(tmp_path) as spam_filter:
+        assert sum(spam_filter.status().classes.values()) == 29
     assert "anew" not in train(tmp_path)
 
 
@@ -84,9 +84,9 @@ def test_settling_that_fails_is_tried_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On a full disk settling is not tried twice each minute, nor good tables called damaged."""
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         for label, raw in mail(30):
-            one.learn_examples([READER.read_example(raw)], label)
+            spam_filter.learn_examples([READER.read_example(raw)], label)
     tries: list[Filter] = []
 
     def full(one: Filter) -> None:
@@ -101,9 +101,9 @@ def test_settling_that_fails_is_tried_once(
 
 def test_what_an_upgrade_has_left_behind_is_told_as_the_daemon_begins(tmp_path: Path) -> None:
     """Everything was unsure, and the log said nothing."""
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         for label, raw in mail(3):
-            one.learn(raw, label)
+            spam_filter.learn(raw, label)
     assert train(tmp_path, "first") == ""
     upgraded(tmp_path)
     (line,) = train(tmp_path, "first").splitlines()

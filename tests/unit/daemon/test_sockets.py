@@ -34,14 +34,14 @@ def test_what_is_open_stays_open() -> None:
 
 def test_ipv6() -> None:
     try:
-        found = sockets.open_all([at(0, "::1")], {})
+        opened = sockets.open_all([at(0, "::1")], {})
     except StartError:
         pytest.skip("no IPv6 here")
-    ((address, one),) = found.items()
+    ((address, one),) = opened.items()
     assert (address, one.family) == (("::1", 0), socket.AF_INET6)
     with socket.create_connection(("::1", one.getsockname()[1]), timeout=PATIENCE):
         pass
-    sockets.close_all(found.values())
+    sockets.close_all(opened.values())
 
 
 def test_an_address_in_use_leaves_nothing_open() -> None:

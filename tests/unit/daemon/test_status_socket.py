@@ -21,8 +21,8 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture
 def selector():
-    with selectors.DefaultSelector() as made:
-        yield made
+    with selectors.DefaultSelector() as selector:
+        yield selector
 
 
 def asked_while(selector, state):
@@ -38,13 +38,13 @@ def asked_while(selector, state):
 
 
 def test_whoever_asks_is_told(selector, tmp_path):
-    one = StatusSocket(selector, lambda: {"pid": 7, "list": ["é"] * 5000})
-    one.open(tmp_path)
+    status_socket = StatusSocket(selector, lambda: {"pid": 7, "list": ["é"] * 5000})
+    status_socket.open(tmp_path)
     assert (tmp_path / status.STATUS_SOCKET).stat().st_mode & 0o777 == 0o600
     for _ in range(3):
         assert asked_while(selector, tmp_path) == {"pid": 7, "list": ["é"] * 5000}
-    one.close()
-    one.close()
+    status_socket.close()
+    status_socket.close()
     assert ask_daemon(tmp_path) is None
     assert not list(tmp_path.iterdir())
 
@@ -60,18 +60,18 @@ def test_nobody_is_there(tmp_path):
 def test_the_name_of_the_state_directory_may_be_long(selector, tmp_path):
     deep = tmp_path / ("x" * 100) / ("y" * 100)
     deep.mkdir(parents=True)
-    one = StatusSocket(selector, lambda: {"pid": 1})
-    one.open(deep)
+    status_socket = StatusSocket(selector, lambda: {"pid": 1})
+    status_socket.open(deep)
     assert asked_while(selector, deep) == {"pid": 1}
-    one.close()
+    status_socket.close()
 
 
 def test_one_that_hangs_is_not_waited_for(selector, tmp_path, monkeypatch):
     monkeypatch.setattr(status, "ANSWER_TIMEOUT", 0.2)
-    one = StatusSocket(selector, lambda: {})
-    one.open(tmp_path)
+    status_socket = StatusSocket(selector, lambda: {})
+    status_socket.open(tmp_path)
     assert ask_daemon(tmp_path) == {"pid": os.getpid()}
-    one.close()
+    status_socket.close()
 
 
 @pytest.mark.parametrize("said", [b"", b"{", b"[1]", b"\xff", b"7"])
@@ -92,12 +92,12 @@ def test_what_is_no_answer(tmp_path, said):
 
 
 def test_who_goes_before_being_told_harms_nobody(selector, tmp_path):
-    one = StatusSocket(selector, lambda: {"pid": 1})
-    one.open(tmp_path)
+    status_socket = StatusSocket(selector, lambda: {"pid": 1})
+    status_socket.open(tmp_path)
     with socket.socket(socket.AF_UNIX) as hasty:
         hasty.connect(str(tmp_path / status.STATUS_SOCKET))
     assert asked_while(selector, tmp_path) == {"pid": 1}
-    one.close()
+    status_socket.close()
 
 
 def test_a_place_that_cannot_be_had_is_told_once_and_taken_when_it_can(
@@ -106,16 +106,16 @@ def test_a_place_that_cannot_be_had_is_told_once_and_taken_when_it_can(
     """As on a disk that is full for a while, or was mounted to be read."""
     monkeypatch.setattr(status, "RETRY_SECONDS", 0.0)
     (tmp_path / status.STATUS_SOCKET).mkdir()
-    one = StatusSocket(selector, lambda: {"pid": 7})
-    one.open(tmp_path)
+    status_socket = StatusSocket(selector, lambda: {"pid": 7})
+    status_socket.open(tmp_path)
     for _ in range(3):
-        one.maintain()
+        status_socket.maintain()
     assert caplog.text.count("until it can `spamguard status` finds no daemon") == 1
     (tmp_path / status.STATUS_SOCKET).rmdir()
-    one.maintain()
+    status_socket.maintain()
     assert asked_while(selector, tmp_path) == {"pid": 7}
-    one.close()
-    one.maintain()
+    status_socket.close()
+    status_socket.maintain()
     assert ask_daemon(tmp_path) is None
 
 

@@ -63,9 +63,11 @@ class Served:
         """A program with a token of this person."""
         if person is not None:
             fields["Authorization"] = f"Bearer {self.secret(CredentialKind.TOKEN, person)}"
-        made = httpx.Client(base_url=self.url, headers=fields, timeout=PATIENCE, verify=self.verify)
-        self.clients.append(made)
-        return made
+        client = httpx.Client(
+            base_url=self.url, headers=fields, timeout=PATIENCE, verify=self.verify
+        )
+        self.clients.append(client)
+        return client
 
     def browser(self, person: Person) -> httpx.Client:
         """Logged in by a link, as a person."""
@@ -98,7 +100,7 @@ def served(
     """Run it in a thread. web: its place is not used, the port is a free one."""
     (state / "spool").mkdir(exist_ok=True)
     listening = socket.create_server(("127.0.0.1", 0))
-    found = Served(
+    served = Served(
         state, listening.getsockname()[1], service or Fixed(), Monitor(), "https" if tls else "http"
     )
     settings = web or Web(HostPort("127.0.0.1", 1))
@@ -109,7 +111,7 @@ def served(
         store = CredentialStore.open(state)
         try:
             server = WebServer(
-                create_app(settings, state / "spool", found.service, store, found.monitor)
+                create_app(settings, state / "spool", served.service, store, served.monitor)
             )
             await server.start(listening, tls)
             began.set()
@@ -130,9 +132,9 @@ def served(
     thread.start()
     try:
         assert began.wait(PATIENCE)
-        yield found
+        yield served
     finally:
-        for client in found.clients:
+        for client in served.clients:
             client.close()
         loop.call_soon_threadsafe(ends.set)
         thread.join(PATIENCE)

@@ -40,7 +40,7 @@ def problem(found: httpx.Response) -> int:
 def test_what_only_passes_on_hands_over_what_the_service_takes_in_its_order() -> None:
     """Which types do not tell: everything goes by place."""
     called = {"id": "verdict_id", "class": "label"}
-    passing = [one for one in OPERATIONS if isinstance(one.run, ServiceCall)]
+    passing = [operation for operation in OPERATIONS if isinstance(operation.run, ServiceCall)]
     assert len(passing) > 5
     for one in passing:
         named = (
@@ -56,7 +56,7 @@ def test_what_only_passes_on_hands_over_what_the_service_takes_in_its_order() ->
 def test_it_describes_what_there_is(described: dict[str, Any]) -> None:
     assert described["openapi"] == "3.1.0"
     found = {(method, path) for path, item in described["paths"].items() for method in item}
-    assert found == {(one.method.lower(), ROOT + one.path) for one in OPERATIONS}
+    assert found == {(operation.method.lower(), ROOT + operation.path) for operation in OPERATIONS}
     names = [
         operation["operationId"]
         for item in described["paths"].values()
@@ -83,12 +83,14 @@ def test_it_allows_what_is_taken(
     server: Served, described: dict[str, Any], path: str, name: str, value: str, fits: bool
 ) -> None:
     (method, told), *_ = described["paths"][ROOT + path].items()
-    schema = next(one["schema"] for one in told["parameters"] if one["name"] == name)
+    schema = next(
+        parameter["schema"] for parameter in told["parameters"] if parameter["name"] == name
+    )
     assert Draft202012Validator(schema).is_valid(value) == fits
-    found = server.client(OPERATOR, **MESSAGE).request(
+    response = server.client(OPERATOR, **MESSAGE).request(
         method, ROOT + path, params={name: value}, content=LETTER if method == "post" else None
     )
-    assert (found.status_code == 200) == fits, found.text
+    assert (response.status_code == 200) == fits, response.text
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
@@ -115,7 +117,7 @@ def test_what_cannot_be_done_is_described(
 
     for method in ("why", "learn_passed", "forget_passed", "release"):
         monkeypatch.setattr(server.service, method, refuses)
-    (one,) = (one for one in OPERATIONS if one.name == name)
+    (one,) = (operation for operation in OPERATIONS if operation.name == name)
     path, params = (
         (ROOT + one.path).replace("{id}", NAME),
         {"class": "spam"} if one.parameters else {},
@@ -133,51 +135,56 @@ def test_everything_answers_as_described(
     """
     told = described["paths"][ROOT + operation.path][operation.method.lower()]
     given = {
-        one["name"]: GIVEN[one["name"]]
-        for one in told["parameters"]
-        if one["in"] == "query" and one["required"]
+        parameter["name"]: GIVEN[parameter["name"]]
+        for parameter in told["parameters"]
+        if parameter["in"] == "query" and parameter["required"]
     }
     message = "requestBody" in told
     path = (ROOT + operation.path).replace("{id}", NAME)
-    found = server.client(OPERATOR, **(MESSAGE if message else {})).request(
+    response = server.client(OPERATOR, **(MESSAGE if message else {})).request(
         operation.method, path, params=given, content=LETTER if message else None
     )
-    assert found.status_code == 200, found.text
+    assert response.status_code == 200, response.text
     (kind, content), *_ = told["responses"]["200"]["content"].items()
-    assert found.headers["content-type"].partition(";")[0] == kind
+    assert response.headers["content-type"].partition(";")[0] == kind
     if kind == "application/json":
-        validator(described, content["schema"]).validate(found.json())
+        validator(described, content["schema"]).validate(response.json())
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
 def test_nothing_answers_nobody(server: Served, described: dict[str, Any], operation: Any) -> None:
     before = len(server.service.calls), len(server.service.messages)
     path = (ROOT + operation.path).replace("{id}", NAME)
-    found = server.client(**MESSAGE).request(operation.method, path, params=GIVEN, content=LETTER)
-    assert problem(found) == 401
-    validator(described, {"$ref": "#/components/schemas/Problem"}).validate(found.json())
+    response = server.client(**MESSAGE).request(
+        operation.method, path, params=GIVEN, content=LETTER
+    )
+    assert problem(response) == 401
+    validator(described, {"$ref": "#/components/schemas/Problem"}).validate(response.json())
     assert (len(server.service.calls), len(server.service.messages)) == before
 
 
 def test_some_are_for_operators(server: Served) -> None:
     client = server.client(ANNA)
     found = {
-        one.name
-        for one in OPERATIONS
+        operation.name
+        for operation in OPERATIONS
         if client.request(
-            one.method, (ROOT + one.path).replace("{id}", NAME), headers=MESSAGE, content=LETTER
+            operation.method,
+            (ROOT + operation.path).replace("{id}", NAME),
+            headers=MESSAGE,
+            content=LETTER,
         ).status_code
         == 403
     }
     assert found == {"delete", "status", "metrics"}
 
 
-@pytest.mark.parametrize("path", sorted({one.path for one in OPERATIONS}))
+@pytest.mark.parametrize("path", sorted({operation.path for operation in OPERATIONS}))
 def test_other_methods_are_told_the_right_ones(server: Served, path: str) -> None:
-    found = server.client(OPERATOR).request("PUT", (ROOT + path).replace("{id}", NAME))
-    assert problem(found) == 405
-    allowed = {one.method for one in OPERATIONS if one.path == path}
-    assert set(found.headers["allow"].split(", ")) - {"HEAD"} == allowed
+    response = server.client(OPERATOR).request("PUT", (ROOT + path).replace("{id}", NAME))
+    assert problem(response) == 405
+    allowed = {operation.method for operation in OPERATIONS if operation.path == path}
+    assert set(response.headers["allow"].split(", ")) - {"HEAD"} == allowed
 
 
 def test_what_is_asked_reaches_the_service(server: Served) -> None:
@@ -209,11 +216,11 @@ def test_history_is_searched_and_paged(server: Served) -> None:
         "since": "2026-11-17T08:00:00Z",
     }
     given |= {"until": "2026-11-18", "before": OTHER, "limit": "7"}
-    found = server.client(ANNA).get(f"{ROOT}/history", params=given)
+    response = server.client(ANNA).get(f"{ROOT}/history", params=given)
     assert server.service.searches[-1] == Search(
         "é@x", "b", "c d", "not-scanned", "any", 1794902400.0, 1794960000.0, OTHER, 7
     )
-    assert found.json()["following"] == OTHER
+    assert response.json()["following"] == OTHER
     server.client(ANNA).get(f"{ROOT}/history?before=&from=")
     assert server.service.searches[-1] == Search()
 
@@ -299,8 +306,8 @@ def test_an_id_that_cannot_be_is_not_there(server: Served, name: str) -> None:
 def test_what_a_message_is(
     server: Served, fields: dict[str, str], content: bytes, status: int
 ) -> None:
-    found = server.client(ANNA).post(f"{ROOT}/judge", content=content, headers=fields)
-    assert (found.status_code if status == 200 else problem(found)) == status
+    response = server.client(ANNA).post(f"{ROOT}/judge", content=content, headers=fields)
+    assert (response.status_code if status == 200 else problem(response)) == status
     if status == 200:
         assert server.service.messages[-1] == content
 
@@ -338,12 +345,12 @@ def test_a_large_message_lies_in_a_file_meanwhile(server: Served) -> None:
 def test_what_the_service_refuses(server: Served, error: Any, status: int) -> None:
     server.service.failure = error
     try:
-        found = server.client(ANNA).get(f"{ROOT}/history")
+        response = server.client(ANNA).get(f"{ROOT}/history")
     finally:
         server.service.failure = None
-    assert problem(found) == status
-    assert found.json()["detail"] == str(error)
-    assert ("retry-after" in found.headers) == (status == 503)
+    assert problem(response) == status
+    assert response.json()["detail"] == str(error)
+    assert ("retry-after" in response.headers) == (status == 503)
 
 
 def test_health_tells_operators_more(server: Served) -> None:
@@ -374,9 +381,9 @@ def test_answers_are_ascii(server: Served, monkeypatch: pytest.MonkeyPatch) -> N
         return {"\u202e\x1b[2J<script>\udc80": True}
 
     monkeypatch.setattr(server.service, "classes", classes)
-    found = server.client(ANNA).get(f"{ROOT}/classes")
-    assert re.fullmatch(rb"[ -~]+", found.content)
-    assert list(found.json()["classes"]) == ["\u202e\x1b[2J<script>\udc80"]
+    response = server.client(ANNA).get(f"{ROOT}/classes")
+    assert re.fullmatch(rb"[ -~]+", response.content)
+    assert list(response.json()["classes"]) == ["\u202e\x1b[2J<script>\udc80"]
 
 
 def test_names_are_those_of_the_commands(server: Served) -> None:

@@ -32,9 +32,9 @@ def problem(found: httpx.Response) -> int:
 
 
 def test_nobody_is_let_in(server: Served) -> None:
-    found = server.client().get(CLASSES)
-    assert problem(found) == 401
-    assert found.headers["www-authenticate"] == "Bearer"
+    response = server.client().get(CLASSES)
+    assert problem(response) == 401
+    assert response.headers["www-authenticate"] == "Bearer"
 
 
 def test_a_token_lets_in(server: Served) -> None:
@@ -74,9 +74,9 @@ def test_a_link_logs_in_once(server: Served) -> None:
     link = server.secret(CredentialKind.LINK, ANNA)
     client = server.client(**OWN)
     assert client.get(f"/login?link={link}").status_code == 200  # whoever looks at mail fetches it
-    found = client.post("/login", data={"link": link, "csrf": ""})
-    assert found.status_code == 303
-    cookie = found.headers["set-cookie"]
+    response = client.post("/login", data={"link": link, "csrf": ""})
+    assert response.status_code == 303
+    cookie = response.headers["set-cookie"]
     assert re.fullmatch(
         r"spamguard=[0-9a-v]{16}\.[\w-]{43}; HttpOnly; Max-Age=2592000; Path=/; SameSite=lax",
         cookie,
@@ -96,9 +96,9 @@ def test_an_old_link_does_not(server: Served) -> None:
 
 
 def token_of(page: str) -> str:
-    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page)
-    assert found
-    return found[1]
+    match = re.search(r'name="csrf" value="([0-9a-f]{64})"', page)
+    assert match
+    return match[1]
 
 
 def test_logging_out_ends_the_session(server: Served) -> None:
@@ -194,16 +194,18 @@ def test_a_strangers_page_cannot_send_forms(server: Served, fields: dict[str, st
     token = token_of(browser.get("/teach").text)
     del browser.headers["Sec-Fetch-Site"]
     before = len(server.service.calls)
-    found = browser.post(f"/teach/forget?digest={'00' * 16}", data={"csrf": token}, headers=fields)
-    assert found.status_code == 403
+    response = browser.post(
+        f"/teach/forget?digest={'00' * 16}", data={"csrf": token}, headers=fields
+    )
+    assert response.status_code == 403
     assert len(server.service.calls) == before
 
 
 @pytest.mark.parametrize("token", ["", "0" * 64, "\xff"])
 def test_a_form_without_its_token_is_refused(server: Served, token: str) -> None:
     before = len(server.service.calls)
-    found = server.browser(ANNA).post(f"/teach/forget?digest={'00' * 16}", data={"csrf": token})
-    assert found.status_code == 403
+    response = server.browser(ANNA).post(f"/teach/forget?digest={'00' * 16}", data={"csrf": token})
+    assert response.status_code == 403
     assert len(server.service.calls) == before
 
 
@@ -249,18 +251,18 @@ def test_a_strangers_page_cannot_load_what_it_does_not_show(
 def test_a_strangers_page_cannot_log_anybody_in(server: Served) -> None:
     """As the stranger, who would see what they then do."""
     link = server.secret(CredentialKind.LINK, ANNA)
-    found = server.client().post(
+    response = server.client().post(
         "/login", data={"link": link, "csrf": ""}, headers={"Sec-Fetch-Site": "cross-site"}
     )
-    assert found.status_code == 403
-    assert "set-cookie" not in found.headers
+    assert response.status_code == 403
+    assert "set-cookie" not in response.headers
 
 
 def test_who_is_nobody_is_not_told_what_is_still_allowed(server: Served) -> None:
-    found = server.client().post("/", headers={"Sec-Fetch-Site": "cross-site"})
-    assert found.status_code == 403
-    assert "This was not sent by a page of this server." in found.text
-    assert "You can still" not in found.text
+    response = server.client().post("/", headers={"Sec-Fetch-Site": "cross-site"})
+    assert response.status_code == 403
+    assert "This was not sent by a page of this server." in response.text
+    assert "You can still" not in response.text
 
 
 # ---- a reverse proxy
@@ -295,11 +297,11 @@ def test_a_proxy_names_people(tmp_path) -> None:
             == 403
         )
         link = running.secret(CredentialKind.LINK, ANNA)
-        found = client.post(
+        response = client.post(
             "/login", data={"link": link, "csrf": ""}, headers=OWN | {"X-Forwarded-Proto": "https"}
         )
-        assert found.headers["set-cookie"].startswith("__Host-spamguard=")
-        assert "; Secure" in found.headers["set-cookie"]
+        assert response.headers["set-cookie"].startswith("__Host-spamguard=")
+        assert "; Secure" in response.headers["set-cookie"]
 
 
 # ---- how often
@@ -309,9 +311,9 @@ def test_a_person_may_ask_so_often(tmp_path) -> None:
     with served(tmp_path, limited(requests_per_minute=5)) as running:
         client = running.client(ANNA)
         assert [client.get(CLASSES).status_code for _ in range(5)] == [200] * 5
-        found = client.get(CLASSES)
-        assert problem(found) == 429
-        assert 1 <= int(found.headers["retry-after"]) <= 13
+        response = client.get(CLASSES)
+        assert problem(response) == 429
+        assert 1 <= int(response.headers["retry-after"]) <= 13
         assert problem(running.client(ANNA).get(CLASSES)) == 429  # by another token too
         assert running.client(OPERATOR).get(CLASSES).status_code == 200
 
@@ -359,8 +361,8 @@ def test_every_answer_has_fields_for_security(server: Served) -> None:
 
 
 def test_other_names_of_this_server_are_not_answered(server: Served) -> None:
-    found = server.client(ANNA).get(CLASSES, headers={"Host": "evil.example"})
-    assert problem(found) == 421
+    response = server.client(ANNA).get(CLASSES, headers={"Host": "evil.example"})
+    assert problem(response) == 421
     assert problem(server.client().get("/", headers={"Host": "evil.example"})) == 421
 
 
@@ -390,9 +392,9 @@ def test_faults_of_ours_stay_in_the_log(
         raise RuntimeError("secret inside")
 
     monkeypatch.setattr(server.service, "history", fails)
-    found = server.client(ANNA).get(f"{ROOT}/history")
-    assert problem(found) == 500
-    assert "secret" not in found.text
+    response = server.client(ANNA).get(f"{ROOT}/history")
+    assert problem(response) == 500
+    assert "secret" not in response.text
     page = server.browser(ANNA).get("/history")
     assert page.status_code == 500
     assert "secret" not in page.text
@@ -406,18 +408,18 @@ def test_trouble_with_the_disk_is_no_fault(
         raise OSError(28, "No space left on device", "/var/lib/secret")
 
     monkeypatch.setattr(server.service, "classes", fails)
-    found = server.client(ANNA).get(CLASSES)
-    assert problem(found) == 503
-    assert "retry-after" in found.headers
-    assert "secret" not in found.text
+    response = server.client(ANNA).get(CLASSES)
+    assert problem(response) == 503
+    assert "retry-after" in response.headers
+    assert "secret" not in response.text
     assert "No space left" in caplog.text
     server.service.failure = LedgerError("ledger /var/lib/secret: the disk is full")
     try:
-        found = server.client(ANNA).get(f"{ROOT}/history")
+        response = server.client(ANNA).get(f"{ROOT}/history")
     finally:
         server.service.failure = None
-    assert problem(found) == 503
-    assert "secret" not in found.text
+    assert problem(response) == 503
+    assert "secret" not in response.text
     assert "the disk is full" in caplog.text
 
 

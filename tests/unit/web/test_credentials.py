@@ -40,9 +40,9 @@ def store(tmp_path: Path) -> Iterator[CredentialStore]:
 
 def test_a_token_names_its_person(store: CredentialStore) -> None:
     text = store.create(CredentialKind.TOKEN, OLGA, NOW, name="monitor")
-    found = store.find(CredentialKind.TOKEN, text, NOW + 10**8)
-    assert found is not None
-    assert (found.person, found.name, found.expires) == (OLGA, "monitor", 0)
+    credential = store.find(CredentialKind.TOKEN, text, NOW + 10**8)
+    assert credential is not None
+    assert (credential.person, credential.name, credential.expires) == (OLGA, "monitor", 0)
 
 
 def test_what_is_secret_is_not_in_the_file(store: CredentialStore, tmp_path: Path) -> None:
@@ -88,19 +88,19 @@ def test_they_end(store: CredentialStore) -> None:
 
 def test_a_session_ends_when_nobody_uses_it(store: CredentialStore) -> None:
     text = store.create(CredentialKind.SESSION, ANNA, NOW, expires=NOW + 10**7)
-    found = store.find(CredentialKind.SESSION, text, NOW + IDLE_SECONDS - 1)
-    assert found
-    store.note_use(found, NOW + IDLE_SECONDS - 1)
+    credential = store.find(CredentialKind.SESSION, text, NOW + IDLE_SECONDS - 1)
+    assert credential
+    store.note_use(credential, NOW + IDLE_SECONDS - 1)
     assert store.find(CredentialKind.SESSION, text, NOW + 2 * IDLE_SECONDS - 2)
     assert store.find(CredentialKind.SESSION, text, NOW + 2 * IDLE_SECONDS) is None
 
 
 def test_it_is_not_noted_each_time(store: CredentialStore) -> None:
     text = store.create(CredentialKind.SESSION, ANNA, NOW, expires=NOW + 10**7)
-    found = store.find(CredentialKind.SESSION, text, NOW)
-    assert found
-    store.note_use(found, NOW + SEEN_UPDATE_SECONDS - 1)
-    assert store.find(CredentialKind.SESSION, text, NOW) == found
+    credential = store.find(CredentialKind.SESSION, text, NOW)
+    assert credential
+    store.note_use(credential, NOW + SEEN_UPDATE_SECONDS - 1)
+    assert store.find(CredentialKind.SESSION, text, NOW) == credential
 
 
 def test_a_link_is_used_once(store: CredentialStore) -> None:
@@ -161,7 +161,14 @@ def test_there_is_an_end_to_sessions_and_tokens(
     monkeypatch.setitem(credentials._MAX_CREDENTIALS, CredentialKind.SESSION, (20, 3))
     store.create(CredentialKind.SESSION, Person("ben"), NOW + 40, expires=NOW + 10**6)
     assert (
-        len([one for one in store.list_valid(NOW + 41) if one.kind is CredentialKind.SESSION]) == 3
+        len(
+            [
+                credential
+                for credential in store.list_valid(NOW + 41)
+                if credential.kind is CredentialKind.SESSION
+            ]
+        )
+        == 3
     )
     monkeypatch.setattr(credentials, "_MAX_TOKENS", 1)
     store.create(CredentialKind.TOKEN, ANNA, NOW, name="a")
@@ -246,12 +253,12 @@ def test_that_it_was_used_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.M
     ):
         text = store.create(CredentialKind.TOKEN, ANNA, NOW, name="x")
         other.execute("BEGIN IMMEDIATE")
-        found = store.find(CredentialKind.TOKEN, text, NOW + SEEN_UPDATE_SECONDS)
-        assert found is not None
+        credential = store.find(CredentialKind.TOKEN, text, NOW + SEEN_UPDATE_SECONDS)
+        assert credential is not None
         began = time.monotonic()
         with pytest.raises(AccessError, match="locked"):
-            store.note_use(found, NOW + SEEN_UPDATE_SECONDS)
+            store.note_use(credential, NOW + SEEN_UPDATE_SECONDS)
         assert time.monotonic() - began < 20
         other.execute("ROLLBACK")
-        store.note_use(found, NOW + SEEN_UPDATE_SECONDS)
+        store.note_use(credential, NOW + SEEN_UPDATE_SECONDS)
         assert store.list_valid(NOW + SEEN_UPDATE_SECONDS)[0].last_used == NOW + SEEN_UPDATE_SECONDS

@@ -40,7 +40,7 @@ def close(line: bytes, *fields: bytes, content: bytes = b"") -> bytes:
         line
         + b" HTTP/1.1\r\n"
         + HOST
-        + b"".join(one + b"\r\n" for one in fields)
+        + b"".join(field + b"\r\n" for field in fields)
         + b"Connection: close\r\n\r\n"
         + content
     )
@@ -269,8 +269,8 @@ def test_who_says_nothing_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.M
             client = running.client(ANNA)
             assert [client.get(f"{ROOT}/classes").status_code for _ in range(3)] == [200] * 3
         finally:
-            for one in idle:
-                one.close()
+            for session in idle:
+                session.close()
 
 
 def test_too_many_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,15 +314,15 @@ def test_nobody_takes_the_place_of_somebody(
         )
         idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(10)]
         try:
-            for one in idle:
-                one.sendall(slow)
+            for session in idle:
+                session.sendall(slow)
             eventually(
                 lambda: httpx.get(f"{running.url}/login").status_code == 503, "others are sent away"
             )
             assert running.client(ANNA).get(f"{ROOT}/classes").status_code == 200
         finally:
-            for one in idle:
-                one.close()
+            for session in idle:
+                session.close()
         eventually(lambda: httpx.get(f"{running.url}/login").status_code == 200, "it is over")
 
 
@@ -401,7 +401,7 @@ def test_nothing_is_left_open(server: Served) -> None:
 def test_whatever_is_asked_there_is_no_fault(
     server: Served, content: bytes, value: str, path: bytes, method: bytes, name: bytes
 ) -> None:
-    query = b"?" + "".join(f"%{one:02x}" for one in content[:20]).encode()
+    query = b"?" + "".join(f"%{line:02x}" for line in content[:20]).encode()
     length = b"Content-Length: " + str(len(content)).encode()
     answer = server.raw(
         close(

@@ -47,9 +47,9 @@ def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     families = list(parsed(whole()))
     assert len({family.name for family in families}) == len(families)
     return {
-        (one.name, tuple(sorted(one.labels.items()))): one.value
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in families
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -137,9 +137,9 @@ def test_what_an_alert_waits_for_is_there_before_it_happens():
 
 def test_an_unreadable_state_is_told_and_nothing_else_of_it():
     text = metrics.encode_page(metrics.filter_metrics(None)).decode()
-    assert [(one.name, one.value) for family in parsed(text) for one in family.samples] == [
-        ("spamguard_state_usable", 0)
-    ]
+    assert [
+        (sample.name, sample.value) for family in parsed(text) for sample in family.samples
+    ] == [("spamguard_state_usable", 0)]
 
 
 @given(st.text(), st.floats(allow_nan=False) | st.integers(-(2**53), 2**53))

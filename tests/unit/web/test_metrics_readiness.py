@@ -14,7 +14,10 @@ from spamguard.web import metrics
 
 
 def wrong(*endpoints: str | Endpoint) -> list[str]:
-    hops = [Hop(parse_endpoint(one) if isinstance(one, str) else one) for one in endpoints]
+    hops = [
+        Hop(parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint)
+        for endpoint in endpoints
+    ]
     return asyncio.run(metrics.find_unreachable(hops, "mx.example"))
 
 

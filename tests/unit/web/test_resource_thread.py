@@ -35,9 +35,9 @@ class Tool:
 @pytest.fixture
 def one() -> Iterator[ResourceThread[Tool]]:
     Tool.opened = Tool.open_now = 0
-    found = ResourceThread("test", Tool)
-    yield found
-    found.close()
+    resource_thread = ResourceThread("test", Tool)
+    yield resource_thread
+    resource_thread.close()
     assert Tool.open_now == 0
 
 
@@ -48,10 +48,10 @@ def fails(error: Exception) -> None:
 def test_work_is_done_in_one_thread_with_one_tool(one: ResourceThread[Tool]) -> None:
     async def run() -> None:
         assert Tool.opened == 0
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             *(one.run(lambda tool: (tool.thread, threading.get_ident())) for _ in range(20))
         )
-        assert len({thread for pair in found for thread in pair}) == 1
+        assert len({thread for pair in results for thread in pair}) == 1
         assert Tool.opened == 1
 
     asyncio.run(run())

@@ -171,7 +171,7 @@ class Fixed:
         return JudgementPage(self.judgements, OTHER if len(self.judgements) > 1 else "")
 
     async def judgement(self, person: Person, name: str) -> JudgementDetails:
-        found = next((one for one in self.judgements if one.id == name), None)
+        found = next((judgement for judgement in self.judgements if judgement.id == name), None)
         if found is None:
             raise NotThereError("there is no such message")
         return found

@@ -30,10 +30,10 @@ def test_an_axis_ends_above_everything(most: float) -> None:
 def test_bars_stay_within_and_are_as_high_as_their_number(mail: list[dict[str, int]]) -> None:
     hours = [Hour(1e9 + 3600 * number, one, 0, 0) for number, one in enumerate(mail)]
     drawn = charts.mail_chart(hours, TONES)
-    end = charts.axis_top(max((sum(one.values()) for one in mail), default=0))
+    end = charts.axis_top(max((sum(hour.values()) for hour in mail), default=0))
     area = sum(mark.height for mark in drawn.marks)
     assert area == pytest.approx(
-        (charts.BOTTOM - charts.TOP) * sum(sum(one.values()) for one in mail) / end
+        (charts.BOTTOM - charts.TOP) * sum(sum(hour.values()) for hour in mail) / end
     )
     for mark in drawn.marks:
         assert charts.LEFT <= mark.x <= mark.x + mark.width <= charts.RIGHT + 1e-6

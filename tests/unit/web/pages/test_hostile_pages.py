@@ -89,9 +89,9 @@ class Hostile(Fixed):
         return [Counted(text, {WORDS: 3, "spam": 1}, 1.0) for text in EVIL]
 
     async def model(self, person: Person) -> Model:
-        found = await super().model(person)
+        model = await super().model(person)
         return replace(
-            found,
+            model,
             users=[User(WORDS, {WORDS: 3}, NOW)],
             classes={WORDS: Class(3, unwanted=False)},
             tables={WORDS: Table(9, 0.5)},

@@ -168,7 +168,7 @@ def test_no_form_without_its_token_and_no_change_by_get(
 def test_counts_that_are_not_told_are_few(tmp_path: Path, service: Fixed) -> None:
     assert "few" not in get(service, tmp_path, f"/history/{NAME}")[0].text
     service.reasons = replace(
-        service.reasons, clues=[replace(one, counts={}) for one in service.reasons.clues]
+        service.reasons, clues=[replace(clue, counts={}) for clue in service.reasons.clues]
     )
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert page.count('<td class="n">few</td>') == 4
@@ -430,7 +430,7 @@ def test_an_id_leads_to_its_message(tmp_path: Path, service: Fixed, words: str) 
 
 def test_what_looks_like_an_id_and_is_none_is_a_subject(tmp_path: Path, service: Fixed) -> None:
     (found,) = get(service, tmp_path, "/history?subject=incomprehensible")
-    assert (found.status_code, [one.subject for one in service.searches]) == (
+    assert (found.status_code, [search.subject for search in service.searches]) == (
         200,
         ["incomprehensible"],
     )

@@ -47,10 +47,12 @@ def made(state: Path) -> Path:
     """A filter, and its history: the newest message went to the first of `TO`, the next to the
     second, and so on in turn.
     """
-    with opened(state) as one:
-        teach(one, TAUGHT)
-        one.settle()
-        remember(state, [passed(one, number, raw) for number, (_, raw) in enumerate(PASSED)])
+    with opened(state) as spam_filter:
+        teach(spam_filter, TAUGHT)
+        spam_filter.settle()
+        remember(
+            state, [passed(spam_filter, number, raw) for number, (_, raw) in enumerate(PASSED)]
+        )
     (state / "spool").mkdir()
     return state
 
@@ -132,10 +134,10 @@ def spooled(state: Path, raw: bytes) -> Spool:
 
 def votes(state: Path) -> dict[tuple[str, str], str]:
     """What stands: by message (hex) and user, the class."""
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         return {
             (vote.digest.hex(), vote.user): vote.label
-            for vote in one.ledger.all_votes()
+            for vote in spam_filter.ledger.all_votes()
             if vote.label is not None
         }
 

@@ -39,7 +39,7 @@ from tests.unit.web.service.office import (
 
 
 def numbers(found: JudgementPage) -> list[int]:
-    return [int(one.subject.split()[-1]) for one in found.judgements]
+    return [int(judgement.subject.split()[-1]) for judgement in found.judgements]
 
 
 def search(state: Path, person: Person, **wanted: Any) -> list[int]:
@@ -78,7 +78,7 @@ def test_nobody_is_told_who_else_got_it(state: Path) -> None:
 
 
 def test_aliases_say_whose_mail_it_is(state: Path) -> None:
-    told = settings(
+    configuration = settings(
         state,
         aliases=(
             ("*@example.net", "carl"),
@@ -93,7 +93,7 @@ def test_aliases_say_whose_mail_it_is(state: Path) -> None:
             for person in (ANNA, BEN, CARL)
         ]
 
-    of_anna, of_ben, of_carl = asked(told, work)
+    of_anna, of_ben, of_carl = asked(configuration, work)
     assert of_anna == []
     assert of_ben == [number for number in range(len(PASSED)) if number % 3 == 0]
     assert of_carl == [number for number in range(len(PASSED)) if number % 3 == 1]
@@ -135,18 +135,18 @@ def test_the_first_who_is_known_has_it(state: Path, monkeypatch: pytest.MonkeyPa
 
 def test_who_is_known_is_not_asked_for_each_time(state: Path) -> None:
     some = readers.Visibility(())
-    with opened(state) as one:
-        some.refresh(one.ledger.users)
-    some.refresh(one.ledger.users)  # which is closed
+    with opened(state) as spam_filter:
+        some.refresh(spam_filter.ledger.users)
+    some.refresh(spam_filter.ledger.users)  # which is closed
 
 
 def test_personal_labels_are_told_to_that_person(state: Path) -> None:
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         remember(
             state,
             [
                 passed(
-                    one,
+                    spam_filter,
                     -1,
                     PASSED[0][1],
                     personal={"anna": "ham", "ben@example.org": "spam"},
@@ -187,10 +187,10 @@ def test_where_a_page_ends_tells_nothing_of_others_mail(
     """Pages that are not looked for any longer than one look takes, and much mail in one minute."""
     monkeypatch.setattr(history, "WINDOW_ROWS", 2)
     monkeypatch.setattr(queries, "PAGE_SECONDS", 0.0)
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         rows = [
             passed(
-                one,
+                spam_filter,
                 -1,
                 PASSED[0][1],
                 id=new_id(NOW - 600.5 - at / 100, b"rand"),
@@ -205,7 +205,9 @@ def test_where_a_page_ends_tells_nothing_of_others_mail(
         found, before, empty = [], "", 0
         while before or not found:
             page = await service.history(ANNA, Search(subject="7", before=before))
-            assert page.following not in everything - {one.id for one in page.judgements}
+            assert page.following not in everything - {
+                judgement.id for judgement in page.judgements
+            }
             assert page.following < (before or "~")
             found += numbers(page)
             empty += not page.judgements
@@ -219,8 +221,10 @@ def test_where_a_page_ends_tells_nothing_of_others_mail(
 
 def test_searching(state: Path) -> None:
     labels = {
-        one.label
-        for one in asked(state, lambda service: service.history(OPERATOR, Search())).judgements
+        judgement.label
+        for judgement in asked(
+            state, lambda service: service.history(OPERATOR, Search())
+        ).judgements
     }
     assert sum(len(search(state, OPERATOR, label=label)) for label in labels) == len(PASSED)
     assert search(state, OPERATOR, sender="SENDER7@") == [7]
@@ -239,8 +243,11 @@ def test_searching(state: Path) -> None:
 
 
 def test_who_wrote_it_is_told_and_found_beside_the_sender(state: Path) -> None:
-    with opened(state) as one:
-        remember(state, [passed(one, -1, PASSED[0][1], author="Sunny Roofs <hello@roofs.example>")])
+    with opened(state) as spam_filter:
+        remember(
+            state,
+            [passed(spam_filter, -1, PASSED[0][1], author="Sunny Roofs <hello@roofs.example>")],
+        )
     for sought in ("SUNNY roofs", "hello@", "Sender-1@"):
         (found,) = asked(
             state, lambda service, sought=sought: service.history(BEN, Search(sender=sought))
@@ -252,16 +259,20 @@ def test_who_wrote_it_is_told_and_found_beside_the_sender(state: Path) -> None:
 
 
 def test_what_is_not_kept_is_not_searched_for(state: Path) -> None:
-    told = settings(state, history=HistorySettings(subjects=False, addresses=False))
+    configuration = settings(state, history=HistorySettings(subjects=False, addresses=False))
     for person in (ANNA, BEN):
         for work in (
             lambda service, who: service.history(who, Search()),
             lambda service, who: service.judgement(who, name(0)),
         ):
             with pytest.raises(NotAllowedError, match="keeps no addresses"):
-                asked(told, lambda service, work=work, person=person: work(service, person))
+                asked(
+                    configuration, lambda service, work=work, person=person: work(service, person)
+                )
     assert len(
-        asked(told, lambda service: service.history(OPERATOR, Search(limit=100))).judgements
+        asked(
+            configuration, lambda service: service.history(OPERATOR, Search(limit=100))
+        ).judgements
     ) == len(PASSED)
     for wanted, what in (
         (Search(sender="a"), "addresses"),
@@ -269,7 +280,7 @@ def test_what_is_not_kept_is_not_searched_for(state: Path) -> None:
         (Search(subject="a"), "subjects"),
     ):
         with pytest.raises(UsageError, match=f"keeps no {what}"):
-            asked(told, lambda service, wanted=wanted: service.history(OPERATOR, wanted))
+            asked(configuration, lambda service, wanted=wanted: service.history(OPERATOR, wanted))
 
 
 # ---- one of them
@@ -307,16 +318,16 @@ def test_then_and_now(state: Path) -> None:
     why = asked(state, lambda service: service.why(ANNA, name(0)))
     assert why.then is not None
     assert why.then.words
-    with opened(state) as one:
-        assert why.now.verdict == one.judge(PASSED[0][1])
+    with opened(state) as spam_filter:
+        assert why.now.verdict == spam_filter.judge(PASSED[0][1])
     assert {word.text for word in why.then.words} <= {clue.text for clue in why.now.clues}
     assert asked(state, lambda service: service.judgement(ANNA, name(0))) == why.then
 
 
 def test_what_was_not_scanned_has_no_now(state: Path) -> None:
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         row = replace(
-            passed(one, -1, PASSED[0][1]),
+            passed(spam_filter, -1, PASSED[0][1]),
             digest=b"",
             packed=b"",
             label="not-scanned",
@@ -334,8 +345,8 @@ def test_what_was_not_scanned_has_no_now(state: Path) -> None:
 )
 def test_features_that_are_none_of_ours_teach_nothing(state: Path, values: dict[str, Any]) -> None:
     before = votes(state)
-    with opened(state) as one:
-        remember(state, [passed(one, -1, PASSED[0][1], recipients=("anna@x",), **values)])
+    with opened(state) as spam_filter:
+        remember(state, [passed(spam_filter, -1, PASSED[0][1], recipients=("anna@x",), **values)])
     assert asked(state, lambda service: service.judgement(ANNA, name(-1))).can_teach == (
         "packed" in values
     )
@@ -373,9 +384,9 @@ def test_teaching_from_the_history_and_taking_it_back(state: Path) -> None:
 
 def test_it_is_what_teaching_the_message_itself_is(state: Path, tmp_path: Path) -> None:
     asked(state, lambda service: service.learn_passed(OPERATOR, name(4), "ham"))
-    with opened(state) as one:
-        assert not one.learn(PASSED[4][1], "ham")
-        vote = one.ledger.get_vote(READER.digest(PASSED[4][1]), "")
+    with opened(state) as spam_filter:
+        assert not spam_filter.learn(PASSED[4][1], "ham")
+        vote = spam_filter.ledger.get_vote(READER.digest(PASSED[4][1]), "")
         assert vote is not None
         assert vote.origin == "history"
 
@@ -389,8 +400,8 @@ def test_everybody_in_their_own_name(state: Path) -> None:
         assert (await service.learn_passed(BEN, shared, "ham")).changed
         assert (await service.judgement(ANNA, shared)).taught == ""  # they disagree
         assert (await service.learn_passed(OPERATOR, shared, "ham")).changed
-        found = await service.judgement(OPERATOR, shared)
-        assert (found.taught, found.own) == ("ham", "ham")
+        judgement = await service.judgement(OPERATOR, shared)
+        assert (judgement.taught, judgement.own) == ("ham", "ham")
         assert (await service.forget_passed(BEN, shared)).changed
         assert (await service.judgement(ANNA, shared)).own == "spam"
 
@@ -405,7 +416,7 @@ def test_everybody_in_their_own_name(state: Path) -> None:
 
 
 def test_no_more_than_a_day_may_have(state: Path) -> None:
-    told = settings(state, teach=TeachSettings(lessons_per_day=2))
+    configuration = settings(state, teach=TeachSettings(lessons_per_day=2))
 
     async def work(service: Service) -> None:
         await service.learn_passed(ANNA, name(0), "spam")
@@ -419,7 +430,7 @@ def test_no_more_than_a_day_may_have(state: Path) -> None:
         for number in range(3):
             assert (await service.learn_passed(OPERATOR, name(number + 9), "spam")).changed
 
-    asked(told, work)
+    asked(configuration, work)
 
 
 @pytest.mark.parametrize(
@@ -445,12 +456,12 @@ def test_lessons_that_wait_for_settling_are_told(state: Path) -> None:
 
 
 def test_words_are_as_they_were_kept(state: Path) -> None:
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         remember(
             state,
             [
                 passed(
-                    one,
+                    spam_filter,
                     -1,
                     PASSED[0][1],
                     words=(Word(7, "\x1b[31m<script>", 1.0),),

@@ -58,8 +58,8 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
     async def work(service: Service) -> None:
         opinion = await service.judge(ANNA, spooled(state, NEW[0]))
         why = await service.explain(ANNA, spooled(state, NEW[0]))
-        with opened(state) as one:
-            expected = one.explain(NEW[0])
+        with opened(state) as spam_filter:
+            expected = spam_filter.explain(NEW[0])
         assert verdict_of(opinion) == why.now.verdict == expected.verdict
         assert (opinion.digest, opinion.taught, opinion.own) == (digest(NEW[0]), "", "")
         assert why.then is None
@@ -103,8 +103,8 @@ def test_in_a_file_too(state: Path) -> None:
     long = NEW[0] + b"\n" + b"x " * MAX_MEMORY_BYTES
     with closing(spooled(state, long)) as message:
         opinion = asked(state, lambda service: service.judge(ANNA, message))
-    with opened(state) as one:
-        assert verdict_of(opinion) == one.judge(long)
+    with opened(state) as spam_filter:
+        assert verdict_of(opinion) == spam_filter.judge(long)
 
 
 def test_teaching_and_forgetting(state: Path) -> None:
@@ -127,8 +127,8 @@ def test_teaching_and_forgetting(state: Path) -> None:
         assert (await service.forget(ANNA, receipt.digest)).now is None
 
     asked(state, work)
-    with opened(state) as one:
-        found = one.ledger.get_vote(READER.digest(NEW[0]), "anna")
+    with opened(state) as spam_filter:
+        found = spam_filter.ledger.get_vote(READER.digest(NEW[0]), "anna")
         assert found is not None
         assert found.origin == "web"
 
@@ -147,8 +147,8 @@ def test_what_we_put_before_its_subject_does_not_make_it_another(state: Path) ->
         )
 
     asked(state, work)
-    with opened(state) as one:
-        assert not one.learn(raw, "spam")
+    with opened(state) as spam_filter:
+        assert not spam_filter.learn(raw, "spam")
 
 
 def test_the_first_lesson_of_all(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_judgement_that_took_too_long_may_go_well_next_time(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lessons, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
-    told = settings(state, scoring=Scoring(0.05, 1))
+    configuration = settings(state, scoring=Scoring(0.05, 1))
 
     async def work(service: Service) -> None:
         for call in (
@@ -192,7 +192,7 @@ def test_a_judgement_that_took_too_long_may_go_well_next_time(
             with pytest.raises(BusyError, match=r"cannot be judged now \(timeout\)"):
                 await call
 
-    asked(told, work)
+    asked(configuration, work)
 
 
 def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_again(
@@ -211,26 +211,26 @@ def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_a
 
 
 def test_no_more_lessons_than_a_day_may_have(state: Path) -> None:
-    told = settings(state, teach=TeachSettings(lessons_per_day=1))
+    configuration = settings(state, teach=TeachSettings(lessons_per_day=1))
 
     async def work(service: Service) -> None:
         await service.learn_passed(ANNA, name(0), "spam")
         with pytest.raises(NotAllowedError, match="lessons_per_day"):
             await service.learn(ANNA, spooled(state, NEW[0]), "spam")
 
-    asked(told, work)
+    asked(configuration, work)
 
 
 def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         teach(
-            one,
+            spam_filter,
             [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[100:130]],
             "anna",
         )
-        teach(one, MAIL[100:130], "ben@example.org")
-        assert one.judge(NEW[3]) != one.judge(NEW[3], user="anna")
-        expected = [one.judge(NEW[3]), one.judge(NEW[3], user="anna")]
+        teach(spam_filter, MAIL[100:130], "ben@example.org")
+        assert spam_filter.judge(NEW[3]) != spam_filter.judge(NEW[3], user="anna")
+        expected = [spam_filter.judge(NEW[3]), spam_filter.judge(NEW[3], user="anna")]
 
     async def work(service: Service) -> list[Any]:
         return [
@@ -256,9 +256,9 @@ def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
 
 @pytest.mark.parametrize(("person", "personal"), [(ANNA, False), (ANNA, True), (OPERATOR, True)])
 def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: bool) -> None:
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         if personal:
-            teach(one, MAIL[100:110], "anna")
+            teach(spam_filter, MAIL[100:110], "anna")
         label, raw = next((("ham", raw) for wanted, raw in MAIL[110:] if wanted == "spam"))
         features = {
             name(number): READER.read_example(mail).features
@@ -278,12 +278,16 @@ def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: b
         theirs = (await service.history(person, Search(limit=200))).judgements
         assert preview.looked_at == len(theirs) > 10
         user = "anna" if personal and not person.operator else ""
-        with opened(state) as one:
-            then = {found.id: one.judge_features(features[found.id], user) for found in theirs}
+        with opened(state) as spam_filter:
+            then = {
+                found.id: spam_filter.judge_features(features[found.id], user) for found in theirs
+            }
         receipt = await service.learn(person, spooled(state, raw), label)
         assert (preview.digest, preview.after) == (receipt.digest, receipt.now)
-        with opened(state) as one:
-            now = {found.id: one.judge_features(features[found.id], user) for found in theirs}
+        with opened(state) as spam_filter:
+            now = {
+                found.id: spam_filter.judge_features(features[found.id], user) for found in theirs
+            }
         changed = [found for found in theirs if then[found.id].label != now[found.id].label]
         told = [(flip.judgement, flip.before, flip.after) for flip in preview.flips]
         assert told == [(found, then[found.id], now[found.id]) for found in changed]
@@ -293,8 +297,8 @@ def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: b
 
 def test_a_preview_tells_of_flips(state: Path) -> None:
     """Copies of messages that passed, taught as what we are not sure that they are."""
-    with opened(state) as one:
-        verdicts = [one.judge(raw).label for _, raw in PASSED]
+    with opened(state) as spam_filter:
+        verdicts = [spam_filter.judge(raw).label for _, raw in PASSED]
     unsure = [
         number for number, label in enumerate(verdicts) if label == "unsure" and number % 3 != 2
     ]
@@ -318,15 +322,15 @@ def test_a_preview_tells_of_flips(state: Path) -> None:
 
 
 def test_a_preview_where_no_addresses_are_kept(state: Path) -> None:
-    told = settings(state, history=HistorySettings(addresses=False))
+    configuration = settings(state, history=HistorySettings(addresses=False))
     assert (
         asked(
-            told, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")
+            configuration, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")
         ).preview.looked_at
         == 0
     )
     assert asked(
-        told, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")
+        configuration, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")
     ).preview.looked_at == len(PASSED)
 
 
@@ -385,7 +389,7 @@ def test_undo_takes_back_what_one_has_said(state: Path) -> None:
         }
         assert votes(state) == before
         assert await service.undo(ANNA, "anna", 1e10) == []
-        assert {one.digest for one in await service.undo(ANNA, "anna", 0.0)} == {
+        assert {flip.digest for flip in await service.undo(ANNA, "anna", 0.0)} == {
             one.digest for one in taught
         }
         assert await service.undo(ANNA, "anna", 0.0) == []
@@ -397,10 +401,10 @@ def test_undo_takes_back_what_one_has_said(state: Path) -> None:
         assert len(await service.undo(OPERATOR, "", 0.0)) == 70
 
     asked(state, work)
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         assert {
             vote.origin
-            for vote in one.ledger.all_votes()
+            for vote in spam_filter.ledger.all_votes()
             if vote.label is None and vote.user == "anna"
         } == {UNDO_ORIGIN}
 
@@ -414,8 +418,8 @@ def test_what_was_taught_is_found_where_it_passed(state: Path) -> None:
         ]
         asked_for = [*taught, "00" * 16]
         for person, numbers in ((OPERATOR, (0, 1)), (ANNA, (0, 1)), (BEN, (1,)), (CARL, ())):
-            found = await service.passed(person, asked_for)
-            assert {digest: one.id for digest, one in found.items()} == {
+            messages = await service.passed(person, asked_for)
+            assert {digest: one.id for digest, one in messages.items()} == {
                 taught[number]: name(number) for number in numbers
             }
         assert (await service.passed(BEN, asked_for))[taught[1]].recipients == TO[1][1:]
@@ -424,8 +428,8 @@ def test_what_was_taught_is_found_where_it_passed(state: Path) -> None:
 
 
 def test_what_was_taught_is_found_however_many_others_had_it(state: Path) -> None:
-    with opened(state) as one:
-        copy = passed(one, -1, PASSED[0][1], recipients=("carl@example.org",))
+    with opened(state) as spam_filter:
+        copy = passed(spam_filter, -1, PASSED[0][1], recipients=("carl@example.org",))
     remember(state, [replace(copy, id=name(-number)) for number in range(1, MAX_ROWS + 2)])
 
     async def work(service: Service) -> None:
@@ -433,8 +437,8 @@ def test_what_was_taught_is_found_however_many_others_had_it(state: Path) -> Non
             (await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)
         ]
         for person, numbers in ((OPERATOR, (-MAX_ROWS - 1, 1)), (ANNA, (0, 1))):
-            found = await service.passed(person, asked_for)
-            assert [found[one].id for one in asked_for] == [name(number) for number in numbers]
+            messages = await service.passed(person, asked_for)
+            assert [messages[one].id for one in asked_for] == [name(number) for number in numbers]
 
     asked(state, work)
 

@@ -19,10 +19,10 @@ NEAR = st.builds(new_id, st.floats(1e9, 1e9 + 300), st.binary(min_size=4, max_si
 @given(NEAR, st.none() | NEAR)
 def test_it_goes_on_between_what_was_seen_and_what_was_shown(one: str, other: str | None) -> None:
     seen, last = (min(one, other), max(one, other)) if other else (one, "")
-    found = next_page_start(seen, last)
-    assert seen <= found <= (last or AFTER_LAST_ID)
-    assert found == last or (id_time(found) % 60, found[-4:]) == (0, "0000")
-    assert id_time(found) - id_time(seen) <= 60
+    start = next_page_start(seen, last)
+    assert seen <= start <= (last or AFTER_LAST_ID)
+    assert start == last or (id_time(start) % 60, start[-4:]) == (0, "0000")
+    assert id_time(start) - id_time(seen) <= 60
 
 
 @repeatable

@@ -56,37 +56,40 @@ def delivered(place: Path) -> int:
 
 
 def label(state: Path, raw: bytes, user: str) -> str | None:
-    with opened(state) as one:
-        vote = one.ledger.get_vote(READER.digest(raw), user)
+    with opened(state) as spam_filter:
+        vote = spam_filter.ledger.get_vote(READER.digest(raw), user)
         return f"{vote.label} by {vote.origin}" if vote else None
 
 
 def test_everybody_sees_their_own(held: Path) -> None:
     async def work(service: Service) -> None:
-        assert [one.id for one in (await service.quarantine(OPERATOR)).messages] == [
+        assert [message.id for message in (await service.quarantine(OPERATOR)).messages] == [
             name(0),
             name(1),
             name(2),
         ]
         assert [
-            (one.id, one.recipients, one.waiting)
-            for one in (await service.quarantine(ANNA)).messages
+            (message.id, message.recipients, message.waiting)
+            for message in (await service.quarantine(ANNA)).messages
         ] == [
             (name(0), ("anna@example.org",), ("anna@example.org",)),
             (name(1), ("anna@example.org",), ("anna@example.org",)),
         ]
-        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1), name(2)]
-        assert await service.quarantine(CARL) == HeldBack([])
-        assert [one.id for one in (await service.quarantine(OPERATOR, name(0), 1)).messages] == [
-            name(1)
+        assert [message.id for message in (await service.quarantine(BEN)).messages] == [
+            name(1),
+            name(2),
         ]
+        assert await service.quarantine(CARL) == HeldBack([])
+        assert [
+            message.id for message in (await service.quarantine(OPERATOR, name(0), 1)).messages
+        ] == [name(1)]
         (first, *_) = (await service.quarantine(ANNA)).messages
         assert (first.reason, first.size, first.released) == ("spam", len(RAW), False)
-        found = await service.held(ANNA, name(1))
-        assert found.recipients == ("anna@example.org",)
-        assert found.header == RAW.partition(b"\r\n\r\n")[0].decode().replace("\r\n", "\n").replace(
-            "\t", " "
-        )
+        message = await service.held(ANNA, name(1))
+        assert message.recipients == ("anna@example.org",)
+        assert message.header == RAW.partition(b"\r\n\r\n")[0].decode().replace(
+            "\r\n", "\n"
+        ).replace("\t", " ")
         for person, which in (
             (ANNA, name(2)),
             (ANNA, name(9)),
@@ -106,9 +109,9 @@ def test_everybody_sees_their_own(held: Path) -> None:
 
 def test_the_history_tells_what_still_waits(state: Path, tmp_path: Path) -> None:
     """Released to all, deleted, and not; what was not held is not looked for."""
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         rows = [
-            passed(one, number, PASSED[number][1], id=name(-number), action="quarantine")
+            passed(spam_filter, number, PASSED[number][1], id=name(-number), action="quarantine")
             for number in (1, 2, 3)
         ]
         remember(state, rows)
@@ -118,7 +121,9 @@ def test_the_history_tells_what_still_waits(state: Path, tmp_path: Path) -> None
     async def work(service: Service) -> None:
         async def waiting() -> list[str]:
             return [
-                one.id for one in (await service.history(OPERATOR, Search())).judgements if one.held
+                judgement.id
+                for judgement in (await service.history(OPERATOR, Search())).judgements
+                if judgement.held
             ]
 
         assert await waiting() == [name(-3), name(-2), name(-1)]
@@ -143,15 +148,16 @@ def test_who_wrote_what_is_held_is_told_beside_the_sender(state: Path) -> None:
 
 
 def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
-    with opened(held) as one:
-        teach(one, PASSED[3:4], "anna@example.org")
+    with opened(held) as spam_filter:
+        teach(spam_filter, PASSED[3:4], "anna@example.org")
 
     async def work(service: Service) -> None:
         assert await service.quarantine(ANNA) == HeldBack([])
         with pytest.raises(NotThereError):
             await service.release(ANNA, name(0))
         assert [
-            one.id for one in (await service.quarantine(Person("anna@example.org"))).messages
+            message.id
+            for message in (await service.quarantine(Person("anna@example.org"))).messages
         ] == [name(0), name(1)]
 
     asked(held, work)
@@ -170,11 +176,16 @@ def test_a_list_that_takes_too_long_tells_where_it_goes_on(
         before, found = "", []
         while not found or before:
             page = await service.quarantine(person, before)
-            assert page.following not in ours - {one.id for one in page.messages}
+            assert page.following not in ours - {message.id for message in page.messages}
             assert page.following < (before or "~")
             before = page.following
             found.append(
-                [number for number in range(4) for one in page.messages if one.id == name(number)]
+                [
+                    number
+                    for number in range(4)
+                    for message in page.messages
+                    if message.id == name(number)
+                ]
             )
         return found
 
@@ -216,19 +227,22 @@ def test_what_is_held_is_listed_and_read_once(held: Path, monkeypatch: pytest.Mo
         assert await service.quarantine(CARL) == await service.quarantine(CARL) == HeldBack([])
         assert (sorted(read), len(listed)) == (sorted(name(number) for number in range(3)), 1)
         read.clear()
-        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1), name(2)]
+        assert [message.id for message in (await service.quarantine(BEN)).messages] == [
+            name(1),
+            name(2),
+        ]
         assert read == [name(1), name(2)]  # to be shown
         hold(held, 4, RAW, "carl@example.org")
         await service.delete(OPERATOR, name(2))
-        assert [one.id for one in (await service.quarantine(CARL)).messages] == [name(4)]
-        assert [one.id for one in (await service.quarantine(BEN)).messages] == [name(1)]
+        assert [message.id for message in (await service.quarantine(CARL)).messages] == [name(4)]
+        assert [message.id for message in (await service.quarantine(BEN)).messages] == [name(1)]
 
     asked(held, work)
 
 
 def test_a_full_page_goes_on_after_its_last(held: Path) -> None:
     page = asked(held, lambda service: service.quarantine(OPERATOR, limit=1))
-    assert (page.following, [one.id for one in page.messages]) == (name(0), [name(0)])
+    assert (page.following, [message.id for message in page.messages]) == (name(0), [name(0)])
     assert asked(held, lambda service: service.quarantine(OPERATOR)).following == ""
 
 
@@ -236,7 +250,9 @@ def test_a_long_list_is_looked_through_in_pieces(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "MAX_READS", 1)
-    assert [one.id for one in asked(held, lambda service: service.quarantine(BEN)).messages] == [
+    assert [
+        message.id for message in asked(held, lambda service: service.quarantine(BEN)).messages
+    ] == [
         name(1),
         name(2),
     ]
@@ -252,9 +268,9 @@ def test_a_header_is_shown_in_its_own_lines(state: Path) -> None:
         "Subject: می\u200cخواهم\r\nX: a\x85From: b\u2028Received: c\r\n\r\nbody".encode(),
         "anna@example.org",
     )
-    found = asked(state, lambda service: service.held(OPERATOR, name(0)))
-    assert found.subject == "می\u200cخواهم"
-    assert found.header == "Subject: می\u200cخواهم\nX: a\ufffdFrom: b\ufffdReceived: c"
+    result = asked(state, lambda service: service.held(OPERATOR, name(0)))
+    assert result.subject == "می\u200cخواهم"
+    assert result.header == "Subject: می\u200cخواهم\nX: a\ufffdFrom: b\ufffdReceived: c"
 
 
 def test_strangers_text_is_printable(state: Path) -> None:
@@ -267,10 +283,15 @@ def test_strangers_text_is_printable(state: Path) -> None:
     )
 
     async def work(service: Service) -> None:
-        found = await service.held(OPERATOR, name(0))
-        for text in (found.subject, *found.recipients, *found.waiting, *found.header.splitlines()):
+        message = await service.held(OPERATOR, name(0))
+        for text in (
+            message.subject,
+            *message.recipients,
+            *message.waiting,
+            *message.header.splitlines(),
+        ):
             assert text.isprintable()
-        assert len(found.header.splitlines()) == 2
+        assert len(message.header.splitlines()) == 2
 
     asked(state, work)
 
@@ -281,7 +302,7 @@ def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         released = await service.release(ANNA, name(0))
         assert (released.id, released.released, released.taught) == (name(0), True, True)
-        assert [one.address for one in released.recipients] == ["anna@example.org"]
+        assert [recipient.address for recipient in released.recipients] == ["anna@example.org"]
         assert released.recipients[0].reply.startswith("250 ")
         again = await service.release(ANNA, name(0))
         assert (again.released, again.taught, again.recipients) == (True, False, [])
@@ -353,7 +374,7 @@ def test_a_next_hop_that_is_down_teaches_nothing(state: Path, tmp_path: Path) ->
 
 def test_who_has_taught_enough_today_is_still_given_their_mail(state: Path, tmp_path: Path) -> None:
     hold(state, 0, RAW, "anna@example.org")
-    told = settings(
+    configuration = settings(
         state, hops=(f"maildir:{tmp_path / 'Maildir'}",), teach=TeachSettings(lessons_per_day=1)
     )
 
@@ -362,7 +383,7 @@ def test_who_has_taught_enough_today_is_still_given_their_mail(state: Path, tmp_
         released = await service.release(ANNA, name(0))
         assert (released.released, released.taught) == (True, False)
 
-    asked(told, work)
+    asked(configuration, work)
 
 
 def test_only_one_at_a_time(state: Path, tmp_path: Path) -> None:
@@ -370,11 +391,11 @@ def test_only_one_at_a_time(state: Path, tmp_path: Path) -> None:
 
     async def run() -> None:
         async with serving(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",))) as service:
-            found = await asyncio.gather(
+            results = await asyncio.gather(
                 *(service.release(ANNA, name(0)) for _ in range(4)), return_exceptions=True
             )
             assert all(
-                isinstance(one, BusyError) or not isinstance(one, Exception) for one in found
+                isinstance(one, BusyError) or not isinstance(one, Exception) for one in results
             )
 
     asyncio.run(run())
@@ -415,7 +436,7 @@ def test_deleting(held: Path) -> None:
         with pytest.raises(NotThereError):
             await service.delete(OPERATOR, name(9))
         await service.delete(OPERATOR, name(0))
-        assert [one.id for one in (await service.quarantine(OPERATOR)).messages] == [
+        assert [message.id for message in (await service.quarantine(OPERATOR)).messages] == [
             name(1),
             name(2),
         ]

@@ -58,7 +58,7 @@ def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
     async def work(service: Service) -> None:
         mail = (await service.history(ANNA, Search(limit=100))).judgements
         said = {
-            label: [one for one in mail if one.label == label]
+            label: [message for message in mail if message.label == label]
             for label in ("spam", "ham", "unsure")
         }
         assert said["spam"]
@@ -95,8 +95,8 @@ def test_no_numbers_of_whom_nothing_is_known(state: Path) -> None:
 
 
 def test_the_model(state: Path) -> None:
-    with opened(state) as one:
-        teach(one, MAIL[100:105], "anna")
+    with opened(state) as spam_filter:
+        teach(spam_filter, MAIL[100:105], "anna")
 
     async def work(service: Service) -> None:
         model = await service.model(OPERATOR)
@@ -105,17 +105,20 @@ def test_the_model(state: Path) -> None:
         assert {name: one.messages for name, one in model.classes.items()} == labels
         assert [name for name, one in model.classes.items() if one.unwanted] == ["spam"]
         assert model.growth[-1].lessons == labels.total()
-        assert all(one.day % 86_400 == 0 for one in model.growth)
-        assert {one.user: sum(one.lessons.values()) for one in model.users} == {"": 70, "anna": 5}
-        assert all(abs(one.last - time.time()) < 600 for one in model.users)
-        assert sum(one.messages for one in model.calibration) == labels.total()
+        assert all(point.day % 86_400 == 0 for point in model.growth)
+        assert {user.user: sum(user.lessons.values()) for user in model.users} == {
+            "": 70,
+            "anna": 5,
+        }
+        assert all(abs(user.last - time.time()) < 600 for user in model.users)
+        assert sum(bucket.messages for bucket in model.calibration) == labels.total()
         assert all(
-            one.low <= one.predicted <= one.high and 0 <= one.unwanted <= 1
-            for one in model.calibration
+            bucket.low <= bucket.predicted <= bucket.high and 0 <= bucket.unwanted <= 1
+            for bucket in model.calibration
         )
         assert 0 < model.tables["words"].load < 1
-        assert [one.user for one in (await service.model(ANNA)).users] == ["anna"]
-        assert [one.user for one in (await service.model(Person("carl"))).users] == []
+        assert [user.user for user in (await service.model(ANNA)).users] == ["anna"]
+        assert [user.user for user in (await service.model(Person("carl"))).users] == []
         await service.learn_passed(ANNA, name(0), "spam")
         assert (await service.model(OPERATOR)).growth[-1].lessons == labels.total() + 1
         await service.undo(ANNA, "anna", 0.0)
@@ -128,8 +131,8 @@ def test_a_word_is_found_wherever_it_stands(tmp_path: Path) -> None:
     raw = b"From: zyxwort@zyxwort.example\nSubject: ZYXwort now\n\nzyxwort there http://zyxwort.example/zyxwort\n"
     state = tmp_path / "state"
     (state / "spool").mkdir(parents=True)
-    with opened(state, bits=20) as one:
-        teach(one, [("spam", raw)])
+    with opened(state, bits=20) as spam_filter:
+        teach(spam_filter, [("spam", raw)])
         texts = {
             text
             for text in READER.extractor.token_texts(raw).values()
@@ -138,21 +141,21 @@ def test_a_word_is_found_wherever_it_stands(tmp_path: Path) -> None:
     assert {"zyxwort", "subject:zyxwort", "from:zyxwort"} <= texts
 
     async def work(service: Service) -> None:
-        found = await service.words(OPERATOR, " Zyxwort ")
-        assert {one.text for one in found} >= texts
-        assert all(one.messages == {"ham": 0, "spam": 1} for one in found if one.text in texts)
-        assert all(one.part > 0 for one in found if one.text in texts)
-        assert [one.text for one in await service.words(OPERATOR, "zyxwort now")] == [
+        words = await service.words(OPERATOR, " Zyxwort ")
+        assert {one.text for one in words} >= texts
+        assert all(one.messages == {"ham": 0, "spam": 1} for one in words if one.text in texts)
+        assert all(one.part > 0 for one in words if one.text in texts)
+        assert [word.text for word in await service.words(OPERATOR, "zyxwort now")] == [
             "subject:zyxwort now"
         ]
         assert "host:zyxwort_example" in {
-            one.text for one in await service.words(OPERATOR, "zyxwort.example")
+            word.text for word in await service.words(OPERATOR, "zyxwort.example")
         }
         assert await service.words(ANNA, "zyxwort") == []  # it may stand in somebody else's mail
         assert await service.words(OPERATOR, "nowhere") == []
         for number in range(statistics.MIN_LESSONS - 1):
             await service.learn(OPERATOR, spooled(state, raw + b"%d\n" % number), "spam")
-        assert {one.text for one in await service.words(ANNA, "zyxwort")} == texts
+        assert {word.text for word in await service.words(ANNA, "zyxwort")} == texts
 
     asked(state, work)
 
@@ -175,26 +178,31 @@ def test_odd_words_are_words(state: Path, word: str) -> None:
 
 
 def test_status_is_for_operators_and_for_json(state: Path) -> None:
-    told = asked(state, lambda service: service.status(OPERATOR))
-    assert json.loads(json.dumps(told)) == told
-    assert told["classes"]["spam"]["unwanted"] is True
-    assert told["daemon"]["pid"]
-    assert sum(one["messages"] for one in told["classes"].values()) == len(TAUGHT)
+    result = asked(state, lambda service: service.status(OPERATOR))
+    assert json.loads(json.dumps(result)) == result
+    assert result["classes"]["spam"]["unwanted"] is True
+    assert result["daemon"]["pid"]
+    assert sum(row["messages"] for row in result["classes"].values()) == len(TAUGHT)
 
 
 def test_status_has_classes_that_were_never_taught(state: Path) -> None:
-    with opened(state) as one:
-        one.define_class("promo", unwanted=True)
-    told = asked(state, lambda service: service.status(OPERATOR))
-    assert told["classes"]["promo"] == {"messages": 0, "unwanted": True}
+    with opened(state) as spam_filter:
+        spam_filter.define_class("promo", unwanted=True)
+    result = asked(state, lambda service: service.status(OPERATOR))
+    assert result["classes"]["promo"] == {"messages": 0, "unwanted": True}
 
 
 def test_classes(state: Path) -> None:
-    with opened(state) as one:
-        one.define_class("promo", unwanted=True)
-        one.define_class("news", unwanted=False)
-    found = asked(state, lambda service: service.classes(ANNA))
-    assert list(found.items()) == [("ham", False), ("spam", True), ("news", False), ("promo", True)]
+    with opened(state) as spam_filter:
+        spam_filter.define_class("promo", unwanted=True)
+        spam_filter.define_class("news", unwanted=False)
+    result = asked(state, lambda service: service.classes(ANNA))
+    assert list(result.items()) == [
+        ("ham", False),
+        ("spam", True),
+        ("news", False),
+        ("promo", True),
+    ]
     assert PASSED
 
 
