@@ -1,5 +1,10 @@
-"""How connections come in at a door, whatever is spoken on them: who may, how many, and how they
-end in good order.
+"""The doors: how mail comes in (SMTP, LMTP), and how programs ask and teach.
 
-Knows no protocol; every door stands on it.
+Mail of the SMTP and LMTP door goes through a `Proxy` to the next hop. The scanner doors (milter,
+rspamd, spamd) answer mail servers that deliver themselves, by way of a `ScanService`. The teaching
+door takes lessons from programs of this machine. `listener` has what the doors share: accepting,
+limits, deadlines. Each protocol that has states or a grammar of its own keeps it apart from sockets
+(`milter_protocol`, `rspamd_protocol`, `smtp_state`). Must never judge or learn anything itself, and
+never trust what a client says of another one unless the operator trusts that client. Read
+`listener` first, then one door, such as `spamd`.
 """

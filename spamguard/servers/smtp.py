@@ -1,14 +1,12 @@
-"""The data of one message as it comes in: into a spool while it may, read to the end and thrown
-away once it may not.
+"""The SMTP and the LMTP door: the commands that carry mail, and the data of a message.
 
-Must never hold more than the limits allow, and gives everything back in `close`.
+`open_door` builds a door for one listener. `SmtpMailSession` adds MAIL, RCPT and DATA to the
+session of `smtp_session`, and passes them on to a proxy. `DataReceiver` takes the data: into a
+spool, or, once the message is refused, nowhere. `smtp_state` has states and replies,
+`smtp_connection` bytes and deadlines.
 
-The commands of a session that carry mail: MAIL, RCPT, DATA, and the data itself.
-
-Must never answer 250 to the data of a message before the proxy has, and never let the client's
-behaviour touch a message that is being handed on.
-
-The SMTP and the LMTP door: what all its sessions go by.
+Must never answer 250 to the data of a message before the proxy has, hold more of a message than the
+limits allow, or let the client's behaviour touch a message that is being delivered.
 """
 
 from __future__ import annotations
@@ -34,10 +32,8 @@ from spamguard.spool import Spool
 
 _log = logging.getLogger("spamguard.doors")
 
-
-HEADER_SIZE_ODDITY = (
-    "header-size"  # the oddity of a header section beyond its limit, where it may not be refused
-)
+HEADER_SIZE_ODDITY = "header-size"
+"""The oddity of a header section beyond its limit, behind a queue, where it may not be refused."""
 _BLANK_LINE = b"\r\n\r\n"
 _REPLY_BY_REJECTION = {
     Rejection.TOO_LARGE: smtp_state.SIZE_LIMIT,
@@ -46,36 +42,35 @@ _REPLY_BY_REJECTION = {
 
 
 class DataReceiver:
-    """One message. client: as in `Load.room_for`. refusal: why it will not be taken, None while it
-    will.
+    """The data of one message. quota_key: of the client, as of `limits.quota_key`. refusal: the
+    reply if it is not accepted, else None.
     """
 
     def __init__(
         self,
         directory: Path,
         limits: DoorLimits,
-        load: ByteQuota,
-        client: str,
+        byte_quota: ByteQuota,
+        quota_key: str,
         *,
         refuse_header: bool,
     ) -> None:
         self.refusal: Reply | None = None
         self.oddities: set[str] = set()
-        self._message = IncomingMessage(directory, limits, load, client)
+        self._message = IncomingMessage(directory, limits, byte_quota, quota_key)
         self._max_header_bytes = limits.header_size
         self._refuse_header = refuse_header
         self._header_bytes = 0
-        self._header_tail: bytes | None = (
-            b"\r\n"  # last bytes of the header section so far; None: it has ended, or is too long
-        )
+        # The last bytes of the header section so far; None: it has ended, or is too long.
+        self._header_tail: bytes | None = b"\r\n"
 
     @property
     def spool(self) -> Spool:
-        """What came so far."""
+        """The message so far."""
         return self._message.spool
 
     def write(self, data: bytes) -> None:
-        """Some more bytes; never raises."""
+        """Append some bytes, or refuse the message; never raises."""
         if self.refusal is not None or not data:
             return
         self._message.write(data)
@@ -85,17 +80,17 @@ class DataReceiver:
             self._track_header(self._header_tail, data)
 
     def refuse(self, reply: Reply) -> None:
-        """Keep nothing of it."""
+        """Refuse the message, and keep nothing of it."""
         self.refusal = self.refusal or reply
         self.close()
 
     def close(self) -> None:
-        """Give everything back; idempotent."""
+        """Give file, memory and quota back; idempotent."""
         self._message.close()
 
     def _track_header(self, tail: bytes, data: bytes) -> None:
-        """Whether the header section ends here, and where. A message that begins with an empty line
-        has none.
+        """Count the bytes of the header section. A message that begins with an empty line has
+        none.
         """
         end = (tail + data).find(_BLANK_LINE)
         self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
@@ -109,7 +104,8 @@ class DataReceiver:
 
 
 _ONE_RECIPIENT_WARNING = (
-    "%s: a message for several recipients, of whom this next hop takes one at a time: the others wait, for long "
+    "%s: a message for several recipients, of whom this next hop takes one at a time: "
+    "the others wait, for long "
     "(Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
 )
 
@@ -131,8 +127,8 @@ class SmtpMailSession(SmtpSession):
 
     @property
     def _is_behind_server(self) -> bool:
-        """Whether one has decided already which addresses it takes: behind its queue a refusal
-        would bounce.
+        """Whether another server has decided already which addresses it accepts; behind its queue
+        a refusal would bounce.
         """
         return self._context.position is not Position.STANDALONE
 
@@ -150,13 +146,11 @@ class SmtpMailSession(SmtpSession):
     @property
     def _open_transaction(self) -> MailTransaction:
         if self._transaction is None:
-            raise RuntimeError(
-                "no message is under way"
-            )  # the table of states does not let it come to this
+            raise RuntimeError("no message is under way")  # the table of states prevents it
         return self._transaction
 
     def _size_refusal(self, sender: Sender) -> Reply | None:
-        """RFC 1870, section 6.1: what is announced as too big need not be sent at all."""
+        """The refusal of a message that is announced as too big (RFC 1870, section 6.1)."""
         size = next(
             (int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0
         )
@@ -191,11 +185,10 @@ class SmtpMailSession(SmtpSession):
 
     @property
     def _recipient_limit(self) -> Reply | None:
-        """Why there can be no recipient more."""
+        """The refusal of one more recipient, None while there is room."""
         if self._accepted_count and not self._context.lmtp and self._context.proxy.answers_each:
-            return (
-                smtp_state.ONE_RECIPIENT
-            )  # their replies could differ, and this client can be told only one
+            # Their replies could differ, and SMTP has only one.
+            return smtp_state.ONE_RECIPIENT
         return (
             smtp_state.TOO_MANY_RECIPIENTS
             if self._accepted_count >= self._context.limits.recipients
@@ -203,7 +196,7 @@ class SmtpMailSession(SmtpSession):
         )
 
     def _refuse_recipient(self, reply: Reply) -> None:
-        """Clients are right to ask for some more than they get; who goes on and on is not."""
+        """Refuse a recipient beyond the limit. Only far beyond it this counts as a mistake."""
         if (
             reply is smtp_state.ONE_RECIPIENT
             and self._context.position is Position.AFTER_QUEUE
@@ -216,8 +209,8 @@ class SmtpMailSession(SmtpSession):
             self.write_reply(reply)
 
     def _pass_refusal(self, reply: Reply) -> None:
-        """The next hop has refused. A trusted peer speaks for many clients and may be wrong as
-        often as they are.
+        """Pass on a refusal of the next hop. It is no mistake of a trusted peer, which speaks for
+        many clients.
         """
         if self._trusted:
             self.write_reply(reply)
@@ -233,7 +226,7 @@ class SmtpMailSession(SmtpSession):
             self.write_reply(smtp_state.GO_AHEAD)
             for reply in await self._receive_message():
                 self.write_reply(reply)
-            self.flush()  # before anything else: what the client does not know it may send again
+            self.flush()  # first of all: a client without a reply may send the message again
             await self._end_transaction()
             self._budget.reset()
 
@@ -245,56 +238,51 @@ class SmtpMailSession(SmtpSession):
     }
 
     async def _receive_message(self) -> Sequence[Reply]:
-        terms = self._context
-        refuse_header = terms.position is not Position.AFTER_QUEUE
+        context = self._context
         incoming = DataReceiver(
-            terms.spool_directory,
-            terms.limits,
-            terms.byte_quota,
+            context.spool_directory,
+            context.limits,
+            context.byte_quota,
             self._quota_key,
-            refuse_header=refuse_header,
+            refuse_header=context.position is not Position.AFTER_QUEUE,
         )
         try:
             await self._receive_data(incoming)
             replies = await self._submit(incoming)
         finally:
             incoming.close()
-        count = (
-            self._accepted_count if terms.lmtp else 1
-        )  # RFC 2033, section 4.2: one for each accepted recipient, in order
+        # RFC 2033, section 4.2: one for each accepted recipient, in order.
+        count = self._accepted_count if context.lmtp else 1
         if len(replies) not in (1, count):
             _log.error("%s: %d replies for %d recipients", self._peer.address, len(replies), count)
             return [smtp_state.LOCAL_ERROR] * count
         return repeat_reply(replies, count)
 
     async def _receive_data(self, incoming: DataReceiver) -> None:
-        """To the end of the data, kept or not."""
+        """Read to the end of the data, even if the message is refused."""
         limits, refuse = self._context.limits, self._context.odd_bytes is OddBytes.REFUSE
         reader = DataReader(normalise=not refuse)
-        began = self.loop.time()
-        ends = began + limits.message_timeout
+        started = self.loop.time()
+        deadline = started + limits.message_timeout
         while not reader.is_finished:
             if not self.lines.data:
-                await self.read_more(min(limits.data_timeout, ends - self.loop.time()))
+                await self.read_more(min(limits.data_timeout, deadline - self.loop.time()))
             incoming.write(reader.feed(self.lines.take_all()))
             if refuse and reader.oddities:
                 incoming.refuse(smtp_state.ODD_BYTES)
         self.clear_deadline()
         self.lines.put_back(reader.rest)
         incoming.oddities |= reader.oddities
-        self._context.on_data_received(self.loop.time() - began)
+        self._context.on_data_received(self.loop.time() - started)
 
     async def _submit(self, incoming: DataReceiver) -> Sequence[Reply]:
-        """No timer runs, and nothing the client does disturbs it."""
+        """Pass the message to the proxy. Meanwhile no timer runs, and the client is not heard."""
         if incoming.refusal is not None:
             self._log_refusal(incoming.refusal)
             return [incoming.refusal]
         if incoming.oddities:
-            _log.info(
-                "%s: message with %s taken",
-                self._peer.address,
-                ", ".join(sorted(incoming.oddities)),
-            )
+            oddities = ", ".join(sorted(incoming.oddities))
+            _log.info("%s: message with %s taken", self._peer.address, oddities)
         try:
             return await self._open_transaction.data(incoming.spool, frozenset(incoming.oddities))
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
@@ -302,13 +290,15 @@ class SmtpMailSession(SmtpSession):
             return [smtp_state.LOCAL_ERROR]
 
     def _log_refusal(self, refusal: Reply) -> None:
-        """Whose message that was: nobody behind the door hears of it."""
-        client, text = (
+        """Log a refusal with its envelope, which nobody behind the door sees."""
+        _log.info(
+            "%s: message refused: client=%s from=<%s> recipients=%d: %s",
+            self._peer.address,
             (self._forwarded_client or self._client).address,
+            self._sender.address,
+            self._accepted_count,
             refusal.lines[0].decode("ascii"),
         )
-        told = (self._peer.address, client, self._sender.address, self._accepted_count, text)
-        _log.info("%s: message refused: client=%s from=<%s> recipients=%d: %s", *told)
 
 
 def open_door(
@@ -319,21 +309,30 @@ def open_door(
     hostname: str,
     on_data_received: Callable[[float], None],
 ) -> Door:
-    """A door that is not open yet. sockets: bound and listening; they stay the caller's. hostname:
-    ours. received: is told how many seconds the data of each message took.
+    """A door that is not open yet.
 
-    ValueError for networks that are none; StartError for a certificate that is none.
+    Parameters
+    ----------
+    sockets : bound and listening; they stay the caller's.
+    hostname : ours.
+    on_data_received : called with the seconds that the data of each message took.
+
+    Raises
+    ------
+    ValueError
+        A network is none.
+    StartError
+        The certificate cannot be used.
     """
-    odd_bytes = listener.odd_bytes or (
-        OddBytes.NORMALISE if listener.position is Position.AFTER_QUEUE else OddBytes.REFUSE
-    )
-    terms = SessionContext(
+    is_behind_queue = listener.position is Position.AFTER_QUEUE
+    default = OddBytes.NORMALISE if is_behind_queue else OddBytes.REFUSE
+    context = SessionContext(
         proxy=proxy,
         lmtp=listener.listen.protocol is Protocol.LMTP,
         hostname=hostname,
         limits=listener.limits,
         byte_quota=ByteQuota(listener.limits),
-        odd_bytes=odd_bytes,
+        odd_bytes=listener.odd_bytes or default,
         position=listener.position,
         trusted=Networks(listener.trusted),
         tls=None if listener.tls is None else smtp_connection.CertificateReloader(listener.tls),
@@ -342,7 +341,7 @@ def open_door(
     )
     scratch = memoryview(bytearray(READ_BYTES))
 
-    def begin(address: str, port: str) -> SmtpMailSession:
-        return SmtpMailSession(terms, asyncio.get_running_loop(), scratch, address, port)
+    def make_session(address: str, port: str) -> SmtpMailSession:
+        return SmtpMailSession(context, asyncio.get_running_loop(), scratch, address, port)
 
-    return Door(begin, sockets, Networks(listener.clients), listener.limits)
+    return Door(make_session, sockets, Networks(listener.clients), listener.limits)

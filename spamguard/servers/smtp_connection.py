@@ -1,15 +1,11 @@
-"""STARTTLS at the door: the operator's certificate, and the handshake on a connection that has
-begun in the clear.
+"""One SMTP connection: bytes in and out, its deadline, STARTTLS, and its end.
 
-Must never carry a byte over from before the handshake to after it (RFC 3207, section 4.2).
+Replies are sent together before the next wait. What the client does while we work, even hanging up,
+is noticed at the next wait. `CertificateReloader` keeps the operator's certificate, for this door
+and for the web server.
 
-One connection: bytes in and out, its timer and its end.
-
-Replies go out together before the next waiting. What the client does while we work, be it that it
-hangs up, is seen when it is waited for again.
-
-Must never hold more than a few buffers for a client, never wait without a deadline, and never run a
-timer while we work.
+Must never hold more than a few buffers for a client, wait without a deadline, run a timer while we
+work, or carry a byte over from before the TLS handshake (RFC 3207, section 4.2).
 """
 
 from __future__ import annotations
@@ -31,14 +27,16 @@ from spamguard.smtp.envelope import Reply
 
 _log = logging.getLogger("spamguard.tls")
 
-
+READ_BYTES = 128 << 10
+_MAX_UNREAD_BYTES = 16 << 10  # beyond which reading pauses; more than a line
+_MAX_UNSENT_BYTES = 16 << 10  # of replies, beyond which they are sent before the next command
 _HANDSHAKE_TIMEOUT = 60.0
+_CLOSE_TIMEOUT = 10.0  # for the client to take the last replies
+_DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """StartError when the files cannot be read or do not fit each other. Clients are not asked for
-    certificates.
-    """
+    """A context with this certificate, which asks no client for one. StartError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(context, certificate)
@@ -46,11 +44,10 @@ def server_context(certificate: Certificate) -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """What is shown from now on. StartError: nothing of it can be used."""
+    """Use a certificate from now on. StartError: the files are unreadable or do not match."""
     try:
-        context.load_cert_chain(
-            certificate.certificate, certificate.key, password=""
-        )  # nobody is asked for one
+        # With a password, nobody is asked for one.
+        context.load_cert_chain(certificate.certificate, certificate.key, password="")
     except OSError as error:  # ssl.SSLError is one
         files = f"{certificate.certificate}, {certificate.key}"
         remedy = "name a certificate and its key, in PEM files that the daemon's user can read"
@@ -60,9 +57,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
 
 
 class CertificateReloader:
-    """The operator's, read anew when they are others. StartError: files that cannot be read, or
-    that do not fit each other.
-    """
+    """A TLS context whose certificate follows its files. StartError: they cannot be used."""
 
     def __init__(self, files: Certificate) -> None:
         self._files = files
@@ -70,17 +65,13 @@ class CertificateReloader:
         self._loaded_times = self._change_times()
 
     def reload(self) -> None:
-        """Handshakes from now on use what is in the files now; what cannot be used leaves the old
-        ones in force.
-        """
+        """Load the files again if they have changed; bad files leave the old certificate in use."""
         try:
-            seen = self._change_times()
-            if seen != self._loaded_times:
-                self._loaded_times = seen
-                server_context(
-                    self._files
-                    # on trial: a certificate without its key takes the old one's place, and then fails
-                )
+            change_times = self._change_times()
+            if change_times != self._loaded_times:
+                self._loaded_times = change_times
+                # On trial: with a wrong key the old certificate would be lost before the error.
+                server_context(self._files)
                 load_certificate(self.context, self._files)
                 _log.info("handshakes use the new certificate in %s", self._files.certificate)
         except StartError as error:
@@ -91,7 +82,7 @@ class CertificateReloader:
 
 
 def _change_time(path: Path) -> int:
-    """When its contents or rights were; 0: it cannot be seen, which is told once."""
+    """When its contents or rights changed, in nanoseconds; 0: the file cannot be seen."""
     try:
         return path.stat().st_ctime_ns
     except OSError:
@@ -101,9 +92,7 @@ def _change_time(path: Path) -> int:
 async def upgrade_to_tls(
     transport: asyncio.Transport, protocol: asyncio.BaseProtocol, context: ssl.SSLContext
 ) -> asyncio.Transport:
-    """The transport to go on with. OSError (ssl.SSLError, ConnectionError) when the handshake
-    fails; the connection is then closed.
-    """
+    """The transport after the handshake. OSError: it has failed, and the connection is closed."""
     loop = asyncio.get_running_loop()
     upgraded = await loop.start_tls(
         transport, protocol, context, server_side=True, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT
@@ -113,25 +102,16 @@ async def upgrade_to_tls(
     return upgraded
 
 
-READ_BYTES = 128 << 10  # at a time
-_MAX_UNREAD_BYTES = (
-    16 << 10
-)  # more than a line; when so much waits to be looked at, nothing more is read
-_MAX_UNSENT_BYTES = 16 << 10  # of replies; when so much waits, it is sent before the next command
-_CLOSE_TIMEOUT = 10.0  # for the last replies to be taken, once closed
-_DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
-
-
 class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
-    """Reads into `lines`, sends what was said."""
+    """Reads into `lines`, and sends replies."""
 
     transport: asyncio.Transport
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, scratch: memoryview, send_seconds: float
     ) -> None:
-        """scratch: what all connections of this loop read into, as reading and copying are one
-        step. send_seconds: for the client to take its replies.
+        """scratch: a buffer that all connections of this loop share, since reading and copying
+        are one step. send_seconds: for the client to take its replies.
         """
         self.loop = loop
         self.lines = LineBuffer()
@@ -145,18 +125,18 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
             self._reading_paused
         ) = self._writing_paused = self._closing = False
 
-    # What the event loop calls.
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The session is run by the one that has taken the connection."""
+        """Keep the transport; the caller of `serve` runs the session."""
         self.transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio gives it
-        """Where to read to."""
+        """The buffer to read into."""
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Append the bytes that have come."""
         self.lines.data += self._scratch[:nbytes]
         self._has_new_bytes = True
         if len(self.lines.data) >= _MAX_UNREAD_BYTES and not self._reading_paused:
@@ -165,15 +145,15 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
         self._wake()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it has sent is worked off and answered (TLS knows no
-        half-closed connection).
+        """Note that the client sends no more. Its commands are still answered, but with TLS, which
+        has no half-closed connections.
         """
         self._at_eof = True
         self._wake()
         return not self.is_encrypted
 
     def deadline_passed(self) -> None:
-        """The client is late with what is waited for, or with taking its last replies."""
+        """Note a timeout; drop a client that does not take its last replies."""
         if self._closing:
             self.transport.abort()
         else:
@@ -181,7 +161,7 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
             self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio gives it
-        """The client is gone. What is being handed over is finished all the same."""
+        """Note that the client has gone. A message that is being delivered is not disturbed."""
         self._is_lost = True
         self._writing_paused = False
         if self._closing:
@@ -189,43 +169,46 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
         self._wake()
 
     def pause_writing(self) -> None:
-        """The client does not take its replies."""
+        """Note that the client does not take its replies."""
         self._writing_paused = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Note that the client takes its replies again."""
         self._writing_paused = False
         self._wake()
 
     # For the session.
 
     def write_reply(self, reply: Reply) -> None:
-        """Answer, together with what else there is to say before the next waiting (RFC 2920,
-        section 3.2).
-        """
+        """Send a reply before the next wait, together with others (RFC 2920, section 3.2)."""
         line = reply.encode()
         self._unsent.append(line)
         self._unsent_bytes += len(line)
 
     def flush(self) -> None:
-        """Hand everything said to the transport."""
+        """Send the replies written so far."""
         if self._unsent and not self._is_lost:
             self.transport.write(b"".join(self._unsent))
         self._unsent.clear()
         self._unsent_bytes = 0
 
     async def flush_if_full(self) -> None:
-        """Send when much was said, and wait until the client has taken it. Gone when it does not."""
+        """Send many replies, and wait until the client has taken them. ConnectionClosed."""
         if self._unsent_bytes >= _MAX_UNSENT_BYTES or self._writing_paused:
             await self._flush_and_wait()
         if self._is_lost:
             raise ConnectionClosed
 
     async def read_more(self, seconds: float | None) -> None:
-        """Wait until there are more bytes, with everything said sent before. Gone when no more can
-        come.
+        """Send the replies, and wait for more bytes.
 
-        seconds: until `Late`; None: the deadline set before holds.
+        Parameters
+        ----------
+        seconds : until the deadline; None: the deadline set before holds.
+
+        Raises
+        ------
+        ConnectionClosed, ClientTimeout
         """
         await self._flush_and_wait()
         self._resume_reading()
@@ -237,28 +220,28 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
         self._has_new_bytes = False
 
     async def start_tls(self, context: SSLContext) -> None:
-        """Go on with TLS; Gone when the handshake fails. Nothing may be left in `lines`."""
+        """Go on with TLS; `lines` must be empty. ConnectionClosed: the handshake has failed."""
         self.flush()
         self.is_encrypted = True
         self._reading_paused = False
         try:
             self.transport = await upgrade_to_tls(self.transport, self, context)
         except BaseException as error:
-            self._is_lost = True  # the loop does not tell of the end of what never was connected
+            self._is_lost = True  # connection_lost is not called after a failed handshake
             if isinstance(error, OSError):
                 raise ConnectionClosed from error
             raise
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the client's turn, and time runs."""
+        """Whether it is the client's turn, and a deadline runs."""
         return self._deadline is not None
 
     async def close(self, *, drain_input: bool = False) -> None:
-        """Send what was said and close; a client that does not take it is cut off soon.
+        """Send the replies and close; a client that does not take them is cut off soon.
 
-        hear_out: it may be sending. Closing upon that would be a reset, which takes the last reply
-        away from it.
+        drain_input: the client may be sending. Closing with unread input resets the connection, and
+        the client would lose our last reply.
         """
         self.flush()
         self._closing = True
@@ -275,15 +258,15 @@ class SmtpConnection(DeadlineTimer, asyncio.BufferedProtocol):
             await self._wait()
 
     def abort(self) -> None:
-        """Drop the client with all that was not sent."""
+        """Drop the client and all bytes not sent."""
         self._unsent.clear()
         self.transport.abort()
 
-    # Waiting.
+    # Waits.
 
     async def _drain_input(self) -> None:
         if not self._is_lost and self.transport.can_write_eof():
-            with suppress(OSError):  # it has gone, and nobody has read that yet
+            with suppress(OSError):  # the client has gone
                 self.transport.write_eof()
         while not (self._is_lost or self._at_eof):
             self.lines.clear()

@@ -1,7 +1,7 @@
-"""One session, SMTP or LMTP, from greeting to end, and the commands that carry no mail.
+"""One SMTP or LMTP session from greeting to end, and the commands that carry no mail.
 
-Must never give a fault of ours a permanent reply or its own words, never let one client's commands
-keep others waiting, and never believe a stranger what only a trusted peer may say.
+Must never answer a fault of ours with a permanent reply or with its text, let the commands of one
+client keep others waiting, or believe from a stranger what only a trusted peer may say.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from spamguard.smtp.envelope import Client, Reply
 
 _log = logging.getLogger("spamguard.doors")
 
-
-# commands in a row before others get theirs: a round of 50 that flood took 4 ms, with 20 it took 32
+# Before other sessions get their turn: a round of 50 that flood took 4 ms; with 20 it took 32.
 _COMMANDS_PER_TURN = 5
+# In which a draining door still accepts a first message, or QUIT after the last one.
+_DRAIN_GRACE_SECONDS = 1.0
 
 _REPLY_BY_LIMIT: Mapping[LimitExceeded, Reply] = {
     LimitExceeded.TOTAL: Reply.from_text(421, "4.7.0 Too many connections, try again later"),
@@ -37,17 +38,14 @@ _REPLY_BY_LIMIT: Mapping[LimitExceeded, Reply] = {
     ),
     LimitExceeded.NOT_LISTED: smtp_state.CLIENT_REFUSED,
 }
-# a door that closes still hears who begins a first message, or ends behind the last, if they are no
-# slower
-_DRAIN_GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What is the same for all sessions of a door. lmtp: which of the two protocols. position:
-    where the listener sits.
+    """What all sessions of a door share.
 
-    received: is told how many seconds the data of each message took, taken or not.
+    lmtp: the protocol is LMTP, not SMTP. position: of the listener. on_data_received: called with
+    the seconds that the data of each message took, accepted or not.
     """
 
     proxy: Proxy
@@ -68,44 +66,41 @@ class SmtpSession(SmtpConnection):
 
     def __init__(
         self,
-        terms: SessionContext,
+        context: SessionContext,
         loop: asyncio.AbstractEventLoop,
         scratch: memoryview,
         address: str,
         port: str,
     ) -> None:
-        super().__init__(loop, scratch, terms.limits.command_timeout)
+        super().__init__(loop, scratch, context.limits.command_timeout)
         self.is_draining = False
-        self._context = terms
+        self._context = context
         self._state = SmtpState.GREETED
         self._peer = Client(address=address, port=port, peer=address)
         self._client = self._peer
         self._forwarded_client: Client | None = None
-        self._trusted = address in terms.trusted
+        self._trusted = address in context.trusted
         self._quota_key = quota_key(address, trusted=self._trusted)
-        self._budget = CommandBudget(terms.limits)
+        self._budget = CommandBudget(context.limits)
         self._transaction: MailTransaction | None = None
         self._is_over = False
-        self._client_may_send = (
-            False  # whether the client may be about to send more when we end the session
-        )
-        self._last_message_end: float | None = (
-            None  # when the last message ended, a time of the loop's clock
-        )
+        self._client_may_send = False  # more, when we close
+        self._last_message_end: float | None = None  # by the event loop's clock
         self._commands_in_turn = 0
         self._idle_since: float | None = None
 
-    # The session as a whole.
+    # ---- the session
 
     @property
     def idle_since(self) -> float | None:
         """A transaction begins with MAIL and ends when its last reply is sent and the next hop is
-        done with it. Then the client has a moment to say QUIT, as in `drain`."""
+        done with it. Then the client has a moment for QUIT, as in `drain`.
+        """
         idle = self._idle_since is not None and self._idle_since <= self.loop.time()
         return self._idle_since if idle else None
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        """One connection, from its first byte to its last."""
+        """Serve the client from first byte to last, and close the socket."""
         self._idle_since = self.loop.time()
         try:
             await self.loop.connect_accepted_socket(lambda: self, connected)
@@ -115,7 +110,6 @@ class SmtpSession(SmtpConnection):
         await self._run(None if refused is None else _REPLY_BY_LIMIT[refused])
 
     async def _run(self, refused: Reply | None) -> None:
-        """From greeting to end, whatever that is."""
         try:
             await self._serve(refused)
         except ConnectionClosed:
@@ -170,9 +164,9 @@ class SmtpSession(SmtpConnection):
     def drain(self) -> None:
         """End as soon as nothing is under way.
 
-        Who came just before the door closed, and is still speaking, is served: other doors do not
-        know of this client. Who has just been served may say QUIT: programs that hear 421 there
-        instead take the message for refused, and send it again.
+        A client that is just beginning its first message is served: no other worker knows of it.
+        A client that has just been served may say QUIT: programs that hear 421 there take the
+        message for refused, and send it again.
         """
         self.is_draining = True
         if self.is_waiting and self._transaction is None:
@@ -206,9 +200,8 @@ class SmtpSession(SmtpConnection):
             await asyncio.sleep(0)
 
     async def _execute(self, verb: str, argument: str) -> None:
-        if (
-            verb in smtp_state.BROWSER_VERBS
-        ):  # any page may have one send what it likes, such as mail below its own request
+        # Any web page can make a browser send bytes, such as mail below its own request.
+        if verb in smtp_state.BROWSER_VERBS:
             self._end_with(smtp_state.NO_WEB_SERVER)
             return
         if self._is_leaving and self._last_message_end is not None and verb != "QUIT":
@@ -224,26 +217,26 @@ class SmtpSession(SmtpConnection):
             await self.commands[verb](self, argument)
         except ConversationEnded:
             raise
-        except Exception:  # noqa: BLE001  what is behind the door must not end the session
+        except Exception:  # noqa: BLE001  a fault of the proxy must not end the session
             _log.exception("%s: a fault at %s", self._peer.address, verb)
             await self._end_transaction()
             self._reply_local_error(verb)
 
     def _reply_local_error(self, verb: str) -> None:
-        """Within the data the session must end: what is left of them would be taken for commands."""
+        """After DATA the session must end: the rest of the data would be taken for commands."""
         if verb == "DATA":
             self._end_with(smtp_state.LOCAL_ERROR_IN_DATA)
         else:
             self.write_reply(smtp_state.LOCAL_ERROR)
 
     def _reply(self, reply: Reply) -> None:
-        """Say what came of a command of the client's; its mistakes are counted."""
+        """Answer a command, and count a mistake of the client."""
         if not reply.is_positive:
             self._budget.count_wrong()
         self.write_reply(reply)
 
     def _succeed(self, verb: str, reply: Reply = smtp_state.OK) -> None:
-        """The command has succeeded."""
+        """Go to the next state, and answer."""
         self._state = smtp_state.TRANSITIONS[self._state, verb]
         self.write_reply(reply)
 
@@ -252,7 +245,7 @@ class SmtpSession(SmtpConnection):
         self._is_over = True
         self._client_may_send = reply is not smtp_state.BYE
 
-    # Commands that are about the session.
+    # ---- commands
 
     async def _helo(self, hostname: str) -> None:
         await self._hello("HELO", hostname, "SMTP", ())
@@ -279,8 +272,8 @@ class SmtpSession(SmtpConnection):
         self._succeed(verb, smtp_state.hello_reply(self._context.hostname, features))
 
     def _features(self) -> list[str]:
-        """What EHLO announces (RFC 5321, section 4.1.1.1); of the next hop's extensions what it
-        offers at this moment.
+        """The extensions that EHLO announces (RFC 5321, section 4.1.1.1), with those that the next
+        hop offers at this moment.
         """
         features = [
             "PIPELINING",
@@ -381,12 +374,10 @@ class SmtpSession(SmtpConnection):
         "XFORWARD": _xforward,
         "XCLIENT": _xclient,
     }
-    """What is done at a command."""
-
-    # What a message leaves behind.
+    """The handler of each command."""
 
     async def _end_transaction(self) -> None:
-        """Back to where a message may begin."""
+        """Go back to where a message may begin."""
         await self._close_transaction()
         self._forwarded_client = None  # as in Postfix, it holds for one message
         self._state = smtp_state.TRANSITIONS[self._state, "RSET"]
@@ -398,7 +389,7 @@ class SmtpSession(SmtpConnection):
         self._last_message_end = self.loop.time()
         try:
             await message.end()
-        except Exception:  # noqa: BLE001  the client need not care
+        except Exception:  # noqa: BLE001  it does not concern the client
             _log.exception("%s: a fault in ending a message", self._peer.address)
         finally:
             self._idle_since = self.loop.time() + _DRAIN_GRACE_SECONDS

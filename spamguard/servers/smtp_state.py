@@ -1,19 +1,12 @@
-"""What may be said when, and what is answered: the states of a session as a table, the fixed
-replies, the lines.
+"""The SMTP session without its connection: states, fixed replies, command lines, budgets. Pure.
 
-Pure: bytes and values in, values out. Nothing here waits, sends or counts.
+`TRANSITIONS` says which command is allowed in which state. `LineBuffer` cuts bytes into lines: only
+CRLF ends a line (RFC 5321, section 2.3.8). `CommandBudget` limits commands without a message.
+`apply_attributes` takes what a trusted peer says of its client by XFORWARD or XCLIENT; the session
+decides whom to trust.
 
-How many idle and wrong commands a client may send before its next message.
-
-What a trusted peer says about the client it speaks for: Postfix's XFORWARD and XCLIENT.
-
-Pure. Whether the peer is trusted is decided elsewhere; the form of the values was looked at by
-`wire.attributes`.
-
-Bytes that came in, cut into command lines. Only CRLF ends a line (RFC 5321, section 2.3.8);
-an overlong line costs no more memory than a long one.
-
-Pure; must never look twice at the same byte for a line end, however slowly a line comes in.
+Must never look twice at the same byte for a line end, however slowly a line comes in, and never
+keep more of an overlong line than of a long one.
 """
 
 from __future__ import annotations
@@ -28,10 +21,8 @@ from spamguard.config.options import DoorLimits
 from spamguard.smtp.commands import CLIENT_FIELDS
 from spamguard.smtp.envelope import Client, Reply
 
-MAX_LINE_BYTES = (
-    2048  # of a command, its line end included: parameters of DSN and SMTPUTF8 fit four times
-)
-MAX_LONG_LINE_BYTES = 12288  # of those that carry attributes of somebody else
+MAX_LINE_BYTES = 2048  # line end included; parameters of DSN and SMTPUTF8 fit in four times
+MAX_LONG_LINE_BYTES = 12288  # of commands with attributes of a client
 _LONG_LINE_VERBS = (b"XFORWARD", b"XCLIENT")
 
 
@@ -41,7 +32,7 @@ class SmtpState(Enum):
     GREETED = auto()  # no HELO yet
     READY = auto()  # between messages
     SENDER = auto()  # MAIL was accepted
-    RECIPIENTS = auto()  # and at least one RCPT
+    RECIPIENTS = auto()  # at least one RCPT was accepted
 
 
 _ALL_STATES = tuple(SmtpState)
@@ -69,7 +60,7 @@ TRANSITIONS: Mapping[tuple[SmtpState, str], SmtpState] = {
     (SmtpState.RECIPIENTS, "RCPT"): SmtpState.RECIPIENTS,
     (SmtpState.RECIPIENTS, "DATA"): SmtpState.READY,
 }
-"""State and command to the state after it has succeeded. A pair that is missing is out of order."""
+"""State and command to the next state. A pair that is missing is out of order."""
 
 VERBS = frozenset(verb for _, verb in TRANSITIONS)
 IDLE_VERBS = frozenset(
@@ -83,7 +74,7 @@ HELP = Reply.from_text(214, f"2.0.0 {' '.join(sorted(VERBS - _LMTP_ONLY))}")
 HELP_LMTP = Reply.from_text(214, f"2.0.0 {' '.join(sorted(VERBS - _SMTP_ONLY))}")
 OK = Reply.from_text(250, "2.0.0 Ok")
 BYE = Reply.from_text(221, "2.0.0 Bye")
-CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will take a message and try")
+CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will accept a message and try")
 GO_AHEAD = Reply.from_text(354, "End data with <CR><LF>.<CR><LF>")
 START_TLS = Reply.from_text(220, "2.0.0 Ready to start TLS")
 BAD_LINE = Reply.from_text(500, "5.5.2 Line is too long or has bare CR, bare LF or NUL in it")
@@ -91,10 +82,10 @@ BARE_LF = Reply.from_text(500, "5.5.2 A line ends in CR LF, not in LF alone, clo
 UNKNOWN_COMMAND = Reply.from_text(500, "5.5.2 Command not recognised")
 NOT_IMPLEMENTED = Reply.from_text(502, "5.5.1 Command not implemented")
 BAD_ARGUMENT = Reply.from_text(501, "5.5.4 Syntax error in the argument")
-NOT_ALLOWED = Reply.from_text(550, "5.7.0 Not for you")
+NOT_ALLOWED = Reply.from_text(550, "5.7.0 Command not allowed for this client")
 NO_RECIPIENTS = Reply.from_text(554, "5.5.1 No valid recipients")
 NO_RECIPIENTS_LMTP = Reply.from_text(503, "5.5.1 No valid recipients")  # RFC 2033, section 4.2
-CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server does not take mail from you")
+CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server accepts no mail from you")
 LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
 LOCAL_ERROR_IN_DATA = Reply.from_text(
     421, "4.3.0 Local trouble, closing connection, try again later"
@@ -121,33 +112,35 @@ TOO_MANY_RECIPIENTS = Reply.from_text(
 )
 
 _OUT_OF_ORDER = {
-    SmtpState.GREETED: Reply.from_text(503, "5.5.1 Say hello first"),
-    SmtpState.READY: Reply.from_text(503, "5.5.1 MAIL comes first"),
-    SmtpState.SENDER: Reply.from_text(503, "5.5.1 Not while a message is under way"),
-    SmtpState.RECIPIENTS: Reply.from_text(503, "5.5.1 Not while a message is under way"),
+    SmtpState.GREETED: Reply.from_text(503, "5.5.1 Send HELO or EHLO first"),
+    SmtpState.READY: Reply.from_text(503, "5.5.1 Send MAIL first"),
+    SmtpState.SENDER: Reply.from_text(503, "5.5.1 Not allowed during a mail transaction"),
+    SmtpState.RECIPIENTS: Reply.from_text(503, "5.5.1 Not allowed during a mail transaction"),
 }
 
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")
 
 
 class BadLineError(ValueError):
-    """A command line that is refused as a whole."""
+    """A line that is too long or has odd bytes."""
 
 
 class BareLfError(ValueError):
     """A command that ends in LF alone.
 
-    The session has to end there: nobody can tell whether what comes next is the rest of this line
-    or a command. Obeyed, it could be a command that another server took for a part of this one
-    (SMTP smuggling); answered, the client would count one reply too many.
+    The session has to end: the next bytes may be the rest of this line, or a command. Obeyed, they
+    could be a command that another server took for a part of this line (SMTP smuggling); answered,
+    the client would count one reply too many.
     """
 
 
 def split_line(line: bytes) -> tuple[str, str]:
-    """The command in upper case and its argument, of a line without its CRLF, as a letter for each
-    octet.
+    """The command in upper case and its argument, in Latin-1, of a line without its CRLF.
 
-    BadLineError for one that is too long or has odd bytes.
+    Raises
+    ------
+    BadLineError
+        The line is too long or has odd bytes.
     """
     word, _, argument = line.partition(b" ")
     word = word.upper()
@@ -162,7 +155,7 @@ def split_line(line: bytes) -> tuple[str, str]:
 
 
 def command_refusal(state: SmtpState, verb: str, *, lmtp: bool) -> Reply | None:
-    """Why this command cannot be said here and now; None when it can."""
+    """The refusal of a command in this state; None: it is allowed."""
     if verb not in VERBS or verb in (_SMTP_ONLY if lmtp else _LMTP_ONLY):
         return (
             NOT_IMPLEMENTED if verb in ("AUTH", "BDAT", "EXPN", "TURN", "ETRN") else UNKNOWN_COMMAND
@@ -175,44 +168,42 @@ def command_refusal(state: SmtpState, verb: str, *, lmtp: bool) -> Reply | None:
 
 
 def parse_hello_name(argument: str) -> str | None:
-    """The name after HELO; None when there is none or it cannot be one. Strange names are taken, as
-    they are evidence.
-    """
+    """The name after HELO; None: it is no name. Strange names are accepted, as evidence."""
     return argument if _HELLO_NAME.fullmatch(argument) else None
 
 
 def hello_reply(hostname: str, features: Iterable[str]) -> Reply:
-    """The answer to EHLO or LHLO."""
+    """The reply to EHLO or LHLO."""
     return Reply(250, tuple(line.encode("ascii") for line in (hostname, *features)))
 
 
 class CommandBudget:
-    """How many idle and wrong commands one connection may still send before its next message."""
+    """Counts idle and wrong commands, of which a client may send some before its next message."""
 
     def __init__(self, limits: DoorLimits) -> None:
         self._limits = limits
         self.reset()
 
     def reset(self) -> None:
-        """After a message."""
+        """Start again, after a message."""
         self._idle_left = self._limits.idle_commands
         self._wrong_left = self._limits.wrong_commands
 
     def count_idle(self) -> None:
-        """One that does nothing for a message."""
+        """Count a command that does nothing for a message."""
         self._idle_left -= 1
 
     def count_wrong(self) -> None:
-        """One that was refused or not understood."""
+        """Count a command that was refused or not understood."""
         self._wrong_left -= 1
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it has sent too many."""
+        """Whether the client has sent too many."""
         return self._idle_left < 0 or self._wrong_left < 0
 
 
-_UNUSED_NAMES = frozenset(("DESTADDR", "DESTPORT"))  # of XCLIENT: understood, of no use here
+_UNUSED_NAMES = frozenset(("DESTADDR", "DESTPORT"))  # of XCLIENT: accepted, of no use here
 XFORWARD_NAMES = tuple(name for name in CLIENT_FIELDS if name != "LOGIN")
 XCLIENT_NAMES = (
     *[name for name in CLIENT_FIELDS if name not in ("IDENT", "SOURCE")],
@@ -223,16 +214,20 @@ XCLIENT_FEATURE = " ".join(("XCLIENT", *XCLIENT_NAMES))
 
 
 def apply_attributes(
-    known: Client, attributes: Mapping[str, str], names: Collection[str]
+    client: Client, attributes: Mapping[str, str], names: Collection[str]
 ) -> Client | None:
-    """The client after one command, None when an attribute is not among `names`, those of the
-    command. known: after those before it, or the peer itself.
+    """The client after one XFORWARD or XCLIENT; None: the command has no such attribute.
 
-    What was never told stays unknown: the peer's own values would be taken for the client's.
+    What the peer does not say stays unknown: its own values are not those of its client.
+
+    Parameters
+    ----------
+    client : after the commands before it, or the peer itself.
+    names : attributes of this command.
     """
     if attributes.keys() - set(names):
         return None
-    before = known if known.forwarded else Client(peer=known.peer, forwarded=True)
+    before = client if client.forwarded else Client(peer=client.peer, forwarded=True)
     values: dict[str, Any] = {
         CLIENT_FIELDS[name]: value
         for name, value in attributes.items()
@@ -245,8 +240,8 @@ _CRLF = b"\r\n"
 
 
 class LineBuffer:
-    """A buffer. `bytes` is added to by whoever reads; what is left over after a message is put back
-    in front.
+    """Bytes that came, cut into lines. The connection appends to `data`; the session puts back
+    what follows the data of a message.
     """
 
     def __init__(self) -> None:
@@ -255,8 +250,12 @@ class LineBuffer:
         self._skipping = False
 
     def next_line(self) -> bytes | None:
-        """The next line without its end, None when there is no whole one. BadLineError once an
-        overlong one has ended.
+        """The next line without its end, None while it is incomplete.
+
+        Raises
+        ------
+        BadLineError
+            An overlong line has ended.
         """
         end = self.data.find(_CRLF, self._searched)
         if end < 0:
@@ -274,22 +273,22 @@ class LineBuffer:
     def ends_in_bare_lf(self) -> bool:
         """Whether the last byte is LF without CR, if there is no whole line.
 
-        The client that sent it waits for an answer in vain.
+        Its client waits for an answer that would never come.
         """
         return self.data.endswith(b"\n")
 
     def take_all(self) -> bytes:
-        """All that is there."""
+        """All bytes; the buffer is empty afterwards."""
         taken = bytes(self.data)
         self.clear()
         return taken
 
     def put_back(self, rest: bytes) -> None:
-        """What was taken and is not data."""
+        """Put bytes back in front."""
         self.data[:0] = rest
 
     def clear(self) -> None:
-        """Forget what is there."""
+        """Drop all bytes."""
         self.data.clear()
         self._searched = 0
         self._skipping = False

@@ -200,7 +200,7 @@ def test_strangers_are_sent_away(tmp_path):
         return await caller.reply(), await caller.at_end()
 
     assert run(tmp_path, talk, clients=("10.0.0.0/8", "::1/128")) == (
-        (554, "5.7.1 This server does not take mail from you"),
+        (554, "5.7.1 This server accepts no mail from you"),
         True,
     )
 
