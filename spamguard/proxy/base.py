@@ -52,7 +52,7 @@ class Judge(Protocol):
         Parameters
         ----------
         on_top : header fields, each with CRLF, that count as if they stood on top of the message.
-        users : whose mail it may be, at most `ipc.MAX_USERS`; `Scan.personal` has only these.
+        users : whose mail it may be, at most `scorer.MAX_USERS`; `Scan.personal` has only these.
         """
 
 

@@ -1,7 +1,13 @@
-"""The scorer process: judges messages, one after the other, for one worker.
+"""The scorer process, which judges messages for one worker, and the protocol between the two.
 
-Its arguments are FD PARENT ONE_WRONG_IN WORDS STATE. It is killed when a message takes too long: it
-must hold nothing that would be missed, write nothing but its answers, and never outlive its worker.
+A request is a fixed header with lengths, then header fields that count as on top of the message,
+the users whose mail it may be, and the message, or the descriptor of its file. An answer is a scan,
+or the reason why there is none. The arguments of the process are ONE_WRONG_IN WORDS STATE FD
+PARENT.
+
+A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
+nothing but its answers, and never outlive its worker. It has read hostile mail and is not trusted:
+the worker must accept an answer only if every part has the right form and is within bounds.
 """
 
 from __future__ import annotations
@@ -9,29 +15,54 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import resource
 import signal
 import socket
+import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 from spamguard import log
 from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
-from spamguard.proxy import ipc
+from spamguard.records import Scan, Verdict, Word
 from spamguard.storage import LEDGER_FILE
 
 _log = logging.getLogger("spamguard.scorer")
 
-_MAX_MEMORY_BYTES = 2 << 30  # beyond the tables
+READY, SCANNED, NOT_SCANNED = range(3)
+MAX_USERS = 200
+"""How many users a request names; each has at most 255 bytes."""
+_MAX_ON_TOP_BYTES = (1 << 16) - 1
+_MAX_VERDICT_BYTES = 256 << 10
+_MAX_PACKED_BYTES = 4 << 20
+_MAX_WORDS = 64
+_MAX_WORD_LENGTH = 200  # characters
+_MAX_MEMORY_BYTES = 2 << 30  # of the process, beyond the tables
 _RETRY_SECONDS = 1.0  # between attempts to open a filter that cannot be opened
 _CHUNK_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PAGE_BYTES = resource.getpagesize()
+
+# Whether the message is a file; bytes of the fields on top, of the users, of the message.
+_REQUEST_HEADER = struct.Struct(">BHIQ")
+# Kind; bytes of the verdict, of the packed features.
+_ANSWER_HEADER = struct.Struct(">BII")
+# Probability, log-odds, threshold, settle, digest; how many classes, words, users.
+_SCAN_HEADER = struct.Struct(">ddd?16sHHH")
+# Numbers of the classes, of the words, of each user (probability, log-odds, classes); then the
+# tokens of the words.
+_NUMBERS_FORMAT = ">{}d{}I"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+# ---- the process
 
 
 class ScorerRequest(NamedTuple):
@@ -76,9 +107,9 @@ class Scorer:
         """
         spam_filter = self.open()
         if spam_filter is None:
-            return ipc.encode_answer(ipc.NOT_SCANNED, b"no-model")
+            return encode_answer(NOT_SCANNED, b"no-model")
         try:
-            return ipc.encode_scan(
+            return encode_scan(
                 spam_filter.scan(request.message, self._words, request.on_top, request.users)
             )
         except MemoryError:
@@ -88,22 +119,22 @@ class Scorer:
             self._filter = None
             with suppress(SpamguardError):
                 spam_filter.close()
-            return ipc.encode_answer(ipc.NOT_SCANNED, b"no-model")
+            return encode_answer(NOT_SCANNED, b"no-model")
         except Exception:  # noqa: BLE001  the next message may be better
             _log.exception("a fault in judging")
-            return ipc.encode_answer(ipc.NOT_SCANNED, b"error")
+            return encode_answer(NOT_SCANNED, b"error")
 
 
 def read_requests(connection: socket.socket) -> Iterator[ScorerRequest]:
     """The requests, until the worker closes the connection."""
     while True:
-        header, descriptors, _, _ = socket.recv_fds(connection, ipc.REQUEST_HEADER.size, 1)
+        header, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_HEADER.size, 1)
         if not header:
             return
-        header += _read_exactly(connection, ipc.REQUEST_HEADER.size - len(header))
-        in_file, on_top_size, users_size, size = ipc.REQUEST_HEADER.unpack(header)
+        header += _read_exactly(connection, _REQUEST_HEADER.size - len(header))
+        in_file, on_top_size, users_size, size = _REQUEST_HEADER.unpack(header)
         on_top = _read_exactly(connection, on_top_size)
-        users = ipc.decode_users(_read_exactly(connection, users_size))
+        users = decode_users(_read_exactly(connection, users_size))
         # The message is in no local variable: suspended, this generator would keep it in memory.
         yield ScorerRequest(
             _read_file(descriptors[0], size) if in_file else _read_exactly(connection, size),
@@ -152,17 +183,172 @@ def _limit_memory() -> None:
 
 def main(arguments: list[str]) -> None:
     """Answer requests until the worker closes the connection."""
-    descriptor, parent, one_wrong_in, words, state = arguments
+    one_wrong_in, words, state, descriptor, parent = arguments
     confine(int(parent))
     scorer = Scorer(Path(state), int(one_wrong_in), int(words))
     scorer.open()
     _limit_memory()
     with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):
-        connection.sendall(ipc.encode_answer(ipc.READY))
+        connection.sendall(encode_answer(READY))
         for request in read_requests(connection):
             answer = scorer.answer(request)
             del request  # a large message is not kept until the next one comes
             connection.sendall(answer)
+
+
+# ---- the protocol
+
+
+def encode_request(on_top: bytes, users: Sequence[str], size: int, *, in_file: bool) -> bytes:
+    """A request without its message. size: of the message. in_file: it comes as a descriptor."""
+    on_top, names = on_top[:_MAX_ON_TOP_BYTES], encode_users(users)
+    return _REQUEST_HEADER.pack(in_file, len(on_top), len(names), size) + on_top + names
+
+
+def encode_users(names: Sequence[str]) -> bytes:
+    """The users of a request as bytes, at most `MAX_USERS`.
+
+    >>> decode_users(encode_users(["anna", "ben"]))
+    ('anna', 'ben')
+    """
+    return "\0".join(names[:MAX_USERS]).encode("utf-8")
+
+
+def decode_users(data: bytes) -> tuple[str, ...]:
+    """The users that `encode_users` encoded."""
+    return tuple(data.decode("utf-8").split("\0")) if data else ()
+
+
+class ScorerAnswer(NamedTuple):
+    """One answer as it came. kind: READY, SCANNED or NOT_SCANNED."""
+
+    kind: int
+    text: bytes
+    packed: bytes
+
+
+class ScorerAnswerReader:
+    """Cuts the bytes of a scorer into answers."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[ScorerAnswer]:
+        """The answers that are complete now. ValueError: the bytes can be no answer."""
+        self._buffer += data
+        while len(self._buffer) >= _ANSWER_HEADER.size:
+            kind, text, packed = _ANSWER_HEADER.unpack_from(self._buffer)
+            if kind > NOT_SCANNED or text > _MAX_VERDICT_BYTES or packed > _MAX_PACKED_BYTES:
+                raise ValueError("not an answer")
+            middle = _ANSWER_HEADER.size + text
+            end = middle + packed
+            if len(self._buffer) < end:
+                return
+            text_bytes = bytes(self._buffer[_ANSWER_HEADER.size : middle])
+            answer = ScorerAnswer(kind, text_bytes, bytes(self._buffer[middle:end]))
+            del self._buffer[:end]
+            yield answer
+
+
+def encode_answer(kind: int, text: bytes = b"", packed: bytes = b"") -> bytes:
+    """An answer as bytes."""
+    return _ANSWER_HEADER.pack(kind, len(text), len(packed)) + text + packed
+
+
+def encode_scan(scan: Scan) -> bytes:
+    """The answer with a scan.
+
+    After the numbers come, as text with NUL between: label, classes, words, users and their labels.
+    """
+    verdict, words, personal = scan.verdict, scan.words[:_MAX_WORDS], scan.personal
+    classes = verdict.probabilities
+    header = _SCAN_HEADER.pack(
+        verdict.probability,
+        verdict.log_odds,
+        scan.threshold,
+        scan.settle,
+        scan.digest,
+        len(classes),
+        len(words),
+        len(personal),
+    )
+    numbers = [*classes.values(), *[word.part for word in words]]
+    for own in personal.values():
+        numbers += own.probability, own.log_odds, *[own.probabilities[name] for name in classes]
+    form = _NUMBERS_FORMAT.format(len(numbers), len(words))
+    numbers_bytes = struct.pack(form, *numbers, *[word.token for word in words])
+    word_texts = [word.text[:_MAX_WORD_LENGTH].replace("\0", " ") for word in words]
+    labels = [own.label for own in personal.values()]
+    texts = "\0".join([verdict.label, *classes, *word_texts, *personal, *labels])
+    text = header + numbers_bytes + texts.encode("utf-8", "replace")
+    return encode_answer(SCANNED, text, scan.packed)
+
+
+def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
+    """The scan in an answer. users: of the request.
+
+    Raises
+    ------
+    ValueError
+        The answer is not of the right form, or not an answer to this request.
+    """
+    try:
+        probability, log_odds, threshold, settle, digest, class_count, word_count, user_count = (
+            _SCAN_HEADER.unpack_from(answer.text)
+        )
+        number_count = class_count + word_count + user_count * (class_count + 2)
+        form = _NUMBERS_FORMAT.format(number_count, word_count)
+        numbers = struct.unpack_from(form, answer.text, _SCAN_HEADER.size)
+    except struct.error as error:
+        raise ValueError("not a scan") from error
+    text = answer.text[_SCAN_HEADER.size + struct.calcsize(form) :].decode("utf-8")
+    label, *texts = text.split("\0")
+    if len(texts) != class_count + word_count + 2 * user_count:
+        raise ValueError("not a scan")
+    classes, own_start = texts[:class_count], class_count + word_count
+    probabilities = dict(zip(classes, numbers, strict=False))
+    verdict = Verdict(label, probability, log_odds, probabilities)
+    words = tuple(
+        map(Word, numbers[number_count:], texts[class_count:], numbers[class_count:own_start])
+    )
+    personal = {}
+    width = class_count + 2
+    for index in range(user_count):
+        start = own_start + index * width
+        own_probability, own_log_odds, *own = numbers[start : start + width]
+        user, own_label = texts[own_start + index], texts[own_start + user_count + index]
+        own_probabilities = dict(zip(classes, own, strict=True))
+        personal[user] = Verdict(own_label, own_probability, own_log_odds, own_probabilities)
+    words_are_valid = len(words) <= _MAX_WORDS and all(
+        isfinite(word.part) and len(word.text) <= _MAX_WORD_LENGTH for word in words
+    )
+    if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and words_are_valid):
+        raise ValueError("not a scan of ours")
+    if (
+        len(personal) != user_count
+        or not personal.keys() <= set(users)
+        or not all(map(_is_valid_verdict, personal.values()))
+    ):
+        raise ValueError("not a scan of what was asked")
+    return Scan(verdict, digest, answer.packed, words, threshold, settle, personal)
+
+
+def _is_valid_verdict(verdict: Verdict) -> bool:
+    """Every comparison with NaN is false."""
+    probabilities = (verdict.probability, *verdict.probabilities.values())
+    return (
+        all(0.0 <= probability <= 1.0 for probability in probabilities)
+        and all(map(_NAME.fullmatch, (verdict.label, *verdict.probabilities)))
+        and -1000.0 <= verdict.log_odds <= 1000.0
+    )
+
+
+def decode_reason(answer: ScorerAnswer) -> str:
+    """Why a message was not scanned. ValueError: that is no plain word."""
+    reason = answer.text.decode("ascii")
+    if not _NAME.fullmatch(reason):
+        raise ValueError("not a reason")
+    return reason
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Scorers: processes that judge messages for one worker, and that can be killed.
 
-A message that hangs or crashes a scorer costs that scorer and nothing else: `_Watchdog` kills it at
-its deadline, another one takes its place, and the message is remembered as poison. While a scorer
-is stuck at one message, spare scorers judge the others. Everything here runs in the worker's event
-loop; a scorer is started by exec, never by a bare fork.
+A message that hangs or crashes a scorer costs that scorer and nothing else: its `ScorerHandle`
+kills it at the deadline, another one takes its place, and the message is remembered as poison.
+While a scorer is stuck at one message, spare scorers judge the others. Everything here runs in the
+worker's event loop; a scorer is started by exec, never by a bare fork.
 
 Must never block, let a message wait for ever, let one message hold up the others, or start
 processes without bound.
@@ -26,14 +26,13 @@ from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from spamguard import __file__ as package
 from spamguard import log, process
 from spamguard.aio import DeadlineTimer, run_in_thread
 from spamguard.config.options import Scoring
 from spamguard.process import ReplacedError
-from spamguard.proxy import ipc
+from spamguard.proxy import scorer as protocol
 from spamguard.proxy.base import NotScanned
 from spamguard.records import Scan
 from spamguard.spool import Spool
@@ -51,17 +50,14 @@ _READ_BYTES = 256 << 10
 _POLL_SECONDS = 0.01  # between looks at whether a killed process is gone
 _MAX_SPARE_SCORERS = 2  # above the usual number, while others are stuck
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
-# For a scorer to open the filter. Each start that failed doubles it, up to so many times: a slow
-# machine would never have a scorer.
-_START_TIMEOUT = 60.0
-_MAX_DOUBLINGS = 4
+_START_TIMEOUT = 60.0  # for a scorer to open the filter
+_MAX_DOUBLINGS = 4  # of that time, by failed starts: a slow machine would never have a scorer
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
 _BATCH_SIZE = 8  # messages that a scorer gets in one go, if they are small
 _MAX_BATCH_BYTES = 256 << 10
 _POISON_COUNT = 2  # times that a message may end a scorer
-# A poisonous message is tried again after so long: the machine may have been too slow, and mail
-# that is deferred needs a verdict one day.
+# Until poison is tried again: the machine may have been too slow, and deferred mail comes again.
 _POISON_SECONDS = 3600.0
 _MAX_POISON_RECORDS = 1000
 
@@ -81,49 +77,56 @@ class ScanJob:
             self.result.set_result(result)
 
 
-class ScorerHandle:
-    """One scorer process.
+class ScorerHandle(DeadlineTimer):
+    """One scorer process, and the deadline of what it does.
 
-    jobs: submitted and not answered, first the one that it works on. on_change: called with this
-    object when it has become ready, has answered, or has ended.
+    message_seconds: the deadline of each message. on_change: called when it has become ready, has
+    answered, or has ended. on_stuck: called when it has become stuck.
+
+    Attributes
+    ----------
+    jobs : submitted and not answered, first the one that it works on.
+    is_stuck : it has worked on a message for so long that it is not counted on for others.
+    end_reason : why it ended, if it has.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        arguments: Sequence[str],
+        start_seconds: float,
+        message_seconds: float,
         on_change: Callable[[ScorerHandle], None],
+        on_stuck: Callable[[ScorerHandle], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._message_seconds = message_seconds
         self._on_change = on_change
-        self._answers = ipc.ScorerAnswerReader()
+        self._on_stuck = on_stuck
+        self._answers = protocol.ScorerAnswerReader()
         self._unsent = memoryview(b"")
-        self._write_blocked = False
         self.jobs: deque[ScanJob] = deque()
-        self.is_ready = False
-        self.has_ended = False
+        self.is_ready = self.is_stuck = self.has_ended = False
+        self.end_reason = "crashed"
         self._socket, theirs = socket.socketpair()
         with theirs:
             try:
                 process.check_installation()
                 descriptor = theirs.fileno()
                 path = [str(Path(package).parents[1]), os.environ.get("PYTHONPATH", "")]
+                variables = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
                 self._process = subprocess.Popen(
-                    [*command, str(descriptor), str(os.getpid()), *arguments],
+                    [*command, str(descriptor), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(descriptor,),
-                    env={
-                        **os.environ,
-                        **_SINGLE_THREAD_ENV,
-                        "PYTHONPATH": os.pathsep.join(filter(None, path)),
-                    },
+                    env={**os.environ, **_SINGLE_THREAD_ENV, **variables},
                 )
             except OSError:
                 self._socket.close()
                 raise
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_readable)
+        self.set_deadline(self._loop.time() + start_seconds)
 
     @property
     def pid(self) -> int:
@@ -132,9 +135,7 @@ class ScorerHandle:
 
     @property
     def has_lost_tables(self) -> bool:
-        """Whether it ended because the tables, which it maps, could not be read: the disk is full
-        or broken.
-        """
+        """Whether it ended because the tables, which it maps, could not be read from the disk."""
         return self._process.returncode == -signal.SIGBUS
 
     def submit(self, jobs: Sequence[ScanJob]) -> None:
@@ -148,17 +149,16 @@ class ScorerHandle:
         parts: list[bytes] = []
         descriptors: list[int] = []
         for job in jobs:
-            on_top, users = job.on_top[: ipc.MAX_ON_TOP_BYTES], ipc.encode_users(job.users)
             descriptor, size = job.message.descriptor, job.message.size
             in_file = descriptor is not None
-            header = ipc.REQUEST_HEADER.pack(in_file, len(on_top), len(users), size)
-            parts += header, on_top, users
+            parts.append(protocol.encode_request(job.on_top, job.users, size, in_file=in_file))
             if descriptor is None:
                 parts.append(job.message.read())
             else:
                 descriptors.append(descriptor)
         request = b"".join(parts)
         self.jobs.extend(jobs)
+        self._restart_clock()
         try:
             if descriptors:
                 sent = socket.send_fds(self._socket, [request], descriptors)
@@ -178,12 +178,10 @@ class ScorerHandle:
             self.kill()
             return
         self._unsent = self._unsent[sent:]
-        if bool(self._unsent) != self._write_blocked:
-            self._write_blocked = bool(self._unsent)
-            if self._write_blocked:
-                self._loop.add_writer(self._socket, self._write)
-            else:
-                self._loop.remove_writer(self._socket)
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._write)
+        else:
+            self._loop.remove_writer(self._socket)
 
     def _on_readable(self) -> None:
         try:
@@ -197,27 +195,49 @@ class ScorerHandle:
         except (OSError, ValueError):  # it has gone, or does not keep to the protocol
             self.kill()
             return
-        self._on_change(self)
+        if self.is_ready:
+            self._on_change(self)
 
-    def _handle_answer(self, answer: ipc.ScorerAnswer) -> None:
-        """ValueError: nothing was asked, or that is no answer to it."""
-        if answer.kind == ipc.READY and not self.is_ready:
+    def _handle_answer(self, answer: protocol.ScorerAnswer) -> None:
+        """ValueError: it answers no request."""
+        if answer.kind == protocol.READY and not self.is_ready:
             self.is_ready = True
+            self.clear_deadline()
             return
         if not self.jobs or not self.is_ready:
             raise ValueError("nothing was asked")
-        result: Scan | NotScanned = (
-            ipc.decode_scan(answer, self.jobs[0].users)
-            if answer.kind == ipc.SCANNED
-            else NotScanned(ipc.decode_reason(answer))
-        )
-        self.jobs.popleft().finish(result)
+        if answer.kind == protocol.SCANNED:
+            self.jobs[0].finish(protocol.decode_scan(answer, self.jobs[0].users))
+        else:
+            self.jobs[0].finish(NotScanned(protocol.decode_reason(answer)))
+        self.jobs.popleft()
+        self._restart_clock()
+
+    def _restart_clock(self) -> None:
+        """Begin the time of the next message, if there is one."""
+        self.is_stuck = False
+        if self.jobs:
+            self.set_deadline(self._loop.time() + min(_STUCK_SECONDS, self._message_seconds))
+        else:
+            self.clear_deadline()
+
+    def deadline_passed(self) -> None:
+        """A message takes long, and then too long; or the scorer does not become ready."""
+        if self.jobs and not self.is_stuck:
+            self.is_stuck = True
+            remaining = max(self._message_seconds - _STUCK_SECONDS, 0.0)
+            self.set_deadline(self._loop.time() + remaining)
+            self._on_stuck(self)
+        else:
+            self.end_reason = "timeout"
+            self.kill()
 
     def kill(self) -> None:
         """End it at once; idempotent."""
         if self.has_ended:
             return
         self.has_ended = True
+        self.cancel_deadline()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -228,66 +248,6 @@ class ScorerHandle:
         """Wait until the process is gone."""
         while self._process.poll() is None:
             await asyncio.sleep(_POLL_SECONDS)
-
-
-class _Watchdog(DeadlineTimer):
-    """The clock of one scorer.
-
-    is_stuck: it has been at a message for so long that it is not counted on. end_reason: why it
-    ended, if it has.
-    """
-
-    def __init__(
-        self,
-        scorer: ScorerHandle,
-        start_seconds: float,
-        message_seconds: float,
-        on_stuck: Callable[[], None],
-    ) -> None:
-        self.is_stuck = False
-        self.end_reason = "crashed"
-        self._scorer = scorer
-        self._seconds = message_seconds
-        self._on_stuck = on_stuck
-        self._set_timeout(start_seconds)
-
-    @property
-    def has_died_early(self) -> bool:
-        """Whether its message has used hardly any time: it may not be to blame."""
-        return self.end_reason == "crashed" and not self.is_stuck
-
-    def start_message(self) -> None:
-        """The scorer begins with a message."""
-        self.is_stuck = False
-        self._set_timeout(min(_STUCK_SECONDS, self._seconds))
-
-    def stop(self) -> None:
-        """The scorer has nothing to do."""
-        self.is_stuck = False
-        self.clear_deadline()
-
-    def deadline_passed(self) -> None:
-        """A message takes long, and then too long; or the scorer does not become ready."""
-        if self._scorer.jobs and not self.is_stuck:
-            self.is_stuck = True
-            self._set_timeout(max(self._seconds - _STUCK_SECONDS, 0.0))
-            self._on_stuck()
-        else:
-            self.end_reason = "timeout"
-            self._scorer.kill()
-
-    def _set_timeout(self, seconds: float) -> None:
-        self.set_deadline(asyncio.get_running_loop().time() + seconds)
-
-
-class _PoisonRecord(NamedTuple):
-    """How often a message has ended a scorer, and when last, by the event loop's clock."""
-
-    times: int
-    last_time: float
-
-
-_NO_POISON_RECORD = _PoisonRecord(0, 0.0)
 
 
 class ScorerPool:
@@ -307,10 +267,11 @@ class ScorerPool:
     ) -> None:
         self._seconds = scoring.deadline
         self._size = scoring.scorers
-        self._command, self._arguments = command, (str(one_wrong_in), str(words), str(state))
-        self._scorers: dict[ScorerHandle, _Watchdog] = {}
+        self._command = (*command, str(one_wrong_in), str(words), str(state))
+        self._scorers: list[ScorerHandle] = []
         self._queue: deque[ScanJob] = deque()
-        self._poison_records: OrderedDict[bytes, _PoisonRecord] = OrderedDict()
+        # How often a message has ended a scorer, and when last, by the event loop's clock.
+        self._poison_records: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._starts_after = 0.0
@@ -356,7 +317,7 @@ class ScorerPool:
             return NotScanned("stopping")
         job = ScanJob(message, on_top, users, loop.create_future())
         self._queue.append(job)
-        self._dispatch_or_fail()
+        self._dispatch()
         if not self._queue:  # it is being judged, which has a deadline of its own
             return await job.result
         timer = loop.call_later(_QUEUE_TIMEOUT, partial(self._on_queue_timeout, job))
@@ -366,7 +327,7 @@ class ScorerPool:
             timer.cancel()
 
     def _is_poison(self, name: bytes) -> bool:
-        times, last = self._poison_records.get(name, _NO_POISON_RECORD)
+        times, last = self._poison_records.get(name, (0, 0.0))
         return times >= _POISON_COUNT and asyncio.get_running_loop().time() - last < _POISON_SECONDS
 
     def _on_queue_timeout(self, job: ScanJob) -> None:
@@ -377,24 +338,21 @@ class ScorerPool:
     # ---- messages to scorers
 
     def _dispatch(self) -> None:
-        """Give waiting messages to free scorers."""
+        """Give waiting messages to free scorers, and start scorers for the others.
+
+        Without any scorer they fail: the next start is due later.
+        """
         for scorer in list(self._scorers):
             is_free = scorer.is_ready and not scorer.jobs and not scorer.has_ended
             if is_free and (jobs := self._next_batch()):
-                self._scorers[scorer].start_message()
                 try:
                     scorer.submit(jobs)
                 except OSError as error:
-                    self._scorers[scorer].stop()
                     _log.error("messages cannot be read to be judged: %s", error)
                     for job in jobs:
                         job.finish(NotScanned("unreadable"))
         if self._queue:
             self._start_scorers()
-
-    def _dispatch_or_fail(self) -> None:
-        """Dispatch; without any scorer, fail the waiting messages: the next start is due later."""
-        self._dispatch()
         if not self._scorers:
             self._fail_queue()
 
@@ -422,8 +380,8 @@ class ScorerPool:
     def _requeue(self, jobs: Sequence[ScanJob]) -> None:
         """Put jobs in front of the queue, unless another scorer has them."""
         taken = set(self._queue)
-        for scorer, watchdog in self._scorers.items():
-            taken.update(islice(scorer.jobs, 1 if watchdog.is_stuck else None))
+        for scorer in self._scorers:
+            taken.update(islice(scorer.jobs, 1 if scorer.is_stuck else None))
         self._queue.extendleft(
             reversed([job for job in jobs if not job.result.done() and job not in taken])
         )
@@ -436,21 +394,21 @@ class ScorerPool:
             return
         wanted = self._size - (self._count_able() if self._queue else len(self._scorers))
         for _ in range(min(wanted, self._size + _MAX_SPARE_SCORERS - len(self._scorers))):
+            start_seconds = _START_TIMEOUT * 2 ** min(self._failed_starts, _MAX_DOUBLINGS)
             try:
-                scorer = ScorerHandle(self._command, self._arguments, self._on_change)
+                scorer = ScorerHandle(
+                    self._command, start_seconds, self._seconds, self._on_change, self._on_stuck
+                )
             except OSError as error:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)
                 self._retry_later()
                 return
             self._start_errors.clear()
-            start_seconds = _START_TIMEOUT * 2 ** min(self._failed_starts, _MAX_DOUBLINGS)
-            self._scorers[scorer] = _Watchdog(
-                scorer, start_seconds, self._seconds, partial(self._on_stuck, scorer)
-            )
+            self._scorers.append(scorer)
 
     def _count_able(self) -> int:
-        return sum(not watchdog.is_stuck for watchdog in self._scorers.values())
+        return sum(not scorer.is_stuck for scorer in self._scorers)
 
     def _retry_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -466,14 +424,11 @@ class ScorerPool:
             self._on_end(scorer)
             return
         self._failed_starts = 0
-        if scorer.jobs:
-            self._scorers[scorer].start_message()
-            return
-        self._scorers[scorer].stop()
-        if self._count_able() > self._size and not self._queue:
-            scorer.kill()
-        else:
-            self._dispatch()
+        if not scorer.jobs:
+            if self._count_able() > self._size and not self._queue:
+                scorer.kill()
+            else:
+                self._dispatch()
 
     def _on_stuck(self, scorer: ScorerHandle) -> None:
         """Others may judge the messages behind the one it works on; the first answer counts."""
@@ -481,19 +436,14 @@ class ScorerPool:
         self._dispatch()
 
     def _on_end(self, scorer: ScorerHandle) -> None:
-        watchdog = self._scorers.pop(scorer)
-        watchdog.cancel_deadline()
+        self._scorers.remove(scorer)
         self._track(scorer.wait())
         if scorer.jobs:
             job = scorer.jobs.popleft()
             if not self._closing:
-                _log.error(
-                    "scorer %d %s while judging a message of %d bytes",
-                    scorer.pid,
-                    watchdog.end_reason,
-                    job.message.size,
-                )
-            self._track(self._blame_message(job, scorer, watchdog))
+                text = "scorer %d %s while judging a message of %d bytes"
+                _log.error(text, scorer.pid, scorer.end_reason, job.message.size)
+            self._track(self._blame_message(job, scorer))
             self._requeue(list(scorer.jobs))
         if not scorer.is_ready:
             self._failed_starts += 1
@@ -501,53 +451,50 @@ class ScorerPool:
             if self._failed_starts > 1:
                 self._retry_later()
         self._start_scorers()
-        self._dispatch_or_fail()
+        self._dispatch()
 
     def _track(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _blame_message(self, job: ScanJob, scorer: ScorerHandle, watchdog: _Watchdog) -> None:
+    async def _blame_message(self, job: ScanJob, scorer: ScorerHandle) -> None:
         """Remember the message at which a scorer ended, unless the disk is to blame.
 
         Another scorer gets it once more if the first one died on the spot.
         """
         await scorer.wait()
         if scorer.has_lost_tables:
-            _log.error(
-                "scorer %d could not read the tables (SIGBUS): "
-                "their disk is full or broken: make room on it",
-                scorer.pid,
+            text = (
+                "scorer %d could not read the tables (SIGBUS): make room on their disk, or mend it"
             )
+            _log.error(text, scorer.pid)
             job.finish(NotScanned("no-model"))
             return
         times, loop = _POISON_COUNT, asyncio.get_running_loop()
         with suppress(OSError):  # nobody waits any more, and the message is gone
             name = await _fingerprint(job.message)
-            times = self._poison_records.pop(name, _NO_POISON_RECORD).times + (not self._closing)
-            self._poison_records[name] = _PoisonRecord(times, loop.time())
+            times = self._poison_records.pop(name, (0, 0.0))[0] + (not self._closing)
+            self._poison_records[name] = (times, loop.time())
             while len(self._poison_records) > _MAX_POISON_RECORDS:
                 self._poison_records.popitem(last=False)
         if self._closing:
             job.finish(NotScanned("stopping"))
-        elif times < _POISON_COUNT and watchdog.has_died_early:
+        elif times < _POISON_COUNT and scorer.end_reason == "crashed" and not scorer.is_stuck:
             self._queue.appendleft(job)
             loop.call_later(_QUEUE_TIMEOUT, self._on_queue_timeout, job)
-            self._dispatch_or_fail()
+            self._dispatch()
         else:
-            job.finish(NotScanned(watchdog.end_reason))
+            job.finish(NotScanned(scorer.end_reason))
 
 
 async def _fingerprint(message: Spool) -> bytes:
     """A digest of the bytes. OSError: they cannot be read."""
-    if message.descriptor is None:
-        return _hash(message)
-    return await run_in_thread(partial(_hash, message))
 
+    def digest() -> bytes:
+        state = blake2b(digest_size=16)
+        for chunk in message.chunks():
+            state.update(chunk)
+        return state.digest()
 
-def _hash(message: Spool) -> bytes:
-    state = blake2b(digest_size=16)
-    for chunk in message.chunks():
-        state.update(chunk)
-    return state.digest()
+    return digest() if message.descriptor is None else await run_in_thread(digest)

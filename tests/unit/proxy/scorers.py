@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE
 # A scorer that does as the message says, and else what a scorer does.
 ODD = """
 import dataclasses, os, re, signal, sys, time
-from spamguard.proxy import ipc, scorer
+from spamguard.proxy import scorer
 honest = scorer.Scorer.answer
 def answer(self, request):
     order = request.message[:20]
@@ -30,13 +30,13 @@ def answer(self, request):
     if order.startswith(b"MEMORY"): bytearray(8 << 30)
     if order.startswith(b"LIE"): return b"\\xff" * 100
     if order.startswith(b"TWICE"): return honest(self, request) * 2
-    if order.startswith(b"SHORT"): return ipc.encode_answer(ipc.SCANNED, b"1, 2")
-    if order.startswith(b"BINARY"): return ipc.encode_answer(ipc.SCANNED, bytes(range(256)))
+    if order.startswith(b"SHORT"): return scorer.encode_answer(scorer.SCANNED, b"1, 2")
+    if order.startswith(b"BINARY"): return scorer.encode_answer(scorer.SCANNED, bytes(range(256)))
     if order.startswith(b"WHO"):
-        return ipc.encode_answer(ipc.NOT_SCANNED, str(os.getpid()).encode())
+        return scorer.encode_answer(scorer.NOT_SCANNED, str(os.getpid()).encode())
     if order.startswith(b"PEAK"):
         peak = re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]
-        return ipc.encode_answer(ipc.NOT_SCANNED, peak.encode())
+        return scorer.encode_answer(scorer.NOT_SCANNED, peak.encode())
     return honest(self, request)
 scan = scorer.Filter.scan
 def faulty(self, raw, words=8, on_top=b"", users=()):

@@ -294,7 +294,7 @@ def test_a_scorer_that_dies_late_costs_its_message_no_more_time(
         async with pool(state) as judge:
             number = await who(judge)
             task = asyncio.create_task(judge(b"HANG"))
-            await until(lambda: any(watchdog.is_stuck for watchdog in judge.pool._scorers.values()))
+            await until(lambda: any(scorer.is_stuck for scorer in judge.pool._scorers))
             os.kill(number, signal.SIGKILL)
             assert (await task, len(ends)) == (NotScanned("crashed"), 1)
 

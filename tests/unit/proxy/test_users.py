@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.proxy import ipc
+from spamguard.proxy import scorer
 from spamguard.proxy.users import MAX_RECIPIENTS, UserResolver
 from spamguard.users import is_user_name
 from tests.unit.bayes.support import repeatable
@@ -110,7 +110,7 @@ def test_a_message_to_thousands_asks_for_some() -> None:
     addresses = [f"user{number}+x@example.org" for number in range(5000)]
     people = UserResolver(())
     users = people.all_candidates(addresses)
-    assert len(users) == 3 * MAX_RECIPIENTS <= ipc.MAX_USERS
+    assert len(users) == 3 * MAX_RECIPIENTS <= scorer.MAX_USERS
     assert people.resolve(addresses, set(users)) == addresses[:MAX_RECIPIENTS] + [""] * (
         5000 - MAX_RECIPIENTS
     )
@@ -127,7 +127,7 @@ def test_whatever_the_addresses_are_only_users_are_asked_for(addresses: list[str
     people = UserResolver(ALIASES)
     users = people.all_candidates(addresses)
     assert all(map(is_user_name, users))
-    assert ipc.decode_users(ipc.encode_users(users)) == users
+    assert scorer.decode_users(scorer.encode_users(users)) == users
     found = people.resolve(addresses, set(users))
     assert len(found) == len(addresses)
     assert set(found) <= {*users, ""}

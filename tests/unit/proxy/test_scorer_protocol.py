@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.proxy import ipc
-from spamguard.proxy.ipc import ScorerAnswer, ScorerAnswerReader, decode_scan, encode_scan
+from spamguard.proxy import scorer
+from spamguard.proxy.scorer import ScorerAnswer, ScorerAnswerReader, decode_scan, encode_scan
 from spamguard.records import Scan, Verdict, Word
 from tests.unit.bayes.support import repeatable
 
@@ -59,7 +59,7 @@ def only(data: bytes) -> ScorerAnswer:
 )
 def test_a_scan_comes_as_it_was(
     probability, log_odds, shares, digest, packed, words, settle
-) -> None:
+) -> None:  # type: ignore[no-untyped-def]
     scan = Scan(
         Verdict("unsure", probability, log_odds, shares),
         digest,
@@ -81,8 +81,8 @@ def test_a_scan_comes_as_it_was(
 
 
 def test_as_many_users_as_may_be_asked_about_fit() -> None:
-    names = ["ü" * 120 + f"{number:015}" for number in range(ipc.MAX_USERS)]
-    assert ipc.decode_users(ipc.encode_users([*names, "more"])) == tuple(names)
+    names = ["ü" * 120 + f"{number:015}" for number in range(scorer.MAX_USERS)]
+    assert scorer.decode_users(scorer.encode_users([*names, "more"])) == tuple(names)
     shares = dict.fromkeys([f"class-{number}" for number in range(40)], 0.5)
     scan = replace(SCAN, verdict=replace(VERDICT, probabilities=shares))
     scan = replace(scan, personal=dict.fromkeys(names, replace(scan.verdict, label="x" * 32)))
@@ -105,25 +105,25 @@ def test_nobody_is_told_of_who_was_not_asked_about(users: tuple[str, ...]) -> No
     ],
 )
 def test_what_a_user_is_told_is_checked_too(own: dict[str, object]) -> None:
-    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})
+    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scan"):
         decode_scan(only(encode_scan(wrong)), ["anna"])
 
 
 def test_answers_come_in_pieces_of_any_size() -> None:
     data = (
-        ipc.encode_answer(ipc.READY)
+        scorer.encode_answer(scorer.READY)
         + encode_scan(SCAN)
-        + ipc.encode_answer(ipc.NOT_SCANNED, b"no-model")
+        + scorer.encode_answer(scorer.NOT_SCANNED, b"no-model")
     )
     for size in (1, 7, 1000):
         answers = ScorerAnswerReader()
         found = [
             one for at in range(0, len(data), size) for one in answers.feed(data[at : at + size])
         ]
-        assert [one.kind for one in found] == [ipc.READY, ipc.SCANNED, ipc.NOT_SCANNED]
+        assert [one.kind for one in found] == [scorer.READY, scorer.SCANNED, scorer.NOT_SCANNED]
         assert decode_scan(found[1]) == SCAN
-        assert ipc.decode_reason(found[2]) == "no-model"
+        assert scorer.decode_reason(found[2]) == "no-model"
 
 
 def test_long_words_are_cut_and_odd_ones_replaced() -> None:
@@ -180,7 +180,7 @@ def test_rubbish_is_a_value_error_or_a_scan(rubbish: bytes, at: int) -> None:
         whole[:at] + rubbish + whole[at + len(rubbish) :],
     ):
         try:
-            found = decode_scan(ScorerAnswer(ipc.SCANNED, text, b""), list(OWN))
+            found = decode_scan(ScorerAnswer(scorer.SCANNED, text, b""), list(OWN))
         except ValueError:
             continue
         assert all(0 <= one.probability <= 1 for one in (found.verdict, *found.personal.values()))
@@ -191,4 +191,4 @@ def test_rubbish_is_a_value_error_or_a_scan(rubbish: bytes, at: int) -> None:
 @pytest.mark.parametrize("text", [b"", b"two words", b"\xff", b"UPPER", b"x" * 33, b"a\nb"])
 def test_a_reason_is_one_plain_word(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  its text is never shown
-        ipc.decode_reason(ScorerAnswer(ipc.NOT_SCANNED, text, b""))
+        scorer.decode_reason(ScorerAnswer(scorer.NOT_SCANNED, text, b""))
