@@ -72,6 +72,17 @@ def supports_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
     return is_terminal(stream, environment) and not environment.get("NO_COLOR")
 
 
+def printable(text: str, replacement: str = "\ufffd") -> str:
+    """The text with letters that a terminal acts on replaced.
+
+    >>> printable("a\\x1bb", "?")
+    'a?b'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else replacement for letter in text)
+
+
 def line_prefix(environment: Mapping[str, str], level: int) -> str:
     """What a line on standard error begins with, so that the journal knows its level; nothing where
     it is not the journal's.

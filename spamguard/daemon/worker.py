@@ -43,7 +43,7 @@ from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
 from spamguard.proxy.base import Proxy
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.forward_training import ForwardTrainingProxy
-from spamguard.proxy.history_writer import HistoryWriter
+from spamguard.proxy.history import HistoryWriter
 from spamguard.proxy.scan import ScanService
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import FilterProxy, ProxyContext

@@ -157,7 +157,7 @@ def _check_free_space(state: Path) -> Step:
         remedy = "remove files from that disk"
         return failed("disk", f"{detail}, but no file can be made (inodes)", remedy)
     if free < needed:
-        detail += f", {needed / 1e6:,.0f} MB are needed to make the tables anew"
+        detail += f", {needed / 1e6:,.0f} MB are needed to build the tables again"
         return failed("disk", detail, "make room on that disk")
     return ok("disk", detail)
 
@@ -227,11 +227,11 @@ def check_file_events(settings: Settings | None) -> Step:
     detail = f"{limit:,} directories allowed"
     if settings is None:
         return ok(name, detail)
-    with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
-        for mailbox in mailboxes.find_mailboxes():
+    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
+        for mailbox in backend.find_mailboxes():
             with suppress(OSError):
-                mailboxes.list_folders(mailbox)
-        needed = mailboxes.count_watched()
+                backend.list_folders(mailbox)
+        needed = backend.count_watched()
     if needed > limit:
         remedy = f"sysctl fs.inotify.max_user_watches={2 * needed}"
         return failed(name, f"{needed:,} needed, {limit:,} allowed", remedy)
@@ -271,33 +271,33 @@ def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAcces
     """
     if os.geteuid() not in (0, account.pw_uid):
         return None
-    with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
-        found = mailboxes.find_mailboxes()
-        no_maildir = explain_no_maildir(mailboxes, found)
-    paths = [mailbox.path for mailbox in found]
+    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
+        mailboxes = backend.find_mailboxes()
+        no_maildir = explain_no_maildir(backend, mailboxes)
+    paths = [mailbox.path for mailbox in mailboxes]
     with account_owner(account).impersonate():
         return MailboxAccess(
             paths,
             [path for path in paths if not _is_readable(path)],
             no_maildir,
-            find_unmatched_watches(settings, found),
+            find_unmatched_watches(settings, mailboxes),
         )
 
 
-def explain_no_maildir(mailboxes: Mailboxes, found: Sequence[Mailbox]) -> str:
-    """A line of text if none of the mailboxes found is a Maildir.
+def explain_no_maildir(backend: Mailboxes, mailboxes: Sequence[Mailbox]) -> str:
+    """A line of text if none of the mailboxes is a Maildir. backend: that opens them.
 
     "" if one is, or cannot be looked at, or there are none yet, or the search takes too long.
     """
     deadline = time.monotonic() + _SEARCH_TIMEOUT
-    if not found or any(
-        is_maildir(mailboxes, mailbox, if_unreadable=True) or time.monotonic() > deadline
-        for mailbox in found
+    if not mailboxes or any(
+        is_maildir(backend, mailbox, if_unreadable=True) or time.monotonic() > deadline
+        for mailbox in mailboxes
     ):
         return ""
     return (
         "no directory that `watch` names is a Maildir, with `cur` in it, such as "
-        f"{found[0].path}: moving mail there teaches nothing"
+        f"{mailboxes[0].path}: moving mail there teaches nothing"
     )
 
 
@@ -325,13 +325,13 @@ def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
         count, reader = len(access.paths), f"{account.pw_name} can read them"
     else:
         try:
-            with closing(make_mailboxes(settings.watch, settings.watch_socket)) as mailboxes:
-                found = list(mailboxes.find_mailboxes())
-                no_maildir = explain_no_maildir(mailboxes, found)
+            with closing(make_mailboxes(settings.watch, settings.watch_socket)) as backend:
+                mailboxes = list(backend.find_mailboxes())
+                no_maildir = explain_no_maildir(backend, mailboxes)
         except (SpamguardError, OSError) as error:
             return failed("mailboxes", str(error), "systemctl status spamguard-watch")
         trouble = (no_maildir, MAILDIR_REMEDY) if no_maildir else None
-        count, reader = len(found), f"opened at {settings.watch_socket}"
+        count, reader = len(mailboxes), f"opened at {settings.watch_socket}"
     if trouble:
         return failed("mailboxes", *trouble)
     if not count:  # they may come with the first mail
@@ -368,9 +368,8 @@ def check_dovecot(settings: Settings | None) -> Step:
         return ok("Dovecot", f"keeps mail as {dovecot.mail_format}, {folders}")
     if settings is None or not settings.watch:
         return skipped("Dovecot", "; ".join(dovecot.obstacles))
-    mailboxes = make_mailboxes(settings.watch, settings.watch_socket, notify=False)
-    with closing(mailboxes):
-        obstacles = doveconf.find_obstacles(dovecot, settings, mailboxes)
+    with closing(make_mailboxes(settings.watch, settings.watch_socket, notify=False)) as backend:
+        obstacles = doveconf.find_obstacles(dovecot, settings, backend)
     if obstacles:
         remedy = "see Dovecot's configuration, `doveconf -n`"
         return failed("Dovecot", "; ".join(obstacles), remedy)

@@ -43,7 +43,7 @@ _SPAM_ROLE = Role(FolderKind.CLASS, "spam")
 _ORIGIN = "doctor"
 _WORD_COUNT = 40
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_REBUILD_REMEDY = "make the tables anew: spamguard rebuild"
+_REBUILD_REMEDY = "build the tables again: spamguard rebuild"
 
 
 def prove(spam_filter: Filter, mailbox: ProofMailbox, hint: str) -> Iterator[Step]:

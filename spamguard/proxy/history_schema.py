@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
-from spamguard import storage
+from spamguard import log, storage
 from spamguard.errors import HistoryError
 from spamguard.records import Word
 
@@ -192,10 +192,7 @@ def printable(value: str, max_length: int) -> str:
     >>> printable("a\\x1bb", 10)
     'a\ufffdb'
     """
-    cut = value[:max_length]
-    if cut.isprintable():
-        return cut
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)
+    return log.printable(value[:max_length])
 
 
 def readable(value: str, max_length: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spamguard.aio import run_in_thread
 from spamguard.config.options import Action, OnError, Policy, Rule, Scanner
@@ -17,10 +17,15 @@ from spamguard.engine import policy
 from spamguard.engine.policy import Decision
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.limits import Networks
-from spamguard.proxy import outgoing
+from spamguard.log import printable
 from spamguard.proxy.base import Judge, NotScanned
 from spamguard.proxy.delivery_log import DeliveryRecord
-from spamguard.proxy.transaction import PolicyJudge, ProxyContext
+from spamguard.proxy.transaction import (
+    PolicyJudge,
+    ProxyContext,
+    has_received_on_top,
+    read_header_section,
+)
 from spamguard.proxy.users import TrainingAcl
 from spamguard.records import Scan, Verdict
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender, received_field
@@ -156,7 +161,7 @@ class ScanService:
     async def _judge_message(
         self, request: ScanRequest, record: DeliveryRecord, *, trusted: bool
     ) -> ScanResult | None:
-        header = outgoing.read_header_section(request.message)
+        header = read_header_section(request.message)
         on_top = b""
         names: Sequence[str] = ()
         if trusted:
@@ -182,7 +187,7 @@ class ScanService:
     def _client_field(self, record: DeliveryRecord, header: bytes, received_by: str) -> bytes:
         """A Received field about the client; b"" where a server has written one already."""
         client = record.envelope.client
-        is_recorded = not received_by and outgoing.has_received_on_top(header)
+        is_recorded = not received_by and has_received_on_top(header)
         if is_recorded or not (client.address or client.name or client.helo):
             return b""
         hostname = received_by or self._hostname
@@ -232,17 +237,12 @@ def _scanner_policy(scanner: Scanner) -> Policy:
         if probability is not None
         for label in labels
     )
-    given = scanner.policy
-    return Policy(rules, given.spam_threshold, given.tell_probability, given.forged, given.on_error)
+    return replace(scanner.policy, rules=rules)
 
 
-def format_words(judged: ScanResult, *, with_weights: bool) -> Sequence[str]:
-    """Return the words that weighed most, printable; weights would help spammers to write."""
-    words = judged.scan.words if judged.scan else ()
+def format_words(result: ScanResult, *, with_weights: bool) -> Sequence[str]:
+    """The words that weighed most, printable; weights would help spammers to write."""
+    words = result.scan.words if result.scan else ()
     return [
-        _printable(word.text) + (f" {word.part:+.2f}" if with_weights else "") for word in words
+        printable(word.text, "?") + (f" {word.part:+.2f}" if with_weights else "") for word in words
     ]
-
-
-def _printable(word: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in word)

@@ -29,7 +29,7 @@ from spamguard import __version__
 from spamguard.aio import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.limits import LimitExceeded
-from spamguard.proxy import outgoing
+from spamguard.proxy import transaction
 from spamguard.servers import rspamd_protocol
 from spamguard.servers.listener import (
     ClientTimeout,
@@ -303,12 +303,12 @@ class RspamdSession(Conversation):
         result = await self._service.scan(
             rspamd_protocol.build_scan_request(fields, message, self.address)
         )
-        header = outgoing.read_header_section(message)
+        header = transaction.read_header_section(message)
         content: Mapping[str, Any] | bytes
         if request.is_rspamc:
             content = rspamd_protocol.format_rspamc(result, header)
         elif request.path == "/checkv2":
-            forged = outgoing.matching_field_names(header, self._policy.forged)
+            forged = transaction.matching_field_names(header, self._policy.forged)
             seconds = time.perf_counter() - started
             content = rspamd_protocol.format_check(
                 result, header, forged, seconds, with_weights=with_weights
@@ -368,9 +368,9 @@ def _decompress(compressed: Spool, message: IncomingMessage) -> None:
                 if message.rejection is not None:
                     return
     except zstandard.ZstdError:
-        raise _RspamdError(400, "not compressed as was said") from None
+        raise _RspamdError(400, "not compressed as announced") from None
     if not frame.eof:
-        raise _RspamdError(400, "not compressed as was said")
+        raise _RspamdError(400, "not compressed as announced")
 
 
 # ---- chunks
@@ -400,7 +400,7 @@ class ChunkMerger:
         Raises
         ------
         h11.RemoteProtocolError
-            A chunk does not end where its head said.
+            A chunk does not end where its head says.
         """
         if self._is_passthrough:
             return data
@@ -435,7 +435,7 @@ class ChunkMerger:
         content_end = end - len(_CHUNK_END)
         if len(data) >= end:
             if data[content_end:end] != _CHUNK_END:
-                raise h11.RemoteProtocolError("a chunk that does not end where it said")
+                raise h11.RemoteProtocolError("a chunk does not end where its head says")
             contents.append(data[position:content_end])
             self._remaining_bytes = 0
             return end

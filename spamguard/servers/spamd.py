@@ -24,7 +24,7 @@ from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.limits import LimitExceeded
-from spamguard.proxy import outgoing
+from spamguard.proxy import transaction
 from spamguard.proxy.scan import ScanRequest, ScanResult, format_words
 from spamguard.servers.listener import (
     CHUNK_BYTES,
@@ -363,7 +363,7 @@ class SpamdSession(Conversation):
                 if inflater:
                     await asyncio.sleep(0)  # other sessions get their turn
         if remaining or self._buffer or (inflater and not inflater.is_complete):
-            raise SpamdError(SpamdCode.PROTOCOL, "not as long as was said")
+            raise SpamdError(SpamdCode.PROTOCOL, "not as long as announced")
 
     async def _answer(self, request: SpamdRequest, message: Spool) -> None:
         sender, recipients = parse_envelope(message.read_start(MAX_HEAD_BYTES))
@@ -378,7 +378,7 @@ class SpamdSession(Conversation):
         policy = self._service.scanner.policy
         content: bytes | None
         if request.wants_message:
-            tagged = outgoing.tag_message(message, result.fields, policy.forged)
+            tagged = transaction.tag_message(message, result.fields, policy.forged)
             if request.method is SpamdMethod.PROCESS:
                 await self.send(encode_answer_head(request, spam, tagged.size))
                 await self.send_all(tagged.chunks())
@@ -427,7 +427,7 @@ class _Inflater:
             try:
                 yield self._stream.decompress(data, CHUNK_BYTES)
             except zlib.error:
-                raise SpamdError(SpamdCode.DATA, "not compressed as was said") from None
+                raise SpamdError(SpamdCode.DATA, "not compressed as announced") from None
             data = self._stream.unconsumed_tail
             if self._stream.unused_data:
-                raise SpamdError(SpamdCode.DATA, "not compressed as was said")
+                raise SpamdError(SpamdCode.DATA, "not compressed as announced")

@@ -168,7 +168,7 @@ class TeachingDoor:
                 while message.size < header.length:
                     piece = await reader.read(min(_CHUNK_BYTES, header.length - message.size))
                     if not piece:
-                        raise ConnectionResetError("the client went before it had said all")
+                        raise ConnectionResetError("the client went before the end of its lesson")
                     message.write(piece)
                 outcome = await run_in_thread(lambda: self._submit(header, uid, message))
             except (ConnectionError, TimeoutError):

@@ -33,8 +33,8 @@ from spamguard.ledger.queries import NO_STANDING
 from spamguard.log import quote_value
 from spamguard.proxy import history_schema
 from spamguard.proxy.delivery_log import decode_author, decode_subject
-from spamguard.proxy.history import HistoryFilter
 from spamguard.proxy.history_schema import HistoryRow, fold_text, printable, readable
+from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR
 from spamguard.spool import Spool
 from spamguard.web import models

@@ -28,8 +28,8 @@ from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.mail.headers import host_token
 from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.proxy.delivery_log import NOT_SCANNED
-from spamguard.proxy.history import HistoryFilter
 from spamguard.proxy.history_schema import readable
+from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
 from spamguard.web.lessons import check_class

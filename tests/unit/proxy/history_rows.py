@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from spamguard.keys import new_id
-from spamguard.proxy.history import History, HistoryFilter
+from spamguard.proxy.history import History
 from spamguard.proxy.history_schema import HistoryRow
+from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR, Word
 
 START = 1_700_000_000.0

@@ -16,8 +16,9 @@ import pytest
 
 from spamguard.errors import HistoryError
 from spamguard.mail.headers import format_author
-from spamguard.proxy.history import MIN_BYTES, History, HistoryFilter
+from spamguard.proxy.history import MIN_BYTES, History
 from spamguard.proxy.history_schema import COLUMNS, MAX_RECIPIENTS, HistoryRow, row_values
+from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import Word
 from tests.support import disks
 from tests.support.disks import needs_disks

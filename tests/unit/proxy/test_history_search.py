@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from spamguard.errors import HistoryError
-from spamguard.proxy import history as proxy_history
-from spamguard.proxy.history import History, HistoryFilter, recipient_pattern
+from spamguard.proxy import history_search
+from spamguard.proxy.history import History
 from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow, redact_row
+from spamguard.proxy.history_search import HistoryFilter, recipient_pattern
 from spamguard.records import Word
 from tests.unit.proxy.history_rows import START, row
 
@@ -91,7 +92,7 @@ def test_by_label_and_time(history: History) -> None:
 
 
 def test_page_by_page_everything_once(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_history, "WINDOW_ROWS", 10)
+    monkeypatch.setattr(history_search, "WINDOW_ROWS", 10)
     history.append(
         [row(number, label="ham" if number % 7 == 0 else "spam") for number in range(100)]
     )
@@ -199,7 +200,7 @@ def test_what_was_said_of_some(history: History) -> None:
     ],
 )
 def test_what_is_damaged_is_told(
-    history: History, tmp_path: Path, ask: Callable[[proxy_history.HistorySearch], object]
+    history: History, tmp_path: Path, ask: Callable[[history_search.HistorySearch], object]
 ) -> None:
     """In one line, as everywhere: else it would be called a fault of the program."""
     history.append([row(1)])

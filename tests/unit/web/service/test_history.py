@@ -14,7 +14,7 @@ import pytest
 from spamguard.config.options import HistorySettings, TeachSettings
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.keys import new_id
-from spamguard.proxy import history
+from spamguard.proxy import history_search
 from spamguard.records import Word
 from spamguard.web import queries, readers
 from spamguard.web.models import MAX_ROWS, JudgementPage, Person, Search
@@ -166,7 +166,7 @@ def test_personal_labels_are_told_to_that_person(state: Path) -> None:
 
 
 def test_page_by_page(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "WINDOW_ROWS", 7)
+    monkeypatch.setattr(history_search, "WINDOW_ROWS", 7)
 
     async def work(service: Service) -> list[int]:
         found, before = [], ""
@@ -185,7 +185,7 @@ def test_where_a_page_ends_tells_nothing_of_others_mail(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages that are not looked for any longer than one look takes, and much mail in one minute."""
-    monkeypatch.setattr(history, "WINDOW_ROWS", 2)
+    monkeypatch.setattr(history_search, "WINDOW_ROWS", 2)
     monkeypatch.setattr(queries, "PAGE_SECONDS", 0.0)
     with opened(state) as spam_filter:
         rows = [

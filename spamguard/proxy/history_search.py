@@ -1,0 +1,250 @@
+"""Search in the history: conditions as SQL, pages of rows, and counts for statistics.
+
+A search looks through some rows at a time, newest first, and says how far it came; it reads no
+features or words. Classes that were taught are compared in temporary tables of this connection.
+Must never write into the history itself, and never let an error of SQLite out unmapped.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from spamguard import storage
+from spamguard.proxy.history_schema import (
+    LOWERED_COLUMNS,
+    SMALL_COLUMNS,
+    HistoryRow,
+    fold_text,
+    row_from_values,
+)
+
+WINDOW_ROWS = 25_000
+"""Rows that one search goes through."""
+# Patterns of recipients that SQLite is asked for; it bounds the depth of expressions (limits.html).
+_MAX_PARTS = 400
+_ABOVE_ALL_IDS = "~"  # after every id
+
+_SELECT_ROWS = f"SELECT {', '.join(SMALL_COLUMNS)} FROM judgements"
+_SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+_HAS_LESSON = "EXISTS (SELECT 1 FROM temp.taught WHERE taught.digest = judgements.digest)"
+_HAS_LESSON_LABEL = (
+    "EXISTS (SELECT 1 FROM temp.taught INDEXED BY taught_by_label "
+    "WHERE taught.label = ? AND taught.digest = judgements.digest)"
+)
+_TEMP_TABLES = (
+    "CREATE TEMP TABLE IF NOT EXISTS taught "
+    "(digest BLOB PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS temp.taught_by_label ON taught (label, digest)",
+    "CREATE TEMP TABLE IF NOT EXISTS asked (digest BLOB PRIMARY KEY) WITHOUT ROWID",
+)
+_COUNT_BY_HOUR = (
+    "SELECT CAST((time - ?) / 3600 AS INTEGER), label, {}, count(*) FROM judgements "
+    "WHERE {} GROUP BY 1, 2, 3"
+)
+_COUNT_VERDICTS_AND_LESSONS = (
+    "SELECT judgements.label, taught.label, {}, count(*) "
+    "FROM judgements CROSS JOIN temp.taught ON taught.digest = judgements.digest "
+    "WHERE {} GROUP BY 1, 2, 3"
+)
+_FROM_ASKED = "FROM judgements WHERE digest IN (SELECT digest FROM temp.asked)"
+_SELECT_BY_DIGEST = f"SELECT digest, label, personal {_FROM_ASKED}"
+_SELECT_NEWEST = (
+    f"{_SELECT_ROWS} WHERE id IN "
+    f"(SELECT max(id) {_FROM_ASKED} AND {{}} GROUP BY digest, {{}}) ORDER BY id DESC"
+)
+
+
+class HistoryFilter(NamedTuple):
+    """Conditions of a search; a row must meet all that are not empty.
+
+    sender, recipient, subject: found anywhere in the field, whatever the case; a sender in the
+    envelope's or in the author. since, until: seconds since 1970, the second excluded. first,
+    before: ids between which to look, the second excluded. taught: a class, or "any", as
+    `HistorySearch.set_lessons` was told. parts: patterns of recipients (`recipient_pattern`), one
+    of which must be there.
+    """
+
+    sender: str = ""
+    recipient: str = ""
+    subject: str = ""
+    label: str = ""
+    taught: str = ""
+    since: float = 0.0
+    until: float = 0.0
+    first: str = ""
+    before: str = ""
+    parts: Sequence[str] = ()
+
+    def where_clause(self) -> tuple[str, list[object]]:
+        """The conditions in SQL, and their values."""
+        terms = ["id >= ? AND id < ?"]
+        values: list[object] = [self.first, self.before or _ABOVE_ALL_IDS]
+        if self.since:
+            terms.append("time >= ?")
+            values.append(self.since)
+        if self.until:
+            terms.append("time < ?")
+            values.append(self.until)
+        if self.label:
+            terms.append("judgements.label = ?")
+            values.append(self.label)
+        if sender := fold_text(self.sender):
+            terms.append(f"({_contains('sender')} OR {_contains('author')})")
+            values += sender, sender
+        if recipient := recipient_pattern(self.recipient):
+            terms.append(_contains("recipients"))
+            values.append(recipient)
+        if subject := fold_text(self.subject):
+            terms.append(_contains("subject"))
+            values.append(subject)
+        # With more patterns the caller must look at each row, which it always does anyway.
+        if 0 < len(self.parts) <= _MAX_PARTS:
+            terms.append(f"({' OR '.join([_contains('recipients')] * len(self.parts))})")
+            values += self.parts
+        if self.taught == "any":
+            terms.append(_HAS_LESSON)
+        elif self.taught:
+            terms.append(_HAS_LESSON_LABEL)
+            values.append(self.taught)
+        return " AND ".join(terms), values
+
+
+def _contains(column: str) -> str:
+    """In SQL, whether a folded text is in that column."""
+    text = f"lower({column})" if column in LOWERED_COLUMNS else column
+    return f"instr(ifnull(folded_{column}, {text}), ?)"
+
+
+def recipient_pattern(text: str, *, at_start: bool = False, at_end: bool = False) -> str:
+    """A part of an address, as it stands in the column of recipients.
+
+    >>> recipient_pattern("@Example.org", at_end=True)
+    '@example.org"'
+    """
+    return '"' * at_start + json.dumps(fold_text(text), ensure_ascii=False)[1:-1] + '"' * at_end
+
+
+class HistoryRows(NamedTuple):
+    """The rows of one search, newest first, without features and words.
+
+    next_before: `HistoryFilter.before` of the next search; "": all rows were seen.
+    """
+
+    rows: Sequence[HistoryRow]
+    next_before: str
+
+
+class HistorySearch:
+    """Looks through the rows of a history. Belongs to one thread.
+
+    map_errors: a context in which every error becomes a HistoryError.
+    """
+
+    def __init__(
+        self, db: sqlite3.Connection, map_errors: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._db = db
+        self._map_errors = map_errors
+        for statement in _TEMP_TABLES:
+            self._query(statement, ())
+
+    def find_page(self, wanted: HistoryFilter, limit: int) -> HistoryRows:
+        """At most so many rows, of the next `WINDOW_ROWS`."""
+        before = wanted.before or _ABOVE_ALL_IDS
+        window = self._query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
+        border = window[0][0] if window else ""
+        condition, values = wanted._replace(first=max(border, wanted.first)).where_clause()
+        rows = self._select_rows(
+            f"{_SELECT_ROWS} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit)
+        )
+        if len(rows) == limit:
+            return HistoryRows(rows, rows[-1].id)
+        return HistoryRows(rows, border if border > wanted.first else "")
+
+    def count_by_hour(
+        self, start: float, wanted: HistoryFilter
+    ) -> list[tuple[int, str, tuple[str, ...], int]]:
+        """How many rows there are by hours since `start`, label and recipients.
+
+        Recipients are empty unless `wanted.parts` asks for some.
+        """
+        return self._count(_COUNT_BY_HOUR, wanted, [start])
+
+    def count_verdicts_and_lessons(
+        self, wanted: HistoryFilter
+    ) -> list[tuple[str, str, tuple[str, ...], int]]:
+        """How many rows with a lesson (`set_lessons`) there are by label of the verdict, class of
+        the lesson and recipients, as above.
+        """
+        return self._count(_COUNT_VERDICTS_AND_LESSONS, wanted, [])
+
+    def _count(self, query: str, wanted: HistoryFilter, values: list[object]) -> list[Any]:
+        condition, wanted_values = wanted.where_clause()
+        recipients_column = "recipients" if wanted.parts else "''"
+        query = query.format(recipients_column, condition)
+        rows = self._query(query, values + wanted_values)
+        with self._map_errors():
+            return [
+                (*head, tuple(json.loads(recipients or "[]")), count)
+                for *head, recipients, count in rows
+            ]
+
+    def find_newest(self, digests: Iterable[bytes], parts: Sequence[str]) -> list[HistoryRow]:
+        """The newest row of each of these messages, newest first; looks at all rows.
+
+        parts: as in `HistoryFilter`; then the newest for each list of recipients, since the caller
+        must check whose they are.
+        """
+        self._set_asked(digests)
+        condition, values = HistoryFilter(parts=parts).where_clause()
+        query = _SELECT_NEWEST.format(condition, "recipients" if parts else "''")
+        return self._select_rows(query, values)
+
+    def find_verdicts(self, digests: Iterable[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
+        """The rows of these messages: digest, label, and labels by user where they differ; looks at
+        all rows.
+        """
+        self._set_asked(digests)
+        rows = self._query(_SELECT_BY_DIGEST, ())
+        with self._map_errors():
+            return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
+
+    def _set_asked(self, digests: Iterable[bytes]) -> None:
+        self._write(
+            ("DELETE FROM temp.asked", [()]),
+            ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]),
+        )
+
+    def set_lessons(self, taught: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
+        """Set the classes of messages, for `HistoryFilter.taught`. None: no lesson.
+
+        Kept for this connection only, in a temporary file of SQLite's if they are many.
+        replace_all: forget those set before.
+        """
+        removed = [(digest,) for digest, label in taught.items() if label is None]
+        # Sorted, they cost half.
+        added = sorted((digest, label) for digest, label in taught.items() if label is not None)
+        self._write(
+            ("DELETE FROM temp.taught", [()] * replace_all),
+            ("DELETE FROM temp.taught WHERE digest = ?", removed),
+            ("INSERT OR REPLACE INTO temp.taught VALUES (?, ?)", added),
+        )
+
+    def _write(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
+        """Write into temporary tables, which keeps nobody else from writing."""
+        with self._map_errors(), storage.transaction(self._db, "BEGIN"):
+            for statement, values in statements:
+                self._db.executemany(statement, values)
+
+    def _query(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._map_errors():
+            return self._db.execute(query, values).fetchall()
+
+    def _select_rows(self, query: str, values: Sequence[object]) -> list[HistoryRow]:
+        with self._map_errors():
+            rows = self._db.execute(query, values).fetchall()
+            return [row_from_values(row, SMALL_COLUMNS) for row in rows]
