@@ -227,7 +227,7 @@ class IncomingMessage:
 # ---- conversations
 
 
-class ConversationEnded(Exception):  # noqa: N818  # no error: every conversation ends
+class ConversationEnded(Exception):  # noqa: N818  no error: every conversation ends
     """The conversation is over."""
 
 
@@ -306,7 +306,7 @@ class Conversation(ABC):
                 await self.send(self.rejection(refused))
         except ConversationEnded:
             pass
-        except Exception:  # noqa: BLE001  # a fault of ours must not end the door
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
             _log.exception("%s: a fault in this conversation", self.address)
         finally:
             await self._close()

@@ -260,7 +260,7 @@ class MilterSession:
             _log.warning("%s: hanging up: %s", self._peer, error)
         except OSError as error:
             _log.info("%s: connection lost: %s", self._peer, error)
-        except Exception:  # noqa: BLE001  # a fault of ours must not end the door
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
             _log.exception("%s: a fault in this session", self._peer)
 
     def _deadline(self) -> float:

@@ -167,7 +167,7 @@ class RspamdSession(Conversation):
             await self._fail(408, "too slow")
         except ConnectionClosed:
             raise
-        except Exception:  # noqa: BLE001  # a fault of ours: the client must keep its message
+        except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
             _log.exception("%s: a fault in this request", self.address)
             await self._fail(500, "a fault, see the log")
 

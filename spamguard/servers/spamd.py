@@ -298,7 +298,7 @@ class SpamdSession(Conversation):
             await self._refuse(SpamdError(SpamdCode.TIMEOUT))
         except ConnectionClosed:
             raise
-        except Exception:  # noqa: BLE001  # a fault of ours: the client must keep its message
+        except Exception:  # noqa: BLE001  a fault of ours: the client must keep its message
             _log.exception("%s: a fault in this request", self.address)
             await self._refuse(SpamdError(SpamdCode.TEMPORARY))
 

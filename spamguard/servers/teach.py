@@ -129,7 +129,7 @@ class TeachingDoor:
             asyncio.LimitOverrunError,
         ) as error:
             _log.info("uid %d: no lesson: %s", uid, error or type(error).__name__)
-        except Exception:  # noqa: BLE001  # a fault of ours must not end the door
+        except Exception:  # noqa: BLE001  a fault of ours must not end the door
             _log.exception("uid %d: a fault in taking this lesson", uid)
         finally:
             self._connections[uid] -= 1
