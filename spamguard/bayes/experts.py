@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import native
 from spamguard.bayes import formulas, logistic
 from spamguard.bayes.tables import (
     N_BASE,
@@ -339,7 +338,7 @@ def two_class_scores(
     """
     damping, roots = zip(*map(_set_factors, seen.sizes.tolist()), strict=True)
     counted = set_sums(parts.multinomial, seen)[0].tolist()
-    weighed = _integer_sums(parts.logistic[0], seen.sizes)
+    weighed: list[int] = set_sums(parts.logistic, seen)[0].tolist()
     of_logistic = [
         logistic.margin(total, bias, root) / logistic.ONE
         for total, bias, root in zip(weighed, biases[0].tolist(), roots, strict=True)
@@ -367,15 +366,6 @@ def _set_factors(size: int) -> tuple[float, int]:
     """Factors of the sums over a token set: damping of the multinomial, root of the logistic."""
     root = 1.0 / sqrt(max(size, 1))
     return root * sqrt(root), logistic.inverse_root(max(size, 1))
-
-
-def _integer_sums(weights: NDArray[np.int32], sizes: Sizes) -> list[int]:
-    """Sums over runs of weights (n,)."""
-    compiled = native.functions()
-    if compiled is not None:
-        return compiled.sums(weights, sizes)
-    sums: list[int] = run_sums(weights[np.newaxis], sizes.cumsum() - sizes, sizes)[0].tolist()
-    return sums
 
 
 def familiarity(

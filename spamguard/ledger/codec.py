@@ -89,9 +89,6 @@ def pack(features: Features) -> bytes:
 
 
 def _pack_planes(tokens: NDArray[np.uint32]) -> bytes:
-    compiled = native.functions()
-    if compiled is not None:
-        return compiled.planes(tokens, _MAX_24_BIT_TOKENS)
     if np.any(tokens[1:] <= tokens[:-1]):
         raise ValueError("tokens must be sorted and unique")
     return tokens.astype("<u2").tobytes() + _pack_middle(tokens) + _pack_high(tokens)
@@ -129,50 +126,16 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
     )
     counts = np.array(sizes, np.int64)
     offsets = np.concatenate(([0], counts.cumsum()))
-    tokens = _unpack_by_kernel(counts, lows, middles, bitmaps)
-    if tokens is None:
-        tokens = _unpack_by_numpy(sizes, counts, offsets, lows, middles, bitmaps)
+    tokens, compiled = np.empty(int(counts.sum()), np.uint32), native.functions()
+    planes = tuple(lows), tuple(middles), tuple(bitmaps)
+    if compiled is None or not compiled.receipts(counts, tokens, *planes, _MAX_24_BIT_TOKENS):
+        # Without C, or to find what is wrong with a damaged receipt. Little-endian: the first two
+        # bytes of a token are its low plane, the third begins with its middle bits.
+        tokens = _high_bits(bitmaps, counts, offsets)
+        tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
+        tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
+        _check_order(tokens, offsets)
     return ReceiptColumns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
-
-
-def _unpack_by_kernel(
-    counts: NDArray[np.int64],
-    lows: Sequence[bytes],
-    middles: Sequence[bytes],
-    bitmaps: Sequence[bytes],
-) -> NDArray[np.uint32] | None:
-    """The tokens by the kernel; None without it, and of damaged receipts, so that what is wrong
-    with them is told in one place.
-    """
-    compiled = native.functions()
-    if compiled is None:
-        return None
-    tokens = np.empty(int(counts.sum()), np.uint32)
-    return (
-        tokens
-        if compiled.receipts(
-            counts, tokens, tuple(lows), tuple(middles), tuple(bitmaps), _MAX_24_BIT_TOKENS
-        )
-        else None
-    )
-
-
-def _unpack_by_numpy(
-    sizes: Sequence[int],
-    counts: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    lows: Sequence[bytes],
-    middles: Sequence[bytes],
-    bitmaps: Sequence[bytes],
-) -> NDArray[np.uint32]:
-    """The same by numpy; LedgerError when a receipt is damaged."""
-    tokens = _high_bits(bitmaps, counts, offsets)
-    # Little-endian: a token's first two bytes are its low plane, the third begins with its middle
-    # bits.
-    tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
-    tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
-    _check_order(tokens, offsets)
-    return tokens
 
 
 def check_receipt(packed: bytes) -> None:

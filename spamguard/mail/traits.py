@@ -14,7 +14,6 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import native
 from spamguard.mail.content import MessageContent
 from spamguard.mail.decode import codec_name
 from spamguard.mail.headers import registered_domain
@@ -226,9 +225,6 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
 
 def _count_kinds(sample: bytes) -> tuple[int, int, int]:
     """How many of its bytes are capitals, digits, and beyond ASCII."""
-    compiled = native.functions()
-    if compiled is not None:
-        return compiled.kinds(sample)
     beyond = 0 if sample.isascii() else len(sample.translate(None, _ASCII))
     return _count_bytes(sample, _UPPER_CASE), _count_bytes(sample, _DIGITS), beyond
 

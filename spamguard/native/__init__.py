@@ -1,9 +1,10 @@
-"""The inner loops in C, where they could be compiled: line ends, header fields, markup, hashing
-tokens, receipts, numbers in tables.
+"""The inner loops in C: hashing tokens, header fields, markup, disguises, rows of tables.
 
-Optional: Python and numpy do the same, bit for bit, only slower, and a state directory may go from
-one to the other at any time. No formula may stand there, and nothing may be learnt or judged
-differently because of it. Whoever would loop asks for `functions()`.
+The extension is optional. Each function has a reference in Python or numpy where it is called, and
+both give the same bits (`tests/unit/native`), so a state directory may go from one to the other at
+any time. A function is here only if it is worth some 5 % of judging or settling (RESULTS, "The C
+part"). Callers ask `functions()` and take the reference when it returns None. No formula may stand
+in C, and nothing may be learnt or judged differently because of it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,20 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from numpy.typing import NDArray
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Buffer = bytes | NDArray[Any]
 
-_ABI_VERSION = 11  # of the functions below; that of module.c
+_ABI_VERSION = 12  # of the functions below, as in module.c
 _ENVIRONMENT_VARIABLE = "SPAMGUARD_KERNEL"
 
 
 class NativeFunctions(Protocol):
-    """The compiled functions. Buffers are contiguous arrays, or bytes, of the items named;
-    ValueError, IndexError and TypeError say that they do not fit together, which is a mistake of
-    the caller.
+    """The compiled functions.
+
+    A buffer is a contiguous array of the items named, or their bytes. ValueError, IndexError and
+    TypeError mean that arguments do not fit together, which is the caller's mistake.
     """
 
     def tokens(
@@ -39,13 +39,16 @@ class NativeFunctions(Protocol):
         skipped: int,
         /,
     ) -> bytes:
-        """The distinct tokens of one message, sorted, uint32, as `mail.tokens` defines them; the
-        first text is the body's.
+        """The distinct tokens of one message, sorted, uint32, as `mail.tokens` defines them.
 
-        seeds: uint64 of each text, and of grams; kinds: a byte of each text, 1 where no pairs are
-        made, plus 2 where grams are; multipliers: eight uint64; classes: 256 bytes, 1 where a byte
-        belongs to tokens; skipped: of how many tokens behind the first text's there are pairs with
-        a gap.
+        Parameters
+        ----------
+        texts : the text of the body first.
+        seeds : uint64 for each text, and one for grams.
+        kinds : a byte for each text: 1 for a text without pairs, plus 2 for a text with grams.
+        multipliers : eight uint64.
+        classes : 256 bytes, 1 for each byte that belongs to tokens.
+        skipped : number of tokens of the first text that have pairs with a gap.
         """
 
     def places(
@@ -60,58 +63,76 @@ class NativeFunctions(Protocol):
         shift: int,
         /,
     ) -> list[tuple[int, int, int, bytes, bytes]]:
-        """One token for each of these buckets (uint32), which are tokens >> shift; the rest as in
-        `tokens`.
+        """One token for each bucket, with its origin; other parameters as in `tokens`.
 
-        Of each: the token; how it was made, 0 alone, 1 of neighbours, 2 with one token between, 3
-        of characters: of several in one bucket the first in this order, then that of the text; the
-        number of its text; what it was made of; the same of the other token of a pair. IndexError:
-        a bucket has none.
+        Parameters
+        ----------
+        buckets : uint32; the bucket of a token is token >> shift.
+
+        Returns
+        -------
+        The token; how it was made (0 alone, 1 from neighbours, 2 with one token between, 3 from
+        characters); the number of its text; the words it was made from, the second empty unless it
+        is a pair. Of several tokens in a bucket the first in the order of these values.
+
+        Raises
+        ------
+        IndexError
+            A bucket has no token.
         """
 
     def undisguised(
         self, text: bytes, kinds: Buffer, meant: Buffer, longest: int, most: int, /
     ) -> tuple[bytes, bool]:
-        """A text with the first words in disguise in letters, and whether it may have letters set
-        apart, as `mail.scripts` defines both.
+        """The text with disguised words in letters; whether it may have letters set apart.
 
-        kinds: 256 bytes, what each byte is; meant: 256 bytes, what each stands for; longest: bytes
-        that such a word may not have; most: of how many signs the words are looked at.
+        `mail.text` defines both.
+
+        Parameters
+        ----------
+        kinds : 256 bytes, the kind of each byte.
+        meant : 256 bytes, the letter that each byte stands for.
+        longest : words of more bytes are no disguise.
+        most : number of signs whose words are looked at.
         """
 
     def fields(
         self, text: bytes, most_bytes: int, most_fields: int, /
     ) -> tuple[list[tuple[bytes, bytes]], int]:
-        """The header fields at the start of a text, names in lower case, so many at most; where the
-        first line stands that is part of none, so far into the text at most. As `mail.split`
-        defines them.
+        """The header fields at the start of a text, and the offset behind the last of them.
+
+        Names are in lower case. At most `most_fields` fields and `most_bytes` bytes are read.
+        `mail.mime` defines what a field is.
         """
 
     def markup(
         self, page: str, breaks: frozenset[str], /
     ) -> tuple[str, dict[str, None], dict[str, None], int, bool]:
-        """A page in lower case without its tags, a blank where one of `breaks` stood; names and
-        attributes of the tags, each once, in order; how many images there are; whether one stands
-        within a link. As `mail.html` defines them.
+        """A page in lower case taken apart, as `mail.html` defines it.
 
-        UnicodeEncodeError: half of a surrogate pair is in it.
+        Returns
+        -------
+        The text without tags, with a blank for each tag of `breaks`; the names of tags and their
+        attributes, each once and in order; the number of images; whether an image is in a link.
+
+        Raises
+        ------
+        UnicodeEncodeError
+            The page holds half of a surrogate pair.
         """
-
-    def kinds(self, text: bytes, /) -> tuple[int, int, int]:
-        """How many bytes of a text are capitals, digits and beyond ASCII."""
 
     def letters(self, text: str, ranges: Buffer, /) -> str:
-        """A text with a blank in place of each run of signs and characters that nobody sees, or
-        nothing where no sign is among them.
+        """The text with a blank for each run of signs, and without invisible characters.
 
-        ranges: these characters in order, none of them ASCII, three numbers (uint32) for each
-        range: the first, the last, and 1 for signs, 2 for what nobody sees. UnicodeEncodeError:
-        half of a surrogate pair is in it.
-        """
+        Parameters
+        ----------
+        ranges : non-ASCII characters in order, three uint32 for each range: the first, the last,
+            and 1 for signs or 2 for invisible characters.
 
-    def line_ends(self, text: bytes, /) -> tuple[int, int]:
-        """Which odd bytes are in a text, and where the first line end with a dot behind it is, as
-        `wire.data` defines both.
+        Raises
+        ------
+        UnicodeEncodeError
+            The text holds half of a surrogate pair.
         """
 
     def receipts(
@@ -124,34 +145,33 @@ class NativeFunctions(Protocol):
         most_few: int,
         /,
     ) -> bool:
-        """Fill `out` (uint32) with the tokens of receipts of so many (int64) each, from the planes
-        of `ledger.codec`.
+        """Fill `out` (uint32) with the tokens of receipts, from the planes of `ledger.codec`.
 
-        False: a receipt is damaged. most_few: up to so many tokens the low part has 24 bits.
-        """
+        Returns False if a receipt is damaged.
 
-    def planes(self, tokens: Buffer, most_few: int, /) -> bytes:
-        """The planes of one receipt with these tokens (uint32), one behind the other; most_few as
-        in `receipts`.
-
-        ValueError: the tokens are not sorted and unique.
+        Parameters
+        ----------
+        counts : int64, the number of tokens of each receipt.
+        most_few : a receipt with at most so many tokens has 24 bits in its low planes.
         """
 
     def place(self, tokens: Buffer, offsets: Buffer | None, bits: int, /) -> bytes:
-        """Where tokens (uint32, sorted in each message) lie in tables of 2**bits buckets: starts,
-        sizes, buckets, one intp array.
+        """Starts, sizes and buckets of tokens in tables of 2**bits buckets, one intp array.
 
-        Starts and sizes are of the four token sets of each message; offsets (int64) cut the tokens
-        into messages, None: there is one.
+        Parameters
+        ----------
+        tokens : uint32, sorted in each message.
+        offsets : int64, cut the tokens into messages; None: there is one message.
+
+        Returns
+        -------
+        Starts and sizes of the four token sets of each message, then all buckets.
         """
 
     def gather(self, rows: Buffer, buckets: Buffer, out: Buffer, width: int, /) -> None:
-        """Fill `out`, int32 (k, n), with the first k columns of these rows (intp) of a table of
-        int32, so wide.
+        """Fill `out`, int32 (k, n), with the first k columns of these rows (intp) of an int32 table
+        of this width.
         """
-
-    def sums(self, cells: Buffer, sizes: Buffer, /) -> list[int]:
-        """Sums over runs of so many (intp) cells (int32), which stand side by side."""
 
     def run_sums(
         self,
@@ -164,10 +184,13 @@ class NativeFunctions(Protocol):
         most: int,
         /,
     ) -> None:
-        """Sums (int64) over runs of buckets (all intp) in one column of a table, each cell (int32)
-        first brought inside -most..most.
+        """Sum runs of buckets (all intp) in one column of a table into `sums` (int64).
 
-        firsts: the column of each run, or one for all.
+        Each cell (int32) is first limited to -most..most, in place.
+
+        Parameters
+        ----------
+        firsts : the column of each run, or one column for all.
         """
 
     def add_runs(
@@ -196,36 +219,43 @@ class NativeFunctions(Protocol):
         fades: Buffer,
         /,
     ) -> None:
-        """The same, but each cell gets a share of the number, less a part of itself, both in 2^-16,
-        rounded together.
+        """Add to each cell a share of its run's number, less a part of the cell; the rest as in
+        `add_runs`.
 
-        The share is shares[n] (int32), the last of them for every larger n: n is the smaller one of
-        two counts, none below zero, in the cell before it, and in the first column of the same row
-        of `others` (int32), a table so wide. The part is that of its run in `fades` (int32). Runs
-        whose number is zero stay as they are.
+        Share and part are in 2**-16 and rounded together. Runs whose number is zero stay as they
+        are.
+
+        Parameters
+        ----------
+        others : int32 table of width `wide`.
+        shares : int32; the share is shares[n], or the last one for a larger n. n is the smaller of
+            two counts: the cell before this one, and the first column of the same row of `others`.
+        fades : int32, the part of each run.
         """
 
 
 def _load() -> NativeFunctions | None:
-    if (
-        os.environ.get(_ENVIRONMENT_VARIABLE) == "numpy"
-    ):  # for tests, which must all pass without the kernel
+    if os.environ.get(_ENVIRONMENT_VARIABLE) == "numpy":  # all tests pass without the extension
         return None
     try:
-        found = import_module("spamguard.native.compiled")
-    except ImportError:  # no compiler when this was installed, or built for another machine
+        compiled = import_module("spamguard.native.compiled")
+    except ImportError:  # no compiler at installation, or built for another machine
         return None
-    return cast("NativeFunctions", found) if getattr(found, "VERSION", 0) == _ABI_VERSION else None
+    return (
+        cast("NativeFunctions", compiled)
+        if getattr(compiled, "VERSION", 0) == _ABI_VERSION
+        else None
+    )
 
 
 _functions = _load()
 
 
 def functions() -> NativeFunctions | None:
-    """The compiled functions, or None: numpy has to do."""
+    """The compiled functions, or None if the references in Python and numpy are in force."""
     return _functions
 
 
 def implementation() -> str:
-    """Which of the two works here, in words."""
+    """Which implementation is in force: "compiled" or "numpy"."""
     return "numpy" if _functions is None else "compiled"

@@ -35,14 +35,10 @@ PyObject *kernel_places(PyObject *module, PyObject *const *arguments, Py_ssize_t
 PyObject *kernel_undisguised(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_markup(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_kinds(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_letters(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_line_ends(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_receipts(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_planes(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-PyObject *kernel_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *kernel_add_shares(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

@@ -38,14 +38,10 @@ static PyMethodDef functions[] = {
     FUNCTION(undisguised, "A text with words in disguise in letters; whether it may have letters set apart."),
     FUNCTION(fields, "The header fields at the start of a text, and where they end."),
     FUNCTION(markup, "A page of HTML without its tags, and what these are."),
-    FUNCTION(kinds, "How many bytes of a text are capitals, digits and beyond ASCII."),
     FUNCTION(letters, "A text without characters that are no letters."),
-    FUNCTION(line_ends, "Which odd bytes a text holds; where the first line begins with a dot."),
     FUNCTION(receipts, "The tokens of some receipts; whether their planes are whole."),
-    FUNCTION(planes, "The tokens of one receipt in planes, as bytes."),
     FUNCTION(place, "Where tokens lie in tables, as bytes."),
     FUNCTION(gather, "The first columns of some rows."),
-    FUNCTION(sums, "Sums over runs of numbers that stand side by side."),
     FUNCTION(run_sums, "Sums over runs of cells, each bounded first."),
     FUNCTION(add_runs, "Adds to each run of cells a number of its own."),
     FUNCTION(add_shares, "Adds to each cell of a run its share of a number, by two counts, and lets it fade."),
@@ -62,7 +58,7 @@ PyMODINIT_FUNC PyInit_compiled(void);
  * every change of what a function takes or gives. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 11) == 0)
+    if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 12) == 0)
         return module;
     Py_DECREF(module);
     return NULL;

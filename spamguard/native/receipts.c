@@ -1,4 +1,4 @@
-/* The tokens of receipts into their planes, and out of them: the loops over bits of `spamguard.ledger.codec`, where the code is described. */
+/* Decodes the token planes of receipts; `spamguard.ledger.codec` describes the format. */
 #include "kernel.h"
 
 #include <string.h>
@@ -92,51 +92,5 @@ PyObject *kernel_receipts(PyObject *module, PyObject *const *arguments, Py_ssize
         return NULL;
     PyObject *result = decode_all(arguments + 2, views, most_few, views + 1);
     release(views, 2);
-    return result;
-}
-
-/* Whether these are rising; their planes, one behind the other, where every byte of `out` was zero. */
-static int encode(const uint32_t *tokens, size_t count, int many, uint8_t *out) {
-    uint32_t width = width_of(many);
-    uint8_t *middle = out + 2 * count, *bitmap = middle + (many ? (count + 1) / 2 : count);
-    for (size_t at = 0; at < count; at++) {
-        uint32_t token = tokens[at];
-        size_t bit = (token >> width) + at;
-        if (at && token <= tokens[at - 1])
-            return 0;
-        out[2 * at] = (uint8_t)token;
-        out[2 * at + 1] = (uint8_t)(token >> 8);
-        if (many)
-            middle[at / 2] |= (uint8_t)((token >> 16 & 15) << (at % 2 ? 4 : 0));
-        else
-            middle[at] = (uint8_t)(token >> 16);
-        bitmap[bit / 8] |= (uint8_t)(1 << bit % 8);
-    }
-    return 1;
-}
-
-static PyObject *encoded(const uint32_t *tokens, size_t count, int many) {
-    size_t bitmap = (count + ((size_t)1 << (32 - width_of(many))) + 7) / 8;
-    size_t size = 2 * count + (many ? (count + 1) / 2 : count) + bitmap;
-    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (result == NULL)
-        return NULL;
-    if (encode(tokens, count, many, memset(PyBytes_AsString(result), 0, size)))
-        return result;
-    Py_DECREF(result);
-    return PyErr_Format(PyExc_ValueError, "tokens must be sorted and unique");
-}
-
-PyObject *kernel_planes(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
-    static const Shape shapes[] = {{sizeof(uint32_t), 0}};
-    Fixed tokens;
-    (void)module;
-    if (number != 2)
-        return PyErr_Format(PyExc_TypeError, "planes(tokens, most of few)");
-    size_t most_few = PyLong_AsSize_t(arguments[1]);
-    if ((most_few == (size_t)-1 && PyErr_Occurred()) || fix(&tokens, arguments, shapes, 1) < 0)
-        return NULL;
-    PyObject *result = encoded(tokens.data, tokens.count, tokens.count > most_few);
-    release(&tokens, 1);
     return result;
 }

@@ -139,37 +139,6 @@ static int covers(const Fixed *sizes, size_t count) {
     return rest == 0;
 }
 
-/* Sums over runs of cells, as a list. */
-static PyObject *sums_of(const int32_t *cell, const Fixed *sizes) {
-    PyObject *sums = PyList_New((Py_ssize_t)sizes->count);
-    for (size_t run = 0; sums != NULL && run < sizes->count; run++) {
-        int64_t sum = 0; /* 2**32 cells of 31 bits fit */
-        for (Py_ssize_t left = ((const Py_ssize_t *)sizes->data)[run]; left > 0; left--)
-            sum += *cell++;
-        PyObject *one = PyLong_FromLongLong(sum);
-        if (one == NULL || PyList_SetItem(sums, (Py_ssize_t)run, one) < 0)
-            Py_CLEAR(sums);
-    }
-    return sums;
-}
-
-PyObject *kernel_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
-    static const Shape shapes[] = {{sizeof(int32_t), 0}, {sizeof(Py_ssize_t), 0}};
-    Fixed views[2];
-    PyObject *result = NULL;
-    (void)module;
-    if (number != 2)
-        return PyErr_Format(PyExc_TypeError, "sums(cells, sizes)");
-    if (fix(views, arguments, shapes, 2) < 0)
-        return NULL;
-    if (covers(views + 1, views[0].count))
-        result = sums_of(views[0].data, views + 1);
-    else
-        PyErr_SetString(PyExc_ValueError, "sizes do not fit together");
-    release(views, 2);
-    return result;
-}
-
 /* Brings one cell back inside -most..most, in its place, and returns it. */
 static int32_t bounded(int32_t *cell, int32_t most) {
     if (*cell > most)

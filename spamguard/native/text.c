@@ -3,25 +3,6 @@
 
 #include <string.h>
 
-/* Adds up comparisons and nothing else, so that compilers work on many bytes at once. */
-PyObject *kernel_kinds(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
-    size_t capitals = 0, digits = 0, beyond = 0;
-    char *bytes;
-    Py_ssize_t size;
-    (void)module;
-    if (number != 1)
-        return PyErr_Format(PyExc_TypeError, "kinds(text)");
-    if (PyBytes_AsStringAndSize(arguments[0], &bytes, &size) < 0)
-        return NULL;
-    for (Py_ssize_t at = 0; at < size; at++) {
-        uint8_t byte = (uint8_t)bytes[at];
-        capitals += (uint8_t)(byte - 'A') < 26;
-        digits += (uint8_t)(byte - '0') < 10;
-        beyond += byte >> 7;
-    }
-    return Py_BuildValue("nnn", (Py_ssize_t)capitals, (Py_ssize_t)digits, (Py_ssize_t)beyond);
-}
-
 enum { FIRST, LAST, KIND, PARTS };
 enum { LETTER, SIGN, UNSEEN };
 

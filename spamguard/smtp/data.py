@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spamguard import native
-
 BARE_CR, BARE_LF, NUL = "bare-cr", "bare-lf", "nul"
 _ODDITY_BITS = {1: BARE_CR, 2: BARE_LF, 4: NUL}
 
@@ -102,9 +100,6 @@ def _scan_line_ends(text: bytes) -> tuple[int, int]:
 
     A CR at the end of the text may be half of a line end, and is not odd yet.
     """
-    compiled = native.functions()
-    if compiled is not None:
-        return compiled.line_ends(text)
     last = text.rfind(_DOT_LINE)
     # In most messages the only dot line is the end, and from behind a search for another one is
     # four times as fast.

@@ -21,7 +21,7 @@ from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Explanation, Features, Verdict, Vote
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import BITS, bits_of, held, mail, opened, serve, teach
-from tests.unit.kernel.both import both, needs_kernel
+from tests.unit.native.both import both, needs_kernel
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard import native
-from tests.unit.kernel.both import COMPILED, needs_kernel, repeatable, using
+from tests.unit.native.both import COMPILED, needs_kernel, repeatable, using
 
 SOURCES = sorted(Path(native.__file__).parent.glob("*.c"))
 HEADERS = Path(sysconfig.get_paths()["include"])
@@ -127,14 +127,10 @@ CALLS = {
     ),
     "fields": st.tuples(st.binary(max_size=70) | st.just(b"A: 1\n" * 9), small, small),
     "markup": st.tuples(st.text("<a /\0>é", max_size=70), st.just(frozenset("a")) | anything),
-    "kinds": st.tuples(st.binary(max_size=70)),
     "letters": st.tuples(st.text("a\0é中🂡", max_size=70), arrays("u4") | st.binary(max_size=80)),
-    "line_ends": st.tuples(st.binary(max_size=200)),
     "receipts": st.tuples(wide, arrays("u4"), texts, texts, texts, small),
-    "planes": st.tuples(arrays("u4") | st.binary(max_size=80), small),
     "place": st.tuples(arrays("u4"), wide | st.none(), small),
     "gather": st.tuples(narrow, wide, narrow, small),
-    "sums": st.tuples(narrow, wide),
     "run_sums": st.tuples(small, narrow, wide, wide, wide, wide, small),
     "add_runs": st.tuples(small, narrow, wide, wide, wide, narrow),
     "add_shares": st.tuples(small, narrow, wide, wide, wide, narrow, narrow, small, narrow, narrow),

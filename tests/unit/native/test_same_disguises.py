@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail.text import deobfuscate
-from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.test_hostile import TEXTS, filled
+from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 PIECES = (*"a|b0|1|2| |.|!|@|-|a0a| v1agra. |a b c d|я|中".encode().split(b"|"), b"\x80", b"\xd0")

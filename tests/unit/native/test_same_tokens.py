@@ -12,10 +12,10 @@ from corpora.synthetic import generate
 from spamguard.mail.content import MessageContent
 from spamguard.mail.extract import FeatureExtractor
 from spamguard.mail.mime import DEFAULT_LIMITS, parse_message
-from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.support import messages
 from tests.unit.mail.test_fuzz import damaged
 from tests.unit.mail.test_hostile import MARKUP, TEXTS, filled
+from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 EXTRACTOR = FeatureExtractor(b"a key of this installation")

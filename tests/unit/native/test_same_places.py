@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from corpora.synthetic import generate
 from spamguard.mail.extract import FeatureExtractor
 from spamguard.records import Word
-from tests.unit.kernel.both import COMPILED, both, needs_kernel, repeatable
 from tests.unit.mail.support import messages
 from tests.unit.mail.test_fuzz import damaged
 from tests.unit.mail.test_hostile import TEXTS, filled
+from tests.unit.native.both import COMPILED, both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 EXTRACTOR = FeatureExtractor(b"a key of this installation")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.bayes import experts, logistic, online
+from spamguard.bayes import logistic, online
 from spamguard.bayes.online import TableColumn
 from spamguard.bayes.tables import (
     Evidence,
@@ -37,7 +37,7 @@ from tests.unit.bayes.lessons import (
     replayed,
     take_away,
 )
-from tests.unit.kernel.both import both, needs_kernel, repeatable
+from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 seeds = st.integers(0, 2**32 - 1)
@@ -84,22 +84,6 @@ def test_rows(classes: tuple[str, ...]) -> None:
         assert [
             found.tolist() for found in both(lambda seen=seen: read_counts(tables, seen.buckets))
         ] == [plain.counts.tolist()] * 2
-
-
-@repeatable
-@given(seeds, st.lists(st.integers(0, 20), max_size=12))
-def test_sums_over_runs_side_by_side(seed: int, lengths: list[int]) -> None:
-    weights = np.random.default_rng(seed).integers(-(2**31), 2**31, sum(lengths)).astype(np.int32)
-    compiled, plain = both(lambda: experts._integer_sums(weights, np.array(lengths, np.intp)))
-    assert (
-        compiled
-        == plain
-        == [
-            int(part.sum(dtype=np.int64))
-            for part in np.split(weights, np.cumsum(lengths)[:-1])
-            if len(lengths)
-        ]
-    )
 
 
 @repeatable
