@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from spamguard.config.options import Watch
     from spamguard.engine.filter import Filter
     from spamguard.engine.parallel_extract import LabelledExample
-    from spamguard.folders.lessons import FiledMessage
     from spamguard.folders.mailboxes import Mailbox, Mailboxes
     from spamguard.folders.roles import RoleLookup
-    from spamguard.folders.scan import FolderScanner
+    from spamguard.folders.scan import FiledMessage, FolderScanner
     from spamguard.folders.scan import StoredMessage as Read
 
 
@@ -120,8 +119,7 @@ def _teach_mailboxes(
     roles: list[RoleLookup],
 ) -> list[dict[str, Any]]:
     """Of each mailbox what it has taught, or would teach, for which no filter is made."""
-    from spamguard.folders.lessons import find_filed
-    from spamguard.folders.scan import QUIET_SECONDS, FolderScanner
+    from spamguard.folders.scan import QUIET_SECONDS, FolderScanner, find_filed
 
     told = []
     with _teaching_filter(options) as spam_filter:
@@ -279,7 +277,7 @@ def _labelled_messages(
 def _read_lessons(
     scanner: FolderScanner, mailbox: Mailbox, found: list[FiledMessage], unwanted: frozenset[str]
 ) -> Iterator[tuple[FiledMessage, Read]]:
-    from spamguard.folders.lessons import initial_lessons
+    from spamguard.folders.scan import initial_lessons
 
     for one, message in common.with_progress(
         initial_lessons(scanner, found, unwanted), len(found), title=mailbox.user

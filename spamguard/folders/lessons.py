@@ -1,29 +1,29 @@
-"""How folders teach: the lessons of a look at a mailbox become votes, and a crash at any point
-loses none and repeats none.
+"""How folders teach: what follows from a scan becomes votes, and a crash loses none, repeats none.
 
-Sightings and ledger are two files, so no transaction covers both. The order of writes is:
+`FolderTeacher` casts the votes that follow from moves. Sightings and ledger are two files,
+so no transaction covers both. The order of writes is:
 
 1. One transaction in the file of the sightings brings them up to date and adds the votes that
    follow from this, features included, as pending votes.
 2. One transaction in the ledger casts the pending votes.
 3. The pending votes are dropped from the file of the sightings.
 
-A crash before 1 has written nothing: the next look sees the same change again. After 1 the message
-may go where it likes, the vote needs it no longer, and the next look starts from where the message
-was seen. Whatever ends the process between 1 and 3, or fails there, such as a full disk, every look
+A crash before 1 has written nothing: the next scan finds the same change again. After 1 the message
+may go anywhere, because the vote does not need it any more, and the next scan starts from where the
+message was seen. If the process ends between 1 and 3, or fails there, as on a full disk, every scan
 begins with steps 2 and 3 for what is pending, and no vote becomes pending before they have
 succeeded. Step 2 is safe to repeat: a pending vote gives way to every vote of the same user on the
-same message that the ledger has got since it was decided, be it the same vote or a newer one by
+same message that came into the ledger after it was decided, be it the same vote or a newer one by
 another door. Both files wait for the disk, so a power cut changes nothing about this. For this
 order folders take the steps of `LessonService` one by one.
 
-Evidence needs no pending votes: such a vote gives way to whatever its user ever said, and the
-ledger is asked before each.
+`EvidenceTeacher` casts the votes that follow from flags and keywords: somebody answered a message,
+flagged it, read it and left it where it was, or called it junk. Evidence is weaker than any word of
+its user: of a message about which the user has ever said anything, or taken back something, it
+teaches nothing. So it needs no pending votes. It is taught once. File names alone show it; a
+message is read only to be taught.
 
-The second part finds what people filed before anybody watched (`teach-folders`). A message in a
-folder of a class is a lesson for it, except that in INBOX only what was read and not marked as
-deleted teaches, and never what we filed ourselves, as our signature tells. A message that lies in
-several classes is of the first. It writes nothing.
+Must never teach beyond the quota, and never take more than some tenths of a second at a time.
 """
 
 from __future__ import annotations
@@ -31,47 +31,58 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from spamguard import log
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.folders.mailboxes import (
     EVIDENCE_ORIGIN,
-    INBOX_NAME,
     MOVE_ORIGIN,
     Folder,
-    FolderKind,
+    Issue,
     Mailbox,
     Mailboxes,
-    MessageFile,
     describe_folder,
     display_folder,
-    folder_parts,
-    iter_files,
     parse_file_name,
 )
-from spamguard.folders.reconcile import FileKey, FolderLesson, Reconciliation, Sighting
-from spamguard.folders.roles import RoleLookup
-from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile, StoredMessage
-from spamguard.folders.sightings import PendingVote, Sightings
+from spamguard.folders.reconcile import (
+    EVIDENCE_LABELS,
+    EvidenceSign,
+    FolderLesson,
+    MoveTarget,
+    Reconciliation,
+    Sighting,
+    SightingUpdates,
+)
+from spamguard.folders.roles import EvidenceRule, choose_sign, find_signs
+from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
+from spamguard.folders.sightings import EVIDENCE_DONE, PendingVote, Sightings
 from spamguard.folders.status_file import StatusFile
 from spamguard.learning.lessons import LessonService
 from spamguard.ledger.votes import NewVote
+from spamguard.log import WarnOnce
 from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
-STEP_SECONDS = 0.5
-"""After which a step is over: a message that is large once it is unpacked takes a second."""
-
+EVIDENCE_BATCH_SIZE = 200  # messages
+STEP_SECONDS = 0.5  # after which a step ends; one large message may take a second
 MAX_STEP_LESSONS = 500  # some tenths of a second
 
-_batch_key = attrgetter("label", "folder", "evidence")  # votes with the same are made together
+_NO_KEYWORD_NAMES = (
+    "%s: messages have keywords, but no dovecot-keywords says which: spam_evidence teaches nothing "
+    "there. Dovecot's CONTROL= (since 2.4 mail_control_path) keeps that file elsewhere: leave it "
+    "out, or let Dovecot tell by IMAPSieve"
+)
+
+_group_key = attrgetter("label", "folder", "evidence")  # votes of one group are made together
 
 
 class FolderTeacher:
@@ -96,18 +107,20 @@ class FolderTeacher:
         self._quotas = quotas
         self._status_file = status_file
 
+    # ---- moves
+
     def teach(
         self,
         mailbox: Mailbox,
         outcome: Reconciliation,
-        looked: FolderScan,
+        scan: FolderScan,
         before: Sequence[Sighting],
         done: Collection[bytes],
         *,
         first: bool = False,
     ) -> Generator[None, None, None]:
-        """Everything that follows from one look, some lessons at a step. Sets `looked.retry_soon`
-        if messages have moved on.
+        """Teach what follows from one scan, some lessons at a step. Sets `scan.retry_soon` if
+        messages have moved on.
 
         Parameters
         ----------
@@ -116,22 +129,21 @@ class FolderTeacher:
         done
             As of `Sightings.update`.
         first
-            Of the first look, which may be one at a mailbox that has moved: its lessons are older
-            than whatever the user has said, or has taken back.
+            The mailbox is scanned for the first time. It may be one that was moved, so its lessons
+            count as older than everything that the user has said, or has taken back.
 
         Raises
         ------
         LedgerError, SightingsError
-            What was not taught is taught before the next look, or found by it.
+            What was not taught is taught before the next scan, or found by it.
         """
-        changes = _SightingUpdates(outcome, before)
-        admitted = sorted(self._admit(mailbox, outcome.lessons), key=_batch_key)
+        changes = SightingUpdates(outcome, before)
+        admitted = sorted(self.admit(mailbox, outcome.lessons), key=_group_key)
         teaches_nothing = changes.digests - {lesson.digest for lesson in admitted}
         self._sightings.update(mailbox.path, *changes.select(teaches_nothing), done=done)
-        examples = self._find_examples(mailbox, admitted, looked)
+        examples = self._find_examples(mailbox, admitted, scan)
         while ready := _take_step(examples):
-            # those of another mailbox, which the ledger may have refused meanwhile
-            self.cast_pending()
+            self.cast_pending()  # of another mailbox, if the ledger has refused them meanwhile
             decided_at = 0 if first else self._filter.ledger.last_seq()
             pending = [
                 PendingVote(
@@ -149,7 +161,7 @@ class FolderTeacher:
             yield
 
     def cast_leftovers(self) -> None:
-        """Cast the votes that a stop or a failure left pending, and log how many that were."""
+        """Cast the votes that a stop or a failure left pending, and log how many there were."""
         if taught := self.cast_pending():
             _log.info(
                 "lessons that were decided before a stop or a failure, and are taught now: %d",
@@ -169,46 +181,36 @@ class FolderTeacher:
         self._sightings.drop_pending()
         return sum(changed)
 
-    def teach_evidence(
-        self, mailbox: Mailbox, lessons: Sequence[tuple[FolderLesson, FoundFile]]
-    ) -> Generator[None, None, set[bytes]]:
-        """Teach what evidence says, some lessons at a step. Returns the messages that need no other
-        look, because they are taught or over quota.
+    def _find_examples(
+        self, mailbox: Mailbox, lessons: Iterable[FolderLesson], scan: FolderScan
+    ) -> Iterator[tuple[FolderLesson, Example]]:
+        """Lessons with their examples: from the scan, else from the file if it is still there."""
+        for lesson in lessons:
+            example = scan.examples.pop(lesson.key, None)
+            if example is None:
+                folder, new = Folder(mailbox, lesson.folder), scan.new.get(lesson.key)
+                names = (lesson.name,)
+                file = new.file if new else self._scanner.find_files(folder, names).get(lesson.name)
+                example = file and self._scanner.read_example(folder, file, lesson.digest)
+            if example is not None:
+                yield lesson, example
+            else:
+                scan.retry_soon = True
 
-        A mail program may have acted on our own verdict: evidence that spam by our verdict is spam
-        teaches nothing.
-        """
-        files = {lesson.digest: file for lesson, file in lessons}
-        done: set[bytes] = set()
-        for _, same in groupby(
-            sorted((lesson for lesson, _ in lessons), key=_batch_key), _batch_key
-        ):
-            for batch in batches(same):
-                admitted = self._admit(mailbox, batch)
-                done |= {lesson.digest for lesson in batch}
-                done -= {lesson.digest for lesson in admitted}
-                examples = self._read_evidence(admitted, files, done)
-                while ready := _take_step(examples):
-                    self._cast_evidence(mailbox, ready, files)
-                    done.update(lesson.digest for lesson, _ in ready)
-                    yield
-        return done
+    # ---- for moves and evidence
 
-    def _cast_evidence(
-        self,
-        mailbox: Mailbox,
-        ready: Sequence[tuple[FolderLesson, Example]],
-        files: Mapping[bytes, FoundFile],
-    ) -> None:
-        votes = self._make_votes(mailbox.user, ready)
+    def cast_evidence(self, user: str, ready: Sequence[tuple[FolderLesson, Example]]) -> None:
+        """Cast votes, unless the user has ever said anything about the message."""
+        votes = self._make_votes(user, ready)
         changed = self._service.cast([vote for _, vote in votes], unless_voted_since=0)
         for lesson, vote in compress(votes, changed):
-            came_from = display_folder(files[lesson.digest].folder.directory)
-            _log_lesson(vote, came_from, display_folder(lesson.folder), lesson.why)
+            folder = display_folder(lesson.folder)
+            _log_lesson(vote, folder, folder, lesson.why)
 
-    def _admit(self, mailbox: Mailbox, lessons: list[FolderLesson]) -> list[FolderLesson]:
-        """Those within the quota. The others are not taken up later by themselves: they go into
-        the status file, and the first of a day into the log, with the command that teaches them.
+    def admit(self, mailbox: Mailbox, lessons: list[FolderLesson]) -> list[FolderLesson]:
+        """The lessons within the quota. The others are not taken up later by themselves: they go
+        into the status file, and the first of a day into the log, with the command that teaches
+        them.
         """
         quota = self._quotas[mailbox.watch]
         admitted, refused = self._service.admit(
@@ -219,11 +221,11 @@ class FolderTeacher:
             attrgetter("digest", "label"),
         )
         folder_and_label = attrgetter("folder", "label")
-        for (folder, label), same in groupby(
+        for (folder, label), group in groupby(
             sorted(refused, key=folder_and_label), folder_and_label
         ):
             shown = display_folder(folder)
-            if self._status_file.add_refused(mailbox.user, shown, len(list(same))):
+            if self._status_file.add_refused(mailbox.user, shown, len(list(group))):
                 state, path = str(self._filter.directory), f"{mailbox.path}/{folder}"
                 command = ("spamguard", "--state", state, "learn", "--user", mailbox.user)
                 _log.warning(
@@ -237,44 +239,12 @@ class FolderTeacher:
                 )
         return admitted
 
-    def _find_examples(
-        self, mailbox: Mailbox, lessons: Iterable[FolderLesson], looked: FolderScan
-    ) -> Iterator[tuple[FolderLesson, Example]]:
-        """Lessons with their examples: from the scan, else from the file if it is still there."""
-        for lesson in lessons:
-            example = looked.examples.pop(lesson.key, None)
-            if example is None:
-                folder, new = Folder(mailbox, lesson.folder), looked.new.get(lesson.key)
-                names = (lesson.name,)
-                file = new.file if new else self._scanner.find_files(folder, names).get(lesson.name)
-                example = file and self._scanner.read_example(folder, file, lesson.digest)
-            if example is not None:
-                yield lesson, example
-            else:
-                looked.retry_soon = True
-
-    def _read_evidence(
-        self, lessons: Iterable[FolderLesson], files: Mapping[bytes, FoundFile], done: set[bytes]
-    ) -> Iterator[tuple[FolderLesson, Example]]:
-        """Lessons with their examples, unless the message cannot be read any more, or the lesson
-        only repeats our own verdict. done: gets the digests of these repetitions.
-        """
-        for lesson in lessons:
-            file = files[lesson.digest]
-            stored = self._scanner.read_signed(file.folder, file.file)
-            if stored is None or stored.digest != lesson.digest:
-                continue
-            if stored.repeats_our_verdict(lesson.label, self._filter.unwanted):
-                done.add(lesson.digest)
-            else:
-                yield lesson, stored.message.example()
-
     def _make_votes(
         self, user: str, ready: Iterable[tuple[FolderLesson, Example]]
     ) -> list[tuple[FolderLesson, NewVote]]:
         votes: list[tuple[FolderLesson, NewVote]] = []
-        for (label, folder, evidence), same in groupby(ready, lambda pair: _batch_key(pair[0])):
-            lessons, examples = zip(*same, strict=True)
+        for (label, folder, evidence), group in groupby(ready, lambda pair: _group_key(pair[0])):
+            lessons, examples = zip(*group, strict=True)
             origin = f"{EVIDENCE_ORIGIN} {evidence}" if evidence else MOVE_ORIGIN
             made = self._service.make_votes(
                 examples, label, user, f"{origin} {display_folder(folder)}"
@@ -296,93 +266,237 @@ def _take_step(
     return taken
 
 
-class _SightingUpdates:
-    """Which sightings to store and which to drop, by digest."""
-
-    def __init__(self, outcome: Reconciliation, before: Sequence[Sighting]) -> None:
-        self._updated: dict[bytes, list[Sighting]] = {}
-        self._removed: dict[bytes, list[Sighting]] = {}
-        for sighting in outcome.updated:
-            self._updated.setdefault(sighting.digest, []).append(sighting)
-        for sighting in outcome.removed:
-            self._removed.setdefault(sighting.digest, []).append(sighting)
-        self._last = {
-            sighting.digest: sighting for sighting in sorted(before, key=attrgetter("gone", "seen"))
-        }
-        self.digests = self._updated.keys() | self._removed.keys()
-
-    def select(self, digests: Iterable[bytes]) -> tuple[list[Sighting], list[FileKey]]:
-        """Those of some messages."""
-        chosen = list(digests)
-        updated = [copy for digest in chosen for copy in self._updated.get(digest, ())]
-        return updated, [copy.key for digest in chosen for copy in self._removed.get(digest, ())]
-
-    def previous_folder(self, digest: bytes) -> str:
-        """The folder a message was in before, for people."""
-        return display_folder(self._last[digest].folder) if digest in self._last else "-"
-
-
 def _log_lesson(vote: NewVote, came_from: str, came_to: str, why: str) -> None:
     way = {"from": came_from, "to": came_to}
     log.log_lesson(_log, vote.user, way, vote.label or "", vote.digest, why)
 
 
-# ---- what was filed before anybody watched
+# ---- evidence
 
 
-class FiledMessage(NamedTuple):
-    """A message where somebody has put it. label: the class of that folder."""
+class EvidenceTeacher:
+    """Teaches what flags and keywords say."""
 
-    folder: Folder
-    file: MessageFile
-    label: str
+    def __init__(
+        self,
+        spam_filter: Filter,
+        mailboxes: Mailboxes,
+        sightings: Sightings,
+        scanner: FolderScanner,
+        teacher: FolderTeacher,
+        warnings: WarnOnce,
+    ) -> None:
+        self._filter = spam_filter
+        self._mailboxes = mailboxes
+        self._sightings = sightings
+        self._scanner = scanner
+        self._teacher = teacher
+        self._warnings = warnings
+        self._nameless: set[Folder] = set()  # with keywords that have no names
+        self._warned_watches: set[int] = set()  # entries of `watch` for which that was logged
 
-
-def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list[FiledMessage]:
-    """All messages that may teach, those of ham folders last.
-
-    A folder that is deleted meanwhile has none, nor has one that cannot be read, which is logged.
-    """
-    filed: list[FiledMessage] = []
-    with suppress(FileNotFoundError):
-        for folder in mailboxes.list_folders(mailbox):
-            if (folder_role := role(folder.directory)).kind is not FolderKind.CLASS:
-                continue
-            try:
-                filed += [
-                    FiledMessage(folder, file, folder_role.label)
-                    for file in iter_files(mailboxes.list_files(folder))
-                    if _may_teach(folder, file)
-                ]
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                _log.warning(
-                    "%s: cannot be looked at (%s): it teaches nothing",
-                    describe_folder(folder),
-                    error.strerror,
-                )
-    return sorted(filed, key=lambda one: (one.label == "ham", one.folder.directory, one.file.name))
-
-
-def _may_teach(folder: Folder, file: MessageFile) -> bool:
-    """What nobody has looked at in INBOX says nothing."""
-    name = parse_file_name(file.name)
-    if name is None or folder_parts(folder.directory) != INBOX_NAME:
-        return name is not None
-    return "S" in name.flags and "T" not in name.flags
-
-
-def initial_lessons(
-    scanner: FolderScanner, filed: Collection[FiledMessage], unwanted: Collection[str]
-) -> Iterator[tuple[FiledMessage, StoredMessage | None]]:
-    """Each with its message, in the same order; None: it teaches nothing, or cannot be read."""
-    labels: dict[bytes, str] = {}
-    for one in filed:
-        message = scanner.read_signed(one.folder, one.file)
-        if message is not None and (
-            labels.setdefault(message.digest, one.label) != one.label
-            or message.repeats_our_verdict(one.label, unwanted)
+    def prepare(self, folder: Folder, rule: EvidenceRule) -> None:
+        """Before a scan: if messages were read long enough ago, it must report all names."""
+        path, directory, long_ago = *_key(folder), time.time() - rule.read_after
+        if EvidenceSign.READ in rule.signs and self._sightings.has_mark_before(
+            path, directory, long_ago
         ):
-            message = None
-        yield one, message
+            self._scanner.forget_folder(folder)
+
+    def teach(
+        self,
+        mailbox: Mailbox,
+        renamed: Mapping[Folder, Sequence[FoundFile]],
+        target: Callable[[Folder], MoveTarget],
+        rule: EvidenceRule,
+        *,
+        everything: bool,
+    ) -> Generator[None, None, None]:
+        """Teach what the messages with new names show, some at a step.
+
+        What is there when all of a mailbox is scanned for this evidence for the first time teaches
+        nothing. everything: these are all messages.
+
+        Raises
+        ------
+        LedgerError, SightingsError
+            What was not taught shows again after `FolderScanner.forget_mailbox`.
+        """
+        has_begun = self._sightings.evidence_rule(mailbox.path) == str(rule)
+        for folder, files in renamed.items():
+            evidence = self._find_evidence(folder, files, target(folder), rule)
+            for batch in batches(list(evidence), EVIDENCE_BATCH_SIZE):
+                marks = dict.fromkeys((shown.file.name for shown in batch), EVIDENCE_DONE)
+                if has_begun:
+                    marks = yield from self._teach_batch(folder, batch, target(folder), rule)
+                self._sightings.update_marks(*_key(folder), marks, ())
+                yield
+        if everything and not has_begun:
+            self._sightings.set_evidence_rule(mailbox.path, str(rule))
+
+    def finished_digests(self, mailbox: Mailbox, sightings: Iterable[Sighting]) -> set[bytes]:
+        """The messages whose evidence is done with, by the marks of their files.
+
+        New copies of them get the same mark (`Sightings.update`): evidence that was shown before
+        anybody asked for it teaches nothing, wherever the message is moved.
+        """
+        return {
+            sighting.digest
+            for sighting in sightings
+            if self._sightings.read_marks(mailbox.path, sighting.folder, [sighting.name])
+            == {sighting.name: EVIDENCE_DONE}
+        } - {b""}
+
+    def _find_evidence(
+        self, folder: Folder, files: Sequence[FoundFile], target: MoveTarget, rule: EvidenceRule
+    ) -> Iterator[_Evidence]:
+        """The messages that may yet teach something."""
+        last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
+        keywords = self._read_keywords(folder, last.values(), rule)
+        keys = np.fromiter(last, np.int64, len(last))
+        present = keys[np.isin(keys, self._sightings.name_keys(*_key(folder)))].tolist()
+        marks = self._sightings.read_marks(*_key(folder), present)
+        obsolete: set[int] = set()
+        for key in present:
+            if marks.get(key) == EVIDENCE_DONE:
+                continue
+            signs = frozenset(
+                sign
+                for sign in find_signs(_flags(last[key]), keywords, rule)
+                if (sign, target) in EVIDENCE_LABELS
+            )
+            if EvidenceSign.READ not in signs and key in marks:
+                obsolete.add(key)
+            if signs:
+                yield _Evidence(last[key], signs)
+        self._sightings.update_marks(*_key(folder), {}, obsolete)
+
+    def _read_keywords(
+        self, folder: Folder, files: Iterable[FoundFile], rule: EvidenceRule
+    ) -> Mapping[str, str]:
+        """The names of the keywords that these messages have. If one has no name yet, the next scan
+        reports all files again.
+        """
+        letters: set[str] = set()
+        if rule.keywords:
+            letters = {letter for file in files for letter in _flags(file) if letter.islower()}
+        if not letters:
+            return {}
+        try:
+            keywords = self._mailboxes.read_keywords(folder)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            self._warnings.warn(
+                Issue(folder, "keywords", transient=True),
+                "%s: keywords cannot be read (%s): they teach nothing",
+                describe_folder(folder),
+                error.strerror,
+            )
+            keywords = {}
+        else:
+            self._warn_nameless(folder, keywords)
+        if letters - keywords.keys():
+            self._scanner.forget_folder(folder)
+        return keywords
+
+    def _warn_nameless(self, folder: Folder, keywords: Mapping[str, str]) -> None:
+        """Warn once for each entry of `watch` if there are no names in the second scan either: at
+        first Dovecot may not have written them yet.
+        """
+        if keywords:
+            self._nameless.discard(folder)
+        elif folder not in self._nameless:
+            self._nameless.add(folder)
+        elif folder.mailbox.watch not in self._warned_watches:
+            self._warned_watches.add(folder.mailbox.watch)
+            self._warnings.warn(
+                Issue(folder, "names", transient=True), _NO_KEYWORD_NAMES, describe_folder(folder)
+            )
+
+    def _teach_batch(
+        self, folder: Folder, batch: Sequence[_Evidence], target: MoveTarget, rule: EvidenceRule
+    ) -> Generator[None, None, dict[int, int]]:
+        """Teach some messages; the marks to set."""
+        user, now = folder.mailbox.user, int(time.time())
+        # Since when messages are read. A mark of the future comes from a wrong clock.
+        is_read = {shown.file.name for shown in batch if EvidenceSign.READ in shown.signs}
+        known = self._sightings.read_marks(*_key(folder), is_read)
+        marks = {name: min(known.get(name, now), now) for name in is_read}
+        chosen: dict[int, tuple[EvidenceSign, str]] = {}
+        for file, signs in batch:
+            if marks.get(file.name, 0) > now - rule.read_after:
+                signs -= {EvidenceSign.READ}
+            if choice := choose_sign(signs, target):
+                chosen[file.name] = choice
+        digests = self._sightings.find_digests(*_key(folder), chosen)
+        ledger = self._filter.ledger
+        done = {digest for digest in digests.values() if ledger.get_vote(digest, user) is not None}
+        lessons: dict[FolderLesson, FoundFile] = {}
+        named = set(done)
+        for file, _ in batch:
+            digest = digests.get(file.name)
+            if digest and digest not in named:
+                sign, label = chosen[file.name]
+                lesson = FolderLesson(
+                    digest, label, folder.directory, file.name, str(sign), str(sign)
+                )
+                lessons[lesson] = file
+                named.add(digest)
+        done |= yield from self._teach(folder.mailbox, lessons)
+        return marks | {name: EVIDENCE_DONE for name, digest in digests.items() if digest in done}
+
+    def _teach(
+        self, mailbox: Mailbox, lessons: Mapping[FolderLesson, FoundFile]
+    ) -> Generator[None, None, set[bytes]]:
+        """Teach lessons, some at a step; the messages whose evidence is done with: taught, over
+        quota, or only repeating our own verdict.
+        """
+        done: set[bytes] = set()
+        for _, group in groupby(sorted(lessons, key=_group_key), _group_key):
+            for batch in batches(group):
+                admitted = self._teacher.admit(mailbox, batch)
+                done |= {lesson.digest for lesson in set(batch).difference(admitted)}
+                examples = self._read_examples(admitted, lessons, done)
+                while ready := _take_step(examples):
+                    self._teacher.cast_evidence(mailbox.user, ready)
+                    done.update(lesson.digest for lesson, _ in ready)
+                    yield
+        return done
+
+    def _read_examples(
+        self,
+        lessons: Iterable[FolderLesson],
+        files: Mapping[FolderLesson, FoundFile],
+        done: set[bytes],
+    ) -> Iterator[tuple[FolderLesson, Example]]:
+        """Lessons with their examples, as far as the messages can still be read.
+
+        A mail program may have acted on our own verdict. A lesson that only repeats it teaches
+        nothing, and its digest goes into `done`.
+        """
+        for lesson in lessons:
+            stored = self._scanner.read_signed(files[lesson].folder, files[lesson].file)
+            if stored is None or stored.digest != lesson.digest:
+                continue
+            if stored.repeats_our_verdict(lesson.label, self._filter.unwanted):
+                done.add(lesson.digest)
+            else:
+                yield lesson, stored.message.example()
+
+
+class _Evidence(NamedTuple):
+    """A file and the signs that its name shows."""
+
+    file: FoundFile
+    signs: frozenset[EvidenceSign]
+
+
+def _key(folder: Folder) -> tuple[str, str]:
+    """A folder as `Sightings` names it."""
+    return folder.mailbox.path, folder.directory
+
+
+def _flags(file: FoundFile) -> str:
+    name = parse_file_name(file.file.name)
+    return name.flags if name else ""

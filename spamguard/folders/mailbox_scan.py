@@ -1,31 +1,25 @@
-"""Looking for evidence: messages that somebody answered, flagged, read and left, or gave a keyword,
-taught once as that says.
+"""One mailbox at a time: what came and went since the last scan, and what its user said by that.
 
-It is weaker than any word of a person: of a message about which its user has ever said anything, or
-taken back what was said, it teaches nothing. Only names of files tell it; a message is read when it
-is to be taught, and at no other time.
+`MailboxScanner.scan_due` is the procedure: cast what was left pending, list the folders if that is
+due, scan the folders that are due, read what is new, reconcile it with the sightings, teach what
+follows from moves, then what follows from evidence. It is a generator: each step takes some tenths
+of a second, so that no mailbox waits long while another is scanned.
 
-Looking at one mailbox: what has come and gone in its folders since the last look, and what a person
-said by that.
-
-Must never write into a mailbox, and takes every look in small steps, so that no mailbox waits long
-while another is looked at.
+Must never write into a mailbox.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import NamedTuple, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from spamguard.engine.filter import Filter
-from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
+from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeacher
 from spamguard.folders.mailboxes import (
     DOUBT,
     Folder,
@@ -35,290 +29,79 @@ from spamguard.folders.mailboxes import (
     Mailboxes,
     Role,
     clear_issues,
-    describe_folder,
     display_folder,
-    parse_file_name,
 )
 from spamguard.folders.reconcile import (
-    EVIDENCE_LABELS,
     Arrival,
-    EvidenceSign,
     FileKey,
     FilingDetector,
-    FolderLesson,
     MoveTarget,
     ReconcileRules,
     Sighting,
     reconcile,
     tagged_spam,
 )
-from spamguard.folders.roles import EvidenceRule, WatchRule, choose_sign, find_signs
-from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
-from spamguard.folders.sightings import EVIDENCE_DONE, Sightings
-from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.folders.roles import WatchRule
+from spamguard.folders.scan import FolderScan, FolderScanner
+from spamguard.folders.sightings import Sightings
 from spamguard.log import WarnOnce
 from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
-
-EVIDENCE_BATCH_SIZE = 200  # messages asked about, and taught, at once
-_NO_KEYWORD_NAMES = (
-    "%s: messages have keywords, but no dovecot-keywords says which: spam_evidence teaches nothing there. Dovecot's CONTROL= (since 2.4 "
-    "mail_control_path) keeps that file elsewhere: leave it out, or let Dovecot tell by IMAPSieve"
-)
-
-
-class _EvidenceFile(NamedTuple):
-    """A message and what it shows."""
-
-    found_file: FoundFile
-    signs: frozenset[EvidenceSign]
-
-
-class EvidenceTeacher:
-    """Weighs the evidence in mailboxes."""
-
-    def __init__(
-        self,
-        mailboxes: Mailboxes,
-        ledger: SqliteLedger,
-        sightings: Sightings,
-        scanner: FolderScanner,
-        teacher: FolderTeacher,
-        warnings: WarnOnce,
-    ) -> None:
-        self._mailboxes = mailboxes
-        self._ledger = ledger
-        self._sightings = sightings
-        self._scanner = scanner
-        self._teacher = teacher
-        self._warnings = warnings
-        self._nameless: set[Folder] = set()  # with keywords, whose names are not there
-        self._warned_watches: set[int] = set()  # entries of `watch` of which that was said
-
-    def prepare(self, place: Folder, what: EvidenceRule) -> None:
-        """Before a look: where messages were read long enough ago, all names are to be told."""
-        long_ago = time.time() - what.read_after
-        if EvidenceSign.READ in what.signs and self._sightings.has_mark_before(
-            place.mailbox.path, place.directory, long_ago
-        ):
-            self._scanner.forget_folder(place)
-
-    def teach(
-        self,
-        mailbox: Mailbox,
-        renamed: Mapping[Folder, Sequence[FoundFile]],
-        into: Callable[[Folder], MoveTarget],
-        what: EvidenceRule,
-        *,
-        everything: bool,
-    ) -> Generator[None, None, None]:
-        """Teach what the messages of changed names show, some at a step. everything: they are all
-        that there are.
-
-        What is there when all of a mailbox is looked at for this evidence for the first time
-        teaches nothing. LedgerError, SightingsError: what was not taught shows again once
-        `Scanner.forget` was called.
-        """
-        begun = self._sightings.evidence_rule(mailbox.path) == str(what)
-        for place, found in renamed.items():
-            for some in batches(
-                list(self._find_evidence(place, found, into(place), what)), EVIDENCE_BATCH_SIZE
-            ):
-                marks = dict.fromkeys((one.found_file.name for one in some), EVIDENCE_DONE)
-                if begun:
-                    marks = yield from self._teach_batch(place, some, into(place), what)
-                self._sightings.update_marks(mailbox.path, place.directory, marks, ())
-                yield
-        if everything and not begun:
-            self._sightings.set_evidence_rule(mailbox.path, str(what))
-
-    def finished_digests(self, mailbox: Mailbox, copies: Iterable[Sighting]) -> set[bytes]:
-        """Of which messages the evidence teaches nothing any more, by what is remembered of them.
-
-        New copies of them get the same mark (`Sightings.update`): what showed evidence before that
-        was asked for teaches nothing wherever it is moved.
-        """
-        marks = self._sightings.read_marks
-        return {
-            one.digest
-            for one in copies
-            if marks(mailbox.path, one.folder, [one.name]).get(one.name) == EVIDENCE_DONE
-        } - {b""}
-
-    def _find_evidence(
-        self, place: Folder, found: Sequence[FoundFile], into: MoveTarget, what: EvidenceRule
-    ) -> Iterator[_EvidenceFile]:
-        """Those of which anything may be learnt yet."""
-        last = {one.name: one for one in found}  # of a name in `new` and in `cur` the latter
-        keywords = self._read_keywords(place, last.values(), what)
-        keys = np.fromiter(last, np.int64, len(last))
-        there = keys[
-            np.isin(keys, self._sightings.name_keys(place.mailbox.path, place.directory))
-        ].tolist()
-        marks = self._sightings.read_marks(place.mailbox.path, place.directory, there)
-        over: set[int] = set()  # marks that are of no more use
-        for key in there:
-            if marks.get(key) == EVIDENCE_DONE:
-                continue
-            shows = frozenset(
-                sign
-                for sign in find_signs(_file_flags(last[key]), keywords, what)
-                if (sign, into) in EVIDENCE_LABELS
-            )
-            if EvidenceSign.READ not in shows and key in marks:
-                over.add(key)
-            if shows:
-                yield _EvidenceFile(last[key], shows)
-        self._sightings.update_marks(place.mailbox.path, place.directory, {}, over)
-
-    def _read_keywords(
-        self, place: Folder, found: Iterable[FoundFile], what: EvidenceRule
-    ) -> Mapping[str, str]:
-        """Names of the keywords that these messages have. Where one is not known yet, all are told
-        again at the next look.
-        """
-        letters = (
-            {letter for one in found for letter in _file_flags(one) if letter.islower()}
-            if what.keywords
-            else set()
-        )
-        if not letters:
-            return {}
-        try:
-            keywords = self._mailboxes.read_keywords(place)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            closed = "%s: keywords cannot be read (%s): they teach nothing"
-            self._warnings.warn(
-                Issue(place, "keywords", transient=True),
-                closed,
-                describe_folder(place),
-                error.strerror,
-            )
-            keywords = {}
-        else:
-            self._warn_nameless(place, keywords)
-        if letters - keywords.keys():
-            self._scanner.forget_folder(place)
-        return keywords
-
-    def _warn_nameless(self, place: Folder, keywords: Mapping[str, str]) -> None:
-        """Once for each entry of `watch`, when there are no names at the second look either: at the
-        first they may be on their way.
-        """
-        if keywords:
-            self._nameless.discard(place)
-        elif place not in self._nameless:
-            self._nameless.add(place)
-        elif place.mailbox.watch not in self._warned_watches:
-            self._warned_watches.add(place.mailbox.watch)
-            self._warnings.warn(
-                Issue(place, "names", transient=True), _NO_KEYWORD_NAMES, describe_folder(place)
-            )
-
-    def _teach_batch(
-        self, place: Folder, shown: Sequence[_EvidenceFile], into: MoveTarget, what: EvidenceRule
-    ) -> Generator[None, None, dict[int, int]]:
-        """Teach them; the marks to be made."""
-        user, now = place.mailbox.user, int(time.time())
-        marks = self._read_times(place, shown, now)
-        said = {
-            one.found_file.name: _choose_sign(one, into, marks, now - what.read_after)
-            for one in shown
-        }
-        digests = self._sightings.find_digests(
-            place.mailbox.path, place.directory, [name for name, lesson in said.items() if lesson]
-        )
-        heard = {
-            digest for digest in digests.values() if self._ledger.get_vote(digest, user) is not None
-        }
-        lessons: dict[bytes, tuple[FolderLesson, FoundFile]] = {}
-        for one in shown:
-            telling, digest = said[one.found_file.name], digests.get(one.found_file.name, b"")
-            if telling and digest and digest not in heard:
-                sign, label = telling
-                lessons.setdefault(
-                    digest,
-                    (
-                        FolderLesson(
-                            digest,
-                            label,
-                            place.directory,
-                            one.found_file.name,
-                            str(sign),
-                            str(sign),
-                        ),
-                        one.found_file,
-                    ),
-                )
-        done = heard | (
-            yield from self._teacher.teach_evidence(place.mailbox, list(lessons.values()))
-        )
-        return marks | {name: EVIDENCE_DONE for name, digest in digests.items() if digest in done}
-
-    def _read_times(
-        self, place: Folder, shown: Sequence[_EvidenceFile], now: int
-    ) -> dict[int, int]:
-        """When those that are read were first seen so; a clock that was wrong makes none wait for
-        longer than it has to.
-        """
-        names_read = {one.found_file.name for one in shown if EvidenceSign.READ in one.signs}
-        known = self._sightings.read_marks(place.mailbox.path, place.directory, names_read)
-        return {name: min(known.get(name, now), now) for name in names_read}
-
-
-def _choose_sign(
-    one: _EvidenceFile, into: MoveTarget, read: Mapping[int, int], long_ago: float
-) -> tuple[EvidenceSign, str] | None:
-    left = read.get(one.found_file.name, 0) <= long_ago
-    return choose_sign(one.signs if left else one.signs - {EvidenceSign.READ}, into)
-
-
-def _file_flags(found: FoundFile) -> str:
-    name = parse_file_name(found.file.name)
-    return name.flags if name else ""
-
-
-# messages read at once: some tenths of a second, in which other mailboxes wait; of large ones fewer
-READ_BATCH_SIZE = 200
-RECONCILE_BATCH_SIZE = 1000  # messages whose comings and goings are thought about at once: the same
+READ_BATCH_SIZE = 200  # messages of a step: some tenths of a second
+RECONCILE_BATCH_SIZE = 1000  # messages of a step: the same
+FIRST_RETRY_SECONDS = 5.0  # before a folder that could not be read is tried again
 OWN_FILES = "our own files"
-"""What is warned of when they cannot be read or written."""
-
-_FILING_ISSUE, _FOLDERS_ISSUE = "filing", "folders"  # of a mailbox
-_NOT_FILED_WARNING = (
-    "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into Junk on delivery: see the log of what "
-    "delivers there. Until it is filed, spam in INBOX is not taken for what somebody has put back"
-)
-_EMPTY_WARNING = "%s: none of its folders are there any more, moves teach nothing: is the disk mounted? Should mail come back, it is watched again"
+"""Key of the warning that our own files cannot be read or written."""
 
 _MAX_DOUBTS = 20
-_DOUBTFUL_WARNING = (
-    "%s %s: nothing says what this folder is for, so what is moved into it teaches nothing: if people put spam there, say so under `watch` "
-    "(folders: {'%s': spam}), if not, that it is neutral"
+_FILING_ISSUE, _FOLDERS_ISSUE = "filing", "folders"  # of a mailbox
+_NOT_FILED_WARNING = (
+    "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into "
+    "Junk on delivery: see the log of what delivers there. Until it is filed, spam in INBOX is not "
+    "taken for what somebody has put back"
 )
-
-
-FIRST_RETRY_SECONDS = 5.0  # before what could not be looked at is tried again
+_EMPTY_WARNING = (
+    "%s: none of its folders are there any more, moves teach nothing: is the disk mounted? "
+    "Should mail come back, it is watched again"
+)
+_DOUBTFUL_WARNING = (
+    "%s %s: nothing says what this folder is for, so what is moved into it teaches nothing: "
+    "if people put spam there, say so under `watch` (folders: {'%s': spam}), if not, that it is "
+    "neutral"
+)
 ResultT = TypeVar("ResultT")
 ScanSteps = Generator[None, None, ResultT]
-"""Goes on by a step each time: some tenths of a second."""
+"""Work that goes on by one step each time: some tenths of a second."""
 
 
 @dataclass(slots=True, eq=False)
 class MailboxState:
-    """What the loop knows of a mailbox. Times are those of `time.monotonic`.
+    """What the watcher knows about a mailbox. Times are on the clock of `time.monotonic`.
 
-    next_rescan: when all its folders are looked at, whatever was told. folders_due: when it is
-    looked for folders that came or went. places: its folders. due: those with changes, each with
-    the time to look at it. work: the rest of a look that is under way. is_new: that is the first
-    look ever. told: something has changed that was not looked at yet. tended: when its last step
-    was taken. planned: times at which it stands on the schedule's heap, latest first. closed: it
-    lies below a directory that cannot be looked at. pause: seconds before a folder that could not
-    be looked at is tried again, 0 while all can be.
+    Parameters
+    ----------
+    next_rescan
+        When all its folders are scanned, whatever events say.
+    folders_due
+        When its folders are listed.
+    folders, due
+        Its folders, and those with changes, each with the time to scan it.
+    work
+        The rest of a scan that is under way.
+    is_new
+        `work` is the first scan ever.
+    has_changes
+        Something has changed that was not scanned yet.
+    tended
+        When its last step was taken.
+    heap_times
+        The times at which it stands on the schedule's heap, latest first.
+    unreadable
+        It lies below a directory that cannot be read.
+    pause
+        Seconds before a folder that could not be read is tried again; 0 while all can be read.
     """
 
     mailbox: Mailbox
@@ -335,13 +118,13 @@ class MailboxState:
     pause: float = 0.0
     filing: FilingDetector = field(default_factory=FilingDetector)
 
-    def schedule_folder(self, place: Folder, when: float) -> None:
-        """Look at a folder at a time, or before."""
-        self.due[place] = min(self.due.get(place, inf), when)
+    def schedule_folder(self, folder: Folder, when: float) -> None:
+        """Scan a folder at a time, or before."""
+        self.due[folder] = min(self.due.get(folder, inf), when)
 
     @property
     def next_due(self) -> float:
-        """When something is to be done about it."""
+        """When there is something to do for it."""
         if self.unreadable:
             return inf
         if self.work is not None:
@@ -350,13 +133,14 @@ class MailboxState:
 
 
 def next_pause(pause: float, max_pause: float) -> float:
-    """The next pause before something is tried again; the one before, at first 0."""
+    """The next pause before something is tried again, by the pause before; at first 0."""
     return min(max(FIRST_RETRY_SECONDS, 2 * pause), max_pause)
 
 
 class MailboxScanner:
-    """Looks at mailboxes, a step of one at a time. entries: those of `watch`. missed: called when
-    there is no such mailbox any more.
+    """Scans mailboxes.
+
+    rules: by index of the entry of `watch:`. on_missing: called when a mailbox is gone.
     """
 
     def __init__(
@@ -379,233 +163,178 @@ class MailboxScanner:
         self._warnings = warnings
         self._on_missing = on_missing
         self._evidence_teacher = EvidenceTeacher(
-            mailboxes, spam_filter.ledger, sightings, scanner, teacher, warnings
+            spam_filter, mailboxes, sightings, scanner, teacher, warnings
         )
-        self._doubts: set[str] = set()  # names of folders that the log has heard of
+        self._doubts: set[str] = set()  # names of doubtful folders that were logged
 
-    def scan_due(self, box: MailboxState, now: float) -> ScanSteps[None]:
-        """At what is due in a mailbox. MailboxesError, SightingsError, LedgerError, OSError: the
-        same is found at the next look.
+    def scan_due(self, state: MailboxState, now: float) -> ScanSteps[None]:
+        """Scan what is due in a mailbox.
 
-        The first step of every look makes up for one that was stopped: until sightings and ledger
-        agree, nothing else is looked at.
+        The first step casts the votes that a stop left pending: nothing else is done until
+        sightings and ledger agree.
+
+        Raises
+        ------
+        MailboxesError, SightingsError, LedgerError, OSError
+            The next scan finds the same.
         """
         self._teacher.cast_leftovers()
-        if min(box.next_rescan, box.folders_due) <= now:
-            box.next_rescan = (
-                now + self._rule(box.mailbox).watch.rescan
-                if box.next_rescan <= now
-                else box.next_rescan
-            )
-            box.folders_due = inf
-            self._find_folders(box)
-        due, box.due = box.due, {}
-        if not self._sightings.is_scanned(box.mailbox.path):
-            yield from self._scan_first(box) if box.folders else ()
+        watch = self._rule(state.mailbox).watch
+        if min(state.next_rescan, state.folders_due) <= now:
+            if state.next_rescan <= now:
+                state.next_rescan = now + watch.rescan
+            state.folders_due = inf
+            self._list_folders(state)
+        due, state.due = state.due, {}
+        if not self._sightings.is_scanned(state.mailbox.path):
+            yield from self._scan_first(state) if state.folders else ()
         elif due:
-            looked = yield from self._scan(box, due)
-            yield from self._teach_moves(box, looked)
-            everything = due.keys() >= box.folders
-            yield from self._teach_evidence(box, looked, everything=everything)
-            if looked.unreadable:
-                box.pause = next_pause(box.pause, self._rule(box.mailbox).watch.rescan)
-                box.folders_due = min(box.folders_due, time.monotonic() + box.pause)
+            scan = yield from self._scan(state, due)
+            yield from self._teach_moves(state, scan)
+            everything = due.keys() >= state.folders
+            evidence = self._rule(state.mailbox).evidence
+            if evidence.signs:
+                yield from self._evidence_teacher.teach(
+                    state.mailbox, scan.renamed, self._target, evidence, everything=everything
+                )
+            if scan.unreadable:
+                state.pause = next_pause(state.pause, watch.rescan)
+                state.folders_due = min(state.folders_due, time.monotonic() + state.pause)
             elif everything:
-                box.pause = 0.0
-            # all of them: a message that has moved on may have gone from any of these folders to
-            # any other
-            if looked.retry_soon:
-                self._schedule(box, due, self._rule(box.mailbox).watch.debounce)
+                state.pause = 0.0
+            if scan.retry_soon:
+                # All folders: a message may have moved on from any of them to any other.
+                self._schedule(state, due, watch.debounce)
 
-    def _find_folders(self, box: MailboxState) -> None:
-        """Look at all folders there are, and at all in which something was: what is new may have
-        been filled before it was watched.
+    # ---- folders
+
+    def _list_folders(self, state: MailboxState) -> None:
+        """Make all folders due that are there, and all in which something was: a new folder may
+        have been filled before it was watched.
         """
-        known = self._sightings.folders(box.mailbox.path)
+        mailbox = state.mailbox
+        known = self._sightings.folders(mailbox.path)
         try:
-            found = set(self._mailboxes.list_folders(box.mailbox))
-        except FileNotFoundError:  # should it come back, that is told once it was missed
-            found = set()
+            folders = set(self._mailboxes.list_folders(mailbox))
+        except FileNotFoundError:
+            folders = set()
             self._on_missing()
         else:
-            self._warn_empty(box.mailbox, now_empty=not found, was_empty=not known)
-        self._warn_doubtful(sorted(found))
-        box.folders = {place for place in found if self._role(place).kind is not FolderKind.IGNORED}
-        to_look_at = box.folders.union(Folder(box.mailbox, directory) for directory in known)
-        concerned = {box.mailbox} | found | to_look_at
+            if folders:
+                self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
+            elif known:
+                self._warnings.warn(Issue(mailbox, _FOLDERS_ISSUE), _EMPTY_WARNING, mailbox.path)
+        self._warn_doubtful(sorted(folders))
+        state.folders = {
+            folder for folder in folders if self._role(folder).kind is not FolderKind.IGNORED
+        }
+        due = state.folders.union(Folder(mailbox, directory) for directory in known)
+        concerned = {mailbox} | folders | due
         clear_issues(
             self._warnings,
-            lambda issue: issue.mailbox == box.mailbox and issue.subject not in concerned,
+            lambda issue: issue.mailbox == mailbox and issue.subject not in concerned,
         )
-        self._schedule(box, to_look_at)
+        self._schedule(state, due)
 
-    def _warn_empty(self, mailbox: Mailbox, *, now_empty: bool, was_empty: bool) -> None:
-        """Told until there are folders again, though what was in them has been missed by then."""
-        if not now_empty:
-            self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
-        elif not was_empty:
-            self._warnings.warn(Issue(mailbox, _FOLDERS_ISSUE), _EMPTY_WARNING, mailbox.path)
-
-    def _warn_doubtful(self, found: Iterable[Folder]) -> None:
-        """One of each name, whoever's it is, and some names only: people call folders what they
-        like. The log hears of each once.
+    def _warn_doubtful(self, folders: Iterable[Folder]) -> None:
+        """Warn of each doubtful name once, in whichever mailbox, and of a few names only, as users
+        name folders as they like. A name comes into the log once.
         """
-        doubtful = [place for place in found if self._role(place).doubtful]
+        doubtful = [folder for folder in folders if self._role(folder).doubtful]
         if not doubtful:
             return
-        matters = [
-            key for key in self._warnings.standing() if isinstance(key, Issue) and key.kind == DOUBT
-        ]
-        told = {
-            display_folder(one.subject.directory)
-            for one in matters
-            if isinstance(one.subject, Folder)
+        names = {
+            display_folder(key.subject.directory)
+            for key in self._warnings.standing()
+            if isinstance(key, Issue) and key.kind == DOUBT and isinstance(key.subject, Folder)
         }
-        for place in doubtful:
-            name = display_folder(place.directory)
-            if name in told or len(told) >= _MAX_DOUBTS:
+        for folder in doubtful:
+            name = display_folder(folder.directory)
+            if name in names or len(names) >= _MAX_DOUBTS:
                 continue
-            told.add(name)
-            if name in self._doubts or len(self._doubts) >= _MAX_DOUBTS:
-                self._warnings.note(
-                    Issue(place, DOUBT), _DOUBTFUL_WARNING, place.mailbox.path, name, name
-                )
-            else:
+            names.add(name)
+            is_logged = name in self._doubts or len(self._doubts) >= _MAX_DOUBTS
+            warn = self._warnings.note if is_logged else self._warnings.warn
+            warn(Issue(folder, DOUBT), _DOUBTFUL_WARNING, folder.mailbox.path, name, name)
+            if not is_logged:
                 self._doubts.add(name)
-                self._warnings.warn(
-                    Issue(place, DOUBT), _DOUBTFUL_WARNING, place.mailbox.path, name, name
-                )
 
-    def _scan_first(self, box: MailboxState) -> ScanSteps[None]:
-        """Remember what lies where. What is moved meanwhile teaches nothing: it may as well have
-        lain in two folders for long.
+    # ---- scans
+
+    def _scan_first(self, state: MailboxState) -> ScanSteps[None]:
+        """Remember what lies where. What is moved meanwhile teaches nothing: for all we know it
+        has long lain in two folders.
         """
-        box.is_new = True
+        mailbox = state.mailbox
+        state.is_new = True
         try:
-            # before anything is listed: only one of those that begin holds the names of its files
-            yield
-            for place in sorted(box.folders):
-                found = (yield from self._scan(box, [place])).new
-                for some in batches(found.items(), RECONCILE_BATCH_SIZE):
-                    yield from self._teach_moves(box, FolderScan(dict(some)), first=True)
+            yield  # before anything is listed: only one new mailbox at a time holds its names
+            for folder in sorted(state.folders):
+                scan = yield from self._scan(state, [folder])
+                for batch in batches(scan.new.items(), RECONCILE_BATCH_SIZE):
+                    yield from self._teach_moves(state, FolderScan(dict(batch)), first=True)
         finally:
-            box.is_new = False
-            self._scanner.forget_mailbox(
-                box.mailbox
-            )  # so that the next look tells all names to whoever weighs them
-        self._sightings.mark_scanned(box.mailbox.path)
-        self._schedule(box, box.folders)
+            state.is_new = False
+            # The next scan reports all names as renamed, for the evidence that they show.
+            self._scanner.forget_mailbox(mailbox)
+        self._sightings.mark_scanned(mailbox.path)
+        self._schedule(state, state.folders)
         _log.info(
             "%s: seen for the first time; from now on moving its mail teaches, in the name of %s",
-            box.mailbox.path,
-            box.mailbox.user,
+            mailbox.path,
+            mailbox.user,
         )
 
-    def _scan(self, box: MailboxState, places: Iterable[Folder]) -> ScanSteps[FolderScan]:
-        """What has changed in these folders; a step is over when a listing has taken that long."""
-        asked, looked, until = (
-            self._rule(box.mailbox).evidence,
-            FolderScan(),
-            time.monotonic() + STEP_SECONDS,
-        )
-        for place in places:
-            if weighed := asked.applies_to(self._target(place)):
-                self._evidence_teacher.prepare(place, asked)
-            known = self._sightings.name_keys(box.mailbox.path, place.directory)
-            yield from self._scanner.scan(place, known, looked, with_renamed=weighed)
+    def _scan(self, state: MailboxState, folders: Iterable[Folder]) -> ScanSteps[FolderScan]:
+        """What has changed in some folders."""
+        evidence = self._rule(state.mailbox).evidence
+        scan, until = FolderScan(), time.monotonic() + STEP_SECONDS
+        for folder in folders:
+            shows_evidence = evidence.applies_to(self._target(folder))
+            if shows_evidence:
+                self._evidence_teacher.prepare(folder, evidence)
+            known = self._sightings.name_keys(state.mailbox.path, folder.directory)
+            yield from self._scanner.scan(folder, known, scan, with_renamed=shows_evidence)
             if time.monotonic() > until:
                 yield
                 until = time.monotonic() + STEP_SECONDS
-        return looked
-
-    def _teach_evidence(
-        self, box: MailboxState, looked: FolderScan, *, everything: bool
-    ) -> ScanSteps[None]:
-        """Teach what follows from evidence, after what follows from moves."""
-        asked = self._rule(box.mailbox).evidence
-        if asked.signs:
-            yield from self._evidence_teacher.teach(
-                box.mailbox, looked.renamed, self._target, asked, everything=everything
-            )
-
-    def _target(self, place: Folder) -> MoveTarget:
-        return self._reconcile_rules(place.mailbox).target(place.directory)
+        return scan
 
     def _teach_moves(
-        self, box: MailboxState, looked: FolderScan, *, first: bool = False
+        self, state: MailboxState, scan: FolderScan, *, first: bool = False
     ) -> ScanSteps[None]:
-        """Teach what follows from a look."""
-        rules = self._reconcile_rules(box.mailbox)
-        arrivals = yield from self._read_arrivals(box.mailbox, looked, rules, first=first)
-        if not arrivals and not looked.gone:
+        """Teach what follows from moves."""
+        mailbox, rules = state.mailbox, self._reconcile_rules(state.mailbox)
+        arrivals = yield from self._read_arrivals(mailbox, scan, rules, first=first)
+        if not arrivals and not scan.gone:
             return
-        rules = rules._replace(
-            filing_works=not first
-            and rules.we_file
-            and (yield from self._check_filing(box, arrivals, rules))
-        )
-        for before, came in self._reconcile_batches(box.mailbox.path, arrivals, looked.gone):
-            done = (
-                self._evidence_teacher.finished_digests(box.mailbox, before)
-                if self._rule(box.mailbox).evidence.signs
-                else set()
-            )
-            outcome = reconcile(before, came, looked.gone, rules, int(time.time()), first=first)
-            yield from self._teacher.teach(box.mailbox, outcome, looked, before, done, first=first)
+        filing_works = not first and rules.we_file
+        if filing_works:
+            filing_works = yield from self._check_filing(state, arrivals, rules)
+        rules = rules._replace(filing_works=filing_works)
+        for before, came in self._reconcile_batches(mailbox.path, arrivals, scan.gone):
+            done: set[bytes] = set()
+            if self._rule(mailbox).evidence.signs:
+                done = self._evidence_teacher.finished_digests(mailbox, before)
+            outcome = reconcile(before, came, scan.gone, rules, int(time.time()), first=first)
+            yield from self._teacher.teach(mailbox, outcome, scan, before, done, first=first)
             yield
         self._warnings.clear(OWN_FILES)
 
-    def _reconcile_batches(
-        self, mailbox: str, arrivals: Iterable[Arrival], gone: Iterable[FileKey]
-    ) -> Iterator[tuple[list[Sighting], list[Arrival]]]:
-        """What is remembered of some of the messages that came or went, and what came of them: all
-        copies of one message at once.
-        """
-        came: dict[bytes, list[Arrival]] = {}
-        for arrival in arrivals:
-            came.setdefault(arrival.digest, []).append(arrival)
-        left = set(gone)
-        while came or left:
-            digests = list(islice(came, RECONCILE_BATCH_SIZE))
-            keys = [] if digests else list(islice(left, RECONCILE_BATCH_SIZE))
-            before = self._sightings.find(mailbox, digests, keys)
-            left.difference_update(keys, (copy.key for copy in before))
-            yield before, [arrival for digest in digests for arrival in came.pop(digest)]
-
-    def _check_filing(
-        self, box: MailboxState, arrivals: list[Arrival], rules: ReconcileRules
-    ) -> ScanSteps[bool]:
-        """Whether what we call spam is seen to be put into Junk on delivery (`filing`); if most of
-        it is not, that is told.
-        """
-        spam = tagged_spam(arrivals, rules)
-        before: set[bytes] = set()
-        for some in batches(spam, RECONCILE_BATCH_SIZE):
-            before |= self._sightings.find_known(box.mailbox.path, {one.digest for one in some})
-            yield
-        box.filing.observe((one for one in spam if one.digest not in before), rules)
-        if box.filing.is_failing:
-            self._warnings.warn(
-                Issue(box.mailbox, _FILING_ISSUE), _NOT_FILED_WARNING, box.mailbox.path
-            )
-        elif box.filing.is_working:
-            self._warnings.clear(Issue(box.mailbox, _FILING_ISSUE))
-        return box.filing.is_working
-
     def _read_arrivals(
-        self, mailbox: Mailbox, looked: FolderScan, rules: ReconcileRules, *, first: bool
+        self, mailbox: Mailbox, scan: FolderScan, rules: ReconcileRules, *, first: bool
     ) -> ScanSteps[list[Arrival]]:
-        """Read what is new. A step is over after so many files, or after so long."""
-        arrivals: list[Arrival] = []
+        """Read what is new."""
 
         def may_teach(arrival: Arrival) -> bool:
             was_sighted = not first and self._sightings.is_known(mailbox.path, arrival.digest)
             return rules.may_teach(arrival, was_sighted=was_sighted)
 
-        for batch in batches(looked.new.values(), READ_BATCH_SIZE):
+        arrivals: list[Arrival] = []
+        for batch in batches(scan.new.values(), READ_BATCH_SIZE):
             until = time.monotonic() + STEP_SECONDS
             for new in batch:
-                if arrival := self._scanner.read_arrival(new, looked, may_teach):
+                if arrival := self._scanner.read_arrival(new, scan, may_teach):
                     arrivals.append(arrival)
                 if time.monotonic() > until:
                     yield
@@ -613,17 +342,59 @@ class MailboxScanner:
             yield
         return arrivals
 
-    def _schedule(self, box: MailboxState, places: Iterable[Folder], seconds: float = 0.0) -> None:
-        when = time.monotonic() + seconds
-        for place in places:
-            box.schedule_folder(place, when)
+    def _check_filing(
+        self, state: MailboxState, arrivals: list[Arrival], rules: ReconcileRules
+    ) -> ScanSteps[bool]:
+        """Whether what we call spam is put into Junk on delivery; warn if most of it is not."""
+        spam = tagged_spam(arrivals, rules)
+        known: set[bytes] = set()
+        for batch in batches(spam, RECONCILE_BATCH_SIZE):
+            digests = {arrival.digest for arrival in batch}
+            known |= self._sightings.find_known(state.mailbox.path, digests)
+            yield
+        state.filing.observe((arrival for arrival in spam if arrival.digest not in known), rules)
+        issue = Issue(state.mailbox, _FILING_ISSUE)
+        if state.filing.is_failing:
+            self._warnings.warn(issue, _NOT_FILED_WARNING, state.mailbox.path)
+        elif state.filing.is_working:
+            self._warnings.clear(issue)
+        return state.filing.is_working
 
-    def _reconcile_rules(self, mailbox: Mailbox) -> ReconcileRules:
-        entry = self._rule(mailbox)
-        return ReconcileRules(entry.role, self._filter.unwanted, entry.we_file)
+    def _reconcile_batches(
+        self, mailbox: str, arrivals: Iterable[Arrival], gone: Iterable[FileKey]
+    ) -> Iterator[tuple[list[Sighting], list[Arrival]]]:
+        """The sightings of some messages that came or went, and their arrivals: all copies of one
+        message in one batch.
+        """
+        came: dict[bytes, list[Arrival]] = {}
+        for arrival in arrivals:
+            came.setdefault(arrival.digest, []).append(arrival)
+        waiting = set(gone)
+        while came or waiting:
+            digests = list(islice(came, RECONCILE_BATCH_SIZE))
+            keys = [] if digests else list(islice(waiting, RECONCILE_BATCH_SIZE))
+            before = self._sightings.find(mailbox, digests, keys)
+            waiting.difference_update(keys, (sighting.key for sighting in before))
+            yield before, [arrival for digest in digests for arrival in came.pop(digest)]
+
+    def _schedule(
+        self, state: MailboxState, folders: Iterable[Folder], seconds: float = 0.0
+    ) -> None:
+        when = time.monotonic() + seconds
+        for folder in folders:
+            state.schedule_folder(folder, when)
+
+    # ---- rules
 
     def _rule(self, mailbox: Mailbox) -> WatchRule:
         return self._rules_by_watch[mailbox.watch]
 
-    def _role(self, place: Folder) -> Role:
-        return self._rule(place.mailbox).role(place.directory)
+    def _reconcile_rules(self, mailbox: Mailbox) -> ReconcileRules:
+        rule = self._rule(mailbox)
+        return ReconcileRules(rule.role, self._filter.unwanted, rule.we_file)
+
+    def _role(self, folder: Folder) -> Role:
+        return self._rule(folder.mailbox).role(folder.directory)
+
+    def _target(self, folder: Folder) -> MoveTarget:
+        return self._reconcile_rules(folder.mailbox).target(folder.directory)

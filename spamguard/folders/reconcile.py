@@ -28,7 +28,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard.config.options import Action
-from spamguard.folders.mailboxes import Role
+from spamguard.folders.mailboxes import Role, display_folder
 from spamguard.keys import SignedVerdict
 
 HAM_LABEL, _SPAM_LABEL = "ham", "spam"
@@ -420,6 +420,32 @@ def _collect_outcome(lineages: Iterable[_Lineage]) -> Reconciliation:
         kept,
         removed,
     )
+
+
+class SightingUpdates:
+    """The sightings to store and to remove, by digest."""
+
+    def __init__(self, outcome: Reconciliation, before: Sequence[Sighting]) -> None:
+        self._updated: dict[bytes, list[Sighting]] = {}
+        self._removed: dict[bytes, list[Sighting]] = {}
+        for sighting in outcome.updated:
+            self._updated.setdefault(sighting.digest, []).append(sighting)
+        for sighting in outcome.removed:
+            self._removed.setdefault(sighting.digest, []).append(sighting)
+        in_order = sorted(before, key=attrgetter("gone", "seen"))
+        self._last = {sighting.digest: sighting for sighting in in_order}
+        self.digests = self._updated.keys() | self._removed.keys()
+
+    def select(self, digests: Iterable[bytes]) -> tuple[list[Sighting], list[FileKey]]:
+        """The updated sightings, and the keys of the removed ones, of some messages."""
+        chosen = list(digests)
+        updated = [sighting for digest in chosen for sighting in self._updated.get(digest, ())]
+        removed = [sighting for digest in chosen for sighting in self._removed.get(digest, ())]
+        return updated, [sighting.key for sighting in removed]
+
+    def previous_folder(self, digest: bytes) -> str:
+        """The folder that a message was in before, for the log."""
+        return display_folder(self._last[digest].folder) if digest in self._last else "-"
 
 
 def _delivery_hash(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:

@@ -4,7 +4,8 @@ A scan compares the names in a folder with the names that were there last time. 
 opened. Each is read and taken apart once: a `StoredMessage` has the digest, by which the message is
 known again wherever it goes, and can give its `Example` as long as it is at hand. Examples of
 messages that may be lessons stay in the `FolderScan`, up to MAX_EXAMPLE_BYTES, until they are cast
-as votes.
+as votes. `find_filed` and `initial_lessons` read what users filed before anybody watched
+(`teach-folders`).
 
 A trouble with a file or a folder ends in one line of the log, and the scan goes on. This module
 writes nothing. It must never read more than MAX_FILE_BYTES of a message, packed or unpacked, nor
@@ -19,6 +20,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import NamedTuple
@@ -30,16 +32,21 @@ from spamguard import keys
 from spamguard.engine.prepare import Example, ExampleReader, SplitMessage
 from spamguard.errors import SpamguardError
 from spamguard.folders.mailboxes import (
+    INBOX_NAME,
     Folder,
+    FolderKind,
     Issue,
     Mailbox,
     Mailboxes,
     MessageFile,
     describe_folder,
     file_key,
+    folder_parts,
     iter_files,
+    parse_file_name,
 )
 from spamguard.folders.reconcile import Arrival, FileKey, short_hash
+from spamguard.folders.roles import RoleLookup
 from spamguard.keys import SignedVerdict
 from spamguard.log import WarnOnce
 from spamguard.sources import DamagedFileError, UnreadableFileError, decompress
@@ -421,3 +428,71 @@ def _read_contents(descriptor: int) -> bytes:
     ):
         contents += piece
     return bytes(contents)
+
+
+# ---- what was filed before anybody watched
+
+
+class FiledMessage(NamedTuple):
+    """A message where its user has put it. label: the class of that folder."""
+
+    folder: Folder
+    file: MessageFile
+    label: str
+
+
+def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list[FiledMessage]:
+    """All messages of a mailbox that may teach, those of ham folders last.
+
+    In INBOX only what was read and not marked as deleted may teach. A folder that cannot be read is
+    logged; one that is deleted meanwhile is not.
+    """
+    filed: list[FiledMessage] = []
+    with suppress(FileNotFoundError):
+        for folder in mailboxes.list_folders(mailbox):
+            kind, label, _ = role(folder.directory)
+            if kind is not FolderKind.CLASS:
+                continue
+            try:
+                files = iter_files(mailboxes.list_files(folder))
+                filed += [
+                    FiledMessage(folder, file, label) for file in files if _may_teach(folder, file)
+                ]
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                _log.warning(
+                    "%s: cannot be looked at (%s): it teaches nothing",
+                    describe_folder(folder),
+                    error.strerror,
+                )
+    return sorted(
+        filed,
+        key=lambda message: (message.label == "ham", message.folder.directory, message.file.name),
+    )
+
+
+def _may_teach(folder: Folder, file: MessageFile) -> bool:
+    name = parse_file_name(file.name)
+    if name is None or folder_parts(folder.directory) != INBOX_NAME:
+        return name is not None
+    return "S" in name.flags and "T" not in name.flags
+
+
+def initial_lessons(
+    scanner: FolderScanner, filed: Collection[FiledMessage], unwanted: Collection[str]
+) -> Iterator[tuple[FiledMessage, StoredMessage | None]]:
+    """Each filed message with its content, in order; None: it teaches nothing, or cannot be read.
+
+    A message in folders of several classes is of the first class. What we filed ourselves, as our
+    signature tells, teaches nothing.
+    """
+    labels: dict[bytes, str] = {}
+    for file in filed:
+        stored = scanner.read_signed(file.folder, file.file)
+        if stored is not None and (
+            labels.setdefault(stored.digest, file.label) != file.label
+            or stored.repeats_our_verdict(file.label, unwanted)
+        ):
+            stored = None
+        yield file, stored

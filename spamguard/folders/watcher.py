@@ -1,16 +1,21 @@
-"""The loop that learns from folders: something has changed, so look; what a person moved becomes a
-vote.
+"""The loop that learns from folders: something has changed, so a mailbox is scanned, and what its
+user moved becomes a vote.
 
-Events only say where to look, and not even that is needed: everything is looked at now and then.
-Must never write into a mailbox, and never let one wait long while another is looked at: every look
-is taken in small steps.
+`Watcher` waits for events and decides which mailbox is due; `Schedule` says which of them comes
+first. Events only say where to look, and not even that is needed: every mailbox is scanned now and
+then. `Reextractor` uses the time when there is nothing else to do, after an upgrade that reads mail
+otherwise.
+
+Must never write into a mailbox, never let one mailbox wait long while another is scanned (all work
+goes in small steps), and never cost more because of mailboxes in which nothing happens: a site may
+have 20,000, and there is a turn for every mail.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -20,133 +25,47 @@ from operator import attrgetter
 
 from spamguard.config.options import Settings
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import Example
 from spamguard.errors import MailboxesError, SpamguardError
-from spamguard.folders import doveconf, roles
-from spamguard.folders.lessons import FolderTeacher
+from spamguard.folders import doveconf
+from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
 from spamguard.folders.mailbox_scan import OWN_FILES, MailboxScanner, MailboxState, next_pause
 from spamguard.folders.mailboxes import (
     CLOSED_WARNING,
     Changes,
+    Folder,
     FolderKind,
     Issue,
     Mailbox,
     Mailboxes,
+    MessageFile,
     clear_issues,
     is_below,
 )
-from spamguard.folders.reextract import Reextractor
-from spamguard.folders.roles import find_unmatched_watches, watch_rules
+from spamguard.folders.roles import find_unmatched_watches, parse_role, watch_rules
 from spamguard.folders.scan import FolderScanner
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
 from spamguard.folders.status_file import StatusFile
 from spamguard.learning.lessons import LessonService, NewClass
+from spamguard.learning.reextract import reextract_votes
 from spamguard.log import WarnOnce
+from spamguard.records import EXTRACTOR
+from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
-
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
+MAX_TURN_SECONDS = 0.5  # after which events are read: to list 20,000 mailboxes takes minutes
+_MAX_WAIT_SECONDS = 3600.0
 _REEXTRACT_ISSUE = "lessons of an older version"
 _BROKER_ISSUE = "whoever opens mailboxes"
 
 
-# after which it is heard what has changed meanwhile: to list 20,000 mailboxes takes minutes
-MAX_TURN_SECONDS = 0.5
-
-
-class Schedule:
-    """The mailboxes there are. Whoever changes anything of one that its `next` follows from says so
-    to `plan`.
-    """
-
-    def __init__(self) -> None:
-        self.mailboxes: dict[Mailbox, MailboxState] = {}
-        self._heap: list[
-            tuple[float, int, MailboxState]
-        ] = []  # a heap; of each that is not new or due one comes at its `next`, or before
-        self._numbers = count()
-        self._due: dict[Mailbox, MailboxState] = {}
-        self._new: dict[Mailbox, MailboxState] = {}
-
-    def add(self, mailbox: Mailbox, when: float) -> None:
-        """It is to be looked at then for the first time."""
-        box = self.mailboxes[mailbox] = MailboxState(mailbox, when)
-        self.plan(box)
-
-    def remove(self, mailbox: Mailbox) -> None:
-        """It is not there any more."""
-        del self.mailboxes[mailbox]
-        self._due.pop(mailbox, None)
-        self._new.pop(mailbox, None)
-
-    def plan(self, box: MailboxState) -> None:
-        """It is to be looked at when its `next` says."""
-        self._due.pop(box.mailbox, None)
-        if box.is_new:
-            self._new[box.mailbox] = box
-        else:
-            self._new.pop(box.mailbox, None)
-            self._push(box)
-
-    def _push(self, box: MailboxState) -> None:
-        """Put it on the heap, unless it stands there with an earlier time: a busy mailbox would
-        fill it with idle entries.
-        """
-        if not box.heap_times or box.next_due < box.heap_times[-1]:
-            box.heap_times.append(box.next_due)
-            heappush(self._heap, (box.next_due, next(self._numbers), box))
-
-    def note_change(self, box: MailboxState) -> None:
-        """Something has changed in it."""
-        box.has_changes = True
-        self.plan(box)
-
-    def next_due(self) -> float:
-        """When the first is to be looked at, or before."""
-        if self._due or self._new:
-            return 0.0
-        return self._heap[0][0] if self._heap else inf
-
-    def take_due(self, now: float) -> Iterator[MailboxState]:
-        """Those that are due: all in which something was just moved, then those that have waited
-        longest, while there is time.
-
-        Those that begin, one after the other: a step in any case, and what time is left.
-        """
-        while self._heap and self._heap[0][0] <= now:
-            _, _, box = heappop(self._heap)
-            box.heap_times.pop()
-            if box.is_new or self.mailboxes.get(box.mailbox) is not box:
-                continue
-            if box.next_due <= now:
-                self._due[box.mailbox] = box
-            else:
-                self._push(box)
-        due, beginners = list(self._due.values()), list(self._new.values())
-        others = sorted((box for box in due if not box.has_changes), key=attrgetter("tended"))
-        yield from [box for box in due if box.has_changes]
-        until = time.monotonic() + MAX_TURN_SECONDS
-        for box in chain(beginners[:1], others, _until_scanned(beginners)):
-            yield box
-            if time.monotonic() > until:
-                return
-
-
-def _until_scanned(beginners: Iterable[MailboxState]) -> Iterator[MailboxState]:
-    """One after the other, each until its first look is over: so only one of them holds all names
-    of its files in memory.
-    """
-    for box in beginners:
-        while box.is_new:
-            yield box
-
-
 class Watcher:
-    """Watches all mailboxes of the settings. settle: called when lessons wait for settling, not too
-    often.
+    """Watches all mailboxes of the settings.
 
-    A mailbox that was never seen before teaches nothing at first, except where our own signature
-    tells what a person has undone.
+    A mailbox that was never scanned before teaches nothing at first, except where our own signature
+    tells what its user has undone. settle: called now and then when lessons wait for settling.
     """
 
     def __init__(
@@ -163,7 +82,7 @@ class Watcher:
         self._scanner = FolderScanner(mailboxes, spam_filter.key, self._warnings)
         self._status_file = StatusFile(settings.state, self._warnings)
         self._lessons = LessonService(spam_filter, settle)
-        self._teacher = FolderTeacher(
+        teacher = FolderTeacher(
             spam_filter,
             self._lessons,
             self._sightings,
@@ -173,8 +92,8 @@ class Watcher:
         )
         self._reextractor = Reextractor(spam_filter, self._sightings, self._scanner)
         server = doveconf.read()
-        for note in doveconf.find_obstacles(server, settings, mailboxes):
-            _log.info("%s", note)
+        for obstacle in doveconf.find_obstacles(server, settings, mailboxes):
+            _log.info("%s", obstacle)
         self._rules = watch_rules(settings, server.special_uses)
         self._find_unmatched = partial(find_unmatched_watches, settings)
         self._mailbox_scanner = MailboxScanner(
@@ -183,30 +102,30 @@ class Watcher:
             mailboxes,
             self._sightings,
             self._scanner,
-            self._teacher,
+            teacher,
             self._warnings,
             self._search_soon,
         )
         self._schedule = Schedule()
-        self._search_due = 0.0
-        self._unreadable: set[str] = (
-            set()
-        )  # directories on the way to mailboxes that cannot be looked at
-        self._pause = 0.0  # before that is tried again
-        self._define_classes()
+        self._search_due = 0.0  # when mailboxes are looked for
+        self._unreadable: set[str] = set()  # directories on the way to mailboxes
+        self._pause = 0.0  # before these are tried again
+        for label in {role for rule in self._rules for _, role in rule.watch.folders}:
+            if parse_role(label).kind is FolderKind.CLASS:
+                self._lessons.open_class(label, NewClass.CREATE)
 
     def run_once(self, timeout: float) -> bool:
-        """Wait until something is to be done, for so many seconds at most, and do that; whether
-        there was anything.
+        """Wait at most `timeout` seconds until something is due, and do it; whether there was
+        anything to do.
         """
         waiting = max(0.0, min(timeout, self._next_due() - time.monotonic()))
-        self._take_changes(self._mailboxes.wait_for_changes(min(waiting, 3600.0)))
+        self._take_changes(self._mailboxes.wait_for_changes(min(waiting, _MAX_WAIT_SECONDS)))
         now = time.monotonic()
         busy = self._search_due <= now
         if busy:
             self._find_mailboxes(now)
-        for box in self._schedule.take_due(now):
-            self._step_mailbox(box, now)
+        for state in self._schedule.take_due(now):
+            self._step_mailbox(state, now)
             busy = True
         busy = busy or self._reextract()
         if self._reset_count != self._sightings.reset_count:
@@ -216,57 +135,59 @@ class Watcher:
         return busy
 
     def close(self) -> None:
-        """Give the sightings back."""
+        """Close the file of the sightings."""
         self._sightings.close()
 
-    # ---- when to look
+    # ---- when to scan
 
     def _next_due(self) -> float:
-        renew = self._reextractor.due if self._schedule.mailboxes else inf
         return min(
             self._search_due,
             self._lessons.settling_due,
-            renew,
+            self._reextractor.due if self._schedule.mailboxes else inf,
             self._status_file.next_beat,
             self._schedule.next_due(),
         )
 
     def _take_changes(self, changes: Changes) -> None:
-        """Something may have changed: look after the debounce."""
+        """Make due what may have changed, after the debounce."""
         now = time.monotonic()
-        boxes = self._schedule.mailboxes
+        states = self._schedule.mailboxes
         if changes.everything:
             _log.info("events were lost: looking at everything")
             self._search_due = now
-            for box in boxes.values():
-                box.next_rescan = now
-                self._schedule.plan(box)
+            for state in states.values():
+                state.next_rescan = now
+                self._schedule.plan(state)
         if changes.users:
-            self._search_due = min(
-                self._search_due, now + min(entry.watch.debounce for entry in self._rules)
-            )
-        told: dict[Mailbox, MailboxState] = {}
-        for mailbox in changes.mailboxes & boxes.keys():
-            box = told[mailbox] = boxes[mailbox]
-            box.folders_due = min(box.folders_due, now + self._rules[mailbox.watch].watch.debounce)
-        for place in changes.folders:
-            entry = self._rules[place.mailbox.watch] if place.mailbox in boxes else None
-            if entry is not None and entry.role(place.directory).kind is not FolderKind.IGNORED:
-                box = told[place.mailbox] = boxes[place.mailbox]
-                box.schedule_folder(place, now + entry.watch.debounce)
-        for box in told.values():
-            self._schedule.note_change(box)
+            debounce = min(rule.watch.debounce for rule in self._rules)
+            self._search_due = min(self._search_due, now + debounce)
+        changed: dict[Mailbox, MailboxState] = {}
+        for mailbox in changes.mailboxes & states.keys():
+            state = changed[mailbox] = states[mailbox]
+            debounce = self._rules[mailbox.watch].watch.debounce
+            state.folders_due = min(state.folders_due, now + debounce)
+        for folder in changes.folders:
+            if folder.mailbox not in states:
+                continue
+            rule = self._rules[folder.mailbox.watch]
+            if rule.role(folder.directory).kind is not FolderKind.IGNORED:
+                state = changed[folder.mailbox] = states[folder.mailbox]
+                state.schedule_folder(folder, now + rule.watch.debounce)
+        for state in changed.values():
+            self._schedule.note_change(state)
+
+    # ---- which mailboxes there are
+
+    def _search_soon(self) -> None:
+        self._search_due = 0.0
 
     def _find_mailboxes(self, now: float) -> None:
-        """Take in new mailboxes; those that went are not looked at any more, what was learnt from
-        them stays.
-        """
-        self._search_due = now + min((entry.watch.rescan for entry in self._rules), default=inf)
+        """Take in new mailboxes and let those go that are gone; what they taught stays."""
+        self._search_due = now + min((rule.watch.rescan for rule in self._rules), default=inf)
         try:
-            found, closed = (
-                set(self._mailboxes.find_mailboxes()),
-                self._mailboxes.unreadable_directories(),
-            )
+            mailboxes = set(self._mailboxes.find_mailboxes())
+            unreadable = self._mailboxes.unreadable_directories()
         except (SpamguardError, OSError) as error:
             self._warnings.warn(
                 _BROKER_ISSUE, "%s; what is moved meanwhile is found when that is mended", error
@@ -274,112 +195,102 @@ class Watcher:
             self._search_due = now + RETRY_SECONDS
             return
         self._warnings.clear(_BROKER_ISSUE)
-        self._retry_unreadable(closed, now)
-        for text in self._find_unmatched(found):
+        self._retry_unreadable(unreadable, now)
+        for text in self._find_unmatched(mailboxes):
             self._warnings.warn(("idle", text), "%s", text)
         known = set(self._schedule.mailboxes)
-        gone = known - found
+        gone = known - mailboxes
         for mailbox in gone:
             self._schedule.remove(mailbox)
             self._scanner.forget_mailbox(mailbox)
         clear_issues(self._warnings, lambda issue: issue.mailbox in gone)
-        for mailbox in sorted(found - known):
+        for mailbox in sorted(mailboxes - known):
             self._schedule.add(mailbox, now)
         with suppress(SpamguardError):
             self._sightings.prune(int(time.time()))
-            for path in self._sightings.forget_missing(
-                {mailbox.path for mailbox in found}, int(time.time()), closed
-            ):
+            present = {mailbox.path for mailbox in mailboxes}
+            for path in self._sightings.forget_missing(present, int(time.time()), unreadable):
                 _log.info(
-                    "%s: has not been there for 30 days: what lay in it is forgotten, what was learnt from it stays",
+                    "%s: has not been there for 30 days: what lay in it is forgotten, "
+                    "what was learnt from it stays",
                     path,
                 )
 
-    def _retry_unreadable(self, closed: Mapping[str, str], now: float) -> None:
-        """What cannot be looked at soon, and ever later while nothing else joins it; the mailboxes
-        below as soon as it can be.
+    def _retry_unreadable(self, unreadable: Mapping[str, str], now: float) -> None:
+        """Suspend the mailboxes below directories that cannot be read, and try these again soon,
+        then ever later unless another one joins them.
         """
-        for path in self._unreadable - closed.keys():
-            self._warnings.clear(path)
-        for path, why in closed.items():
+        if readable := self._unreadable - unreadable.keys():
+            self._warnings.clear(*readable)
+        for path, why in unreadable.items():
             self._warnings.note(path, CLOSED_WARNING, path, why)
-        if closed or self._unreadable:
-            below = {
-                mailbox for mailbox in self._schedule.mailboxes if is_below(mailbox.path, closed)
-            }
-            for box in [
-                box
-                for box in self._schedule.mailboxes.values()
-                if box.unreadable != (box.mailbox in below)
-            ]:
-                box.unreadable = not box.unreadable
-                self._abandon(box, now)
-                self._schedule.plan(box)
+        if unreadable or self._unreadable:
+            states = self._schedule.mailboxes
+            below = {mailbox for mailbox in states if is_below(mailbox.path, unreadable)}
+            for state in states.values():
+                if state.unreadable != (state.mailbox in below):
+                    state.unreadable = not state.unreadable
+                    self._abandon(state, now)
+                    self._schedule.plan(state)
             clear_issues(self._warnings, lambda issue: issue.mailbox in below)
-        if closed:
-            self._pause = next_pause(
-                self._pause if closed.keys() <= self._unreadable else 0.0, self._search_due - now
-            )
+        if unreadable:
+            pause = self._pause if unreadable.keys() <= self._unreadable else 0.0
+            self._pause = next_pause(pause, self._search_due - now)
             self._search_due = now + self._pause
-        self._unreadable = set(closed)
-
-    def _search_soon(self) -> None:
-        self._search_due = 0.0
+        self._unreadable = set(unreadable)
 
     # ---- one mailbox
 
-    def _step_mailbox(self, box: MailboxState, now: float) -> None:
-        """A step of what is due."""
-        box.tended = now
+    def _step_mailbox(self, state: MailboxState, now: float) -> None:
+        """Take one step of a scan that is under way or due."""
+        state.tended = now
         try:
-            self._advance(box, now)
-        except MailboxesError:  # told where mailboxes are looked for
+            if state.work is None:
+                state.work = self._mailbox_scanner.scan_due(state, now)
+            for _ in state.work:
+                break
+            else:
+                state.work = None
+        except MailboxesError:  # `_find_mailboxes` reports it
             self._search_soon()
-            self._abandon(box, time.monotonic() + RETRY_SECONDS)
-        except (
-            SightingsResetError
-        ):  # of which it is told, and which ends what is under way in all of them
+            self._abandon(state, time.monotonic() + RETRY_SECONDS)
+        except SightingsResetError:  # it was logged, and `_restart_all` follows
             pass
-        except SpamguardError as error:  # of our own files
+        except SpamguardError as error:
             self._warnings.warn(
                 OWN_FILES, "%s; what was moved is found again when that is mended", error
             )
-            self._abandon(box, time.monotonic() + RETRY_SECONDS)
+            self._abandon(state, time.monotonic() + RETRY_SECONDS)
         except OSError as error:
-            told = "%s: cannot be looked at (%s): moves in it teach nothing"
-            self._warnings.warn(Issue(box.mailbox), told, box.mailbox.path, error.strerror)
-            box.pause = next_pause(box.pause, self._rules[box.mailbox.watch].watch.rescan)
-            self._abandon(box, time.monotonic() + box.pause)
+            self._warnings.warn(
+                Issue(state.mailbox),
+                "%s: cannot be looked at (%s): moves in it teach nothing",
+                state.mailbox.path,
+                error.strerror,
+            )
+            state.pause = next_pause(state.pause, self._rules[state.mailbox.watch].watch.rescan)
+            self._abandon(state, time.monotonic() + state.pause)
         else:
-            self._warnings.clear(Issue(box.mailbox))
-        box.has_changes = box.has_changes and (
-            box.work is not None or bool(box.due) or box.folders_due < inf
-        )
-        self._schedule.plan(box)
+            self._warnings.clear(Issue(state.mailbox))
+        is_due = state.work is not None or bool(state.due) or state.folders_due < inf
+        state.has_changes = state.has_changes and is_due
+        self._schedule.plan(state)
+
+    def _abandon(self, state: MailboxState, again: float) -> None:
+        """Give up what is under way: the next scan finds the same lessons and evidence."""
+        state.work = None
+        state.next_rescan = again
+        self._scanner.forget_mailbox(state.mailbox)
 
     def _restart_all(self) -> None:
-        """Nothing is known of any of them any more."""
+        """Scan all mailboxes as if for the first time: the sightings were lost."""
         self._reset_count = self._sightings.reset_count
-        for box in self._schedule.mailboxes.values():
-            self._abandon(box, 0.0)
-            self._schedule.plan(box)
-
-    def _abandon(self, box: MailboxState, again: float) -> None:
-        """What is under way: the same lessons, and the same evidence, are found at the next look."""
-        box.work = None
-        box.next_rescan = again
-        self._scanner.forget_mailbox(box.mailbox)
-
-    def _advance(self, box: MailboxState, now: float) -> None:
-        """One step of what is under way or due."""
-        if box.work is None:
-            box.work = self._mailbox_scanner.scan_due(box, now)
-        for _ in box.work:
-            return
-        box.work = None
+        for state in self._schedule.mailboxes.values():
+            self._abandon(state, 0.0)
+            self._schedule.plan(state)
 
     def _reextract(self) -> bool:
-        """A step of reading anew what an older version had read; whether there was one to take."""
+        """Take a step of `Reextractor`, if one is due; whether it was."""
         if self._reextractor.due > time.monotonic() or not self._schedule.mailboxes:
             return False
         try:
@@ -395,7 +306,192 @@ class Watcher:
             self._warnings.clear(_REEXTRACT_ISSUE)
         return True
 
-    def _define_classes(self) -> None:
-        for label in {text for entry in self._rules for _, text in entry.watch.folders}:
-            if roles.parse_role(label).kind is FolderKind.CLASS:
-                self._lessons.open_class(label, NewClass.CREATE)
+
+class Schedule:
+    """The mailboxes, and which of them comes next.
+
+    After a change to anything that `MailboxState.next_due` depends on, call `plan`.
+    """
+
+    def __init__(self) -> None:
+        self.mailboxes: dict[Mailbox, MailboxState] = {}
+        # A heap with an entry, at `next_due` or before, for each that is neither new nor due.
+        self._heap: list[tuple[float, int, MailboxState]] = []
+        self._numbers = count()
+        self._due: dict[Mailbox, MailboxState] = {}
+        self._new: dict[Mailbox, MailboxState] = {}
+
+    def add(self, mailbox: Mailbox, when: float) -> None:
+        """Scan a mailbox for the first time at this time."""
+        state = self.mailboxes[mailbox] = MailboxState(mailbox, when)
+        self.plan(state)
+
+    def remove(self, mailbox: Mailbox) -> None:
+        """A mailbox is gone."""
+        del self.mailboxes[mailbox]
+        self._due.pop(mailbox, None)
+        self._new.pop(mailbox, None)
+
+    def plan(self, state: MailboxState) -> None:
+        """Scan a mailbox at its `next_due`."""
+        self._due.pop(state.mailbox, None)
+        if state.is_new:
+            self._new[state.mailbox] = state
+        else:
+            self._new.pop(state.mailbox, None)
+            self._push(state)
+
+    def _push(self, state: MailboxState) -> None:
+        """Put a mailbox on the heap, unless it stands there with an earlier time: a busy one would
+        fill it.
+        """
+        if not state.heap_times or state.next_due < state.heap_times[-1]:
+            state.heap_times.append(state.next_due)
+            heappush(self._heap, (state.next_due, next(self._numbers), state))
+
+    def note_change(self, state: MailboxState) -> None:
+        """Something has changed in a mailbox: its user waits."""
+        state.has_changes = True
+        self.plan(state)
+
+    def next_due(self) -> float:
+        """When the first is due, or before."""
+        if self._due or self._new:
+            return 0.0
+        return self._heap[0][0] if self._heap else inf
+
+    def take_due(self, now: float) -> Iterator[MailboxState]:
+        """The mailboxes that are due: all with changes, then those that have waited longest, as
+        long as the turn lasts. One new mailbox gets a step in any case, and the time that remains.
+        """
+        while self._heap and self._heap[0][0] <= now:
+            _, _, state = heappop(self._heap)
+            state.heap_times.pop()
+            if state.is_new or self.mailboxes.get(state.mailbox) is not state:
+                continue
+            if state.next_due <= now:
+                self._due[state.mailbox] = state
+            else:
+                self._push(state)
+        due, new = list(self._due.values()), list(self._new.values())
+        others = sorted((state for state in due if not state.has_changes), key=attrgetter("tended"))
+        yield from [state for state in due if state.has_changes]
+        until = time.monotonic() + MAX_TURN_SECONDS
+        for state in chain(new[:1], others, _until_scanned(new)):
+            yield state
+            if time.monotonic() > until:
+                return
+
+
+def _until_scanned(states: Iterable[MailboxState]) -> Iterator[MailboxState]:
+    """Each until its first scan is over, so only one of them holds all its names in memory."""
+    for state in states:
+        while state.is_new:
+            yield state
+
+
+# ---- after an upgrade that reads mail otherwise
+
+_PROGRESS_KEY = f"renewed.{EXTRACTOR}"  # in the ledger
+_EVENT_BATCH_SIZE = 1000
+_LOOKUP_BATCH_SIZE = 256  # messages whose folders are listed together
+_VOTE_BATCH_SIZE = 32
+_MAX_COPIES = 4  # files in which one message is looked for
+
+
+class Reextractor:
+    """Reads the messages of outdated votes that still lie in watched folders once more.
+
+    Goes through the ledger's events when there is nothing else to do, and stores in the ledger how
+    far it has come. due: when to take the next step, on the clock of `time.monotonic`.
+    """
+
+    def __init__(self, spam_filter: Filter, sightings: Sightings, scanner: FolderScanner) -> None:
+        self._filter = spam_filter
+        self._sightings = sightings
+        self._scanner = scanner
+        self._done = int(spam_filter.ledger.get_meta(_PROGRESS_KEY) or 0)  # all events up to it
+        self._read_up_to, self._end = self._done, spam_filter.ledger.last_seq()
+        self._waiting: list[bytes] = []  # messages of the events from `_done` to `_read_up_to`
+        self._cast = 0
+        self.due = 0.0 if self._done < self._end else inf
+
+    def step(self, mailboxes: Collection[Mailbox]) -> int:
+        """Cast some outdated votes again; how many. SpamguardError: the next step tries again."""
+        began = time.monotonic()
+        until = began + STEP_SECONDS
+        while not self._waiting and self._read_up_to < self._end:
+            self._done = self._read_up_to
+            self._read_up_to = min(self._done + _EVENT_BATCH_SIZE, self._end)
+            self._waiting = self._filter.ledger.users.outdated_digests(
+                EXTRACTOR, self._done, self._read_up_to
+            )
+            if time.monotonic() > until:
+                break
+        cast = 0
+        if self._waiting:
+            cast = self._reextract({mailbox.path: mailbox for mailbox in mailboxes}, until)
+        self._cast += cast
+        if not self._waiting and (cast or self._read_up_to == self._end):
+            self._save_progress(self._read_up_to)
+        now = time.monotonic()
+        self.due = inf if self._done == self._end else 2 * now - began  # as long a pause as a step
+        return cast
+
+    def _save_progress(self, event: int) -> None:
+        """A crash before this finds the same events again, with current votes."""
+        self._filter.ledger.set_meta(_PROGRESS_KEY, str(event))
+        self._done = event
+        if event == self._end and self._cast:
+            _log.info(
+                "%d votes by an older version were read anew from the mail in watched folders; "
+                "`spamguard status` tells what is left",
+                self._cast,
+            )
+
+    def _reextract(self, mailboxes: Mapping[str, Mailbox], until: float) -> int:
+        """Read some of the waiting messages, as many as there is time for. mailboxes: by path."""
+        visited: set[bytes] = set()
+        cast = 0
+        examples = self._read_examples(
+            self._waiting[:_LOOKUP_BATCH_SIZE], mailboxes, visited, until
+        )
+        for batch in batches(examples, _VOTE_BATCH_SIZE):
+            cast += len(reextract_votes(self._filter, batch))
+            if time.monotonic() > until:
+                break
+        self._waiting = [digest for digest in self._waiting if digest not in visited]
+        return cast
+
+    def _read_examples(
+        self,
+        digests: list[bytes],
+        mailboxes: Mapping[str, Mailbox],
+        visited: set[bytes],
+        until: float,
+    ) -> Iterator[Example]:
+        """The messages that still lie in a folder and can be read.
+
+        visited: gets all digests that were looked for. After `until`, messages are left out for
+        which another folder would have to be listed.
+        """
+        copies: dict[bytes, list[tuple[Folder, int]]] = {}
+        for digest, (path, directory, name) in self._sightings.find_present(digests, _MAX_COPIES):
+            if path in mailboxes:
+                folder = Folder(mailboxes[path], directory)
+                copies.setdefault(digest, []).append((folder, name))
+        names = {name for places in copies.values() for _, name in places}
+        listed: dict[Folder, dict[int, MessageFile]] = {}
+        for digest in digests:
+            places = copies.get(digest, [])
+            folders = {folder for folder, _ in places}
+            if visited and time.monotonic() > until and not listed.keys() >= folders:
+                continue
+            visited.add(digest)
+            for folder in folders - listed.keys():
+                listed[folder] = self._scanner.find_files(folder, names)
+            for folder, name in places:
+                file = listed[folder].get(name)
+                if file and (example := self._scanner.read_example(folder, file, digest)):
+                    yield example
+                    break

@@ -15,7 +15,7 @@ import pytest
 from spamguard.config.options import HamEvidence
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, MailboxesError
-from spamguard.folders import lessons, mailbox_scan, watcher
+from spamguard.folders import lessons, watcher
 from spamguard.folders.mailboxes import EVIDENCE_ORIGIN
 from spamguard.folders.sightings import Sightings
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
@@ -243,7 +243,7 @@ def eventually(one: Watched, check: Callable[[], object]) -> None:
 
 
 def test_many_at_once_and_what_goes_meanwhile(tmp_path, monkeypatch):
-    monkeypatch.setattr(mailbox_scan, "EVIDENCE_BATCH_SIZE", 7)
+    monkeypatch.setattr(lessons, "EVIDENCE_BATCH_SIZE", 7)
     with weighed(tmp_path) as one:
         many = [deliver(one.box, raw) for raw in MAIL]
         one.rest()

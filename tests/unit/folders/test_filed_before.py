@@ -15,11 +15,10 @@ from corpora import synthetic
 from spamguard import keys
 from spamguard.config.options import Action, Watch
 from spamguard.engine.filter import Filter
-from spamguard.folders.lessons import find_filed, initial_lessons
 from spamguard.folders.local import LocalMailboxes
 from spamguard.folders.mailboxes import Mailbox
 from spamguard.folders.roles import role_lookup
-from spamguard.folders.scan import FolderScanner
+from spamguard.folders.scan import FolderScanner, find_filed, initial_lessons
 from tests.unit.folders.maildirs import deliver, forbid, maildir
 
 MAIL = [raw for _, raw in synthetic.generate(12, 8)]

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from spamguard.errors import LedgerError
-from spamguard.folders import reextract
+from spamguard.folders import watcher
 from spamguard.folders.mailboxes import Mailbox
 from spamguard.learning.lessons import LessonService
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
@@ -113,9 +113,9 @@ def test_what_was_killed_is_finished(watched, monkeypatch):
     """After any batch, before that is noted."""
     taught(watched)
     upgraded(watched)
-    monkeypatch.setattr(reextract, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(
-        reextract.Reextractor,
+        watcher.Reextractor,
         "_save_progress",
         lambda *_: (_ for _ in ()).throw(LedgerError("the disk is full")),
     )
@@ -132,9 +132,9 @@ def test_what_was_killed_is_finished(watched, monkeypatch):
 
 
 def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, monkeypatch):
-    monkeypatch.setattr(reextract, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(reextract, "_LOOKUP_BATCH_SIZE", 3)
-    monkeypatch.setattr(reextract, "_EVENT_BATCH_SIZE", 7)
+    monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "_LOOKUP_BATCH_SIZE", 3)
+    monkeypatch.setattr(watcher, "_EVENT_BATCH_SIZE", 7)
     found = [deliver(watched.box, raw) for raw in MAIL[:20]]
     watched.rest()
     found = [move(path, watched.box / ".Junk") for path in found]
@@ -150,7 +150,7 @@ def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, mon
 
 def test_folders_are_listed_only_while_there_is_time(watched, monkeypatch):
     """Those of 256 messages were listed in one step, in which no other mailbox was looked at."""
-    monkeypatch.setattr(reextract, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
     found = [deliver(watched.box, raw) for raw in MAIL[:6]]
     watched.rest()
     for number, path in enumerate(found):
@@ -231,7 +231,7 @@ def test_trouble_passes(watched, monkeypatch):
     upgraded(watched)
     with monkeypatch.context() as patched:
         patched.setattr(
-            reextract, "reextract_votes", lambda *_: (_ for _ in ()).throw(LedgerError("no"))
+            watcher, "reextract_votes", lambda *_: (_ for _ in ()).throw(LedgerError("no"))
         )
         for _ in range(5):
             watched.watcher.run_once(0.01)
