@@ -1,4 +1,4 @@
-"""Ledgers of every implementation, for the tests of what they promise."""
+"""A ledger of each implementation, for the contract tests."""
 
 import pytest
 

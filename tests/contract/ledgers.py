@@ -1,6 +1,4 @@
-"""What the tests of ledgers stand on: where ledgers of each implementation stand, and votes to
-cast.
-"""
+"""Ledgers of each implementation and votes for them, for the tests of ledgers."""
 
 import shutil
 from dataclasses import dataclass, field

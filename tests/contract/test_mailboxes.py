@@ -393,7 +393,9 @@ def test_a_disk_that_is_mounted_late(opened, tmp_path, monkeypatch, notify, patt
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_disk_that_is_mounted_late_behind_a_link(opened, tmp_path, monkeypatch, there):
-    """What the operator has named may be one to it, which says nothing itself when it is mounted."""
+    """What the operator has named may be one to it, which says nothing itself when
+    it is mounted.
+    """
     monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     disk = tmp_path / "disk"
     (tmp_path / "mail").symlink_to(disk)

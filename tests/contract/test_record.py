@@ -80,15 +80,15 @@ def spamguard(*words: str | Path, data: bytes = b"") -> subprocess.CompletedProc
 
 
 def answer(*words: str | Path) -> str:
-    """What a command says that succeeds."""
+    """The output of a command that succeeds."""
     done = spamguard(*words)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
 
 def run_here(*words: str | Path) -> tuple[int, str]:
-    """Exit status of a command and what it says, run as `python -m spamguard`, but in this process:
-    quicker where there are many, and with the functions that this process was told to use.
+    """Exit status and output of a command, run in this process. That is quicker than a process for
+    each command, and uses the functions that this process was told to use.
     """
     before, said = sys.argv, io.StringIO()
     sys.argv = ["spamguard", *map(str, words)]
@@ -103,7 +103,7 @@ def run_here(*words: str | Path) -> tuple[int, str]:
 
 
 def said_here(*words: str | Path, status: int = 0) -> str:
-    """What a command says that ends with this status."""
+    """The output of a command that ends with this status."""
     found, said = run_here(*words)
     assert found == status, said
     return said
@@ -118,8 +118,9 @@ def new_state(place: Path) -> Path:
 
 
 def receipts(state: Path) -> list[str]:
-    """Of each lesson, in order: who and what, and hashes of the message's digest, of its features
-    as they were counted, and of what each expert had said before. (No public way.)"""
+    """Of each lesson, in order: user and class, and hashes of the message's digest, of its features
+    as counted, and of each expert's score before the lesson. (No public way.)
+    """
     with contextlib.closing(sqlite3.connect(state / "ledger.sqlite")) as db:
         rows = db.execute("SELECT user, label, digest, packed, scores FROM events ORDER BY seq")
         return [
@@ -295,14 +296,14 @@ def played(state: Path, native: str) -> Json:
 
 
 def masked(raw: bytes) -> list[str]:
-    """Our header fields, without what differs each time."""
+    """Our header fields, without the parts that differ between runs."""
     head = raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0].decode("latin-1")
     lines = [line for line in head.split("\n") if line.lower().startswith("x-spam")]
     return [re.sub(r"\b(id|s|reason)=[\w-]+", r"\1=…", line) for line in lines]
 
 
 def headers(state: Path) -> Json:
-    """What `spamguard filter` adds, and a hash of what it leaves."""
+    """The header fields that `spamguard filter` adds, and a hash of the rest of its output."""
     known = [raw for _, raw in generate(4, 7)]
     forged = (
         b"X-Spam-Flag: YES\nX-Spamguard: ham; id=a; s=b\nSubject: forged\nX-Bogosity: Spam\n\n"
@@ -383,7 +384,9 @@ CASES = (
 
 
 def _statuses(place: Path) -> dict[str, int]:
-    """Commands that read standard input, or might stay, run as processes; all others in this one."""
+    """Commands that read standard input, or might stay, run as processes; all others
+    in this one.
+    """
     apart = [line for line in CASES if " <" in line or line.startswith(("run ", "open-mailboxes "))]
     found = {line: _status(line, place) for line in apart}
     together = [line for line in CASES if line not in found]
@@ -439,7 +442,7 @@ def _add_command(found: dict[str, list[str]], words: list[str]) -> None:
 
 
 def _arguments(usage: str, words: Sequence[str]) -> str:
-    """What stands in a usage behind name and options."""
+    """The part of a usage line after command and options."""
     text = " ".join(usage.split()).removeprefix(" ".join(["usage: spamguard", *words]))
     text = re.sub(r"\[-[^\]]*\]|\(-[^)]*\)|(?<!\S)--?[a-z-]+ \S+", "", text)
     return " ".join(text.split())
@@ -459,7 +462,7 @@ def options() -> Json:
 
 
 def configuration() -> Json:
-    """Keys, types and defaults of the configuration, and what holds where nothing is said."""
+    """Keys, types and defaults of the configuration, and the settings of an empty one."""
     schema = json.loads(answer("check", "--schema"))
     with tempfile.TemporaryDirectory() as place:
         in_force = answer("--state", place, "check").replace(place, "STATE")
@@ -513,7 +516,7 @@ def _flatten(
 
 
 def daemon(state: Path, place: Path) -> Json:
-    """What a daemon adds to mail, and how its API and its metrics describe themselves."""
+    """The header fields that a daemon adds to mail, and what its API and its metrics offer."""
     from tests.e2e.daemon import running
     from tests.e2e.ports import free_port
 
@@ -604,7 +607,7 @@ def _get(url: str, token: str = "", message: bytes | None = None) -> str:
 
 
 def _api(described: Json) -> Json:
-    """Each operation: parameters, fields of what is sent and answered, by name and type."""
+    """Each operation: parameters, and fields of request and response, by name and type."""
     found: Json = {}
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
@@ -666,7 +669,7 @@ def record() -> Json:
 
 @pytest.fixture(scope="module")
 def courses(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Json]]:
-    """State directory and results of the course of lessons, each played once."""
+    """State directory and results of each course of lessons; each course is played once."""
     known: dict[str, tuple[Path, Json]] = {}
 
     def course(native: str) -> tuple[Path, Json]:
@@ -725,7 +728,7 @@ def test_real_mail(record: Json, tmp_path: Path) -> None:
 
 
 def whole(place: Path) -> Iterator[tuple[str, Any]]:
-    """All sections; that of the corpus only where it is there."""
+    """All sections; the section of the corpus only if the corpus is there."""
     state = place / "compiled"
     session = played(state, "compiled")
     assert {**played(place / "numpy", "numpy"), "native": ""} == {**session, "native": ""}

@@ -1,6 +1,5 @@
-"""What every way to teach promises, run on each: whose word it is, which classes there are, how
-much one user may teach, that saying it twice changes nothing, that it can be taken back, that the
-log tells of it, and that settling follows.
+"""The contract of every way to teach, tested on each: the user of the vote, the classes that may be
+named, the daily quota, repetition, taking back, the log line, and settling.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class Said:
 
 
 class Way:
-    """One way in, on a state directory of its own. `say` hands lessons over, and returns once they
-    are learnt, or dropped.
+    """One way to teach, on a state directory of its own. `say` submits lessons, and returns once
+    they are learnt or dropped.
     """
 
     name = ""
@@ -90,11 +89,11 @@ class Way:
         raise NotImplementedError
 
     def say_without_right(self) -> object:
-        """The reply to somebody who may not teach in that name."""
+        """The reply to a client that may not teach in that name."""
         raise NotImplementedError  # where only those get in who may
 
     def refused(self, reply: object) -> bool:
-        """Whether a reply says that there is no such class."""
+        """Whether a reply says that the class does not exist."""
         return False
 
     def close(self) -> None:
@@ -109,7 +108,7 @@ class Way:
 
 
 class Queued(Way):
-    """Ways whose reply goes out before the lesson is learnt."""
+    """A way whose reply goes out before the lesson is learnt."""
 
     def say(self, lessons: Sequence[Said]) -> list[object]:
         replies = asyncio.run(asyncio.wait_for(self.hand_over(lessons), PATIENCE))
@@ -130,7 +129,7 @@ class Queued(Way):
 
 
 class OnSocket(Queued):
-    """`teach-pipe`, with the daemon there."""
+    """`teach-pipe` while the daemon runs."""
 
     name, origin, makes_classes = "socket", "teach-pipe", False
     reply_without_right = "OK"  # it counts as the account's own word
@@ -171,7 +170,7 @@ class OnSocket(Queued):
 
 
 class InDirectory(Queued):
-    """`teach-pipe`, while the daemon is away: nobody can say that there is no such class."""
+    """`teach-pipe` while the daemon is down: whether the class exists cannot be checked."""
 
     name, origin, makes_classes = "directory", "teach-pipe", False
 
@@ -256,7 +255,7 @@ class ByMail(Queued):
 
 
 class OnPage(Way):
-    """The page and the API, whose service is the same."""
+    """The page and the API, which share one service."""
 
     name, origin, makes_classes = "page", "web", False
     reply_without_right = NotAllowedError
@@ -342,8 +341,8 @@ class InFolders(Way):
 
 
 class ByCommand(Way):
-    """`learn` and `forget`: only those who run the site can call them, so they have no quota, make
-    classes and settle themselves; they answer on the terminal, not in the log.
+    """`learn` and `forget`. Only those who run the site can call them, so they have no quota, may
+    make classes and settle themselves. They answer on the terminal, not in the log.
     """
 
     name, origin, has_quota, has_log = "command", "cli", False, False
@@ -359,7 +358,7 @@ class ByCommand(Way):
 
 
 class ByFiledMail(Way):
-    """`teach-folders`: what anna has filed already. Asked for by hand, so there is no quota."""
+    """`teach-folders`: anna's folders as they are. A person starts it, so there is no quota."""
 
     name, origin, has_quota, has_log = "teach-folders", "folders, before", False, False
     takes_back = False
@@ -461,7 +460,7 @@ def test_a_class_that_is_not_there_is_made_only_by_those_who_run_the_site(way, c
 
 
 @only(*(way for way in WAYS if way.reply_without_right))
-def test_who_has_no_right_teaches_nobody_elses_filter(way):
+def test_without_the_right_nothing_is_taught(way):
     reply = way.say_without_right()
     assert "anna" not in [user for user, _ in way.votes()]
     assert reply == way.reply_without_right

@@ -1,4 +1,4 @@
-"""Messages that are hard to bring over as they are."""
+"""Messages that are hard to transfer unchanged."""
 
 from __future__ import annotations
 

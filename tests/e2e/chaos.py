@@ -1,8 +1,8 @@
-"""A next hop that refuses, stalls and drops at every step, and clients that send until they are
-told yes.
+"""A next hop that refuses, stalls and drops at every step, and clients that send until they get a
+250.
 
-Both keep books: every attempt of a client has a name of its own, so that what was acknowledged and
-lost, delivered twice by one attempt, or changed on the way, is found.
+Both keep books. Every attempt of a client has a name of its own, so a message that was acknowledged
+and lost, delivered twice by one attempt, or changed on the way is noticed.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _DropError(Exception):
 
 
 def summed(body: bytes) -> str:
-    """What tells whether a body is the same."""
+    """A checksum of the body."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
@@ -171,14 +171,14 @@ def bodies(count: int, sizes: tuple[int, ...], seed: int = 1) -> Iterator[bytes]
 
 @dataclass
 class Clients:
-    """Clients that send until they are told yes. acknowledged: attempts that were."""
+    """Clients that send until they get a 250. acknowledged: attempts that got one."""
 
     port: int
     acknowledged: set[str] = field(default_factory=set)
     attempts: Counter[int] = field(default_factory=Counter)
 
     async def send_all(self, messages: Iterator[bytes], connections: int) -> None:
-        """All messages, over so many connections at once."""
+        """Send all messages over so many connections at once."""
         numbered = enumerate(messages)
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):

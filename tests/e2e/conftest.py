@@ -1,6 +1,4 @@
-"""What tests with the real daemon begin with: a state directory whose filter knows the mail of
-`corpora.synthetic`.
-"""
+"""A state directory for the real daemon, whose filter was taught mail of `corpora.synthetic`."""
 
 from __future__ import annotations
 

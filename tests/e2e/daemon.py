@@ -1,6 +1,4 @@
-"""The real `spamguard run` for a test, as a process of its own, and a filter that was taught
-something.
-"""
+"""The real `spamguard run` as a process of its own, and a taught filter for it."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class Daemon:
         return self.file.read_text(errors="replace")
 
     def lines(self, text: str, count: int = 1, seconds: float = PATIENCE) -> list[str]:
-        """The lines of the log with this text, once there are so many."""
+        """The lines of the log with this text; waits until there are `count`."""
         until = time.monotonic() + seconds
         while len(found := [line for line in self.log().splitlines() if text in line]) < count:
             assert time.monotonic() < until, (
@@ -100,8 +98,8 @@ def _generated(size: int, seed: int) -> list[tuple[str, bytes]]:
 def running(
     state: Path, *arguments: str, port: int, log: Path | None = None, before: Sequence[str] = ()
 ) -> Iterator[Daemon]:
-    """`spamguard run`, once it listens on the port; ended by SIGTERM, which must succeed in time.
-    before: words before the command.
+    """`spamguard run`, from when it listens on the port until SIGTERM, which must end it in time
+    with success. before: words before the command.
     """
     file = log or state.with_name(f"{state.name}.log")
     with file.open("ab") as stream:

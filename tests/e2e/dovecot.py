@@ -1,5 +1,5 @@
-"""A real Dovecot of its own for a test: LMTP on a socket and a port, IMAP on a port, a Maildir for
-every user.
+"""A real Dovecot for a test: LMTP on a socket and a port, IMAP on a port, a Maildir
+for each user.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Dovecot:
         return self.root / "lmtp"
 
     def delivered(self, user: str, count: int = 1, seconds: float = 20) -> list[bytes]:
-        """The messages in a user's INBOX, oldest first, once there are so many."""
+        """The messages in a user's INBOX, oldest first; waits until there are `count`."""
         until = time.monotonic() + seconds
         box = self.root / "mail" / user
         while (
@@ -108,8 +108,8 @@ class Dovecot:
 
 @contextmanager
 def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
-    """A Dovecot that accepts mail for every user. extra: settings to be added, or what makes them,
-    from its directory.
+    """A Dovecot that accepts mail for every user. extra: more settings, or a function that makes
+    them from its directory.
     """
     with open_directory() as root:
         dovecot = Dovecot(root, free_port(), free_port())

@@ -1,5 +1,5 @@
-"""A real Exim of its own for a test: own configuration and queue, on loopback, made from the
-snippets of config/exim.
+"""A real Exim for a test, with its own configuration and queue, on loopback, made from the snippets
+of config/exim.
 
 It takes mail for example.net and puts it into the Maildirs of anna and ben. Needs root, and an Exim
 that is installed or unpacked.
@@ -65,7 +65,7 @@ class Exim:
     port: int
 
     def delivered(self, user: str, count: int, seconds: float = 30) -> list[bytes]:
-        """The messages of a user, oldest first, once there are so many."""
+        """A user's messages, oldest first; waits until there are `count`."""
         until = time.monotonic() + seconds
         while (
             len(
@@ -83,7 +83,7 @@ class Exim:
         return [path.read_bytes() for path in found]
 
     def log(self) -> str:
-        """What it has logged."""
+        """Its log so far."""
         return "".join(
             path.read_text(errors="replace")
             for path in sorted((self.root / "spool").glob("*log"))
@@ -91,7 +91,7 @@ class Exim:
         )
 
     def command(self, *arguments: str) -> str:
-        """What the program answers with this configuration."""
+        """The output of the program with this configuration."""
         line = [str(PROGRAM), "-C", str(self.root / "exim.conf"), *arguments]
         done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,5 @@
-"""People who move mail in a real Dovecot by IMAP, a daemon that watches them, and what it has
-learnt.
+"""Users who move mail in a real Dovecot by IMAP, a daemon that watches their Maildirs, and its
+votes.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def copy(client: imaplib.IMAP4, number: int, source: str, target: str) -> None:
 
 
 def append(client: imaplib.IMAP4, number: int, source: str, target: str) -> None:
-    """As between two accounts: it is fetched, stored anew, and removed."""
+    """Move as between two accounts: fetch the message, append it, and delete the first one."""
     ok(client.select(source))
     name = uid(client, number)
     raw = client.uid("FETCH", name, "(BODY.PEEK[])")[1][0]

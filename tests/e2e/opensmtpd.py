@@ -1,8 +1,8 @@
-"""A real OpenSMTPD of its own for a test: own configuration, queue and accounts, on loopback, made
+"""A real OpenSMTPD for a test, with its own configuration, queue and accounts, on loopback, made
 from the snippet of config/opensmtpd.
 
-It takes mail for example.net, and what comes back goes to one next hop. Needs root that may mount:
-its places and accounts are built into it.
+It takes mail for example.net, and sends mail that spamguard returns to one next hop. Needs root
+that may mount, because its paths and accounts are compiled in.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""One daemon with a listener for each position, and next hops that say what a test wants, for tests
-of what passes through.
-"""
+"""One daemon with a listener for each position, and scripted next hops, for tests of the proxy."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ MESSAGE = b"Subject: hello\r\n\r\nsome text\r\n"
 
 @dataclass
 class Place:
-    """The daemon, its ports by name, and what stands behind them."""
+    """The daemon, its ports by name, and the next hops behind them."""
 
     running: daemon.Daemon
     ports: dict[str, int]
@@ -34,7 +32,7 @@ class Place:
         return Client(self.ports[name]).hello(b"LHLO" if name.startswith("lmtp") else b"EHLO")
 
     def renewed(self) -> Place:
-        """As at the beginning: next hops have heard nothing and say what is usual."""
+        """Reset: the next hops have heard nothing and give the usual replies."""
         for hop in (self.hop, self.each, self.poor):
             hop.forget()
             hop.answers = dict(USUAL)
@@ -80,7 +78,7 @@ def body(raw: bytes) -> bytes:
 
 
 def heard(hop: Hop, count: int = 1, seconds: float = PATIENCE) -> list[bytes]:
-    """The messages of the hop, once there are so many."""
+    """The messages of the hop; waits until there are `count`."""
     until = time.monotonic() + seconds
     while len(hop.messages) < count and time.monotonic() < until:
         time.sleep(0.01)

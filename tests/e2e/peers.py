@@ -1,6 +1,4 @@
-"""A next hop that says what a test wants, and a client that says its bytes as they are: both on
-plain sockets, nothing in between.
-"""
+"""A scripted next hop and a client that sends bytes unchanged, both on plain sockets."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ session and the line.
 
 @dataclass
 class Heard:
-    """What one session has brought. messages: as they came over the wire, up to the CRLF before the
-    final dot.
-    """
+    """The input of one session. messages: as on the wire, up to the CRLF before the final dot."""
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
@@ -72,7 +68,7 @@ class Hop:
         ]
 
     def forget(self) -> None:
-        """What was heard so far; sessions may go on."""
+        """Forget the input so far; sessions may go on."""
         for session in self.sessions:
             session.lines.clear()
             session.messages.clear()

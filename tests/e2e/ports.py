@@ -1,4 +1,4 @@
-"""Ports of loopback and directories for servers of tests."""
+"""Ports on loopback, and directories that servers under other users can reach."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ours: deque[socket.socket] = deque()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that nobody is given who asks the system for any: tests
-    run beside each other, and it may be some time until a server is there, or there again. A socket
-    that listens nowhere keeps it: a server may bind to it all the same, as all set SO_REUSEADDR,
-    and who connects before is refused.
+    """A port on which nothing listens, and which the system gives to no other process. Tests run in
+    parallel, and some time may pass until the server starts, or restarts. A socket that is bound
+    and does not listen holds the port: a server can bind to it all the same, because both set
+    SO_REUSEADDR, and until then connections are refused.
     """
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,7 +40,7 @@ def _give_back() -> None:
 
 
 def wait_for_port(port: int, seconds: float = PATIENCE) -> None:
-    """Until somebody listens there. AssertionError when nobody does."""
+    """Return once a server listens there. AssertionError when none does."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -65,8 +65,8 @@ def open_directory() -> Iterator[Path]:
 
 
 def _left(place: Path) -> bool:
-    """Whether something is there still: what a server has started may end after it, and write until
-    then.
+    """Try to remove the directory; whether it is still there. Processes of a server may outlive it
+    and write until they end.
     """
     shutil.rmtree(place, ignore_errors=True)
     return place.exists()

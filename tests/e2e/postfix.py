@@ -1,9 +1,8 @@
-"""A real Postfix of its own for a test: own configuration, queue and log, on loopback, stopped at
-the end.
+"""A real Postfix for a test, with its own configuration, queue and log, on loopback.
 
-`smtp_port` takes mail from the world, `back_port` takes it back from spamguard; what arrives for
-anna and ben at example.net lies in Maildirs. The snippets of config/postfix are used as they are,
-only their ports are moved.
+`smtp_port` takes mail from clients, `back_port` takes it back from spamguard; mail for anna and ben
+at example.net is delivered into Maildirs. The snippets of config/postfix are used unchanged but for
+their ports.
 """
 
 from __future__ import annotations
@@ -96,8 +95,8 @@ class Postfix:
         return self.root / "mail" / user
 
     def delivered(self, count: int = 1, user: str = "anna", seconds: float = 30) -> list[bytes]:
-        """The messages delivered to a user, oldest first, once there are so many. AssertionError
-        when they do not come.
+        """The messages delivered to a user, oldest first; waits until there are `count`.
+        AssertionError when they do not come.
         """
         until = time.monotonic() + seconds
         while len(found := sorted((self.maildir(user) / "new").glob("*"), key=came)) < count:
@@ -113,7 +112,7 @@ class Postfix:
         return file.read_text(errors="replace") if file.exists() else ""
 
     def queue(self) -> str:
-        """What is still queued."""
+        """The queue as `postqueue` lists it."""
         return subprocess.run(
             ["postqueue", "-c", self.root / "etc", "-p"],
             capture_output=True,

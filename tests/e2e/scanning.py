@@ -20,7 +20,7 @@ IN_FORCE_SECONDS = (
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A running daemon. port: of its scanner. password: of those who teach there."""
+    """A running daemon. port: of its scanner door. password: of clients that teach there."""
 
     running: daemon.Daemon
     port: int

@@ -1,8 +1,8 @@
-"""A real Sendmail of its own for a test: own configuration and queue, on loopback, made from the
+"""A real Sendmail for a test, with its own configuration and queue, on loopback, made from the
 snippet of config/sendmail.
 
-It hands all mail to one next hop. Needs root, for a host name of its own (Sendmail waits a minute
-where there is none with a dot).
+It sends all mail to one next hop. Needs root, for a host name of its own: Sendmail waits a minute
+if the name has no dot.
 """
 
 from __future__ import annotations

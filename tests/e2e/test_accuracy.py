@@ -1,5 +1,5 @@
-"""How good the default is on real mail: floors, not records. Needs the SpamAssassin corpus beside
-the project.
+"""Accuracy of the default profile on real mail: minimum figures, no records. Needs the SpamAssassin
+corpus beside the project.
 """
 
 from __future__ import annotations

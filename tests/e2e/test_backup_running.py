@@ -1,5 +1,5 @@
-"""A daemon is backed up while mail goes through it; restored, the installation knows its own
-messages and signatures.
+"""A backup of a daemon while mail passes through it. The restored installation verifies its own
+earlier signatures.
 """
 
 from __future__ import annotations

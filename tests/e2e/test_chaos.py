@@ -1,5 +1,5 @@
-"""Nothing acknowledged is lost, nothing is doubled by us and no body changes, whatever the next hop
-does and whenever we are killed.
+"""No acknowledged message is lost, none is doubled by spamguard and no body changes, whatever the
+next hop does and whenever the daemon is killed.
 """
 
 from __future__ import annotations

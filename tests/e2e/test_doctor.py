@@ -1,4 +1,4 @@
-"""`doctor` beside the real daemon: the daemon itself learns what is moved, and unlearns it."""
+"""`doctor` with the real daemon, which learns and unlearns the message that `doctor` moves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def doctor(state: Path, *arguments: str) -> tuple[int, dict[str, str], str]:
     )
 
 
-def test_the_daemon_learns_what_doctor_moves_and_nothing_is_left(tmp_path):
+def test_the_daemon_learns_the_move_of_doctor_and_nothing_remains(tmp_path):
     state = daemon.taught(tmp_path / "state")
     with Filter.open(state) as spam_filter:
         before = held(spam_filter)

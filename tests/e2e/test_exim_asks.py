@@ -1,4 +1,4 @@
-"""Exim's own `spam` condition, in both its variants, with our daemon in the place of rspamd and of
+"""Exim's `spam` condition in both variants, with our daemon in the place of rspamd and of
 SpamAssassin.
 """
 
@@ -103,7 +103,7 @@ def send(server: Exim, raw: bytes) -> None:
         client.sendmail("a@x.example", ["anna@example.net", "ben@example.net"], raw)
 
 
-def test_exim_tells_what_we_say(asked: tuple[Site, Exim]) -> None:
+def test_exim_shows_our_verdict(asked: tuple[Site, Exim]) -> None:
     found, server = asked
     for raw in (*SPAM, *HAM):
         send(server, b"X-Spam-Status: No, score=-99\r\n" + raw)

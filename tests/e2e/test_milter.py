@@ -1,5 +1,5 @@
-"""The milter door with a real Postfix, made from the snippet of config/postfix; and what becomes of
-mail when we are killed.
+"""The milter door with a real Postfix, made from the snippet of config/postfix; also while the
+daemon is killed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Place:
     hop: Hop
 
     def sent(self, raw: bytes, sender: bytes = b"<a@example.org>") -> bytes:
-        """What arrives at anna of a message with CRLF line ends."""
+        """The message that arrives at anna's, with CRLF line ends."""
         with Client(self.server.smtp_port, 60) as client:
             client.hello()
             return self.arrives(
@@ -60,7 +60,7 @@ class Place:
             )
 
     def arrives(self, sending: Callable[[], bytes]) -> bytes:
-        """What arrives at anna by this."""
+        """The message that arrives at anna's after this."""
         before = {path.name for path in (self.server.maildir() / "new").glob("*")}
         assert (reply := sending()).startswith(b"250 2.0.0 Ok: queued"), reply
         self.server.delivered(len(before) + 1)
@@ -70,7 +70,7 @@ class Place:
         return new.read_bytes()
 
     def row(self, name: str) -> HistoryRow:
-        """What is remembered of a message."""
+        """The row of a message in the history."""
         with History.open(self.running.state / HISTORY_FILE, 1 << 30, 30) as history:
             eventually(lambda: history.find(name), f"{name} in the history")
             return history.find(name) or pytest.fail("it is gone again")
@@ -174,8 +174,8 @@ ODD = {
     "raw", [MAIL["spam"][1], MAIL["ham"][1], *ODD.values()], ids=["spam", "ham", *ODD]
 )
 def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes) -> None:
-    """Identity, verdict and everything that is looked at: what the server shows is put together as
-    it was.
+    """Digest, verdict and features agree: the milter puts the message together
+    exactly as it was.
     """
     first = place.row(name_of(place.sent(raw)))
     place.hop.forget()
@@ -204,7 +204,7 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes)
     assert place.row(ID.search(third)[1]).digest == first.digest
 
 
-def test_several_messages_and_what_is_given_up_between_them(place: Place) -> None:
+def test_several_messages_and_aborted_ones_between_them(place: Place) -> None:
     with Client(place.server.smtp_port, 60) as client:
         client.hello()
         raws = []
@@ -386,7 +386,7 @@ def outcome(server: postfix.Postfix, raw: bytes) -> int:
 
 
 def killed_while_judging(running: daemon.Daemon, port: int, raw: bytes) -> bytes:
-    """What a mail server replies to a message during whose judgement all workers are killed."""
+    """A mail server's reply to a message during whose judgement all workers are killed."""
     workers = children(running.process.pid, "daemon.worker")
     for scorer in (child for worker in workers for child in children(worker, "scorer")):
         os.kill(
@@ -404,8 +404,8 @@ def killed_while_judging(running: daemon.Daemon, port: int, raw: bytes) -> bytes
 
 @pytest.mark.parametrize(("action", "code"), [("tempfail", 451), ("accept", 250)])
 def test_killed_in_between(state: Path, tmp_path: Path, action: str, code: int) -> None:
-    """What Postfix does is its own decision; no mail is lost, and all is as before once the daemon
-    is back.
+    """Postfix decides itself what it does meanwhile. No mail is lost, and all works again once the
+    daemon is back.
     """
     with asked(tmp_path, state, main=f"milter_default_action = {action}\n") as place:
         place.sent(MAIL["ham"][0])
@@ -458,7 +458,7 @@ class Killed(Exception):  # noqa: N818  no error
 
 
 def until_taken(server: postfix.Postfix, raw: bytes) -> int:
-    """Send it as a mail server does: again while it is told to; how often that was."""
+    """Send it as a mail server does, again after each 4xx reply; the number of attempts."""
     until = time.monotonic() + PATIENCE
     for times in count(1):
         if (code := outcome(server, raw)) == 250:
@@ -469,6 +469,6 @@ def until_taken(server: postfix.Postfix, raw: bytes) -> int:
     raise AssertionError
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_no_daemon_listens(tmp_path: Path) -> None:
     with postfix.running("milter") as server:
         assert outcome(server, MAIL["ham"][0]) == 451

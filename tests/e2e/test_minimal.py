@@ -42,9 +42,7 @@ def test_there_is_one_for_each_position() -> None:
 
 
 @needs_postfix
-def test_one_stranger_who_keeps_silent_does_not_stop_the_mail_of_others(
-    state: Path, tmp_path: Path
-) -> None:
+def test_one_silent_client_does_not_stop_the_mail_of_others(state: Path, tmp_path: Path) -> None:
     (listener,) = yaml.safe_load((ROOT / "config" / FILES["standalone"]).read_text())["listeners"]
     with (
         postfix.running("standalone", main="default_process_limit = 30\n") as server,

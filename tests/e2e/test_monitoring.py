@@ -1,4 +1,4 @@
-"""What an operator sees of the real daemon: metrics, health, `status` and the log under systemd."""
+"""Metrics, health, `status` and the log of the real daemon, as an operator reads them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Monitored:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Monitored, Daemon]]:
-    """For those who leave its processes and files alone, or put them right again."""
+    """A daemon for tests that leave its processes and files as they were."""
     site = Monitored(daemon.taught(tmp_path_factory.mktemp("shared") / "state"))
     with site.running() as running:
         yield site, running
@@ -140,8 +140,8 @@ def growing(values: Values) -> Values:
     }
 
 
-def told(running: Daemon) -> Counter[str]:
-    """Messages by verdict, as the log tells."""
+def verdicts_of_log(running: Daemon) -> Counter[str]:
+    """Messages by verdict, from the log."""
     return Counter(re.findall(r"verdict=(\S+)", running.log()))
 
 
@@ -155,7 +155,7 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
             site.send(raw)
         running.lines("verdict=", 10)
         before = site.values()
-        assert counted(before) == told(running)
+        assert counted(before) == verdicts_of_log(running)
         assert len(+counted(before)) >= 2
         assert before["spamguard_message_bytes_total",] == sum(
             map(int, re.findall(r" size=(\d+)", running.log()))
@@ -181,7 +181,7 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
         for worker in children(running.process.pid, "daemon.worker"):
             os.kill(worker, signal.SIGKILL)
         running.lines("SIGKILL: replaced", 2)
-        assert counted(site.values()) == told(running)
+        assert counted(site.values()) == verdicts_of_log(running)
         (reporter,) = children(running.process.pid, "daemon.monitoring")
         os.kill(reporter, signal.SIGKILL)
         running.lines("monitors may ask", 2)
@@ -189,11 +189,11 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
             site.send(raw)
         running.lines("verdict=", 16)
         last = site.values()
-        assert counted(last) == told(running)
+        assert counted(last) == verdicts_of_log(running)
         assert all(last[name] >= value for name, value in growing(before).items())
 
 
-def test_lessons_are_counted_whoever_teaches(shared: tuple[Monitored, Daemon]) -> None:
+def test_lessons_by_other_processes_are_counted(shared: tuple[Monitored, Daemon]) -> None:
     site, _ = shared
     spam, ham = daemon.unseen("spam", 2), daemon.unseen("ham", 1)
     assert not any(
@@ -258,7 +258,7 @@ def test_it_is_not_ready_without_its_ledger(state: Path) -> None:
         site.becomes("readyz", 200, "^ready$")
 
 
-def test_a_worker_that_hangs_is_told(shared: tuple[Monitored, Daemon]) -> None:
+def test_a_hanging_worker_is_reported(shared: tuple[Monitored, Daemon]) -> None:
     site, running = shared
     worker = children(running.process.pid, "daemon.worker")[0]
     time.sleep(
@@ -282,7 +282,7 @@ def test_a_reload_lets_monitors_ask_and_ends_that(state: Path) -> None:
         site.configure()
         running.process.send_signal(signal.SIGHUP)
         running.lines("monitors may ask")
-        assert counted(site.values()) == told(running)
+        assert counted(site.values()) == verdicts_of_log(running)
         site.configure(metrics=None)
         running.process.send_signal(signal.SIGHUP)
         eventually(
@@ -389,7 +389,9 @@ def test_status_for_root_and_for_the_user_of_the_service(taught: Path) -> None:
 
 
 def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
-    """Every process writes objects; what a sender puts into an address stays in it."""
+    """Every process writes JSON objects; text that a sender puts into an address
+    stays within them.
+    """
     site = Monitored(state)
     file = tmp_path / "journal"
     with file.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""The daemon with the mail servers that are not Postfix: a real Exim, a real OpenSMTPD."""
+"""The daemon behind mail servers other than Postfix: a real Exim and a real OpenSMTPD."""
 
 from __future__ import annotations
 

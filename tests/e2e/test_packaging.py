@@ -1,5 +1,5 @@
-"""What packagers and users get: a source distribution that passes its own tests, and a wheel that
-runs where nothing else is.
+"""A source distribution that passes its own tests, and a wheel that runs in an empty
+environment.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Two people who disagree get the same mail: each as they have said themselves, where the next hop
-can tell them apart.
+"""Two users who disagree get the same mail. Each gets their own verdict where the next hop replies
+for each recipient.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def disagreeing(state: Path) -> None:
 
 
 def send_to_all(port: int, raw: bytes, *recipients: str, codes: Sequence[int] = ()) -> list[bytes]:
-    """One LMTP transaction; the answer to each recipient. codes: of these, all 250 unless told."""
+    """One LMTP transaction; the reply to each recipient. codes: the expected codes,
+    250 by default.
+    """
     with smtplib.LMTP("127.0.0.1", port, timeout=PATIENCE) as client:
         client.ehlo()
         client.mail("news@offers.example")
@@ -75,7 +77,7 @@ def name_of(raw: bytes) -> str:
 
 
 @needs_dovecot
-def test_who_has_moved_such_mail_to_junk_gets_it_as_spam_and_others_do_not(state: Path) -> None:
+def test_mail_moved_to_junk_becomes_spam_for_that_user_only(state: Path) -> None:
     lmtp, smtp = free_port(), free_port()
     with dovecot.running() as server:
         watch = f"{AT_ALL}watch: ['{server.root}/mail/*']\n"
@@ -171,7 +173,7 @@ def test_held_for_one_and_handed_on_to_another(state: Path) -> None:
     assert fields(his.read_bytes(), "Delivered-To") == [BEN]
 
 
-def test_one_copy_that_is_not_taken_is_told_to_its_recipients_only(state: Path) -> None:
+def test_only_recipients_of_a_refused_copy_get_the_refusal(state: Path) -> None:
     """This hop refuses spam for now. A recipient who has got the message is not sent it again."""
     port = free_port()
     disagreeing(state)
@@ -210,7 +212,7 @@ def test_where_the_next_hop_has_one_answer_the_mildest_verdict_is_for_all(state:
         assert "personal=anna:spam" in line
 
 
-def test_nobody_is_judged_for_themselves_unless_that_is_wanted(state: Path) -> None:
+def test_verdicts_are_personal_only_if_configured(state: Path) -> None:
     port = free_port()
     disagreeing(state)
     with running(state, {port: "lmtp"}, f"maildir:{state}/Maildir", more="") as log:

@@ -56,7 +56,7 @@ def placed(
 def plain(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Postfix, Daemon]]:
-    """Both in a position, for tests that mind what has come before."""
+    """Both servers in one position, for tests that need an empty history."""
     with placed(request.param, daemon.taught(tmp_path_factory.mktemp("plain") / "state")) as both:
         yield both
 
@@ -171,10 +171,10 @@ def test_swaks_through_postfix_and_back(plain: tuple[Postfix, Daemon]) -> None:
         assert body(comes(server, known, user)).startswith(b"line one\n.\n..two\n")
 
 
-def test_recipients_are_brought_one_by_one_where_that_is_asked_for(
-    state: Path, tmp_path: Path
-) -> None:
-    """Else all but the first are put off, as there is one answer for all behind the data."""
+def test_recipients_come_one_by_one_if_configured(state: Path, tmp_path: Path) -> None:
+    """Without that all recipients but the first are deferred, because there is one reply for all
+    after the data.
+    """
     asked = {"#spamguard_destination_recipient_limit": "spamguard_destination_recipient_limit"}
     with postfix.running("after-queue", replace=asked) as server:
         file = tmp_path / "spamguard.yaml"
@@ -229,7 +229,7 @@ OF_HELLOS = "smtpd_helo_restrictions = permit_mynetworks, reject_non_fqdn_helo_h
         ),
     ],
 )
-def test_what_is_asked_of_clients_is_not_asked_of_spamguard(
+def test_restrictions_on_clients_do_not_apply_to_spamguard(
     state: Path, position: str, main: str
 ) -> None:
     with placed(position, state, "    hostname: filter\n", main=main) as (server, _):
@@ -251,7 +251,7 @@ def test_next_hop_down_is_a_temporary_refusal(state: Path, tmp_path: Path) -> No
         assert client.mail("a@example.org")[0] == 451
 
 
-def test_what_is_done_with_mail_for_others_is_not_done_with_mail_for_spamguard(
+def test_rules_for_other_destinations_do_not_apply_to_spamguard(
     state: Path, tmp_path: Path
 ) -> None:
     """Neither is it changed, nor is spamguard reached as other servers are."""
@@ -270,8 +270,8 @@ def test_what_is_done_with_mail_for_others_is_not_done_with_mail_for_spamguard(
     assert b"outwards" not in raw
 
 
-def test_mail_waits_while_spamguard_is_away(state: Path, tmp_path: Path) -> None:
-    """Whatever is done with mail for other servers that do not answer."""
+def test_mail_waits_while_spamguard_is_down(state: Path, tmp_path: Path) -> None:
+    """A relay that is configured for other unreachable servers does not get it."""
     with (
         Hop().serving() as fallback,
         postfix.running(

@@ -1,5 +1,5 @@
-"""Mail that is hard to pass on, through a real Postfix in front of us and behind us, and what both
-say about its client.
+"""Mail that is hard to pass on, through a real Postfix before and behind spamguard, and the client
+in both logs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Place:
     def sent(
         self, message: bytes, sender: bytes = b"<a@example.org>", xclient: bytes = b""
     ) -> bytes:
-        """What arrives in the Maildir."""
+        """The message as it arrives in the Maildir."""
         before = {path.name for path in (self.server.maildir() / "new").glob("*")}
         with Client(self.server.smtp_port, 60) as client:
             if xclient:
@@ -96,7 +96,7 @@ def test_internationalised_mail(place: Place) -> None:
 @pytest.mark.parametrize(
     "sender", ["<grün@example.org>", "a@example.org", "<a@example.org> ENVID=cGFkZGVk=="]
 )
-def test_what_postfix_takes_is_not_refused_behind_it(place: Place, sender: str) -> None:
+def test_senders_that_postfix_accepts_are_accepted(place: Place, sender: str) -> None:
     address = sender.partition(" ")[0].strip("<>")
     assert place.sent(HEAD + b"text\r\n", sender.encode()).startswith(
         f"Return-Path: <{address}>\n".encode()
@@ -116,7 +116,7 @@ def test_a_first_line_that_is_no_field(place: Place, first: bytes) -> None:
 
 
 @pytest.mark.parametrize("address", ["192.0.2.77", "2001:db8::77"])
-def test_everybody_knows_who_the_client_is(place: Place, address: str) -> None:
+def test_the_original_client_is_in_both_logs(place: Place, address: str) -> None:
     told = address if "." in address else f"IPV6:{address}"
     place.sent(
         HEAD + b"text\r\n", xclient=b"NAME=mail.stranger.example PORT=4242 ADDR=" + told.encode()
@@ -134,7 +134,7 @@ def test_everybody_knows_who_the_client_is(place: Place, address: str) -> None:
 
 
 def took_back(place: Place) -> list[str]:
-    """What Postfix tells of those it took mail back from."""
+    """The lines in which Postfix logs from which client it took mail back."""
     return [
         line
         for line in place.server.log().splitlines()

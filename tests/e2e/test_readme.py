@@ -1,8 +1,8 @@
-"""What the README shows is what happens: a fresh copy, the commands typed as they stand, one after
-another.
+"""The README is true: in a fresh copy of the sources its commands are typed one after another, and
+do what it shows.
 
-Every block of the page is marked as `tested: NAME` (run or loaded here) or `shown: NAME` (what the
-command of that name answers, up to numbers and names); a block without a mark fails.
+Every block of the page is marked as `tested: NAME` (run or loaded here) or `shown: NAME` (the
+output of the command of that name, up to numbers and names). A block without a mark fails.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def block(mark: str) -> str:
 
 
 def shape(text: str) -> list[str]:
-    """Lines without what differs from one installation to the next: numbers, ids, signatures, bars,
+    """Lines without the parts that differ between installations: numbers, ids, signatures, bars,
     the user's name.
     """
     text = re.sub(r"\b(id|k|s|user)=[\w-]+", r"\1=", text)
@@ -95,7 +95,7 @@ class Terminal:
             self._lines.put(line)
 
     def type(self, commands: str) -> str:
-        """What they print. AssertionError: the last one fails."""
+        """The output of the commands. AssertionError: the last one failed."""
         assert self._shell.stdin is not None
         self._shell.stdin.write(f"{commands}\necho finished: $?\n")
         self._shell.stdin.flush()
@@ -113,7 +113,7 @@ class Terminal:
 
 @dataclass
 class Running:
-    """What the first command has started: in which directory, with which home, and what it says."""
+    """The process of the first command: its directory, its home and its output."""
 
     place: Path
     environment: dict[str, str]
@@ -170,8 +170,8 @@ def _listens() -> bool:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The first command in a fresh copy of the sources, by somebody with an empty home (but what
-    pip needs of the real one).
+    """The first command, in a fresh copy of the sources and with an empty home, except for the
+    configuration and cache of pip.
     """
     if _listens():
         pytest.skip(f"somebody listens on port {PORT} already")
@@ -235,7 +235,7 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
     assert "forgot 1 message\n" in text
 
 
-def test_nothing_stands_on_the_page_that_nobody_tries() -> None:
+def test_every_block_of_the_page_is_tested() -> None:
     tried = [
         *(f"tested: {option}" for option in TYPED + OTHERS),
         *(f"shown: {option}" for option in SHOWN),
@@ -266,7 +266,7 @@ def test_python(tmp_path: Path) -> None:
     )
 
 
-def test_what_teaches_is_the_table_of_the_code() -> None:
+def test_the_table_of_moves_is_that_of_the_code() -> None:
     assert as_markdown().strip() in README.partition("<!-- what teaches -->")[2]
 
 
@@ -281,7 +281,7 @@ def test_the_files_it_names_are_there() -> None:
     assert [name for name in named if not list(ROOT.glob(name))] == []
 
 
-def test_every_snippet_says_what_it_is_for_and_how_to_see_that_it_works() -> None:
+def test_every_snippet_names_its_purpose_and_a_check() -> None:
     """Or where that stands."""
     files = [path for path in (ROOT / "config").rglob("*") if path.is_file()]
     assert len(files) > 20
@@ -293,7 +293,7 @@ def test_every_snippet_says_what_it_is_for_and_how_to_see_that_it_works() -> Non
 
 
 def test_ci_runs_the_commands_that_check(tmp_path: Path) -> None:
-    """`.ci/run` itself, beside a README whose commands only say that they were run."""
+    """`.ci/run` itself, beside a README whose commands only print that they ran."""
     (tmp_path / ".ci").mkdir()
     shutil.copy2(ROOT / ".ci" / "run", tmp_path / ".ci")
     (tmp_path / "README.md").write_text(

@@ -1,5 +1,5 @@
-"""The snippets of config/ for one message at a time: procmail, maildrop, getmail and fetchmail run
-them for real.
+"""The snippets of config/ that run `spamguard filter` for each message: procmail, maildrop, getmail
+and fetchmail use them for real.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def needs(program: str, package: str = "") -> pytest.MarkDecorator:
 
 @pytest.fixture
 def home(state: Path, tmp_path: Path) -> Path:
-    """Somebody's home, with the filter where it is expected."""
+    """A home directory with the filter in its usual place."""
     place = tmp_path / "home"
     (place / ".local" / "state").mkdir(parents=True)
     state.rename(place / ".local" / "state" / "spamguard")
@@ -158,7 +158,7 @@ def test_getmail(home: Path) -> None:
 
 
 def fetched(home: Path, server: dovecot.Dovecot, **more: str) -> None:
-    """What fetchmail does with its snippet. more: texts to be replaced."""
+    """The message as fetchmail delivers it with its snippet. more: texts to be replaced."""
     places = {
         "imap.example.net": "127.0.0.1",
         "993": str(server.imap_port),

@@ -1,4 +1,4 @@
-"""Handing on to servers that others have written: Postfix, Dovecot, smtp-sink."""
+"""Delivery to servers of other projects: Postfix, Dovecot, smtp-sink."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Another version is installed under a running daemon: mail goes on, nothing of the two is mixed,
-and the log says once what to do.
+"""Another version is installed while the daemon runs: mail goes on, modules of the two versions are
+not mixed, and the log says once to restart.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def port() -> int:
     return free_port()
 
 
-def test_what_is_installed_under_a_running_daemon_is_not_mixed_with_it(
-    tmp_path: Path, port: int
-) -> None:
+def test_a_running_daemon_loads_nothing_of_the_new_version(tmp_path: Path, port: int) -> None:
     with running(tmp_path, port) as daemon:
         send(port, 0)
         daemon.lines("verdict=unsure")

@@ -32,7 +32,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def rspamc(where: Site, *arguments: str, raw: bytes = b"") -> str:
-    """What it says. AssertionError: it fails."""
+    """Its output. AssertionError: it failed."""
     command = ["rspamc", "-h", f"127.0.0.1:{where.port}", *arguments]
     done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -62,7 +62,7 @@ def test_verdicts(here: Site, packed: tuple[str, ...]) -> None:
     assert "X-Spam: yes" in mail
 
 
-def test_what_is_said_of_a_message_is_remembered(here: Site) -> None:
+def test_verdicts_are_in_the_history(here: Site) -> None:
     arguments = (
         "-i",
         "192.0.2.9",
@@ -126,7 +126,7 @@ def test_learning_takes_a_password(here: Site) -> None:
 
 
 @pytest.mark.parametrize("command", ["counters", "stat_reset", "fuzzy_add", "fuzzy_del"])
-def test_what_there_is_not_is_said(here: Site, command: str) -> None:
+def test_commands_that_do_not_exist_get_an_error(here: Site, command: str) -> None:
     line = ["rspamc", "-h", f"127.0.0.1:{here.port}", "-f", "1", command]
     done = subprocess.run(line, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, b"no such thing here" in done.stdout + done.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""The milter door with a real Sendmail, which says some things otherwise than Postfix."""
+"""The milter door with a real Sendmail, which differs from Postfix in some events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Place:
             return client.hello().begin(b"<anna@example.net>").data(stuffed(raw))
 
     def arrived(self, count: int) -> list[bytes]:
-        """The messages, once there are so many."""
+        """The messages; waits until there are `count`."""
         eventually(lambda: len(self.hop.messages) >= count, f"{count} messages at the next hop")
         assert len(self.hop.messages) == count
         return self.hop.messages
@@ -85,7 +85,7 @@ def test_mail_is_judged_and_tagged(tmp_path: Path) -> None:
             )
 
 
-def test_what_is_given_up_between_messages(tmp_path: Path) -> None:
+def test_transactions_aborted_between_messages(tmp_path: Path) -> None:
     """At RSET it says nothing to a filter that does not answer MAIL; the next message must not be
     put off for that.
     """
@@ -119,7 +119,7 @@ def test_refused_and_put_off_where_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_killed_in_between(tmp_path: Path) -> None:
-    """The client is told 451, and all is as before once there is a worker again."""
+    """The client gets a 451, and all works again once there is a worker."""
     with asked(tmp_path) as place:
         place.sent(MAIL["ham"][0])
         assert killed_while_judging(place.running, place.port, MAIL["ham"][1]).startswith(b"451 ")

@@ -1,4 +1,4 @@
-"""Nothing is smuggled: neither in the data of a message, nor in commands and their arguments."""
+"""Nothing can be smuggled, neither in the data of a message nor in commands and their arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def place(shared: Place) -> Place:
 
 
 def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
-    """The blob cut in two at every place in or beside the odd bytes, and there into bytes."""
+    """The blob cut in two at every position in or beside the odd bytes, and there into single
+    bytes.
+    """
     start = blob.index(around)
     for at in range(start - 1, start + len(around) + 2):
         yield [blob[:at], blob[at:]]

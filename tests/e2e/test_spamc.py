@@ -1,5 +1,5 @@
-"""SpamAssassin's own client, with our daemon in the place of its own. Debian builds it without
-zlib: `Compress` is for other tests.
+"""SpamAssassin's own client, with our daemon in the place of spamd. Debian builds it without zlib:
+other tests cover `Compress`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def spamc(where: Site, *arguments: str, raw: bytes = b"") -> tuple[int, bytes]:
-    """Exit status and what it says. -F /dev/null: no configuration of this machine."""
+    """Exit status and output. -F /dev/null: no configuration of this machine."""
     command = ["spamc", "-F", "/dev/null", "-d", "127.0.0.1", "-p", str(where.port), *arguments]
     done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
     return done.returncode, done.stdout
@@ -71,7 +71,7 @@ def test_a_message_comes_back_but_for_our_fields(here: Site) -> None:
     assert unix.endswith(SPAM[1].replace(b"\r\n", b"\n"))
 
 
-def test_what_it_leaves_out_and_what_we_do_comes_back_as_it_was(here: Site) -> None:
+def test_messages_over_the_limit_of_the_client_come_back_unchanged(here: Site) -> None:
     large = SPAM[2] + random.Random(1).randbytes(800_000)
     assert spamc(here, raw=large) == (0, large)  # more than its own limit of 500 kB
     status, found = spamc(here, "-s", "10000000", raw=large)
@@ -118,7 +118,7 @@ def test_only_teachers_teach(tmp_path: Path) -> None:
         assert "lesson" not in found.running.log().replace("lessons", "")
 
 
-def test_reloading_loses_nobody(here: Site) -> None:
+def test_a_reload_loses_no_request(here: Site) -> None:
     """Clients go on asking meanwhile: none of them is refused."""
     usual = spamc(here, "-x", "-c", raw=SPAM[0])[0]
 

@@ -1,6 +1,4 @@
-"""The daemon as a process: how many files it may open, and what a stop or a reload does to mail
-that is under way.
-"""
+"""The limit of open files, and mail under way during a stop or a reload."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def test_a_usual_limit_of_open_files_does_not_limit_connections(tmp_path: Path) 
         assert clients[-1].data(MESSAGE).startswith(b"250")
 
 
-def test_stopping_finishes_what_is_under_way_and_sends_the_others_away(tmp_path: Path) -> None:
+def test_stopping_finishes_mail_under_way_and_refuses_other_clients(tmp_path: Path) -> None:
     port, hop = free_port(), Hop({"dot": _slow})
     arguments = (
         "--listen",
@@ -96,7 +94,7 @@ def _slow(heard: object, line: bytes) -> bytes:
     return b"250 2.0.0 ok\r\n"
 
 
-def test_a_reload_with_other_listeners_refuses_and_drops_nobody(tmp_path: Path) -> None:
+def test_a_reload_with_other_listeners_loses_no_client(tmp_path: Path) -> None:
     ports, hop = [free_port() for _ in range(2)], Hop()
     file = tmp_path / "spamguard.yaml"
 

@@ -1,5 +1,5 @@
-"""The units: systemd finds no fault with them and exposes little by them; what they say fits the
-program and its configuration.
+"""The units: systemd accepts them and finds little exposed, and they agree with the program and its
+configuration.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
-    """A copy in which the program is where we have it: systemd wants it to be there."""
+    """A copy of the units with the path of this program, because systemd checks that it exists."""
     for name in (*SERVICES, "spamguard.socket"):
         (tmp_path / name).write_text((UNITS / name).read_text().replace(INSTALLED, sys.executable))
     return tmp_path
@@ -77,7 +77,7 @@ def test_little_is_exposed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_started_is_a_command_of_ours(name: str) -> None:
+def test_the_units_start_commands_that_exist(name: str) -> None:
     (line,) = options(UNITS / name)["ExecStart"]
     program, *arguments = shlex.split(line)
     assert program == INSTALLED
@@ -106,7 +106,7 @@ def test_a_reload_fails_when_the_file_has_mistakes(name: str, tmp_path: Path) ->
     assert f"{file}:1" in done.stderr
 
 
-def test_who_may_read_everything_can_reach_no_network() -> None:
+def test_the_broker_of_mailboxes_has_no_network() -> None:
     watch = options(UNITS / SERVICES[1])
     assert watch["RestrictAddressFamilies"] == ["AF_UNIX"]
     assert watch["PrivateNetwork"] == ["yes"]

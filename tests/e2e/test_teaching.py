@@ -1,5 +1,5 @@
-"""Other ways to teach than watched folders: Dovecot's IMAPSieve with the shipped snippets, and mail
-forwarded to addresses that teach.
+"""Ways to teach besides watched folders: Dovecot's IMAPSieve with the shipped snippets, and
+forwarded mail.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def test_the_same_again_is_a_success(place):
 
 
 @needs_sieve
-def test_what_is_reported_while_nobody_listens_is_learnt_later(place):
+def test_lessons_wait_in_the_spool_while_the_daemon_is_down(place):
     with mail_program(place.server) as client:
         store(client, 1, 2)
         move(client, 1, "INBOX", "Junk")
@@ -275,7 +275,7 @@ def test_moving_is_not_slowed_down(place):
 
 
 @needs_sieve
-def test_what_is_tagged_is_filed_and_moving_it_back_teaches(place):
+def test_tagged_mail_is_filed_and_moving_it_back_teaches(place):
     spam = daemon.unseen("spam", 1)[0]
     with place.spamguard() as running, mail_program(place.server) as client:
         with smtplib.SMTP("127.0.0.1", place.port) as sender:
@@ -289,7 +289,7 @@ def test_what_is_tagged_is_filed_and_moving_it_back_teaches(place):
 
 
 @needs_sieve
-def test_even_a_lesson_that_nobody_takes_costs_no_move(place):
+def test_a_lesson_that_cannot_be_kept_hinders_no_move(place):
     (place.server.root / "left").rmdir()
     with mail_program(place.server) as client:
         store(client, 1)
@@ -342,7 +342,7 @@ def forwarded(state: Path) -> list[tuple[str, str | None]]:
         )
 
 
-def test_forwarded_mail_teaches_what_was_attached(tmp_path):
+def test_forwarded_mail_teaches_its_attachments(tmp_path):
     state = daemon.taught(tmp_path / "state")
     with forwarding(state) as (_, port), smtplib.SMTP("127.0.0.1", port) as client:
         client.sendmail("Anna@example.net", "SPAM@example.net", report(sibling(1), sibling(2)))
@@ -361,7 +361,7 @@ def test_forwarded_mail_teaches_what_was_attached(tmp_path):
         assert b"Subject: Fwd: this one" in delivered.read_bytes()
 
 
-def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
+def test_acknowledged_lessons_survive_a_kill(tmp_path):
     state = daemon.taught(tmp_path / "state")
     with forwarding(state) as (running, port):
         with smtplib.SMTP("127.0.0.1", port) as client:
@@ -380,7 +380,9 @@ def test_what_was_answered_with_yes_survives_a_kill(tmp_path):
 )
 @pytest.mark.parametrize("position", ["after-queue", "before-queue"])
 def test_forwarding_behind_a_real_postfix(tmp_path, position):
-    """ben's address teaches there, as Postfix knows it. What the client is comes by XFORWARD."""
+    """ben's address teaches; Postfix knows it as a mailbox. The client's address
+    comes by XFORWARD.
+    """
     state, file = daemon.taught(tmp_path / "state"), tmp_path / "spamguard.yaml"
     with postfix.running(position) as server:
         file.write_text(f"""

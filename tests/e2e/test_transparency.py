@@ -1,5 +1,5 @@
-"""What the client says reaches the next hop as it was said, and what the next hop says comes back
-as it is.
+"""Commands of the client reach the next hop unchanged, and replies of the next hop reach the client
+unchanged.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_a_421_ends_its_session_and_not_ours(place: Place, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "dot"])
-def test_a_hop_that_says_everything_twice_confuses_nobody(place: Place, step: str) -> None:
+def test_a_hop_that_sends_every_reply_twice(place: Place, step: str) -> None:
     usual = b"250 2.0.0 ok\r\n"
     place.hop.answers[step] = usual + b"550 5.0.0 what\r\n"
     with place.client() as client:
@@ -146,7 +146,7 @@ def test_very_many_recipients_each_with_its_answer(place: Place, name: str) -> N
     assert len(hop.messages) == 1
 
 
-def test_lmtp_says_nothing_about_nobody(place: Place) -> None:
+def test_lmtp_without_recipients_gives_no_replies(place: Place) -> None:
     place.each.answers["RCPT"] = b"550 5.1.1 no\r\n"
     with place.client("lmtp") as client:
         client.send(b"MAIL FROM:<>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nNOOP\r\n")
@@ -221,7 +221,7 @@ def test_a_hop_without_extensions(place: Place) -> None:
     assert body(place.poor.messages[0]) == b"some text\r\n\xff\r\n"
 
 
-def test_what_the_door_offers(place: Place) -> None:
+def test_the_offered_extensions(place: Place) -> None:
     with place.client() as client:
         offered = client.ask(b"EHLO client.example")
         assert {line[4:].split(b" ")[0].strip() for line in offered.splitlines()[1:]} >= {
@@ -275,7 +275,7 @@ def test_the_bytes_below_our_fields_are_those_that_came(
     assert top == 0 or message.startswith(b"From ")
 
 
-def test_what_xforward_says_is_passed_on_in_full_without_its_odd_bytes(place: Place) -> None:
+def test_xforward_is_passed_on_without_its_odd_bytes(place: Place) -> None:
     place.hop.answers["EHLO"] = (
         b"250-hop\r\n250-PIPELINING\r\n250 XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE\r\n"
     )

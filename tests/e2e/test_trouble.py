@@ -1,5 +1,5 @@
-"""Next hops, clients and parts of our own that fail: what was acknowledged is not lost, nothing is
-sent twice, nobody waits for ever.
+"""Faults of next hops, of clients and of our own processes: no acknowledged message is lost,
+nothing is sent twice, and nothing waits for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MESSAGE = b"Subject: hello\r\n\r\nsome text %d\r\n"
 
 @dataclass
 class Place:
-    """The daemon, its ports by name, and what stands behind it."""
+    """The daemon, its ports by name, and the next hop behind it."""
 
     running: daemon.Daemon
     ports: dict[str, int]
@@ -222,7 +222,7 @@ def fields(raw: bytes) -> bytes:
 
 
 def judged(place: Place) -> None:
-    """Until there is a scorer that works."""
+    """Send until a scorer works again."""
 
     def once() -> bool:
         with place.client() as client:
@@ -285,7 +285,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_mail_comes_again(place: Pla
 # ---- too much, and too slow
 
 
-def test_what_is_too_big_is_refused_for_good_and_the_session_goes_on(place: Place) -> None:
+def test_a_message_that_is_too_large_is_refused_and_the_session_goes_on(place: Place) -> None:
     with place.client("small") as client:
         assert b"250-SIZE 1048576\r\n" in client.ask(b"EHLO client.example")
         assert client.ask(b"MAIL FROM:<a@b> SIZE=1048577").startswith(b"552 5.3.4")
@@ -344,7 +344,7 @@ def test_patience_ends(place: Place, line: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize(("within", "drop"), [(b"", b"N"), (b"DATA\r\n", b"x"), (b"DATA\r\n", b"")])
-def test_who_drips_is_cut_off_and_keeps_nobody_waiting(
+def test_a_slow_client_is_cut_off_and_delays_no_other(
     place: Place, within: bytes, drop: bytes
 ) -> None:
     begun = time.monotonic()
@@ -367,7 +367,7 @@ def test_who_drips_is_cut_off_and_keeps_nobody_waiting(
 # ---- what is left behind
 
 
-def test_what_lies_in_the_state_directory_is_for_its_user_alone(place: Place) -> None:
+def test_the_state_directory_is_private(place: Place) -> None:
     judged(place)
     with place.client("held") as client:
         assert client.begin().data(MESSAGE).startswith(b"250 2.0.0 Held as ")

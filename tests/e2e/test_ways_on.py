@@ -1,5 +1,5 @@
-"""Where mail goes on to: a real Dovecot by LMTP, a Maildir, a quarantine; and what can be asked and
-taught afterwards.
+"""Next hops other than SMTP: a real Dovecot by LMTP, a Maildir, the quarantine; and `explain` and
+lessons by id afterwards.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_without_any_configuration_mail_is_filed(state: Path) -> None:
     assert b"\r" not in spam.read_bytes()
 
 
-def test_what_went_through_is_explained_taught_and_taken_back_by_its_id(state: Path) -> None:
+def test_passed_mail_is_explained_taught_and_forgotten_by_its_id(state: Path) -> None:
     port = free_port()
     raw = daemon.unseen("spam", 1)[0]
     with daemon.running(state, "--listen", f"smtp://127.0.0.1:{port}", port=port) as running:

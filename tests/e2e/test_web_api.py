@@ -1,6 +1,4 @@
-"""The HTTP API of the real daemon: what passed, what is taught, whose it is, and that mail does not
-need any of it.
-"""
+"""The HTTP API of the real daemon: history, lessons, rights; and mail does not depend on it."""
 
 from __future__ import annotations
 
@@ -92,7 +90,7 @@ class Site:
         return done.stdout.strip()
 
     def client(self, *who: str, **more: Any) -> httpx.Client:
-        """With a new token. who: options of `spamguard token create`."""
+        """A client with a token of its own. who: options of `spamguard token create`."""
         token = self.command("token", "create", f"t{time.monotonic_ns()}", *who)
         url = more.pop("url", f"http://127.0.0.1:{self.port}")
         client = httpx.Client(
@@ -110,7 +108,7 @@ class Site:
 
 
 def passed(client: httpx.Client, number: int) -> list[dict[str, Any]]:
-    """The messages that somebody sees, once there are so many."""
+    """The messages that this user sees in the history; waits until there are `count`."""
     found: list[dict[str, Any]] = []
 
     def enough() -> bool:
@@ -143,8 +141,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Daemon]]:
-    """Whose processes may be ended, and which may be set up otherwise for a while; it holds spam
-    back.
+    """A daemon whose processes a test may end, and whose configuration it may change for a while.
+    It quarantines spam.
     """
     site = Site(daemon.taught(tmp_path_factory.mktemp("another") / "state"), listener=HOLDING)
     with site.running() as running:
@@ -186,7 +184,7 @@ def test_everybody_sees_their_own_mail(
     assert ben.get("/history", params={"to": "anna"}).json()["judgements"] == []
 
 
-def test_nobody_teaches_about_others_mail(
+def test_users_cannot_teach_mail_of_others(
     anna: httpx.Client, ben: httpx.Client, olga: httpx.Client
 ) -> None:
     mine = passed(anna, 3)[-1]["id"]
@@ -297,7 +295,7 @@ def test_metrics_are_those_of_prometheus(olga: httpx.Client, anna: httpx.Client)
     assert anna.get("/metrics").status_code == 403
 
 
-def test_who_is_no_operator_is_refused_or_sees_their_own(site: Site) -> None:
+def test_users_are_refused_or_see_their_own_mail(site: Site) -> None:
     """To somebody without mail every operation answers with one of the described statuses."""
     dora = site.client("--user", "dora")
     described = dora.get("/openapi.json").json()
@@ -355,7 +353,7 @@ def test_status_names_it(site: Site) -> None:
 # ---- quarantine
 
 
-def test_what_is_held_back_is_released_or_deleted(another: tuple[Site, Daemon]) -> None:
+def test_quarantined_mail_is_released_or_deleted(another: tuple[Site, Daemon]) -> None:
     site, _ = another
     anna, ben, olga = (
         site.client("--user", "anna"),
@@ -394,13 +392,13 @@ def serving(running: Daemon) -> list[int]:
 
 
 def open_files(pid: int) -> Iterator[str]:
-    """What a process has open at this moment."""
+    """The files that a process has open now."""
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # not any more
             yield str(path.readlink())
 
 
-def test_what_a_form_brings_lies_where_messages_do(another: tuple[Site, Daemon]) -> None:
+def test_uploads_are_spooled_where_messages_are(another: tuple[Site, Daemon]) -> None:
     site, running = another
     with socket.create_connection(("127.0.0.1", site.port), 10) as browser:
         fields = (
@@ -459,7 +457,7 @@ def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[Site, Daemon])
         assert olga.post("/judge", content=b"x" * 1001, headers=MESSAGE).status_code == status
 
 
-def test_a_port_in_use_is_told_and_mail_flows(tmp_path: Path) -> None:
+def test_a_port_in_use_is_logged_and_mail_flows(tmp_path: Path) -> None:
     site = Site(daemon.taught(tmp_path / "state"))
     with socket.create_server(("127.0.0.1", site.port)), site.running(served=False) as running:
         running.lines("page and API cannot be served")

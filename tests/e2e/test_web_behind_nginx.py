@@ -1,5 +1,5 @@
-"""The page behind a real nginx that speaks HTTPS, by the snippets of config/nginx: on a host of its
-own, and below a path.
+"""The page behind a real nginx with HTTPS, by the snippets of config/nginx: on a host of its own,
+and below a path.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def behind(
 
 
 def _configured(root: str, upstream: int, port: int, pem: Path) -> str:
-    """A snippet as it is, with what is to be put in place of its examples."""
+    """A snippet with its example values replaced."""
     text = (SNIPPETS / ("below.conf" if root else "own-host.conf")).read_text()
     text = text.replace("127.0.0.1:8080", f"127.0.0.1:{upstream}").replace(
         "listen 443", f"listen 127.0.0.1:{port}"
@@ -103,7 +103,7 @@ def _configured(root: str, upstream: int, port: int, pem: Path) -> str:
 
 @contextmanager
 def nginx(directory: Path, inside: str) -> Iterator[None]:
-    """Of its own, as whoever runs the tests."""
+    """An nginx of its own, under the account that runs the tests."""
     file = directory / "nginx.conf"
     user = "" if os.geteuid() else "user root;"  # else its worker could not write here
     file.write_text(_AROUND.format(directory=directory, user=user, inside=inside))
@@ -187,7 +187,7 @@ def _has_a_safe_cookie(behind: Behind, browser: Chrome) -> None:
 
 
 def _all_is_ours(behind: Behind, browser: Chrome) -> None:
-    """Whatever the page leads to, sends, or has loaded."""
+    """All links, forms and loaded resources of the page are below its own address."""
     script = """return [...document.querySelectorAll("[href], [action], [src]")]
         .map((one) => one.href || one.action || one.src)
         .concat(performance.getEntriesByType("resource").map((one) => one.name))"""
@@ -200,8 +200,8 @@ def _client(behind: Behind) -> httpx.Client:
     return httpx.Client(verify=ssl.create_default_context(cafile=behind.pem), timeout=PATIENCE)
 
 
-def test_what_strangers_send_is_refused(behind: Behind) -> None:
-    """A form from a page of another host, and what tells another place than nginx knows."""
+def test_forms_of_other_hosts_and_forged_fields(behind: Behind) -> None:
+    """The form is refused; X-Forwarded fields of the client change nothing."""
     with _client(behind) as client:
         form = {"link": link(behind, "--user", "ben").partition("link=")[2]}
         client.headers["Origin"] = "https://evil.example"

@@ -1,5 +1,5 @@
-"""The page of the real daemon in a real Chromium: mail comes in, people see it, ask why, and put it
-right.
+"""The page of the real daemon in a real Chromium: mail comes in, users see it, ask why, and correct
+it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(started: Chrome) -> Chrome:
-    """The same, logged in nowhere; cookies belong to a host, whatever its port."""
+    """A browser without cookies. Cookies belong to a host, whatever its port."""
     started.get("about:blank")
     started.execute_cdp_cmd("Network.clearBrowserCookies", {})
     complaints(started)
@@ -52,7 +52,7 @@ def browser(started: Chrome) -> Chrome:
 
 @pytest.fixture
 def site(state: Path) -> Iterator[Site]:
-    """For those who look at all mail, or change something for good."""
+    """A site for tests that see all mail, or change something for good."""
     site = Site(state)
     with site.running():
         yield site
@@ -60,7 +60,7 @@ def site(state: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """For those who look at the mail of people of their own, and take back what they teach."""
+    """A site for tests that look at the mail of users of their own, and take back their lessons."""
     site = Site(daemon.taught(tmp_path_factory.mktemp("shared") / "state"))
     with site.running():
         yield site
@@ -68,7 +68,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def who() -> str:
-    """Somebody who has no mail yet."""
+    """A user who has no mail yet."""
     return f"anna{next(_NUMBERS)}"
 
 
@@ -303,7 +303,7 @@ def press_and_paste(browser: Chrome, source: str) -> None:
     press(browser, "Preview")
 
 
-def test_words_and_what_was_learnt(shared: Site, browser: Chrome) -> None:
+def test_words_and_the_model(shared: Site, browser: Chrome) -> None:
     log_in(browser, shared.link("--operator"))
     for path, words in (
         ("/", "Lessons per hour"),

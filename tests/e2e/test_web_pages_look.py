@@ -1,5 +1,5 @@
-"""Every page in a real Chromium, over a service of fixed values: as it looks and reads, and with
-the worst that strangers can write.
+"""Every page in a real Chromium, over a service of fixed values: its look and texts, also with the
+worst that senders can write.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def enter(driver: Chrome, server: Served, person: Person = OPERATOR) -> None:
 
 
 def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
-    """Every page there is, one after the other; those that forms lead to as well."""
+    """Every page, one after the other, with those that forms lead to."""
     for path in [*PAGES, "/history?subject=nothing&since=2026-01-01", "/nowhere"]:
         driver.get(server.url + path)
         driver.execute_script(
@@ -83,7 +83,7 @@ def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
     ],
     ids=["usual", "empty", "long", "hostile"],
 )
-def test_nobody_is_kept_out_and_nothing_is_too_wide(
+def test_pages_are_accessible_and_not_too_wide(
     tmp_path: Path, browser: Chrome, service: Fixed, likings: tuple[bool, ...]
 ) -> None:
     """Checked by axe in light and in dark, at 320 pixels, and against the content policy."""
@@ -135,7 +135,7 @@ def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) ->
 
 
 def test_letters_with_a_hundred_marks_cover_nothing(tmp_path: Path, browser: Chrome) -> None:
-    """Whatever strangers wrote stands in something that cuts it off, and that holds little else."""
+    """All text of senders is in an element that clips it, and that holds little else."""
     mail = tmp_path / "a.eml"
     mail.write_bytes(MAIL)
     with served(tmp_path, service=Hostile()) as server:
@@ -156,8 +156,8 @@ def test_letters_with_a_hundred_marks_cover_nothing(tmp_path: Path, browser: Chr
 
 @pytest.mark.parametrize("size", [DESK, PHONE, NARROWEST])
 def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[int, int]) -> None:
-    """However long a name is, and whatever it looks like, all of the address can be read, and so
-    can the envelope's.
+    """However long a name is, and whatever it looks like, the whole address of the author is
+    readable, and so is that of the envelope.
     """
     host = f"{'long-' * 9}host.evil.example"
     named = [("paypal@paypal.com " * 9)[:48], "W" * 48, "שלום " * 9, "<paypal@paypal.com>"]
@@ -187,7 +187,7 @@ def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[
 
 
 def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None:
-    """No column of the mistakes is out of sight; what stands on the axes is not tiny, and does not
+    """No column of the table of mistakes is out of sight; labels of axes are not tiny and do not
     touch.
     """
     with served(tmp_path) as server:
@@ -209,8 +209,8 @@ def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None
 
 @pytest.mark.parametrize("width", [1280, 360])
 def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: int) -> None:
-    """WCAG 2.2, 1.4.4, also by a browser that has larger letters only: nothing is cut off but what
-    may be, nor to be scrolled for.
+    """WCAG 2.2, 1.4.4, also in a browser that only has larger letters: nothing is cut off but
+    addresses, and nothing needs scrolling sideways.
     """
     with served(
         tmp_path,
@@ -240,8 +240,8 @@ def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: i
 
 
 def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
-    """The first stop leads past the navigation; from there to the first button, which teaches; Undo
-    is the next stop.
+    """The first stop skips the navigation; the next are the fields and the first button, which
+    teaches; Undo follows it.
     """
     service = Fixed([judgement(OTHER, label="ham"), judgement(NAME)])
     with served(tmp_path, service=service) as server:
@@ -303,7 +303,7 @@ def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
         assert server.service.messages == [b"Subject: dropped\n\nx"]
 
 
-def test_who_is_logged_out_meanwhile_is_told(tmp_path: Path, browser: Chrome) -> None:
+def test_a_lost_session_is_shown(tmp_path: Path, browser: Chrome) -> None:
     with served(tmp_path) as server:
         enter(browser, server)
         browser.get(f"{server.url}/history")
@@ -312,10 +312,10 @@ def test_who_is_logged_out_meanwhile_is_told(tmp_path: Path, browser: Chrome) ->
         complaints(browser)
 
 
-def test_who_teaches_while_nobody_answers_stays_and_is_told(
+def test_a_lesson_without_an_answer_shows_an_error_on_the_page(
     tmp_path: Path, browser: Chrome
 ) -> None:
-    """As while the daemon is started anew."""
+    """As during a restart of the daemon."""
     with served(tmp_path, service=Fixed([judgement()])) as server:
         enter(browser, server)
         browser.get(f"{server.url}/history")
@@ -392,7 +392,7 @@ def test_a_double_click_is_one_click(tmp_path: Path, browser: Chrome) -> None:
         assert [call[0] for call in service.calls] == ["release"]
 
 
-def test_new_mail_does_not_move_what_is_under_the_pointer(tmp_path: Path, browser: Chrome) -> None:
+def test_new_mail_does_not_move_the_buttons(tmp_path: Path, browser: Chrome) -> None:
     service = Fixed([judgement(subject="first")])
     with served(tmp_path, service=service) as server:
         enter(browser, server)
@@ -449,7 +449,7 @@ def test_a_list_that_waited_for_the_network_is_looked_for_within_a_minute(
         eventually(lambda: browser.title == "60000", "the next look is a minute away")
 
 
-def test_what_comes_with_a_click_shows_up_too(tmp_path: Path, browser: Chrome) -> None:
+def test_a_click_brings_other_changes_too(tmp_path: Path, browser: Chrome) -> None:
     """New mail, and other rows that the lesson changes, such as those of the same message to
     others.
     """
@@ -458,7 +458,7 @@ def test_what_comes_with_a_click_shows_up_too(tmp_path: Path, browser: Chrome) -
         async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
             self.judgements = [
                 judgement("06gvk975a57i83vv", subject="second"),
-                *(replace(judgement, own=label) for judgement in self.judgements),
+                *(replace(row, own=label) for row in self.judgements),
             ]
             return await super().learn_passed(person, name, label)
 

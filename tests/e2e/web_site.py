@@ -1,4 +1,4 @@
-"""The real daemon with page and API, mail that comes to it, and people who log in."""
+"""The real daemon with page and API, mail that passes through it, and users who log in."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.waiting import PATIENCE, eventually
 
 @dataclass
 class Site:
-    """What passes is delivered to a Maildir; what comes through the other listener is held back
-    where it is spam. web: more of that part of the configuration.
+    """Mail of one listener is delivered to a Maildir; spam of the other is quarantined. web: more
+    keys of that part of the configuration.
     """
 
     state: Path
@@ -59,11 +59,11 @@ class Site:
             yield running
 
     def link(self, *who: str) -> str:
-        """A one-time link, as the command makes it. who: such as --user anna."""
+        """A one-time link, as the command makes it. who: options such as --user anna."""
         return self.command("login-link", *who).strip()
 
     def command(self, *words: str) -> str:
-        """What a command says."""
+        """The output of a command."""
         line = [*COMMAND, "--state", str(self.state), *words]
         return subprocess.run(
             line, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE
@@ -84,7 +84,7 @@ class Site:
                 client.sendmail(sender, to, raw)
 
     def delivered(self, text: bytes) -> bytes:
-        """The message with this text, once it is in the Maildir."""
+        """The delivered message with this text; waits until it is in the Maildir."""
         found: list[bytes] = []
 
         def is_there() -> bool:

@@ -1,5 +1,5 @@
-"""Archives, unpacked by any Python: filters came with 3.11.4, and from 3.12 on it warns where none
-is named.
+"""Unpack archives with any Python: extraction filters came with 3.11.4, and Python 3.12 warns
+without one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def unpack(archive: Path, place: Path) -> None:
-    """Into a directory that is there."""
+    """Unpack into a directory that exists."""
     with tarfile.open(archive) as packed:
         packed.extraction_filter = getattr(tarfile, "data_filter", None)
         packed.extractall(place)

@@ -1,6 +1,4 @@
-"""A real Chromium over pages: a profile of its own for each, no network but what a test opens,
-ended by who started it.
-"""
+"""A real Chromium for tests of the pages, with a profile of its own and no other network."""
 
 from __future__ import annotations
 
@@ -100,9 +98,7 @@ def log_in(driver: Chrome, link: str) -> None:
 
 
 def barriers(driver: Chrome, *, colours_only: bool = False) -> list[str]:
-    """What keeps people with disabilities out of the page that is shown: serious and critical
-    violations that axe finds.
-    """
+    """Serious and critical violations of accessibility in the shown page, as axe finds them."""
     options: dict[str, object] = {"resultTypes": ["violations"]}  # of all else it tells an example
     if colours_only:
         options["runOnly"] = ["color-contrast", "link-in-text-block"]
@@ -125,7 +121,7 @@ def too_wide(driver: Chrome) -> int:
 
 
 def text(driver: Chrome, selector: str = "main") -> str:
-    """What a reader sees of the first such element."""
+    """The text of the first such element, as a reader sees it."""
     return steadily(lambda: driver.find_element("css selector", selector).text)
 
 
@@ -138,14 +134,14 @@ def shows(driver: Chrome, words: str, selector: str = "main") -> None:
 
 
 def texts(driver: Chrome, selector: str) -> list[str]:
-    """What a reader sees of each such element."""
+    """The text of each such element, as a reader sees it."""
     return steadily(
         lambda: [element.text for element in driver.find_elements("css selector", selector)]
     )
 
 
 def press(driver: Chrome, words: str, within: str = "main") -> None:
-    """Click the first button or link whose text begins so, whatever sign stands before it, once
+    """Click the first button or link whose text begins so, after an optional symbol; waits until
     there is one.
     """
 
@@ -177,10 +173,10 @@ def steadily(look: Callable[[], Found]) -> Found:
 
 
 def _replaced(failed: WebDriverException) -> bool:
-    """Whether the page went while it was looked at, or something in it moved while the mouse was on
-    its way. One that comes anew is empty at first. The driver has words for a page that went only
-    where it had gone before it asked; in between it passes on the browser's own (code -32000: no
-    such node, or no such context, in the document that is there now).
+    """Whether the page, or an element in it, was replaced during a command. A new page is empty at
+    first. The driver reports the replacement only if it happened before the command; in between it
+    passes on an error of the browser (code -32000: no such node, or no such context, in the present
+    document).
     """
     moved = isinstance(
         failed,
@@ -190,9 +186,7 @@ def _replaced(failed: WebDriverException) -> bool:
 
 
 def complaints(driver: Chrome) -> list[str]:
-    """What the browser has to say about the pages since it was asked last: errors of scripts,
-    violations of policy.
-    """
+    """The messages of the browser since the last call: errors of scripts, violations of policy."""
     return [
         str(entry["message"])
         for entry in driver.get_log("browser")

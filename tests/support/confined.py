@@ -1,9 +1,8 @@
-"""A program for the tests: runs a command under the restrictions of a systemd unit that need no
-systemd, as it would make them.
+"""Run a command under those restrictions of a systemd unit that need no systemd.
 
-`python confined.py UNIT COMMAND …`: SystemCallFilter=, RestrictAddressFamilies=,
-MemoryDenyWriteExecute=, RestrictNamespaces= and NoNewPrivileges=, by libseccomp, which systemd
-itself uses. A call that is refused fails with EPERM.
+`python confined.py UNIT COMMAND …` applies SystemCallFilter=, RestrictAddressFamilies=,
+MemoryDenyWriteExecute=, RestrictNamespaces= and NoNewPrivileges= by libseccomp, which systemd
+itself uses. A forbidden call fails with EPERM.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def options(unit: Path) -> dict[str, list[str]]:
 
 
 def calls(words: list[str]) -> set[str]:
-    """What names of calls and of groups of calls stand for."""
+    """The system calls that names of calls and of groups stand for."""
     found: set[str] = set()
     for word in words:
         if not word.startswith("@"):
@@ -60,7 +59,7 @@ def calls(words: list[str]) -> set[str]:
 
 
 def allowed(filters: list[str]) -> set[str]:
-    """What a unit's lines leave: the first says what is allowed, ~ takes away."""
+    """The calls that the lines of a unit allow: the first line lists allowed ones, ~ takes away."""
     found: set[str] = set()
     for line in filters:
         some = calls(line.lstrip("~").split())

@@ -1,4 +1,4 @@
-"""Disks, mounted for a test: of other directories, and such as are soon full."""
+"""File systems mounted for a test: bind mounts, and small ones that are soon full."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Next hops for tests: small real servers that do at every step what a script tells them, and write
-down what they hear.
+"""Next hops for tests: small real servers that follow a script at each step and record their
+sessions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spamguard.config.options import Endpoint, Protocol
 
 
 class Act(Enum):
-    """What a hop does instead of answering."""
+    """An action in the place of a reply."""
 
     STALL = "stall"  # for ever
     DROP = "drop"  # closes
@@ -27,7 +27,7 @@ class Act(Enum):
 
 @dataclass(frozen=True)
 class Then:
-    """An answer, and what is done right after it."""
+    """A reply, and an action right after it."""
 
     answer: bytes
     act: Act
@@ -35,7 +35,7 @@ class Then:
 
 @dataclass(frozen=True)
 class Middle:
-    """What is done after so many bytes of a message; nothing more of it is read."""
+    """An action after so many bytes of a message; the rest is not read."""
 
     after: int
     then: Act | Then
@@ -75,7 +75,7 @@ class Delivered:
 
 @dataclass
 class Heard:
-    """One session: what the client said. halved: bytes of a message that never had its end."""
+    """The record of one session. halved: bytes of a message that had no end."""
 
     commands: list[str] = field(default_factory=list)
     messages: list[Delivered] = field(default_factory=list)
@@ -84,8 +84,8 @@ class Heard:
 
 
 class FakeHop:
-    """A server for tests. middle: what happens within the first message. sessions: what was heard,
-    in order of connection.
+    """The server. middle: an action within the first message. sessions: records, in the order of
+    connection.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class FakeHop:
             writer.transport.abort()
 
     def answer(self, verb: str) -> Answer:
-        """What is due now."""
+        """The reply that is due now."""
         answers = self._script.get(verb, b"250 2.0.0 fine\r\n")
         if isinstance(answers, bytes | Act | Then):
             return answers

@@ -1,5 +1,5 @@
-"""Kills work half-way: a child process that dies, as by `kill -9`, before a chosen one of its
-system calls on files.
+"""Interrupt work as `kill -9` does: a child process that dies before a chosen system
+call on files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes as /proc tells of them."""
+"""Processes as /proc shows them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 
 
 def children(process: int, module: str = "") -> list[int]:
-    """Numbers of the processes that this one has started and that are still there; module: of those
-    that run it.
-    """
+    """Ids of the running children of a process. module: only those that run it."""
     with suppress(FileNotFoundError):
         file = Path(f"/proc/{process}/task/{process}/children")
         found, before = file.read_text(), ""
@@ -20,14 +18,14 @@ def children(process: int, module: str = "") -> list[int]:
 
 
 def command(process: int) -> str:
-    """With what it was started; empty when it has ended."""
+    """The command line of a process; empty when it has ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     return ""
 
 
 def alive(process: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Whether the process exists and is no zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):  # gone before, or while it was being read
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

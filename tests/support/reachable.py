@@ -1,5 +1,5 @@
-"""Directories that other users can reach: root is not bound by permission bits, so what is refused
-is tried by a child without root.
+"""Directories that other users can reach. Permission bits do not bind root, so a child without root
+tries what must be refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The snippets of config/ as a user would take them over, with only the places changed that a test
-must choose.
+"""The snippets of config/ as a user copies them, with only the paths changed that a test must
+choose.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ UNPACKED = ROOT / ".ci" / "unpacked"
 
 
 def snippet(name: str, **replace: str) -> str:
-    """A file of config/. replace: texts by what stands there, as `{"10025": "4711"}`.
-    AssertionError: it does not stand there.
+    """A file of config/. replace: new texts by old ones, as `{"10025": "4711"}`. AssertionError: an
+    old text is not in the file.
     """
     text = (ROOT / "config" / name).read_text("utf-8")
     for old, new in replace.items():

@@ -1,6 +1,4 @@
-"""Scanner doors on real sockets, with the real `Asking` and a judge behind it that does as it is
-told.
-"""
+"""Scanner doors on real sockets, with the real `ScanService` and a scripted judge behind it."""
 
 from __future__ import annotations
 
@@ -52,8 +50,8 @@ SPAM, HAM, UNSURE = (verdict(probability) for probability in (0.999, 0.001, 0.5)
 
 @dataclass
 class ScriptedJudge:
-    """Says the same of every message. personal: of users who are asked about. hold: what is waited
-    for before that.
+    """Gives the same verdict for every message. personal: verdicts by user. hold: an event that it
+    waits for.
     """
 
     says: Verdict | NotScanned = SPAM

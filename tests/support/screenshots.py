@@ -3,7 +3,7 @@ through the real daemon:
 
     python -m tests.support.screenshots DIRECTORY
 
-It needs chromium and chromedriver. Some mistakes are put right while it runs, as people would.
+It needs chromium and chromedriver. Some mistakes are corrected while it runs, as users would.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How setuptools makes the source distribution: with everything that the tests need, of which it
-would leave out most.
+"""The source distribution with everything that the tests need; setuptools alone would leave most of
+it out.
 
-Named in pyproject.toml; run by builders, in an environment that has setuptools only.
+pyproject.toml names this module. Builders run it in an environment that has setuptools only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class SourceDistribution(sdist.sdist):
     """All sources, as they are."""
 
     def make_distribution(self) -> None:
-        """Besides the package, its metadata and what it is built from, which are listed by now."""
+        """Add our sources to the package, its metadata and its build files, which are listed
+        already.
+        """
         self.filelist.extend(sources(ROOT))
         self.filelist.sort()
         self.filelist.remove_duplicates()

@@ -1,5 +1,5 @@
-"""Postfix's smtp-sink as a next hop: a real server, written by others, that takes everything and
-forgets it.
+"""Postfix's smtp-sink as a next hop: a real server of another project that accepts and discards all
+mail.
 """
 
 from __future__ import annotations

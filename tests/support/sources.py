@@ -14,12 +14,12 @@ def sources(root: Path) -> list[str]:
     """Their names, relative to the root. Files that git does not ignore count even before they are
     committed.
     """
-    found = _told_by_git(root) if (root / ".git").exists() else None
-    return sorted(_looked_up(root) if found is None else found)
+    found = _listed_by_git(root) if (root / ".git").exists() else None
+    return sorted(_listed_by_walk(root) if found is None else found)
 
 
-def _told_by_git(root: Path) -> list[str] | None:
-    """None: there is no git, or it does not want to say."""
+def _listed_by_git(root: Path) -> list[str] | None:
+    """None: there is no git, or it fails."""
     line = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         found = subprocess.run(line, cwd=root, capture_output=True, text=True, check=True).stdout
@@ -28,7 +28,7 @@ def _told_by_git(root: Path) -> list[str] | None:
     return [name for name in found.split("\0") if name and (root / name).is_file()]
 
 
-def _looked_up(root: Path) -> list[str]:
+def _listed_by_walk(root: Path) -> list[str]:
     inside = [
         path
         for place in _PLACES

@@ -1,5 +1,5 @@
-"""What a peer has taken of what was sent to it, as the system tells: a test need not guess how long
-a busy one takes for that.
+"""Wait until a peer has read all that was sent to it, as the kernel shows it, instead of guessing
+how long a busy peer takes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def taken(connected: socket.socket) -> None:
 
 
 def _on_its_way(ours: int, theirs: int) -> bool:
-    """Whether bytes wait to be sent here, or to be read there (proc(5): /proc/net/tcp)."""
+    """Whether bytes are unsent here or unread there (proc(5): /proc/net/tcp)."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, _, queues = line.split()[:5]
         ports, (unsent, unread) = (_port(local), _port(remote)), queues.split(":")

@@ -1,4 +1,4 @@
-"""Waiting for what happens elsewhere: in another process, in another thread, in another task."""
+"""Waiting for events in another process, thread or task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATIENCE = 300.0  # seconds until a test gives up: generous, as eight others may
 
 
 def eventually(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
-    """Wait until something is so. AssertionError when it never is. what: in words."""
+    """Wait until the check is true. AssertionError if it never is. what: the condition in words."""
     until = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < until, f"never so: {what or check}"
@@ -18,7 +18,7 @@ def eventually(check: Callable[[], object], what: str = "", seconds: float = PAT
 
 
 async def until(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
-    """The same for what happens in this loop."""
+    """The same for events in this event loop."""
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end, f"never so: {what or check}"

@@ -1,4 +1,4 @@
-"""Commands as processes of their own, and what must hold after whatever befell them."""
+"""Commands as processes of their own, and checks of the state that they leave behind."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def counted(state):
 
 
 def assert_receipts_and_tables_agree(state):
-    """The tables as they are equal the tables made anew from the receipts, bit for bit. Both have
-    one size only where what is not settled yet makes them no larger (`bayes.tables.table_bits`).
+    """The tables equal those made afresh from the receipts, bit for bit. The sizes agree only while
+    unsettled lessons make the tables no larger (`bayes.tables.table_bits`).
     """
     before = counted(state)
     with Filter.open(state, load=False) as spam_filter:

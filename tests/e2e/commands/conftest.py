@@ -1,4 +1,4 @@
-"""A corpus, and filters for one test each, with tables of one megabyte."""
+"""A corpus, and a filter for each test, with tables of one megabyte."""
 
 from __future__ import annotations
 

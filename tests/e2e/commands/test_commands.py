@@ -104,7 +104,7 @@ def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, co
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", [["evaluate", "--protocol", "delayed"], ["doctor"]])
-def test_whoever_is_ended_tidies_up(taught, corpus, tmp_path, command, number):
+def test_an_ended_command_removes_its_drafts(taught, corpus, tmp_path, command, number):
     """Filters on trial take a hundred megabytes, and the doctor must leave neither a message nor a
     lesson.
     """
@@ -175,7 +175,7 @@ def test_names_that_are_no_text(taught, tmp_path, corpus):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_json_is_json_whatever_the_terminal_speaks(taught, tmp_path, encoding):
+def test_json_is_json_in_every_locale(taught, tmp_path, encoding):
     message = tmp_path / "café 中 \U0001f600.eml"
     message.write_bytes("Subject: x\n\ngrüße 中文 \U0001f600\n".encode())
     for command in ("judge", "explain"):

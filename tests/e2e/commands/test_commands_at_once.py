@@ -129,8 +129,8 @@ for line in sys.stdin:
 
 
 class Nursery:
-    """Starts commands at once: a process that has everything loaded, and nothing open, forks for
-    each.
+    """Starts commands quickly: a process that has loaded everything, and has nothing open, forks
+    for each.
     """
 
     def __init__(self):
@@ -178,8 +178,8 @@ def slices(tmp_path_factory):
 
 
 def test_killed_a_hundred_times(state, slices):
-    """Learning and forgetting, killed at random moments: every batch is there whole or not at all,
-    and tables follow the receipts.
+    """Learning and forgetting are killed at random moments. Each batch is there whole or not at
+    all, and the tables follow the receipts.
     """
     rng = random.Random(17)
     killed = 0

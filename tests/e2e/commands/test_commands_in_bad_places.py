@@ -1,4 +1,6 @@
-"""Commands where the filter is damaged, the disk full, or the place somebody else's."""
+"""Commands where the filter is damaged, the disk is full, or the directory belongs
+to another user.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,7 @@ def test_a_directory_that_cannot_be_written(public, mode):
     assert list((public / "place").iterdir()) == []
 
 
-def test_a_link_to_the_page_of_somebody_else(public):
+def test_a_login_link_in_another_users_directory(public):
     (public / "place").mkdir(exist_ok=True)
     (public / "place").chmod(0o000)
     done = as_nobody(public / "place", "login-link", "--operator")
@@ -151,7 +153,7 @@ def test_a_link_to_the_page_of_somebody_else(public):
     assert_failed(done, str(public / "place"), "Permission denied")
 
 
-def test_somebody_elses_filter(public, master):
+def test_a_filter_of_another_user(public, master):
     state = Path(shutil.copytree(master, public / "state"))
     state.chmod(0o755)
     (public / "message").write_bytes(b"Subject: x\n\nx\n")
