@@ -40,10 +40,11 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from spamguard import __version__, keys
+from spamguard.database import copy_database, is_corruption, open_database
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SourceError, TableError, UsageError, error_text
-from spamguard.ledger.schema import ledger_error, map_ledger_errors
+from spamguard.ledger.schema import LEDGER_SCHEMA
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import refuse_damaged_lessons
 from spamguard.log import MAX_TIME
@@ -52,11 +53,8 @@ from spamguard.storage import (
     KEY_FILE,
     LEDGER_FILE,
     as_directory_owner,
-    copy_database,
     create_private,
-    is_corruption,
     name_path_in_errors,
-    open_database,
     sync_directory,
 )
 
@@ -286,7 +284,7 @@ def _find_damage(path: Path, fingerprint: str) -> str:
             damage = " ".join(db.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
     except sqlite3.Error as error:
         if not is_corruption(error):  # it cannot be read there, as on a full disk
-            raise ledger_error(path, error) from error
+            raise LEDGER_SCHEMA.explain(path, error) from error
         return str(error)
     if damage != "ok":
         return damage
@@ -428,7 +426,7 @@ def _lock_ledger(ledger: Path) -> Iterator[None]:
     if not ledger.exists():
         yield
         return
-    with map_ledger_errors(ledger):
+    with LEDGER_SCHEMA.errors(ledger):
         connection = open_database(ledger, _LOCK_SECONDS)
     with closing(connection) as db:
         try:

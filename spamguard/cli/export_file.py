@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from spamguard import keys
-from spamguard.errors import SourceError
+from spamguard.database import Schema, open_database
+from spamguard.errors import SourceError, UsageError
 from spamguard.records import Vote
-from spamguard.storage import open_database
 
 EXPORT_FORMAT = 1
 HEAD_BYTES = 4096  # enough to recognise a file
 _APPLICATION_ID = 0x7367_6578  # "sgex" in the file's header, bytes 68 to 71
+EXPORT_SCHEMA = Schema("export", UsageError, _APPLICATION_ID, EXPORT_FORMAT, "")  # for errors
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _DIGEST_BYTES = 32
 _PIECE_BYTES = 1 << 20  # of a table file in one row, before it is compressed

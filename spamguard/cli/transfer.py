@@ -27,7 +27,6 @@ from spamguard.storage import (
     batches,
     create_private,
     draft_file,
-    map_cache_errors,
 )
 
 if TYPE_CHECKING:
@@ -70,8 +69,8 @@ def add_export(commands: common.Commands) -> None:
 def run_export(options: argparse.Namespace) -> int:
     """Write the file; say what is in it."""
     from spamguard import __version__
-    from spamguard.cli.export_file import ExportHeader, write_export
-    from spamguard.ledger.sqlite import check_votes
+    from spamguard.cli.export_file import EXPORT_SCHEMA, ExportHeader, write_export
+    from spamguard.ledger.validate import check_votes
     from spamguard.records import EXTRACTOR
 
     with (
@@ -96,7 +95,7 @@ def run_export(options: argparse.Namespace) -> int:
         else:
             votes, table = iter(()), Path(directory) / "tables"
             spam_filter.save_tables(table)
-        with map_cache_errors("export", Path(options.file), UsageError):
+        with EXPORT_SCHEMA.errors(Path(options.file)):
             number = write_export(path, header, votes, table)
         size = path.stat().st_size
     content = common.count_text(number, "receipt") if receipts else "the tables, without receipts"
@@ -329,7 +328,7 @@ def _check_votes(name: str, reader: ExportReader) -> None:
     """
     from spamguard.engine.fold import unpack_features
     from spamguard.ledger import codec
-    from spamguard.ledger.sqlite import check_votes
+    from spamguard.ledger.validate import check_votes
     from spamguard.records import EXTRACTOR
 
     ours = (

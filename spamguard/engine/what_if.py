@@ -8,12 +8,12 @@ bring about at once, before anything is settled.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from spamguard.database import Database
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError, TableError
@@ -74,13 +74,13 @@ class WhatIf:
 class OverlayLedger(SqliteLedger):
     """A ledger as it was when it was opened, then with one more vote."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection, fingerprint: str) -> None:
+    def __init__(self, path: Path, database: Database, fingerprint: str) -> None:
         """Use `open`."""
-        super().__init__(path, db, fingerprint)
-        self._query("PRAGMA query_only = ON")
-        with self._transaction("BEGIN"):  # notes name tables, which hold no later event
+        super().__init__(path, database, fingerprint)
+        self._db.query("PRAGMA query_only = ON")
+        with self._db.transaction("BEGIN"):  # notes name tables, which hold no later event
             self._last_seq = super().last_seq()
-            self._meta_values: dict[str, str] = dict(self._query("SELECT key, value FROM meta"))
+            self._meta_values: dict[str, str] = dict(self._db.query("SELECT key, value FROM meta"))
         self._overlaid_vote: Vote | None = None
         self._has_grown = False
 
@@ -88,7 +88,7 @@ class OverlayLedger(SqliteLedger):
         """Put this vote at the end; whether it changes anything. Once."""
         if self._is_redundant(vote):
             return False
-        self._overlaid_vote = add_version(vote, self._clock() + 1, self.node)
+        self._overlaid_vote = add_version(vote, self._read_number("ledger.clock") + 1, self.node)
         self._has_grown = True
         return True
 
@@ -110,8 +110,8 @@ class OverlayLedger(SqliteLedger):
         yield from super().changes_after(min(seq, self._last_seq), extractor=extractor)
         if self._overlaid_vote is not None and seq <= self._last_seq:
             event = (self._last_seq + 1, self._overlaid_vote)
-            with self._transaction("BEGIN"):
-                walk = ChangeWalk(self._query)
+            with self._db.transaction("BEGIN"):
+                walk = ChangeWalk(self._db.query)
                 changes = walk.read_changes(self._last_seq, [event], extractor)
             yield from changes
 
@@ -119,8 +119,8 @@ class OverlayLedger(SqliteLedger):
     def users(self) -> UserQueries:
         """The votes of users, with the vote laid over."""
         if self._overlaid_vote is None:
-            return UserQueries(self._query)
-        return _OverlayUserQueries(self._query, self._last_seq, self._overlaid_vote)
+            return UserQueries(self._db.query)
+        return _OverlayUserQueries(self._db.query, self._last_seq, self._overlaid_vote)
 
 
 class _OverlayUserQueries(UserQueries):

@@ -23,7 +23,6 @@ import itertools
 import json
 import logging
 import os
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,55 +32,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import storage
+from spamguard.database import Database, Schema, is_corruption
 from spamguard.errors import SpamguardError
 from spamguard.folders.mailboxes import is_below
 from spamguard.folders.reconcile import Sighting
 from spamguard.ledger.votes import NewVote
-from spamguard.storage import (
-    as_directory_owner,
-    create_private,
-    is_corruption,
-    map_cache_errors,
-    open_database,
-    transaction,
-)
+from spamguard.storage import as_directory_owner
 
 _log = logging.getLogger("spamguard.folders")
 
 
 DAMAGED_SUFFIX = ".damaged"  # behind the name of a damaged one
 
-_APPLICATION_ID = 0x7367_7369  # "sgsi" in the file's header
-_SCHEMA_VERSION = 1
-_BUSY_TIMEOUT = 5.0
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS mailboxes (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scanned INTEGER NOT NULL DEFAULT 0)",
-    """CREATE TABLE IF NOT EXISTS folders (
-        id INTEGER PRIMARY KEY, mailbox INTEGER NOT NULL, name BLOB NOT NULL, UNIQUE (mailbox, name)
-    )""",
-    """CREATE TABLE IF NOT EXISTS sightings (
-        folder INTEGER NOT NULL, name INTEGER NOT NULL, digest BLOB NOT NULL, delivery INTEGER NOT NULL, origin BLOB,
-        waiting INTEGER NOT NULL, followed INTEGER NOT NULL, seen INTEGER NOT NULL, gone INTEGER NOT NULL, PRIMARY KEY (folder, name)
-    ) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS digests ON sightings (digest) WHERE digest != x''",
-    "CREATE INDEX IF NOT EXISTS gone ON sightings (gone) WHERE gone > 0",
-    # of messages that show evidence: 0: nothing more is to be learnt from it; else when they were
-    # first seen read
-    "CREATE TABLE IF NOT EXISTS marks (folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (folder, name)) "
-    "WITHOUT ROWID",
-    # of mailboxes: the evidence that has been asked for since everything in them was looked at
-    "CREATE TABLE IF NOT EXISTS weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL)",
-    # votes that follow from the sightings and are not in the ledger yet, or were not when this was
-    # written
-    """CREATE TABLE IF NOT EXISTS pending (
-        id INTEGER PRIMARY KEY, digest BLOB NOT NULL, user TEXT NOT NULL, label TEXT NOT NULL, packed BLOB NOT NULL, scores BLOB NOT NULL,
-        origin TEXT NOT NULL, time INTEGER NOT NULL, extractor INTEGER NOT NULL, decided_at INTEGER NOT NULL, came_from TEXT NOT NULL,
-        came_to TEXT NOT NULL, why TEXT NOT NULL
-    )""",
-    # of mailboxes that are not there any more: since when
-    "CREATE TABLE IF NOT EXISTS missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL)",
-)
 _DAMAGED_WARNING = (
     "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for the first time. What was moved since they were "
     "last looked at teaches nothing"
@@ -92,55 +54,65 @@ class SightingsError(SpamguardError):
     """The sightings cannot be opened, read or written."""
 
 
-def open_sightings_file(path: Path) -> sqlite3.Connection:
-    """Of mode 0600, made when there is none. SightingsError."""
-    with map_cache_errors("sightings", path, SightingsError), as_directory_owner(path.parent):
-        with suppress(FileExistsError):
-            create_private(path).close()
-        db = open_database(path, _BUSY_TIMEOUT)
-        try:
-            _prepare(db, path)
-        except BaseException:
-            db.close()
-            raise
+SIGHTINGS_SCHEMA = Schema(
+    kind="sightings",
+    error=SightingsError,
+    application_id=0x7367_7369,  # "sgsi"
+    version=1,
+    tables="""
+CREATE TABLE mailboxes (
+    id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, scanned INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE folders (
+    id INTEGER PRIMARY KEY, mailbox INTEGER NOT NULL, name BLOB NOT NULL, UNIQUE (mailbox, name)
+);
+CREATE TABLE sightings (
+    folder INTEGER NOT NULL, name INTEGER NOT NULL, digest BLOB NOT NULL,
+    delivery INTEGER NOT NULL, origin BLOB, waiting INTEGER NOT NULL, followed INTEGER NOT NULL,
+    seen INTEGER NOT NULL, gone INTEGER NOT NULL, PRIMARY KEY (folder, name)
+) WITHOUT ROWID;
+CREATE INDEX digests ON sightings (digest) WHERE digest != x'';
+CREATE INDEX gone ON sightings (gone) WHERE gone > 0;
+
+-- Of messages that show evidence: when they were first seen read; 0: nothing more is to be learnt.
+CREATE TABLE marks (
+    folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (folder, name)
+) WITHOUT ROWID;
+
+-- Of mailboxes: the evidence that was asked for since everything in them was looked at.
+CREATE TABLE weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL);
+
+-- Votes that follow from the sightings and were not in the ledger when this was written.
+CREATE TABLE pending (
+    id INTEGER PRIMARY KEY, digest BLOB NOT NULL, user TEXT NOT NULL, label TEXT NOT NULL,
+    packed BLOB NOT NULL, scores BLOB NOT NULL, origin TEXT NOT NULL, time INTEGER NOT NULL,
+    extractor INTEGER NOT NULL, decided_at INTEGER NOT NULL, came_from TEXT NOT NULL,
+    came_to TEXT NOT NULL, why TEXT NOT NULL
+);
+
+-- Of mailboxes that are gone: since when.
+CREATE TABLE missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL);
+""",
+)
+
+
+def open_sightings_file(path: Path) -> Database:
+    """Open the file; make it when there is none. SightingsError."""
+    db = Database.open(path, SIGHTINGS_SCHEMA)
+    db.query("PRAGMA synchronous = FULL")
     return db
 
 
 def set_aside(path: Path) -> None:
     """With its log, which would be taken for the next one's. SightingsError."""
     aside = path.with_name(path.name + DAMAGED_SUFFIX)
-    with map_cache_errors("sightings", path, SightingsError), as_directory_owner(path.parent):
+    with SIGHTINGS_SCHEMA.errors(path), as_directory_owner(path.parent):
         with suppress(FileNotFoundError):  # it lies there already, or somebody was faster
             path.replace(aside)
         for log in ("-wal", "-shm"):
             path.with_name(path.name + log).unlink(missing_ok=True)
     _log.error(_DAMAGED_WARNING, path, aside)
-
-
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    with transaction(db):
-        if not _query_number(db, "SELECT count(*) FROM sqlite_master") and not _query_number(
-            db, "PRAGMA application_id"
-        ):
-            db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-        if (
-            _query_number(db, "PRAGMA application_id"),
-            _query_number(db, "PRAGMA user_version"),
-        ) != (_APPLICATION_ID, _SCHEMA_VERSION):
-            raise SightingsError(
-                f"sightings {path}: they are of another program or version: move the file away, a new one will be made"
-            )
-        for table in (
-            _TABLES
-        ):  # the later ones are not in files that were made before there was a use for them
-            db.execute(table)
-
-
-def _query_number(db: sqlite3.Connection, query: str) -> int:
-    return int(db.execute(query).fetchone()[0])
 
 
 SIGHTINGS_FILE = "sightings.sqlite"
@@ -191,9 +163,9 @@ class Sightings:
     method raises SightingsError.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, *, replace_damaged: bool) -> None:
+    def __init__(self, db: Database, *, replace_damaged: bool) -> None:
         """Use `open`."""
-        self.path = path
+        self.path = db.path
         self.reset_count = 0  # how often they were, and began anew
         self._db = db
         self._replace_damaged = replace_damaged
@@ -209,12 +181,12 @@ class Sightings:
         now or later, is set aside.
         """
         try:
-            return cls(path, open_sightings_file(path), replace_damaged=replace_damaged)
+            return cls(open_sightings_file(path), replace_damaged=replace_damaged)
         except SightingsError as error:
             if not (replace_damaged and is_corruption(error.__cause__)):
                 raise
         set_aside(path)
-        return cls(path, open_sightings_file(path), replace_damaged=replace_damaged)
+        return cls(open_sightings_file(path), replace_damaged=replace_damaged)
 
     def close(self) -> None:
         """Give the file back."""
@@ -476,7 +448,7 @@ class Sightings:
         now: seconds since 1970; ages are told by the time of `ages`.
         """
         with self._transaction():
-            now = int(storage.trusted_time(self._db, now))
+            now = int(self._db.trusted_time(now))
             self._db.execute(
                 "UPDATE sightings SET gone = ? WHERE gone > 0 AND gone > ?", (now, now)
             )
@@ -502,7 +474,7 @@ class Sightings:
         below them may be there.
         """
         with self._transaction():
-            now = int(storage.trusted_time(self._db, now))
+            now = int(self._db.trusted_time(now))
         with self._map_errors():
             query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
             known = [
@@ -578,14 +550,14 @@ class Sightings:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._map_errors(), transaction(self._db):
+        with self._map_errors(), self._db.transaction():
             yield
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
         """BegunAnewError: the file was damaged; another is in its place."""
         try:
-            with map_cache_errors("sightings", self.path, SightingsError):
+            with SIGHTINGS_SCHEMA.errors(self.path):
                 yield
         except SightingsError as error:
             if not (
@@ -600,7 +572,7 @@ class Sightings:
         would stay closed for good.
         """
         self._is_set_aside = True
-        with suppress(sqlite3.Error):
+        with suppress(SightingsError):
             self._db.close()
         set_aside(self.path)
         self._db = open_sightings_file(self.path)

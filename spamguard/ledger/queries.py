@@ -1,16 +1,11 @@
-"""Who has said what: the ledger asked by users instead of by messages. Only reads, by an index of
-its own, never by walking the log.
+"""Reading the ledger: by user, by message, along the log, and the first scores of messages.
 
-Must never decide which vote counts; that is the business of `lessons`.
+`UserQueries` answers who has cast which votes, from an index of its own and never by walking the
+log. `ChangeWalk` reads the log some hundred events at a time and says what each event changes.
+`ScoreQueries` reads the scores that experts gave messages before these were taught, from which
+fusion and calibration learn. All run their statements by a `Query`, and raise LedgerError.
 
-A walk along the log: what each event changes, read some hundred events at a time.
-
-A mail that reaches hundreds of people has hundreds of votes. They are read without their features,
-which only those that are lessons are asked for; and once, not again for every hundred events that
-has one more of them. Must never tell other changes for that.
-
-What experts said of messages before these were taught, by which fusion and calibration learn. Only
-reads.
+Must never write, and never decide which vote counts: `votes` does.
 """
 
 from __future__ import annotations
@@ -19,10 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spamguard.ledger import schema
-from spamguard.ledger.schema import Query, query_digests
+from spamguard.ledger.schema import Query
 from spamguard.ledger.votes import (
     Change,
     VotesInForce,
@@ -34,13 +29,52 @@ from spamguard.ledger.votes import (
 from spamguard.ledger.wordlists import WORD_LIST_LABEL
 from spamguard.records import EXTRACTOR, Vote
 
-_DAY_SECONDS = 86_400  # seconds
+_DAY_SECONDS = 86_400
+_BATCH_DIGESTS = 128  # of one statement, or range: some 500 kB of receipts
+_BATCH_EVENTS = 128  # of one statement
 
 Item = TypeVar("Item")
 
+DigestRange = tuple[bytes, bytes]
+"""Digests between two; the first is excluded, the second included."""
+
+
+def query_digests(
+    query: Query, statement: str, digests: Sequence[bytes], *values: object
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of a statement with `IN ({})`, asked for some digests at a time.
+
+    All rows of one digest come from the same statement. values: those behind the digests.
+    """
+    for start in range(0, len(digests), _BATCH_DIGESTS):
+        batch = digests[start : start + _BATCH_DIGESTS]
+        yield from query(statement.format(",".join("?" * len(batch))), (*batch, *values))
+
+
+def digest_ranges(query: Query, *, backwards: bool) -> Iterator[DigestRange]:
+    """Ranges that hold all digests, in ascending order or backwards."""
+
+    def ascending() -> Iterator[DigestRange]:
+        after = b""
+        while (last := query(schema.NEXT_BATCH_END, (after, _BATCH_DIGESTS))[0][0]) is not None:
+            yield after, last
+            after = last
+
+    return reversed(list(ascending())) if backwards else ascending()
+
+
+def load_vote(query: Query, vote: Vote) -> Vote:
+    """The whole of a vote that may have been read without features and scores."""
+    if vote.packed:
+        return vote
+    return Vote(*query(schema.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version))[0])
+
+
+# ---- by user
+
 
 class LastVote(NamedTuple):
-    """The newest vote of a user from some place. time: seconds since 1970."""
+    """The newest vote of a user from some origin. time: seconds since 1970."""
 
     time: int
     origin: str
@@ -55,16 +89,14 @@ class Receipt(NamedTuple):
 
 
 class MessageStanding(NamedTuple):
-    """How a message stands. label: the class of its lesson, None: it has none. own: the class by
-    one user's vote, None: there is none.
-    """
+    """How a message stands. label: class of its lesson. user_label: class by one user's vote."""
 
     label: str | None
     user_label: str | None
 
 
 NO_STANDING = MessageStanding(None, None)
-"""Of a message that nobody has ever said anything about."""
+"""Of a message on which nobody has voted."""
 
 
 class CastVote(NamedTuple):
@@ -77,121 +109,123 @@ class CastVote(NamedTuple):
 
 
 class UserQueries:
-    """The users of a ledger. ask: runs a statement. Every method raises LedgerError."""
+    """The votes of a ledger by user."""
 
-    def __init__(self, ask: Query) -> None:
-        self._query = ask
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     def count_lessons(self) -> dict[str, dict[str, int]]:
-        """By user and class, how many messages each user's votes in force name; without those who
-        have none.
-        """
-        counts = Counter(
-            {
-                (user, label): number
-                for user, label, number in self._query(schema.LABELS_BY_USER, ())
-            }
-        )
-        counts.subtract(
-            {
-                (user, label): number
-                for user, label, number in self._query(schema.SUPERSEDED_BY_USER, ())
-            }
-        )
-        found: dict[str, dict[str, int]] = {}
+        """The number of messages by user and by the class of the user's vote in force."""
+        counts = self._count_in_force(schema.LABELS_BY_USER, schema.SUPERSEDED_BY_USER)
+        lessons: dict[str, dict[str, int]] = {}
         for (user, label), number in sorted(counts.items()):
-            if number > 0 and label != WORD_LIST_LABEL:
-                found.setdefault(user, {})[label] = number
-        return found
+            if number > 0:
+                lessons.setdefault(user, {})[label] = number
+        return lessons
+
+    def count_by_day(self) -> dict[int, int]:
+        """The number of votes in force that were cast on each day, counted from 1970."""
+        days: Counter[int] = Counter()
+        counts = self._count_in_force(schema.VOTES_BY_DAY, schema.SUPERSEDED_BY_DAY)
+        for (day, _), number in counts.items():
+            days[day] += number
+        return {day: days[day] for day in sorted(days)}
+
+    def _count_in_force(self, cast: str, superseded: str) -> Counter[tuple[Any, str]]:
+        """Votes in force by a key and class, from statements that count votes of both kinds."""
+        counts: Counter[tuple[Any, str]] = Counter()
+        for sign, statement in ((1, cast), (-1, superseded)):
+            for key, label, number in self._query(statement, ()):
+                if label != WORD_LIST_LABEL:
+                    counts[key, label] += sign * number
+        return counts
 
     def count_votes(self, user: str, origin: str, since: int, until: int, max_votes: int) -> int:
-        """How many votes a user has cast from a place (`origins`) in this time, those replaced
-        included; counts to `most` only.
+        """Count a user's votes from an origin (`origin_patterns`) in a period, up to `max_votes`.
+
+        Replaced votes count too.
         """
-        return int(
-            self._query(
-                schema.COUNT_VOTES_OF_USER,
-                (user, since, until, *origin_patterns(origin), max_votes),
-            )[0][0]
-        )
+        values = (user, since, until, *origin_patterns(origin), max_votes)
+        return int(self._query(schema.COUNT_VOTES_OF_USER, values)[0][0])
 
     def apply_quota(
         self,
         max_votes: int,
         user: str,
-        places: Sequence[str],
+        origins: Sequence[str],
         now: int,
         lessons: Sequence[Item],
         vote: Callable[[Item], tuple[bytes, str]],
     ) -> tuple[list[Item], list[Item]]:
-        """Those of a user's lessons that may be taught if at most so many votes may be cast from
-        these places in a day, and the others.
+        """Split a user's lessons into those that may be taught today, and the others.
 
-        vote: digest and class of a lesson. One that stands already changes nothing, and so costs
-        nothing. For those that say the opposite of what this user has said there is as much room
-        again: whoever moved too much by a slip can take all of it back. now: seconds since 1970;
-        what was cast while the clock was far ahead does not count until the clock comes there.
+        A lesson that stands already costs nothing. For lessons that say the opposite of the user's
+        own vote there is as much room again: whoever moved too much by a slip can take all of it
+        back. Votes that were cast while the clock was far ahead do not count until the clock comes
+        there.
+
+        Parameters
+        ----------
+        max_votes
+            So many votes may be cast from these origins within 24 hours.
+        now
+            Seconds since 1970.
+        vote
+            Digest and class of a lesson.
         """
-        done = sum(
-            self.count_votes(user, place, now - _DAY_SECONDS, now + _DAY_SECONDS, 2 * max_votes)
-            for place in places
-        )
+        start, end = now - _DAY_SECONDS, now + _DAY_SECONDS
+        done = sum(self.count_votes(user, origin, start, end, 2 * max_votes) for origin in origins)
         if max_votes - done >= len(lessons):
             return list(lessons), []
         known: list[Item] = []
         opposite: list[Item] = []
         new: list[Item] = []
-        for one in lessons:
-            digest, label = vote(one)
-            said, extractor, _ = next(
-                iter(self._query(schema.STANDING_LABEL, (digest, user))), (None, 0, 0)
-            )
-            of_this_kind = (
-                opposite
-                if said not in (None, label)
-                else known
-                if said == label and extractor >= EXTRACTOR
-                else new
-            )
-            of_this_kind.append(one)
-        back = max(0, 2 * max_votes - done)
-        room = max(0, max_votes - done - len(opposite[:back]))
-        return [*known, *opposite[:back], *new[:room]], [*opposite[back:], *new[room:]]
+        for lesson in lessons:
+            digest, label = vote(lesson)
+            rows = self._query(schema.STANDING_LABEL, (digest, user))
+            current, extractor, _ = rows[0] if rows else (None, 0, 0)
+            if current not in (None, label):
+                opposite.append(lesson)
+            elif current == label and extractor >= EXTRACTOR:
+                known.append(lesson)
+            else:
+                new.append(lesson)
+        n_opposite = max(0, 2 * max_votes - done)
+        n_new = max(0, max_votes - done - len(opposite[:n_opposite]))
+        return (
+            [*known, *opposite[:n_opposite], *new[:n_new]],
+            [*opposite[n_opposite:], *new[n_new:]],
+        )
 
     def find_standings(self, digests: Sequence[bytes], user: str) -> dict[bytes, MessageStanding]:
-        """How these messages stand, those that anybody ever said anything about."""
-        found: dict[bytes, MessageStanding] = {}
+        """How messages stand, as far as anybody ever voted on them. user: of `user_label`."""
+        standings: dict[bytes, MessageStanding] = {}
         rows = query_digests(self._query, schema.VOTES_OF_DIGESTS, digests)
         for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
-            cast = list(group)
-            taught, own = (
-                resolve_lesson(cast),
-                winning_votes(vote for vote in cast if vote.user == user).get((digest, user)),
+            votes = list(group)
+            lesson = resolve_lesson(votes)
+            users = winning_votes(vote for vote in votes if vote.user == user)
+            own = users.get((digest, user))
+            standings[digest] = MessageStanding(
+                lesson.label if lesson else None, own.label if own else None
             )
-            found[digest] = MessageStanding(
-                taught.label if taught else None, own.label if own else None
-            )
-        return found
+        return standings
 
     def changed_labels(self, after: int, upto: int) -> dict[bytes, str | None]:
-        """How the messages stand now that events after one number up to another are about: the
-        class of the lesson.
-        """
-        rows = self._query(schema.LABELS_OF_DIGESTS_BETWEEN, (after, upto))
-        found = {
-            digest: label
-            for digest, label, events in rows
-            if events == 1 and label != WORD_LIST_LABEL
-        }
-        several = self.find_standings(
-            [digest for digest, label, events in rows if events > 1 and label != WORD_LIST_LABEL],
-            "",
-        )
-        return found | {digest: standing.label for digest, standing in several.items()}
+        """The class of the lesson now, of messages on which events after one up to another are."""
+        rows = [
+            row
+            for row in self._query(schema.LABELS_OF_DIGESTS_BETWEEN, (after, upto))
+            if row[1] != WORD_LIST_LABEL
+        ]
+        labels = {digest: label for digest, label, events in rows if events == 1}
+        several = self.find_standings([digest for digest, _, events in rows if events > 1], "")
+        return labels | {digest: standing.label for digest, standing in several.items()}
 
     def count_by_hour(self, user: str | None, since: int, until: int) -> dict[int, int]:
-        """How many votes were cast in each hour from `since` on, those replaced included. user:
-        whose; None: everybody's.
+        """The number of votes cast in each hour from `since` on, replaced votes included.
+
+        user: whose; None: everybody's.
         """
         counts: Counter[int] = Counter()
         for hour, label, number in self._query(schema.VOTES_BY_HOUR, (user, since, until)):
@@ -199,156 +233,126 @@ class UserQueries:
         return dict(counts)
 
     def latest_votes(self, user: str | None, since: int, until: int, limit: int) -> list[CastVote]:
-        """These votes, the latest of them, newest first."""
-        found = self._query(schema.LATEST_VOTES, (user, since, until, limit))
-        return [CastVote(*row) for row in found if row[2] != WORD_LIST_LABEL]
-
-    def count_by_day(self) -> dict[int, int]:
-        """How many votes in force were cast on each day, counted from 1970."""
-        counts = Counter(
-            {(day, label): number for day, label, number in self._query(schema.VOTES_BY_DAY, ())}
-        )
-        counts.subtract(
-            {
-                (day, label): number
-                for day, label, number in self._query(schema.SUPERSEDED_BY_DAY, ())
-            }
-        )
-        days: Counter[int] = Counter()
-        for (day, label), number in counts.items():
-            days[day] += number if label != WORD_LIST_LABEL else 0
-        return {day: days[day] for day in sorted(days)}
+        """The latest of these votes, newest first."""
+        rows = self._query(schema.LATEST_VOTES, (user, since, until, limit))
+        return [CastVote(*row) for row in rows if row[2] != WORD_LIST_LABEL]
 
     def last_vote_times(self) -> dict[str, int]:
-        """When each user last said anything, or took it back."""
+        """When each user last cast a vote, or took one back."""
         return dict(self._query(schema.LAST_TIME_BY_USER, ()))
 
-    def scores_after(self, seq: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
-        """Of the messages that votes after an event are about: the class by the last of these votes
-        that has not been replaced or taken back, and its first-time scores, those by this
-        extractor.
-        """
-        last: dict[tuple[bytes, str], tuple[str, bytes, int]] = {}
-        for digest, user, *vote in self._query(schema.SCORES_AFTER, (seq,)):
-            last.pop((digest, user), None)  # what comes again comes last
-            last[digest, user] = (vote[0], vote[1], vote[2])
-        return {
-            digest: (label, scores)
-            for (digest, _), (label, scores, read_by) in last.items()
-            if scores and read_by == extractor
-        }
-
     def last_vote(self, user: str, origin: str) -> LastVote | None:
-        """The newest vote of a user from a place (`origins`)."""
+        """The newest vote of a user from an origin (`origin_patterns`)."""
         rows = self._query(schema.LAST_VOTE_OF_USER, (user, *origin_patterns(origin)))
         return LastVote(*rows[0]) if rows else None
 
-    def last_vote_time(self, places: Sequence[str]) -> int | None:
-        """When anybody last cast a vote from one of these places (`origins`), seconds since 1970."""
-        found = [
-            row[0]
-            for place in places
-            for row in self._query(schema.LAST_TIME_OF_ORIGIN, origin_patterns(place))
-            if row[0] is not None
+    def last_vote_time(self, origins: Sequence[str]) -> int | None:
+        """When anybody last cast a vote from one of these origins, in seconds since 1970."""
+        times = [
+            self._query(schema.LAST_TIME_OF_ORIGIN, origin_patterns(origin))[0][0]
+            for origin in origins
         ]
-        return max(found, default=None)
+        return max((time for time in times if time is not None), default=None)
 
     def votes_by_origin(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
-        """Of the events after one and up to another: class, origin, how many votes, and the time of
-        the newest of them.
+        """Class, origin, number and newest time of the votes after one event up to another."""
+        rows: list[Any] = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
+        return [row for row in rows if row[0] != WORD_LIST_LABEL]
+
+    def scores_after(self, seq: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
+        """Class and first scores, by this extractor, of messages on which votes after an event are.
+
+        The class is that of the last of these votes that was not replaced or taken back.
         """
-        found = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
-        return [
-            (label, origin, number, newest)
-            for label, origin, number, newest in found
-            if label != WORD_LIST_LABEL
-        ]
+        last: dict[tuple[bytes, str], tuple[str, bytes, int]] = {}
+        for digest, user, *values in self._query(schema.SCORES_AFTER, (seq,)):
+            last.pop((digest, user), None)  # the newest vote comes last
+            last[digest, user] = (values[0], values[1], values[2])
+        return {
+            digest: (label, scores)
+            for (digest, _), (label, scores, version) in last.items()
+            if scores and version == extractor
+        }
 
     def voted_digests(self, user: str, since: int) -> list[bytes]:
-        """Digests of the messages on which a user has cast, or taken back, a vote since then."""
+        """Messages on which a user has cast a vote since then, or has taken one back."""
         return [digest for (digest,) in self._query(schema.DIGESTS_OF_USER, (user, since))]
 
     def outdated_digests(self, extractor: int, after: int, upto: int) -> list[bytes]:
-        """Of the events after one number up to another: messages on which a vote is in force that
-        an older extractor has read.
-        """
-        return [
-            digest for (digest,) in self._query(schema.OUTDATED_DIGESTS, (after, upto, extractor))
-        ]
+        """Messages with a vote in force, after one event up to another, of an older extractor."""
+        rows = self._query(schema.OUTDATED_DIGESTS, (after, upto, extractor))
+        return [digest for (digest,) in rows]
 
     def latest_seqs(self, user: str, upto_seq: int, extractor: int, limit: int) -> list[int]:
-        """Numbers of the events that are a user's votes in force at event `upto_seq`, the latest
-        `most` by their time, in any order.
+        """Events that are a user's votes in force at event `upto_seq`, the latest `limit` of them,
+        in any order.
         """
-        return [
-            seq
-            for (seq,) in self._query(
-                schema.LATEST_SEQS_OF_USER, (user, upto_seq, extractor, limit)
-            )
-        ]
+        rows = self._query(schema.LATEST_SEQS_OF_USER, (user, upto_seq, extractor, limit))
+        return [seq for (seq,) in rows]
 
     def read_receipts(self, seqs: Sequence[int]) -> list[Receipt]:
-        """Votes by the numbers of their events, in any order, without those that are no more."""
-        marks = ",".join("?" * len(seqs))
-        return (
-            [
-                Receipt(*row)
-                for row in self._query(schema.RECEIPTS_BY_SEQ.format(marks), tuple(seqs))
-            ]
-            if seqs
-            else []
-        )
+        """The votes of these events that are still there, in any order."""
+        if not seqs:
+            return []
+        statement = schema.RECEIPTS_BY_SEQ.format(",".join("?" * len(seqs)))
+        return [Receipt(*row) for row in self._query(statement, tuple(seqs))]
 
     def users_between(self, after: int, upto: int) -> list[str]:
-        """Who has cast a vote, or taken one back, in the events after one number up to another."""
+        """Users with an event after one number up to another."""
         return [user for (user,) in self._query(schema.USERS_BETWEEN, (after, upto))]
 
     def all_votes(self, user: str, digest: bytes) -> list[Vote]:
-        """All votes of a user on a message that are still known, the one in force first."""
+        """All votes of a user on a message that are still there, the one in force first."""
         return [Vote(*row) for row in self._query(schema.VOTES_OF_KEY, (digest, user))]
 
     def votes_on_message(self, digest: bytes) -> Iterator[Vote]:
-        """The vote in force of each user on a message, those taken back left out."""
+        """The vote in force of each user on a message, without those taken back."""
         for (user,) in self._query(schema.USERS_OF_DIGEST, (digest,)):
             vote = self.all_votes(user, digest)[0]
             if vote.label is not None:
                 yield vote
 
 
-def origin_patterns(place: str) -> tuple[str, str]:
-    """What the origin of a vote from a place is, or begins with: "folder" stands for "folder Junk"
-    and all others, not for "folders".
+def origin_patterns(origin: str) -> tuple[str, str]:
+    """What a vote's origin is, or begins with: "folder" stands for "folder Junk" too.
+
+    >>> origin_patterns("folder")
+    ('folder', 'folder ')
     """
-    return place, f"{place} "
+    return origin, f"{origin} "
 
 
-# votes on a message from which on they are kept: reading fewer again costs less than the room for
-# those of every message
+# ---- along the log
+
+# Votes on a message from which on they are cached: to read fewer again costs less than the room for
+# those of every message.
 _MIN_CACHED_VOTES = 16
-_MAX_CACHED_VOTES = 65_536  # votes, some 30 MB
+_MAX_CACHED_VOTES = 65_536  # some 30 MB
 
 
 class ChangeWalk:
-    """Begins anywhere. ask: runs a statement."""
+    """A walk along the log, from any event on.
 
-    def __init__(self, ask: Query) -> None:
-        self._query = ask
-        self._cache: VotesInForce = {}  # as of the last event; the message met last stands last
+    A mail that reaches hundreds of people has hundreds of votes. They are read without features,
+    and only once; features are read of the votes that decide.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._cache: VotesInForce = {}  # as of the last event; the latest message comes last
 
     def read_changes(
         self, seq: int, events: Sequence[tuple[int, Vote]], extractor: int | None
     ) -> list[Change]:
-        """What the next events change. seq: of the last one before them. To be called in a
-        transaction. LedgerError.
-        """
+        """What the next events change; call it in a transaction. seq: of the event before them."""
         digests = list({vote.digest: None for _, vote in events})
-        kept = {digest: self._cache.pop(digest) for digest in digests if digest in self._cache}
-        new = [digest for digest in digests if digest not in kept]
-        read = query_digests(self._query, schema.EARLIER_VOTES_OF_DIGESTS, new, seq)
-        winning = kept | votes_in_force(map(Vote._make, read))
-        found = list(lesson_changes(winning, events, extractor, partial(load_vote, self._query)))
+        cached = {digest: self._cache.pop(digest) for digest in digests if digest in self._cache}
+        new = [digest for digest in digests if digest not in cached]
+        rows = query_digests(self._query, schema.EARLIER_VOTES_OF_DIGESTS, new, seq)
+        winning = cached | votes_in_force(map(Vote._make, rows))
+        changes = list(lesson_changes(winning, events, extractor, partial(load_vote, self._query)))
         self._cache_votes(winning, events)
-        return found
+        return changes
 
     def _cache_votes(self, winning: VotesInForce, events: Sequence[tuple[int, Vote]]) -> None:
         self._cache |= {
@@ -358,33 +362,22 @@ class ChangeWalk:
             if event.digest in self._cache:
                 vote = self._cache[event.digest][event.user]
                 self._cache[event.digest][event.user] = vote._replace(packed=b"", scores=b"")
-        too_many = sum(map(len, self._cache.values())) - _MAX_CACHED_VOTES
-        while too_many > 0:
-            too_many -= len(self._cache.pop(next(iter(self._cache))))
+        excess = sum(map(len, self._cache.values())) - _MAX_CACHED_VOTES
+        while excess > 0:
+            excess -= len(self._cache.pop(next(iter(self._cache))))
 
 
-def load_vote(ask: Query, vote: Vote) -> Vote:
-    """A vote that was read without features and scores, with them."""
-    return (
-        vote
-        if vote.packed
-        else Vote(*ask(schema.VOTE_OF_VERSION, (vote.digest, vote.user, *vote.version))[0])
-    )
-
-
-_BATCH_EVENTS = 128  # events in one statement
+# ---- first scores
 
 
 class ScoreQueries:
-    """Of a ledger. ask: runs a statement. Every method raises LedgerError."""
+    """The scores that experts gave messages before anybody taught these."""
 
-    def __init__(self, ask: Query) -> None:
-        self._query = ask
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     def first_scores(self, digests: Sequence[bytes], extractor: int) -> dict[bytes, bytes]:
-        """The scores of the oldest vote in force on each of these messages that anybody teaches, of
-        those by this extractor.
-        """
+        """The scores, by this extractor, of the oldest vote in force on each of these messages."""
         known = query_digests(self._query, schema.KNOWN_DIGESTS, digests)  # hardly ever any
         return {
             digest: bytes(scores)
@@ -393,9 +386,7 @@ class ScoreQueries:
         }
 
     def lesson_scores(self, extractor: int) -> Iterator[tuple[str, bytes]]:
-        """Label and first-time scores of every lesson that has any, in the order in which the
-        messages were first heard of.
-        """
+        """Class and first scores of every lesson that has scores, by the first event of each."""
         seq, done = 0, set[bytes]()
         ((end,),) = self._query(schema.LAST_SEQ, ())
         repeated = {digest for (digest,) in self._query(schema.DIGESTS_OF_SEVERAL_EVENTS, (end,))}
@@ -407,10 +398,7 @@ class ScoreQueries:
                         yield label, scores
                 elif digest not in done:
                     done.add(digest)
-                    yield from self._scores_of_lesson(digest, extractor)
-
-    def _scores_of_lesson(self, digest: bytes, extractor: int) -> list[tuple[str, bytes]]:
-        found = resolve_lesson(
-            [Vote(*row) for row in self._query(schema.VOTES_OF_DIGEST, (digest,))], extractor
-        )
-        return [(found.label, found.scores)] if found is not None and found.scores else []
+                    votes = [Vote(*row) for row in self._query(schema.VOTES_OF_DIGEST, (digest,))]
+                    lesson = resolve_lesson(votes, extractor)
+                    if lesson is not None and lesson.scores:
+                        yield lesson.label, lesson.scores

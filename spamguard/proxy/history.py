@@ -13,29 +13,26 @@ NORMAL).
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from spamguard import storage
+from spamguard.database import Database
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
 from spamguard.errors import HistoryError, LedgerError, UsageError
 from spamguard.proxy.history_schema import (
     COLUMNS,
+    HISTORY_SCHEMA,
     PAGE_BYTES,
     HistoryRow,
     RowValues,
     insert_rows,
-    open_history_file,
-    read_pragma,
     redact_row,
     row_from_values,
     row_values,
@@ -82,9 +79,9 @@ class History:
     Every method raises HistoryError: one line that names the file.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, size: int, days: int) -> None:
+    def __init__(self, db: Database, size: int, days: int) -> None:
         """Use `open`."""
-        self.path = path
+        self.path = db.path
         self._db = db
         self._size = max(size, MIN_BYTES)
         self._days = days
@@ -96,27 +93,24 @@ class History:
         Parameters
         ----------
         size : bytes that its files may take together, at least `MIN_BYTES`.
-        days : how long a row is kept, by the time of `storage.trusted_time`.
+        days : how long a row is kept, by the time of `Database.trusted_time`.
 
         Both take effect by and by, as rows are appended.
         """
-        with _map_errors(path):
-            db = open_history_file(path)
-            try:
-                log_pages = int(max(size, MIN_BYTES) * _LOG_SHARE) // PAGE_BYTES
-                log_pages = min(_MAX_LOG_PAGES, log_pages)
-                db.execute(f"PRAGMA wal_autocheckpoint = {log_pages}")
-                db.execute(f"PRAGMA journal_size_limit = {log_pages * PAGE_BYTES}")
-                db.execute("PRAGMA synchronous = NORMAL")
-            except BaseException:
-                db.close()
-                raise
-        return cls(path, db, size, days)
+        db = Database.open(path, HISTORY_SCHEMA)
+        try:
+            log_pages = min(_MAX_LOG_PAGES, int(max(size, MIN_BYTES) * _LOG_SHARE) // PAGE_BYTES)
+            db.query(f"PRAGMA wal_autocheckpoint = {log_pages}")
+            db.query(f"PRAGMA journal_size_limit = {log_pages * PAGE_BYTES}")
+            db.query("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            db.close()
+            raise
+        return cls(db, size, days)
 
     def close(self) -> None:
         """Close the file."""
-        with _map_errors(self.path):
-            self._db.close()
+        self._db.close()
 
     def __enter__(self) -> History:
         return self
@@ -140,34 +134,33 @@ class History:
         """The same for rows that are encoded already."""
         if not rows:
             return
-        with _map_errors(self.path):
-            with storage.transaction(self._db):
+        with self._db.errors():
+            with self._db.transaction():
                 insert_rows(self._db, rows)
-                newest = storage.trusted_time(self._db, max(row[_TIME_INDEX] for row in rows))
+                newest = self._db.trusted_time(max(row[_TIME_INDEX] for row in rows))
             for _ in range(2 + 2 * len(rows) // _PRUNE_ROWS):
                 if not self._prune(newest):
                     break
             # Give pages back only if they are more than the next rows fill.
-            if read_pragma(self._db, "freelist_count") > self._size * _FREE_SHARE / PAGE_BYTES:
+            if self._db.pragma("freelist_count") > self._size * _FREE_SHARE / PAGE_BYTES:
                 # `execute` would stop after the first page
-                self._db.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+                self._db.connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
 
     def find(self, name: str) -> HistoryRow | None:
         """The judgement of that id, or None."""
-        with _map_errors(self.path):
-            values = self._db.execute(_SELECT_BY_ID, (name,)).fetchone()
-            return row_from_values(values) if values else None
+        rows = self._db.query(_SELECT_BY_ID, (name,))
+        with self._db.errors(ValueError, TypeError):
+            return row_from_values(rows[0]) if rows else None
 
     @cached_property
     def search(self) -> HistorySearch:
         """Looks through many rows."""
-        return HistorySearch(self._db, lambda: _map_errors(self.path))
+        return HistorySearch(self._db)
 
     def read_features(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
         """Ids and packed features of these judgements, as far as they are there, in any order."""
         marks = ",".join("?" * len(names))
-        with _map_errors(self.path):
-            return self._db.execute(f"{_SELECT_FEATURES} WHERE id IN ({marks})", names).fetchall()
+        return self._db.query(f"{_SELECT_FEATURES} WHERE id IN ({marks})", names)
 
     def _prune(self, newest: float) -> bool:
         """Remove some of the oldest rows: any if they are too many, else those that are too old.
@@ -175,13 +168,13 @@ class History:
         Whether there were any.
         """
         oldest = newest - self._days * _DAY_SECONDS
-        used = read_pragma(self._db, "page_count") - read_pragma(self._db, "freelist_count")
+        used = self._db.pragma("page_count") - self._db.pragma("freelist_count")
         values = {
             "all": used > self._size * _ROWS_SHARE / PAGE_BYTES,
             "oldest": oldest,
             "newest": newest,
         }
-        with storage.transaction(self._db):
+        with self._db.transaction():
             values["older"] = self._starts_in_future(newest, oldest)
             rows = self._db.execute(_SELECT_OLDEST, values).fetchall()
             for statement in _DELETIONS:
@@ -199,10 +192,6 @@ class History:
             if row[0] < oldest:
                 return True
         return False
-
-
-def _map_errors(path: Path) -> AbstractContextManager[None]:
-    return storage.map_cache_errors("history", path, HistoryError)
 
 
 # ---- the writer

@@ -10,15 +10,14 @@ Must never let a text into the file that is not bounded and printable: senders c
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
-from spamguard import log, storage
+from spamguard import log
+from spamguard.database import Database, Schema
 from spamguard.errors import HistoryError
 from spamguard.records import Word
 
@@ -208,17 +207,13 @@ def readable(value: str, max_length: int) -> str:
 HISTORY_FILE = "history.sqlite"
 """Its name in the state directory."""
 PAGE_BYTES = 16384  # as for the ledger, whose rows have the same size
-_APPLICATION_ID = 0x7367_6869  # "sghi" in the file's header
-_SCHEMA_VERSION = 4
-_BUSY_SECONDS = 5.0
-_NEWER_SCHEMA = (
-    "a newer version has opened it: restart what is left of the old one, "
-    "or install the newer one here"
-)
-_OLDER_SCHEMA = "a version before the first release has made it: move it away, a new one is made"
-_FOREIGN_FILE = "it is of another program: move it away, a new one will be made"
-
-_TABLES = """
+HISTORY_SCHEMA = Schema(
+    kind="history",
+    error=HistoryError,
+    application_id=0x7367_6869,  # "sghi"
+    version=4,
+    pragmas=(f"page_size = {PAGE_BYTES}", "auto_vacuum = INCREMENTAL"),
+    tables="""
 CREATE TABLE judgements (
     id TEXT NOT NULL UNIQUE, time REAL NOT NULL, label TEXT NOT NULL, digest BLOB NOT NULL,
     sender TEXT NOT NULL, recipients TEXT NOT NULL, subject TEXT NOT NULL,
@@ -228,8 +223,9 @@ CREATE TABLE judgements (
     extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL,
     author TEXT NOT NULL DEFAULT '', folded_author TEXT
 );
-CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL)
-"""
+CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL);
+""",
+)
 
 _VALUE_NAMES = (*COLUMNS, *(f"folded_{name}" for name in FOLDED_COLUMNS))  # of `RowValues`
 _JUDGEMENT_COLUMNS = [name for name in _VALUE_NAMES if name not in LARGE_COLUMNS]
@@ -242,53 +238,7 @@ _INSERT = (
 _INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ? FROM judgements WHERE id = ?"
 
 
-def insert_rows(db: sqlite3.Connection, rows: Sequence[RowValues]) -> None:
+def insert_rows(db: Database, rows: Sequence[RowValues]) -> None:
     """Insert rows, within a transaction. A row whose id is there stays as it is."""
     db.executemany(_INSERT, [[row[index] for index in _SMALL_INDEXES] for row in rows])
     db.executemany(_INSERT_LARGE, [[row[index] for index in _LARGE_INDEXES] for row in rows])
-
-
-def open_history_file(path: Path) -> sqlite3.Connection:
-    """Open the file; make it, with mode 0600, when there is none.
-
-    Raises
-    ------
-    HistoryError
-        The file is of another version or program.
-    sqlite3.Error, OSError
-    """
-    with storage.as_directory_owner(path.parent):
-        if not path.exists():
-            storage.create_once(path, _create_tables)
-        db = storage.open_database(path, _BUSY_SECONDS)
-        try:
-            is_ours = read_pragma(db, "application_id") == _APPLICATION_ID
-            version = read_pragma(db, "user_version")
-            if not is_ours:
-                raise HistoryError(f"history {path}: {_FOREIGN_FILE}")
-            if version != _SCHEMA_VERSION:
-                reason = _NEWER_SCHEMA if version > _SCHEMA_VERSION else _OLDER_SCHEMA
-                raise HistoryError(f"history {path}: {reason}")
-            storage.enable_wal(db)
-        except BaseException:
-            db.close()
-            raise
-    return db
-
-
-def _create_tables(draft: Path) -> None:
-    db = storage.open_database(draft, _BUSY_SECONDS)
-    try:
-        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-        db.executescript(_TABLES)
-        storage.enable_wal(db)
-    finally:
-        db.close()
-
-
-def read_pragma(db: sqlite3.Connection, name: str) -> int:
-    """A number that SQLite keeps about the file."""
-    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

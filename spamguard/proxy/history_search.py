@@ -8,12 +8,10 @@ Must never write into the history itself, and never let an error of SQLite out u
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spamguard import storage
+from spamguard.database import Database
 from spamguard.proxy.history_schema import (
     LOWERED_COLUMNS,
     SMALL_COLUMNS,
@@ -139,23 +137,17 @@ class HistoryRows(NamedTuple):
 
 
 class HistorySearch:
-    """Looks through the rows of a history. Belongs to one thread.
+    """Looks through the rows of a history. Belongs to one thread. Raises HistoryError."""
 
-    map_errors: a context in which every error becomes a HistoryError.
-    """
-
-    def __init__(
-        self, db: sqlite3.Connection, map_errors: Callable[[], AbstractContextManager[None]]
-    ) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._map_errors = map_errors
         for statement in _TEMP_TABLES:
-            self._query(statement, ())
+            db.query(statement)
 
     def find_page(self, wanted: HistoryFilter, limit: int) -> HistoryRows:
         """At most so many rows, of the next `WINDOW_ROWS`."""
         before = wanted.before or _ABOVE_ALL_IDS
-        window = self._query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
+        window = self._db.query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
         border = window[0][0] if window else ""
         condition, values = wanted._replace(first=max(border, wanted.first)).where_clause()
         rows = self._select_rows(
@@ -186,8 +178,8 @@ class HistorySearch:
         condition, wanted_values = wanted.where_clause()
         recipients_column = "recipients" if wanted.parts else "''"
         query = query.format(recipients_column, condition)
-        rows = self._query(query, values + wanted_values)
-        with self._map_errors():
+        rows = self._db.query(query, values + wanted_values)
+        with self._db.errors(ValueError, TypeError):
             return [
                 (*head, tuple(json.loads(recipients or "[]")), count)
                 for *head, recipients, count in rows
@@ -209,8 +201,8 @@ class HistorySearch:
         all rows.
         """
         self._set_asked(digests)
-        rows = self._query(_SELECT_BY_DIGEST, ())
-        with self._map_errors():
+        rows = self._db.query(_SELECT_BY_DIGEST, ())
+        with self._db.errors(ValueError, TypeError):
             return [(digest, label, json.loads(personal)) for digest, label, personal in rows]
 
     def _set_asked(self, digests: Iterable[bytes]) -> None:
@@ -236,15 +228,11 @@ class HistorySearch:
 
     def _write(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
         """Write into temporary tables, which keeps nobody else from writing."""
-        with self._map_errors(), storage.transaction(self._db, "BEGIN"):
+        with self._db.transaction("BEGIN"):
             for statement, values in statements:
                 self._db.executemany(statement, values)
 
-    def _query(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._map_errors():
-            return self._db.execute(query, values).fetchall()
-
     def _select_rows(self, query: str, values: Sequence[object]) -> list[HistoryRow]:
-        with self._map_errors():
-            rows = self._db.execute(query, values).fetchall()
+        rows = self._db.query(query, values)
+        with self._db.errors(ValueError, TypeError):
             return [row_from_values(row, SMALL_COLUMNS) for row in rows]

@@ -15,16 +15,15 @@ import re
 import secrets
 import sqlite3
 from base64 import b32hexencode
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from spamguard.database import Database, Schema
 from spamguard.errors import AccessError
-from spamguard.storage import create_once, map_cache_errors, open_database, transaction
 from spamguard.web.models import Person
 
 CREDENTIALS_FILE = "access.sqlite"
@@ -35,10 +34,15 @@ IDLE_SECONDS = 7 * 86_400  # after which an unused session ends
 SEEN_UPDATE_SECONDS = 300  # between two updates of the time of use
 NEVER = 0  # an expiry time
 
-_BUSY_SECONDS = 2.0
-_VERSION = 1
 _MAX_TOKENS = 1000
-_SCHEMA = """
+CREDENTIALS_SCHEMA = Schema(
+    kind="tokens and sessions",
+    error=AccessError,
+    application_id=0,
+    version=1,
+    wal=False,
+    busy_seconds=2.0,
+    tables="""
 CREATE TABLE credentials (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, digest BLOB NOT NULL, name TEXT NOT NULL,
     person TEXT NOT NULL, operator INTEGER NOT NULL,
@@ -46,7 +50,8 @@ CREATE TABLE credentials (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX names ON credentials (name) WHERE kind = 'token';
 CREATE TABLE own (key BLOB NOT NULL);
-"""
+""",
+)
 _SECRET_TEXT = re.compile(r"([0-9a-v]{16})\.([A-Za-z0-9_-]{43})")
 _COLUMNS = "id, kind, name, person, operator, created, expires, seen"
 # A link with too late an end was made while the clock was ahead. It is not valid, because links
@@ -94,8 +99,7 @@ class CredentialStore:
     All methods may raise AccessError.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, key: bytes) -> None:
-        self._path = path
+    def __init__(self, db: Database, key: bytes) -> None:
         self._db = db
         self.key = key
 
@@ -105,19 +109,14 @@ class CredentialStore:
 
         A new store gets a random key of 32 bytes to sign with.
         """
-        path = state / CREDENTIALS_FILE
-        with _as_access_errors(path):
-            if not path.exists():
-                create_once(path, _create_file)
-            db = open_database(path, _BUSY_SECONDS)
-            try:
-                version = db.execute("PRAGMA user_version").fetchone()[0]
-                if version != _VERSION:
-                    raise ValueError(f"has version {version}; this program knows {_VERSION}")
-                return cls(path, db, db.execute("SELECT key FROM own").fetchone()[0])
-            except BaseException:
-                db.close()
-                raise
+        db = Database.open(state / CREDENTIALS_FILE, CREDENTIALS_SCHEMA, _write_key)
+        try:
+            with db.errors(ValueError):
+                ((key,),) = db.query("SELECT key FROM own")
+            return cls(db, key)
+        except BaseException:
+            db.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -143,7 +142,7 @@ class CredentialStore:
         secret = secrets.token_urlsafe(SECRET_BYTES)
         digest = _hash_secret(secret)
         row = (identity, kind, digest, name, person.name, person.operator, now, expires, now)
-        with self._transaction():
+        with self._db.transaction():
             self._db.execute(_DELETE_INVALID, _time_parameters(now))
             if kind is CredentialKind.TOKEN:
                 self._check_new_token(name)
@@ -169,11 +168,10 @@ class CredentialStore:
         match = _SECRET_TEXT.fullmatch(text)
         identity, secret = (match[1], match[2]) if match else ("", "")
         parameters = {"id": identity, "kind": kind, **_time_parameters(now)}
-        with _as_access_errors(self._path):
-            row = self._db.execute(_FIND, parameters).fetchone()
-        expected, *columns = row or (bytes(SECRET_BYTES),)  # compares even if there is none
+        rows = self._db.query(_FIND, parameters)
+        expected, *columns = rows[0] if rows else (bytes(SECRET_BYTES),)  # compares even then
         same = hmac.compare_digest(_hash_secret(secret), expected)
-        return _credential_from_row(columns) if row and same else None
+        return _credential_from_row(columns) if rows and same else None
 
     def redeem(self, text: str, now: int) -> Credential | None:
         """Find a link and delete it. Of two callers at once, one gets it."""
@@ -184,13 +182,14 @@ class CredentialStore:
         """Update the time of use, not every time and without waiting for another writer."""
         if now - credential.last_used < SEEN_UPDATE_SECONDS:
             return
-        self._db.execute("PRAGMA busy_timeout = 0")
+        self._db.query("PRAGMA busy_timeout = 0")
         try:
-            with self._transaction():
+            with self._db.transaction():
                 update = "UPDATE credentials SET seen = ? WHERE id = ?"
                 self._db.execute(update, (now, credential.id))
         finally:
-            self._db.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000:.0f}")
+            milliseconds = round(CREDENTIALS_SCHEMA.busy_seconds * 1000)
+            self._db.query(f"PRAGMA busy_timeout = {milliseconds}")
 
     def delete(self, identity: str) -> bool:
         """Delete a credential by its id; False if there was none."""
@@ -205,33 +204,19 @@ class CredentialStore:
         return self._delete("kind != 'token' AND person = ?", person)
 
     def _delete(self, condition: str, value: str) -> int:
-        with self._transaction():
+        with self._db.transaction():
             statement = f"DELETE FROM credentials WHERE {condition}"
             return self._db.execute(statement, (value,)).rowcount
 
     def list_valid(self, now: int) -> list[Credential]:
         """List the valid credentials by kind, person and name."""
-        with _as_access_errors(self._path):
-            rows = self._db.execute(_LIST, _time_parameters(now)).fetchall()
+        rows = self._db.query(_LIST, _time_parameters(now))
+        with self._db.errors(ValueError):
             return [_credential_from_row(row) for row in rows]
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with _as_access_errors(self._path), transaction(self._db):
-            yield
 
-
-def _as_access_errors(path: Path) -> AbstractContextManager[None]:
-    return map_cache_errors("tokens and sessions", path, AccessError)
-
-
-def _create_file(draft: Path) -> None:
-    db = open_database(draft, _BUSY_SECONDS)
-    try:
-        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-        db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
-    finally:
-        db.close()
+def _write_key(db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO own VALUES (?)", (secrets.token_bytes(SECRET_BYTES),))
 
 
 def _time_parameters(now: int) -> dict[str, int]:
@@ -242,6 +227,6 @@ def _hash_secret(secret: str) -> bytes:
     return blake2b(secret.encode("ascii"), digest_size=SECRET_BYTES, person=b"access").digest()
 
 
-def _credential_from_row(row: list[Any]) -> Credential:
+def _credential_from_row(row: Sequence[Any]) -> Credential:
     identity, kind, name, person, operator, *times = row
     return Credential(identity, CredentialKind(kind), name, Person(person, bool(operator)), *times)

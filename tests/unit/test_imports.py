@@ -25,6 +25,7 @@ ROOMS = (
     "log",
     "aio",
     "storage",
+    "database",
     "spool",
     "native",
     "mail",

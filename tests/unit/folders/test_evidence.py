@@ -289,10 +289,7 @@ def test_contradictions_teach_nothing(tmp_path, contradiction):
         assert one.votes() == {"anna 0": "spam"}
 
 
-def test_marks_of_files_made_before_there_were_any(tmp_path):
-    with Sightings.open(tmp_path / "sightings") as sightings, sightings._transaction():
-        for table in ("marks", "weighed"):
-            sightings._db.execute(f"DROP TABLE {table}")
+def test_marks_and_the_rule_of_evidence_outlast_the_process(tmp_path):
     with Sightings.open(tmp_path / "sightings") as sightings:
         sightings.update_marks("box", ".A", {5: 0, -3: 7}, ())
         assert sightings.read_marks("box", ".A", (-3, 4, 5)) == {-3: 7, 5: 0}

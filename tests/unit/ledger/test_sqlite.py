@@ -456,7 +456,7 @@ def test_packed_features_come_back_bit_for_bit(ledger):
 
 def test_pages_are_kept_only_within_even_when_reading_fails(ledger):
     def kept() -> int:
-        return ledger._query("PRAGMA cache_size")[0][0]
+        return ledger._db.query("PRAGMA cache_size")[0][0]
 
     def failing() -> None:
         with ledger.large_page_cache():

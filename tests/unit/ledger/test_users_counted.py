@@ -188,7 +188,9 @@ def test_by_the_index_of_users_alone(ledger, statement):
     sql = getattr(schema, statement)
     plan = " ".join(
         row[3]
-        for row in ledger._query(f"EXPLAIN QUERY PLAN {sql}", (None, 1, 2)[: sql.count("?3") and 3])
+        for row in ledger._db.query(
+            f"EXPLAIN QUERY PLAN {sql}", (None, 1, 2)[: sql.count("?3") and 3]
+        )
     )
     assert "SCAN events" not in plan
     assert "COVERING INDEX events_of_users" in plan

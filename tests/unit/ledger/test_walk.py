@@ -71,7 +71,7 @@ def test_votes_of_a_crowd_are_read_once(ledger):
 
     def ask(statement, values):
         asked.append(values)
-        return ledger._query(statement, values)
+        return ledger._db.query(statement, values)
 
     steps, votes = queries.ChangeWalk(ask), list(enumerate(ledger.all_votes(), 1))
     for start in (200, 300):
@@ -95,9 +95,9 @@ def test_lessons_of_a_crowd_are_found_without_reading_what_everybody_else_has_se
         ]
     )
     asked = []
-    ledger._db.set_trace_callback(lambda statement: asked.append("packed" in statement))
+    ledger._db.connection.set_trace_callback(lambda statement: asked.append("packed" in statement))
     found = list(ledger.lessons())
-    ledger._db.set_trace_callback(None)
+    ledger._db.connection.set_trace_callback(None)
     assert found == [
         Lesson(b"c", "spam", packed(1, 2), b"\1\0"),
         Lesson(b"d", "spam", packed(2), b"\1\0"),

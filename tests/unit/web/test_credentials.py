@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spamguard.database import open_database
 from spamguard.errors import AccessError
-from spamguard.storage import open_database
 from spamguard.web import credentials
 from spamguard.web.credentials import (
     CREDENTIALS_FILE,
@@ -246,7 +247,8 @@ def test_a_link_made_while_the_clock_was_ahead_does_not_last(store: CredentialSt
 
 
 def test_that_it_was_used_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "_BUSY_SECONDS", 30.0)
+    patient = replace(credentials.CREDENTIALS_SCHEMA, busy_seconds=30.0)
+    monkeypatch.setattr(credentials, "CREDENTIALS_SCHEMA", patient)
     with (
         closing(CredentialStore.open(tmp_path)) as store,
         closing(open_database(tmp_path / CREDENTIALS_FILE, 1.0)) as other,

@@ -1,0 +1,325 @@
+"""SQLite files of ours: how they are made, opened, written and copied, and what their errors mean.
+
+A room describes its file by a `Schema`, which is data, and works with a `Database`. A new file is
+made whole under another name and then linked to its own: of several processes that make it at once
+one succeeds, and the others open that one. `PRAGMA application_id` names the kind of the file and
+`PRAGMA user_version` its schema; a file of another kind or schema is refused and left as it is.
+
+SQLite believes what lies beside a file: a journal may name files that it deletes. So where root
+opens a database in another user's directory, it does so with the rights of the directory's owner,
+until SQLite has opened the log of a file in mode WAL; from then on SQLite looks for no journal.
+
+Must never show a half-made file, never change a file of another kind or schema, and never let an
+error of SQLite or the system out of `Database` as anything but the schema's error: one line that
+names the file and the remedy. The mailbox broker must never load this module.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+from spamguard.errors import SpamguardError, error_text, is_disk_full
+from spamguard.storage import as_directory_owner, create_once, sync_directory
+
+NEW_FILE_REMEDY = "move it away and restart the daemon, a new one will be made"
+
+_REMEDY_BY_CODE = {
+    "SQLITE_FULL": "the disk is full: make room and try again, nothing was half written",
+    "SQLITE_IOERR": "the disk refused to read or write: make room on it if it is full, check it, "
+    "its quota and limits on file size",
+    "SQLITE_BUSY": "another process kept it locked for too long: find out which one writes, "
+    "or try again",
+    "SQLITE_READONLY": "it may not be written: give this user write permission on the file and "
+    "its directory",
+    "SQLITE_CANTOPEN": "it cannot be opened: check its directory, and give this user read and "
+    "write permission on both",
+    "SQLITE_NOMEM": "there is not enough memory",
+    "SQLITE_TOOBIG": "a value is too large for it",
+    "SQLITE_CONSTRAINT": "a value breaks the rules of its tables",
+}
+_REMEDY_BY_CODE["SQLITE_LOCKED"] = _REMEDY_BY_CODE["SQLITE_BUSY"]
+_REMEDY_BY_CODE["SQLITE_PERM"] = _REMEDY_BY_CODE["SQLITE_CANTOPEN"]
+_DAMAGE_CODES = ("SQLITE_CORRUPT", "SQLITE_ERROR")
+_MISUSE_REMEDY = (
+    "it was used wrongly (closed, used from another thread, or given a value it cannot hold)"
+)
+# What Python raises of these very types has no code: a text that is no UTF-8, or a missing value.
+_READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a file of one kind must be.
+
+    Parameters
+    ----------
+    kind
+        Name of the file in errors.
+    error
+        Type of its errors.
+    application_id, version
+        Numbers in the file's header.
+    tables
+        Statements that make its tables.
+    pragmas
+        Of the file, set before its tables are made.
+    wal
+        Whether readers and writers need not wait for each other.
+    busy_seconds
+        How long a statement waits for another process.
+    damage_remedy, foreign_remedy
+        What to do with a damaged file, and with one of another program.
+    """
+
+    kind: str
+    error: type[SpamguardError]
+    application_id: int
+    version: int
+    tables: str
+    pragmas: Sequence[str] = ()
+    wal: bool = True
+    busy_seconds: float = 5.0
+    damage_remedy: str = NEW_FILE_REMEDY
+    foreign_remedy: str = NEW_FILE_REMEDY
+
+    def make_error(self, path: Path, problem: str) -> SpamguardError:
+        """The schema's error about this file."""
+        return self.error(f"{self.kind} {path}: {problem}")
+
+    def explain(self, path: Path, error: Exception) -> SpamguardError:
+        """The schema's error for one of SQLite or the system: remedy, and in brackets the cause."""
+        return self.make_error(path, f"{self._find_remedy(error)} [{error_text(error)}]")
+
+    def _find_remedy(self, error: Exception) -> str:
+        if is_disk_full(error):
+            return _REMEDY_BY_CODE["SQLITE_FULL"]
+        if isinstance(error, OSError):
+            return _REMEDY_BY_CODE["SQLITE_CANTOPEN"]
+        if not isinstance(error, sqlite3.Error):
+            return _MISUSE_REMEDY
+        name = getattr(
+            error, "sqlite_errorname", "SQLITE_CORRUPT" if type(error) in _READ_ERRORS else ""
+        )
+        code = "_".join(name.split("_")[:2])
+        if code in _DAMAGE_CODES:
+            return f"it is damaged: {self.damage_remedy}"
+        if code == "SQLITE_NOTADB":
+            return f"it is not a spamguard {self.kind} file: {self.foreign_remedy}"
+        return _REMEDY_BY_CODE.get(code, _MISUSE_REMEDY)
+
+    @contextmanager
+    def errors(self, path: Path) -> Iterator[None]:
+        """Explain what SQLite, the system or a value that SQLite cannot hold raises inside."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, OverflowError, UnicodeError) as error:
+            raise self.explain(path, error) from error
+
+
+class Database:
+    """An open file. It belongs to one thread of one process; any number of processes may open it.
+
+    `close`, `errors`, `query` and `transaction` raise the schema's error. `execute` and
+    `executemany` explain nothing: call them within `errors` or `transaction`.
+    """
+
+    def __init__(self, path: Path, schema: Schema, connection: sqlite3.Connection) -> None:
+        """Use `open`."""
+        self.path = path
+        self.schema = schema
+        self._connection = connection
+        self._pid = os.getpid()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        schema: Schema,
+        fill: Callable[[sqlite3.Connection], object] = lambda _: None,
+    ) -> Self:
+        """Open the file; make it, with mode 0600, when there is none. fill: writes its first rows.
+
+        Raises
+        ------
+        SpamguardError
+            The schema's: the file cannot be opened, or is of another kind or schema.
+        """
+        with schema.errors(path), as_directory_owner(path.parent):
+            if not path.exists():
+                # Never in place: a reader could meet a file without tables, and closing any
+                # descriptor of a file drops the locks that other connections of this process hold.
+                create_once(path, lambda draft: _make_file(draft, schema, fill))
+                sync_directory(path.parent)
+            database = cls(path, schema, open_database(path, schema.busy_seconds))
+            try:
+                database._check_identity()
+                if schema.wal:
+                    database.pragma("journal_mode = WAL")
+            except BaseException:
+                database._connection.close()
+                raise
+        return database
+
+    def _check_identity(self) -> None:
+        schema = self.schema
+        if self.pragma("application_id") != schema.application_id:
+            problem = f"it is not a spamguard {schema.kind} file: {schema.foreign_remedy}"
+            raise schema.make_error(self.path, problem)
+        version = self.pragma("user_version")
+        if version != schema.version:
+            problem = f"it has schema {version}, this program reads {schema.version} only: "
+            remedy = f"use the spamguard that wrote it, or {schema.foreign_remedy}"
+            if version > schema.version:
+                remedy = "use the newer spamguard that wrote it, and restart what runs of an older"
+            raise schema.make_error(self.path, problem + remedy)
+
+    def close(self) -> None:
+        """Close the file; any later call is an error."""
+        with self.errors():
+            self.connection.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """SQLite's own. A connection that a fork carried over shares locks and file positions with
+        its parent and damages the file, so it is refused.
+        """
+        if os.getpid() != self._pid:
+            raise self.schema.make_error(
+                self.path, f"it was opened by process {self._pid}: open it again after a fork"
+            )
+        return self._connection
+
+    @contextmanager
+    def errors(self, *decoding: type[Exception]) -> Iterator[None]:
+        """As `Schema.errors`. decoding: errors by which the caller finds that a row is damaged."""
+        try:
+            with self.schema.errors(self.path):
+                yield
+        except decoding as error:
+            problem = f"it is damaged: {self.schema.damage_remedy} [{error_text(error)}]"
+            raise self.schema.make_error(self.path, problem) from error
+
+    @contextmanager
+    def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+        """All that is done inside takes effect, or nothing."""
+        with self.errors():
+            connection = self.connection
+            connection.execute(begin)
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite itself rolls back after some errors
+                    connection.execute("ROLLBACK")
+                raise
+
+    def query(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
+        """All rows that a statement gives."""
+        with self.errors():
+            return self.connection.execute(statement, values).fetchall()
+
+    def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
+        """Run a statement."""
+        return self.connection.execute(statement, values)
+
+    def executemany(self, statement: str, rows: Iterable[Any]) -> sqlite3.Cursor:
+        """Run a statement for each row."""
+        return self.connection.executemany(statement, rows)
+
+    def pragma(self, name: str) -> Any:
+        """A value that SQLite keeps about the file."""
+        ((value,),) = self.connection.execute(f"PRAGMA {name}")
+        return value
+
+    def trusted_time(self, now: float) -> float:
+        """The time by which rows grow old; call it within a transaction.
+
+        This is the system's clock, unless it has jumped forward by more than a day since the last
+        call. Then it stays at the last time that was believed, until the clock has gone on for a
+        day from where it jumped to; if somebody sets the clock right meanwhile, nothing was removed
+        for its sake. The file keeps this, so a restart changes nothing. After a pause of more than
+        a day, rows are removed a day later.
+
+        Parameters
+        ----------
+        now
+            By the system's clock, seconds since 1970.
+        """
+        self.execute(_CREATE_CLOCK)
+        row = self.execute("SELECT believed, doubted FROM clock").fetchone()
+        before = _TrustedClock(*row) if row else _TrustedClock(now)
+        after = before.advance(now)
+        if row is None:
+            self.execute("INSERT INTO clock VALUES (?, ?)", after)
+        elif after.doubted != before.doubted or abs(after.believed - before.believed) > _CLOCK_STEP:
+            self.execute("UPDATE clock SET believed = ?, doubted = ?", after)
+        return after.believed
+
+
+def _make_file(draft: Path, schema: Schema, fill: Callable[[sqlite3.Connection], object]) -> None:
+    with closing(open_database(draft, schema.busy_seconds)) as connection:
+        for pragma in schema.pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute(f"PRAGMA application_id = {schema.application_id}")
+        connection.execute(f"PRAGMA user_version = {schema.version}")
+        connection.executescript(f"BEGIN; {schema.tables}")
+        fill(connection)
+        connection.execute("COMMIT")
+        if schema.wal:
+            # Last: closing reports nothing when a full disk keeps the log out of the file.
+            connection.execute("PRAGMA journal_mode = WAL")
+
+
+_CREATE_CLOCK = "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
+_MAX_JUMP_SECONDS = 86_400.0
+_CLOCK_STEP = 3600.0  # seconds: not each call is worth a page in the log
+
+
+class _TrustedClock(NamedTuple):
+    """believed: the last time that was. doubted: the first time since then that was not, or 0."""
+
+    believed: float
+    doubted: float = 0.0
+
+    def advance(self, now: float) -> _TrustedClock:
+        jumped = now > self.believed + _MAX_JUMP_SECONDS
+        if not jumped or (self.doubted and now >= self.doubted + _MAX_JUMP_SECONDS):
+            return _TrustedClock(now)
+        return _TrustedClock(self.believed, min(self.doubted or now, now))
+
+
+# ---- files whose schema is not looked at
+
+
+def open_database(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    """Open an existing file only: SQLite would create one with the wrong permissions."""
+    return sqlite3.connect(
+        f"file:{quote(os.fsencode(path.absolute()))}?mode=rw",
+        uri=True,
+        timeout=busy_seconds,
+        isolation_level=None,
+    )
+
+
+def copy_database(path: Path, target: Path, busy_seconds: float) -> None:
+    """Copy a database, as it is at one moment whoever writes, into an empty file on the disk."""
+    with ExitStack() as stack:
+        with as_directory_owner(path.parent):
+            source = stack.enter_context(closing(open_database(path, busy_seconds)))
+            source.execute("BEGIN")
+            source.execute("SELECT 1 FROM sqlite_schema").fetchone()  # opens its log
+        source.backup(stack.enter_context(closing(open_database(target, busy_seconds))))
+    with target.open("rb") as written:
+        os.fsync(written.fileno())
+
+
+def is_corruption(error: BaseException | None) -> bool:
+    """Whether SQLite says that there is no sense in the file."""
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
