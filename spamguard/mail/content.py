@@ -23,10 +23,9 @@ from urllib.parse import unquote
 
 from spamguard.mail import decode, headers, html, text
 from spamguard.mail import text as mail_text
-from spamguard.mail.headers import Section
+from spamguard.mail.headers import FieldList, Section
 from spamguard.mail.mime import (
     ContentType,
-    FieldList,
     Leaf,
     MimeMessage,
     ParseLimits,

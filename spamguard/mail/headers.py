@@ -1,19 +1,14 @@
-"""Header fields as evidence: which are read, how, and which never are.
+"""Header fields: parsed, read as evidence, compared with each other, and the author of a message.
 
-Spam-verdict headers of any filter, mailbox-state headers and our own must never become tokens: they
-would be the answer, not evidence, and the next mail may carry a forged one.
+`parse_header` finds the fields (RFC 5322). `evidence_fields` and `field_sections` turn those that
+may be looked at into sections of text, with tokens for addresses and for the shapes of dates and
+identifiers. `relation_clues` says whether the names in a message belong together, but never what
+they are called, so what is learnt holds for new senders too. `format_author` writes From as one
+short text for people.
 
-Who a message says has written it: the From of its header (RFC 5322, 3.6.2) as one short text. Never
-raises; linear time.
-
-Must never let a name hide the address: whatever names look like, what stands behind the last "<" is
-the address.
-
-Whether the names in a message belong together: who sends it, who wants the answer, where its links
-lead, who passed it on.
-
-Says only how they relate, never what they are called, so that what is learnt holds for senders
-never seen. Pure; never raises.
+Verdicts of other filters, mailbox state and fields of our own must never become tokens: they would
+be the answer instead of evidence, and the next mail may carry a forged one. No name may hide an
+author's address. Must never raise; takes linear time.
 """
 
 from __future__ import annotations
@@ -21,64 +16,169 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 
+from spamguard import native
 from spamguard.mail.decode import decode_unstructured, fold
-from spamguard.mail.mime import FieldList, FieldMap
 
+FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
+FieldMap = dict[bytes, bytes]  # first value of each field
 Section = tuple[bytes, bytes]  # name of the section, folded UTF-8 text
 
+# ---- parsing
+
+# A whole header block (RFC 5322 section 2.2 and 2.2.3); possessive, because hostile input must not
+# make it backtrack.
+_HEADER_BLOCK = re.compile(rb"(?:[!-9;-~]++[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+(?:\n|\Z)|)*+")
+_HEADER_FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.M)
+_FIELD_NAME_START = re.compile(rb"[!-9;-~]*+[ \t]*+")  # a name, or its beginning
+# Lines of a header that are no fields; mail programs skip them where fields follow that say how to
+# read the message.
+_JUNK_LINES = re.compile(
+    rb"(?:(?!--)[^\n]{1,1000}+\n){1,5}?(?=content-(?:type|transfer-encoding)[ \t]*+:)", re.I
+)
+# Every header has one of these, or an "X-..." field; "Attention: ..." alone begins a text.
+_USUAL_NAMES = frozenset(
+    b"from to subject date message-id received return-path delivered-to mime-version"
+    b" content-type".split()
+)
+_ESSENTIAL_NAMES = sorted(_USUAL_NAMES | {b"content-transfer-encoding", b"content-disposition"})
+_ESSENTIAL_FIELD = re.compile(  # the first letter alone excludes nearly all other fields
+    rb"\n(?=[%b])(%b)[ \t]*+:[ \t]*+([^\n]*+(?:\n[ \t][^\n]*+)*+)"
+    % (bytes({name[0] for name in _ESSENTIAL_NAMES}), b"|".join(_ESSENTIAL_NAMES)),
+    re.I,
+)
+
+
+def index_fields(fields: FieldList) -> FieldMap:
+    """The first value of each field."""
+    return dict(reversed(fields))
+
+
+def parse_header(
+    text: bytes, max_bytes: int, max_fields: int
+) -> tuple[FieldList, int, list[bytes]]:
+    """The header block on top of a text: its fields, where the body starts, and the defects."""
+    compiled = native.functions()
+    if compiled is None:
+        fields, stop = _match_fields(text[:max_bytes], max_fields)
+    else:
+        fields, stop = compiled.fields(text, max_bytes, max_fields + 1)
+    defects = []
+    if len(text) > max_bytes and _FIELD_NAME_START.fullmatch(text, stop, max_bytes):
+        defects.append(b"header-size")  # cut within a name, or behind a field
+    elif stop < len(text) and not text.startswith(b"\n", stop):
+        defects.append(b"header-line")  # the body starts here, as the standard library has it
+    if len(fields) > max_fields:
+        defects.append(b"header-count")
+        fields = fields[:max_fields]
+        fields += _find_essential_fields(text[:stop], index_fields(fields))
+    return fields, stop + text.startswith(b"\n", stop), defects
+
+
+def parse_lenient_header(
+    text: bytes, max_bytes: int, max_fields: int
+) -> tuple[FieldList, int, list[bytes]]:
+    """`parse_header` as mail programs do it: they skip some lines that are no fields."""
+    fields, start, defects = parse_header(text, max_bytes, max_fields)
+    if b"header-line" in defects and (junk := _JUNK_LINES.match(text, start)):
+        more_fields, length, _ = parse_header(text[junk.end() :], max_bytes, max_fields)
+        fields, start = fields + more_fields, junk.end() + length
+    return fields, start, defects
+
+
+def _match_fields(window: bytes, max_fields: int) -> tuple[FieldList, int]:
+    """The fields, one more than `max_fields` if there are more, and where the first line stands
+    that belongs to none.
+    """
+    end = window.find(b"\n\n")
+    block = window[: end + 1] if end >= 0 else window
+    stop = len(block)
+    lines = block.count(b"\n") if end >= 0 else -1
+    fields = _HEADER_FIELD.findall(block) if 0 <= lines <= 4 * max_fields else []
+    field_lines = len(fields) + b"".join([value for _, value in fields]).count(b"\n")
+    if len(fields) > max_fields or field_lines != lines:
+        # no end, too many, or not all lines are fields: the careful way
+        stop = _HEADER_BLOCK.match(block).end()  # type: ignore[union-attr]  # it matches b""
+        matches = _HEADER_FIELD.finditer(block, 0, stop)
+        fields = [match.groups() for match in islice(matches, max_fields + 1)]
+    return [(name.lower(), value) for name, value in fields], stop
+
+
+def _find_essential_fields(block: bytes, taken: FieldMap) -> FieldList:
+    """The fields that mail programs act upon, where there are too many to take them all: the first
+    of each name that is not taken.
+    """
+    first: FieldMap = {}
+    for match in _ESSENTIAL_FIELD.finditer(b"\n" + block):
+        first.setdefault(match[1].lower(), match[2])
+    return [(name, value) for name, value in first.items() if name not in taken]
+
+
+def is_headerless_text(fields: FieldList, text: bytes, start: int) -> bool:
+    """Whether what looks like a header is the start of a text without one: no blank line below it,
+    and no usual field.
+    """
+    has_end = start < len(text) and text[start - 2 : start] == b"\n\n"
+    return not has_end and not any(
+        name in _USUAL_NAMES or name.startswith(b"x-") for name, _ in fields
+    )
+
+
+# ---- evidence
+
 _VERDICT_NAMES = (
-    rb"[^:\s]*(?:spam|virus|bogosity|crm114|mailscanner|scan|rspamd|ironport|forefront|-scl|bitdefender|score|cloudmark|razor|pyzor|bayes"
-    rb"|amavis|brightmail|antiphish|malware|purgate|phishing|messagesniffer|gbudb|whitelist|blacklist|dns-?r?bl|rbl-)[^:\s]*"
-    rb"|x-(?:barracuda|asg|junk|pm-|vade|proofpoint|rc-|microsoft-antispam|exchange-antispam|ms-exchange-organization|classification"
-    rb"|text-classification|popfile|hammie|sa-|dcc-|cmae-|ctch-|cnfs-|tm-as|tmase|imss|klms|kse|ui-|pmx|perlmx|canit|declude|clx-|ham-|vr-"
-    rb"|policy-|message-sniffer|sid-|ymail-|yahoofiltered|dmarc-|mimecast-|watchguard|filter|pstn-|nas-|elnk-|eset|assp-|xfinity-v"
-    rb"|authority-analysis)[^:\s]*"
+    rb"[^:\s]*(?:spam|virus|bogosity|crm114|mailscanner|scan|rspamd|ironport|forefront|-scl"
+    rb"|bitdefender|score|cloudmark|razor|pyzor|bayes|amavis|brightmail|antiphish|malware|purgate"
+    rb"|phishing|messagesniffer|gbudb|whitelist|blacklist|dns-?r?bl|rbl-)[^:\s]*"
+    rb"|x-(?:barracuda|asg|junk|pm-|vade|proofpoint|rc-|microsoft-antispam|exchange-antispam"
+    rb"|ms-exchange-organization|classification|text-classification|popfile|hammie|sa-|dcc-|cmae-"
+    rb"|ctch-|cnfs-|tm-as|tmase|imss|klms|kse|ui-|pmx|perlmx|canit|declude|clx-|ham-|vr-|policy-"
+    rb"|message-sniffer|sid-|ymail-|yahoofiltered|dmarc-|mimecast-|watchguard|filter|pstn-|nas-"
+    rb"|elnk-|eset|assp-|xfinity-v|authority-analysis)[^:\s]*"
 )
 _MAILBOX_STATE_NAMES = (
-    rb"status|x-status|keywords|x-keywords|x-label|x-folder|x-uidl?|x-tuid|x-imap(?:base)?|x-account-key|x-offlineimap[^:\s]*"
-    rb"|x-(?:mozilla|evolution|kmail|gmail|apple|getmail|dovecot)-[^:\s]*|content-length|lines|x-sieve[^:\s]*"
-    rb"|(?:x-)?delivered-to|return-path|envelope-(?:to|from)|x-(?:envelope|original|resolved)-(?:to|from)"
+    rb"status|x-status|keywords|x-keywords|x-label|x-folder|x-uidl?|x-tuid|x-imap(?:base)?"
+    rb"|x-account-key|x-offlineimap[^:\s]*"
+    rb"|x-(?:mozilla|evolution|kmail|gmail|apple|getmail|dovecot)-[^:\s]*"
+    rb"|content-length|lines|x-sieve[^:\s]*"
+    rb"|(?:x-)?delivered-to|return-path|envelope-(?:to|from)|x-(?:envelope|original|resolved)-"
+    rb"(?:to|from)"
 )
-# anybody can write outcomes, and true ones tell hardly anything that the rest does not; signatures
-# are noise that never comes twice
-_AUTHENTICATION_NAMES = rb"(?:x-)?authentication-results[^:\s]*|received-spf|(?:dkim|domainkey)-signature|arc-[^:\s]*|x-received|x-google-[^:\s]*|x-gm-[^:\s]*"
+# Anybody can write results, and true ones add hardly anything; signatures never come twice.
+_AUTHENTICATION_NAMES = (
+    rb"(?:x-)?authentication-results[^:\s]*|received-spf|(?:dkim|domainkey)-signature|arc-[^:\s]*"
+    rb"|x-received|x-google-[^:\s]*|x-gm-[^:\s]*"
+)
 _NEVER_EVIDENCE = re.compile(
     b"|".join((_VERDICT_NAMES, _MAILBOX_STATE_NAMES, _AUTHENTICATION_NAMES)), re.I
 )
-
-_ADDRESS_PATTERN = re.compile(rb"([\w+=/!$%&'*-]{1,64}+)@([\w-]{1,190}+)")  # its dots replaced
+_RESERVED_SECTIONS = frozenset(  # that are no fields
+    b"address names date-shape zone id-shape id-host hidden tags url host clue attachment"
+    b" footer".split()
+)
+_ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
+_ADDRESS = re.compile(rb"([\w+=/!$%&'*-]{1,64}+)@([\w-]{1,190}+)")  # its dots replaced
 _TIME_ZONE = re.compile(rb"[+-]\d{4}\b|\b[a-zA-Z]{3,4}\s*\Z")
 _SHAPE_TABLE = bytes.maketrans(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.$@-:+/=<>, ",
     b"0000000000aaaaaaaaaaaaaaaaaaaaaaaaaaAAAAAAAAAAAAAAAAAAAAAAAAAA_$_--_____--",
 )
 _REPEATS = re.compile(rb"(?<=0)0+|(?<=a)a+|(?<=A)A+")
-_ADDRESS_FIELDS = frozenset((b"from", b"to", b"cc", b"reply-to", b"sender"))
-_RESERVED_SECTIONS = frozenset(  # other sections
-    b"address names date-shape zone id-shape id-host hidden tags url host clue attachment footer".split()
-)
-_MAX_VALUE_BYTES = 2000  # of one field
+_MAX_VALUE_BYTES = 2000
 _MAX_CACHED_NAMES = 2048
 
 
-def is_evidence(name: bytes) -> bool:
-    """Whether a field of that name (any case) may be looked at."""
-    return _SECTION_NAMES[name[:100].lower()] != b""
-
-
 class _SectionNames(dict[bytes, bytes]):
-    """Section of a field with that lower-case name; empty when the field is never evidence.
-    Remembers so many at most.
+    """Section of a field by its lower-case name; empty when it is never evidence. A bounded cache:
+    names are the sender's.
     """
 
     def __missing__(self, name: bytes) -> bytes:
         if len(self) == _MAX_CACHED_NAMES:
             self.clear()
-        never = _NEVER_EVIDENCE.fullmatch(name)
-        self[name] = section = (
-            b"" if never else b"field " + name if name in _RESERVED_SECTIONS else name[:40]
-        )
+        section = b"field " + name if name in _RESERVED_SECTIONS else name[:40]
+        self[name] = section = b"" if _NEVER_EVIDENCE.fullmatch(name) else section
         return section
 
 
@@ -86,9 +186,7 @@ _SECTION_NAMES = _SectionNames()
 
 
 def evidence_fields(fields: FieldList) -> FieldList:
-    """The fields that may be looked at, under the names of their sections, values cut to what is
-    looked at.
-    """
+    """The fields that may be looked at, under the names of their sections, with values cut."""
     return [
         (section, value[:_MAX_VALUE_BYTES])
         for name, value in fields
@@ -97,47 +195,24 @@ def evidence_fields(fields: FieldList) -> FieldList:
 
 
 def field_sections(evidence: FieldList, charset: bytes = b"") -> tuple[list[Section], list[bytes]]:
-    """Every usable field as a section of its own name, addresses and shapes beside them; and the
-    defects. charset: of the body.
+    """A section for each field, then addresses, shapes and the names of all fields; and defects.
+
+    charset: of the body.
     """
-    found: list[Section] = []
+    sections: list[Section] = []
     defects: list[bytes] = []
-    for (name, value), text in zip(
-        evidence, _decode_values(evidence, charset, defects), strict=True
-    ):
+    texts = _decode_values(evidence, charset, defects)
+    for (name, value), text in zip(evidence, texts, strict=True):
         if name == b"received":
-            found.append((name, text.rpartition(b";")[0] or text))  # without the date
+            sections.append((name, text.rpartition(b";")[0] or text))  # without the date
         elif name in _SHAPED_FIELDS:
-            found += _SHAPED_FIELDS[name](value)
+            sections += _SHAPED_FIELDS[name](value)
         else:
-            found.append((name, text))
+            sections.append((name, text))
             if name in _ADDRESS_FIELDS:
-                found.append((b"address", address_tokens(text)))
-    found.append(
-        (b"names", b" ".join(dict.fromkeys([name for name, _ in evidence])).replace(b"-", b"_"))
-    )
-    return found, defects
-
-
-def _decode_values(evidence: FieldList, charset: bytes, defects: list[bytes]) -> list[bytes]:
-    """The values decoded, in lower case. Nearly always all of them are plain, and then one look at
-    them together is enough.
-    """
-    together = b"\0".join([value for _, value in evidence])
-    if _is_plain_ascii(together) and len(texts := together.lower().split(b"\0")) == len(evidence):
-        return texts
-    return [
-        value.lower()
-        if name in _UNDECODED_FIELDS or _is_plain_ascii(value)
-        else _decode_value(value, charset, defects)
-        for name, value in evidence
-    ]
-
-
-def _is_plain_ascii(value: bytes) -> bool:
-    return (
-        value.isascii() and value.find(b"=?") < 0 and value.find(b"\x1b") < 0
-    )  # "in" would fail within, and be slower
+                sections.append((b"address", address_tokens(text)))
+    names = b" ".join(dict.fromkeys([name for name, _ in evidence])).replace(b"-", b"_")
+    return [*sections, (b"names", names)], defects
 
 
 def part_sections(fields: FieldList) -> list[Section]:
@@ -145,10 +220,27 @@ def part_sections(fields: FieldList) -> list[Section]:
     return [(b"part " + name, value[:300].lower()) for name, value in evidence_fields(fields[:20])]
 
 
-def _decode_value(value: bytes, charset: bytes, defects: list[bytes]) -> bytes:
-    text, wrong = decode_unstructured(value, charset)
-    defects += wrong
-    return fold(text).encode("utf-8", "replace")
+def _decode_values(evidence: FieldList, charset: bytes, defects: list[bytes]) -> list[bytes]:
+    """The values decoded, in lower case. Nearly always all of them are plain: one look at them
+    together finds that out.
+    """
+    together = b"\0".join([value for _, value in evidence])
+    if _is_plain_ascii(together) and len(texts := together.lower().split(b"\0")) == len(evidence):
+        return texts
+    texts = []
+    for name, value in evidence:
+        if name in _UNDECODED_FIELDS or _is_plain_ascii(value):
+            texts.append(value.lower())
+        else:
+            text, value_defects = decode_unstructured(value, charset)
+            defects += value_defects
+            texts.append(fold(text).encode("utf-8", "replace"))
+    return texts
+
+
+def _is_plain_ascii(value: bytes) -> bool:
+    # `find`, because "in" is slower: inside, it fails to convert the needle to a number first
+    return value.isascii() and value.find(b"=?") < 0 and value.find(b"\x1b") < 0
 
 
 def _date_sections(value: bytes) -> list[Section]:
@@ -156,10 +248,8 @@ def _date_sections(value: bytes) -> list[Section]:
 
 
 def _message_id_sections(value: bytes) -> list[Section]:
-    return [
-        (b"id-shape", value_shape(value)),
-        (b"id-host", host_token(value.partition(b"@")[2].rstrip(b"> \t").lower())),
-    ]
+    host = value.partition(b"@")[2].rstrip(b"> \t").lower()
+    return [(b"id-shape", value_shape(value)), (b"id-host", host_token(host))]
 
 
 _SHAPED_FIELDS = {b"date": _date_sections, b"message-id": _message_id_sections}
@@ -168,89 +258,156 @@ _UNDECODED_FIELDS = frozenset((b"received", *_SHAPED_FIELDS))
 
 @lru_cache(maxsize=1024)
 def address_tokens(text: bytes) -> bytes:
-    """Every address in a text as two tokens that hold together: the whole, and its domain.
-    Remembered: the same people write to the same people.
-    """
-    found = _ADDRESS_PATTERN.findall(host_token(text)) if b"@" in text else []
-    return b" ".join([b"%b-at-%b %b" % (local, domain, domain) for local, domain in found[:50]])
+    """Two tokens for every address in a text: the whole address, and its domain."""
+    addresses = _ADDRESS.findall(host_token(text)) if b"@" in text else []
+    return b" ".join([b"%b-at-%b %b" % (local, domain, domain) for local, domain in addresses[:50]])
 
 
 def host_token(host: bytes) -> bytes:
-    """A host name that stays one token."""
+    """A host name as one token."""
     return host.replace(b".", b"_")
 
 
 def value_shape(value: bytes) -> bytes:
-    """A value with its letters and digits blurred: the handwriting of the software that wrote it."""
+    """A value with letters and digits blurred: the handwriting of the software that wrote it.
+
+    >>> value_shape(b"<20261123.4ab@Example.org>")
+    b'_0_0a_Aa_a_'
+    """
     return _drop_repeats(value[:200].translate(_SHAPE_TABLE))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # blurred dates are nearly all alike
 def _drop_repeats(blurred: bytes) -> bytes:
-    """Remembered, since dates differ in nothing else."""
     return _REPEATS.sub(b"", blurred)
 
 
-_MAX_NAME_CHARACTERS, _MAX_ADDRESS_CHARACTERS = 48, 64  # characters
-_ELLIPSIS = "..."  # all of a text in ASCII is kept but once (`history.row`)
-_MAX_AUTHORS = 2  # of several authors
-# bytes at either end of a field, of which more is never read: the address is in the last ones
-_MAX_END_BYTES = 500
+# ---- relations between the names in a message
 
+_ADDRESS_HOST = re.compile(rb"@([\w.-]{1,190})")
+# Registries of countries sell names below these.
+_SECOND_LEVEL_LABELS = frozenset(b"ac co com edu gov ne net or org".split())
+_MAX_HOSTS = 50
+_MAX_LINK_DOMAINS = 5
+_MAX_ADDRESS_OFFSET = 300  # bytes of a field in which an address is looked for
+
+
+def relation_clues(
+    first_values: FieldMap, received: Sequence[bytes], hosts: Sequence[str]
+) -> list[bytes]:
+    """Tokens that say which of these belong together: author, recipient, reply address, servers on
+    the way, and links.
+
+    Parameters
+    ----------
+    first_values
+        Of the header fields.
+    received
+        Received fields, in lower case.
+    hosts
+        Of links, in lower case.
+    """
+    sender = _field_domain(first_values, b"from")
+    is_own = sender and sender == _field_domain(first_values, b"to")
+    clues = [b"to_sender" if is_own else b"to_other"]
+    if b"reply-to" in first_values:
+        is_own = sender == _field_domain(first_values, b"reply-to")
+        clues.append(b"reply_to_sender" if is_own else b"reply_to_other")
+    if hosts:
+        owners = {_registered_part(host.encode("utf-8", "replace")) for host in hosts[:_MAX_HOSTS]}
+        where = b"links_some_sender" if sender in owners else b"links_elsewhere"
+        clues.append(b"links_sender" if owners == {sender} else where)
+        clues.append(b"link_owners_%d" % min(len(owners), _MAX_LINK_DOMAINS))
+    servers, origin = b"\n".join(received), _field_domain(first_values, b"message-id")
+    # `find`: as in `_is_plain_ascii`
+    has_passed = sender and servers.find(sender) >= 0
+    clues.append(b"sender_passed_on" if has_passed else b"sender_not_passed_on")
+    has_passed = origin and servers.find(origin) >= 0
+    clues.append(b"id_passed_on" if has_passed else b"id_not_passed_on")
+    return clues
+
+
+def _field_domain(first_values: FieldMap, name: bytes) -> bytes:
+    return registered_domain(first_values[name]) if name in first_values else b""
+
+
+@lru_cache(maxsize=16)  # for traits, which ask for the same fields a moment later; they may be long
+def registered_domain(value: bytes) -> bytes:
+    """The registered domain of the first address in a field; empty if none is near its start.
+
+    >>> registered_domain(b"Anna <anna@mail.example.co.uk>")
+    b'example.co.uk'
+    """
+    match = _ADDRESS_HOST.search(value, 0, _MAX_ADDRESS_OFFSET)
+    return _registered_part(match[1]) if match else b""
+
+
+@lru_cache(maxsize=4096)
+def _registered_part(host: bytes) -> bytes:
+    """The part of a host name that somebody registered, near enough without a list of suffixes."""
+    labels = host.lower().strip(b".").rsplit(b".", 3)[-3:]
+    is_country = len(labels) == 3 and len(labels[2]) == 2 and labels[1] in _SECOND_LEVEL_LABELS
+    return b".".join(labels if is_country else labels[-2:])
+
+
+# ---- the author
+
+_MAX_NAME_CHARACTERS, _MAX_ADDRESS_CHARACTERS = 48, 64
+_ELLIPSIS = "..."  # in ASCII, because history keeps a text with any other character twice
+_MAX_AUTHORS = 2
+_MAX_END_BYTES = 500  # at either end of a field; an address stands in the last ones
 _COMMENT = rb"\((?:[^()\\]|\\.|)*+\)"
-for _ in range(3):  # comments in comments (RFC 5322, 3.2.2)
+for _ in range(3):  # comments in comments (RFC 5322 section 3.2.2)
     _COMMENT = rb"\((?:[^()\\]|\\.|%b|)*+\)" % _COMMENT
-# what is quoted, a comment, an address in brackets, what stands between authors; else words
+# a quoted string, a comment, an address in brackets, a separator of authors; else words
 _FROM_PIECE = re.compile(
-    rb'"(?:[^"\\]|\\.|)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % _COMMENT, re.S
+    rb'"(?:[^"\\]|\\.)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % _COMMENT, re.S
 )
 _SEPARATORS = b" \t\r\n,;"
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
 
-_Mailbox = tuple[bytes, bytes]  # its name, as it was written but for quotes, and its address
-
 
 def format_author(value: bytes) -> str:
-    """Of a From's value: `Name <address>`, or the address alone; `Name <>` where there is none. The
-    name is as strangers wrote it.
+    """A value of From as `Name <address>`, or as the address alone; `Name <>` without an address.
 
-    Of several authors the first, then the second's address, then dots for others. Long names are
-    cut, and long addresses in front: whose they are, the end says.
+    The name is as strangers wrote it. Of several authors: the first, the address of the second, and
+    dots for others. Long names are cut behind, long addresses in front: their end says whose they
+    are.
+
+    >>> format_author(b'"Smith, Anna" <anna@example.org>')
+    'Smith, Anna <anna@example.org>'
     """
-    *found, (name, address) = _iter_mailboxes(
-        value
-        if len(value) <= 2 * _MAX_END_BYTES
-        else value[:_MAX_END_BYTES] + value[-_MAX_END_BYTES:]
-    )
-    if found:
-        name, address = found[0]
+    if len(value) > 2 * _MAX_END_BYTES:
+        value = value[:_MAX_END_BYTES] + value[-_MAX_END_BYTES:]
+    *authors, rest = _iter_mailboxes(value)
+    name, address = authors[0] if authors else rest
     text = " ".join(decode_unstructured(name)[0].split())
-    text = (
-        text if len(text) <= _MAX_NAME_CHARACTERS else text[: _MAX_NAME_CHARACTERS - 3] + _ELLIPSIS
-    )
-    told = [
-        f"{text} <{_printable_address(address)}>" if text else _printable_address(address),
-        *[_printable_address(one) for _, one in found[1:_MAX_AUTHORS]],
-    ]
-    return ", ".join(told) + (f", {_ELLIPSIS}" if len(found) > _MAX_AUTHORS else "")
+    if len(text) > _MAX_NAME_CHARACTERS:
+        text = text[: _MAX_NAME_CHARACTERS - len(_ELLIPSIS)] + _ELLIPSIS
+    shown = _printable_address(address)
+    parts = [f"{text} <{shown}>" if text else shown]
+    parts += [_printable_address(address) for _, address in authors[1:_MAX_AUTHORS]]
+    if len(authors) > _MAX_AUTHORS:
+        parts.append(_ELLIPSIS)
+    return ", ".join(parts)
 
 
 def split_author(author: str) -> tuple[str, str]:
-    """Of what `author` gives: the name, "" without one; and the rest, which is the address, behind
-    a name in its brackets.
-    """
+    """Name and rest of what `format_author` gives: the address, in brackets if there is a name."""
     name, bracket, address = author.rpartition(" <")
     return name, bracket.strip() + address
 
 
 def is_sender(author: str, sender: str) -> bool:
-    """Whether what `author` gives is, beside a name, that envelope sender, whatever their case."""
+    """Whether the address of what `format_author` gives is the envelope sender; case is ignored."""
     return split_author(author)[1].strip("<>").lower() == sender.lower()
 
 
-def _iter_mailboxes(value: bytes) -> Iterator[_Mailbox]:
-    """One after the other. What has no address goes with what follows it: groups' names, and commas
-    that were not quoted.
+def _iter_mailboxes(value: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Name and address of each author; last, what is left without an address.
+
+    Words without an address go with what follows them: names of groups, and names with a comma that
+    is not quoted.
     """
     name, comment, address = b"", b"", None
     for piece in (*_FROM_PIECE.findall(value), b","):
@@ -274,98 +431,18 @@ def _iter_mailboxes(value: bytes) -> Iterator[_Mailbox]:
     yield name.strip(_SEPARATORS) or comment, b""
 
 
-def _find_bare_address(name: bytes) -> tuple[bytes, bytes | None]:
-    """What of these words is an address without brackets, if any is."""
-    words = name.split() if b"@" in name else []
-    found = next(
-        (word for word in reversed(words) if b"@" in word and not word.startswith(b"=?")), None
-    )
-    return (
-        (name, None)
-        if found is None
-        else (b" ".join([word for word in words if word is not found]), found)
-    )
+def _find_bare_address(words: bytes) -> tuple[bytes, bytes | None]:
+    """Split words into a name and the last address without brackets, if there is one."""
+    pieces = words.split() if b"@" in words else []
+    for number, piece in reversed(list(enumerate(pieces))):
+        if b"@" in piece and not piece.startswith(b"=?"):
+            return b" ".join(pieces[:number] + pieces[number + 1 :]), piece
+    return words, None
 
 
 def _printable_address(address: bytes) -> str:
-    """Without what is not seen, wherever it stands."""
     text = "".join(address.decode("utf-8", "replace").split())
-    text = (
-        text
-        if text.isprintable()
-        else "".join([letter if letter.isprintable() else "\ufffd" for letter in text])
-    )
-    return (
-        text
-        if len(text) <= _MAX_ADDRESS_CHARACTERS
-        else _ELLIPSIS + text[3 - _MAX_ADDRESS_CHARACTERS :]
-    )
-
-
-_ADDRESS_HOST = re.compile(rb"@([\w.-]{1,190})")
-_SECOND_LEVEL_LABELS = frozenset(
-    (b"ac", b"co", b"com", b"edu", b"gov", b"ne", b"net", b"or", b"org")
-)  # below a country: names are sold under these
-_MAX_HOSTS = 50
-_MAX_LINK_DOMAINS = 5
-_MAX_ADDRESS_BYTES = 300  # of a field
-_MAX_CACHED_FIELDS = 16  # of any size
-
-
-def relation_clues(named: FieldMap, received: Sequence[bytes], hosts: Sequence[str]) -> list[bytes]:
-    """named: header fields. received: in lower case. hosts: of links, in lower case."""
-    sender = _field_domain(named, b"from")
-    found = [b"to_sender" if sender and sender == _field_domain(named, b"to") else b"to_other"]
-    if b"reply-to" in named:
-        found.append(
-            b"reply_to_sender" if sender == _field_domain(named, b"reply-to") else b"reply_to_other"
-        )
-    if hosts:
-        found += _link_clues(sender, set(map(_host_domain, hosts[:_MAX_HOSTS])))
-    servers, origin = b"\n".join(received), _field_domain(named, b"message-id")
-    # "in" would look first whether it is a number, and build the error that it is not
-    found.append(
-        b"sender_passed_on" if sender and servers.find(sender) >= 0 else b"sender_not_passed_on"
-    )
-    found.append(b"id_passed_on" if origin and servers.find(origin) >= 0 else b"id_not_passed_on")
-    return found
-
-
-def _field_domain(named: FieldMap, field: bytes) -> bytes:
-    return registered_domain(named[field]) if field in named else b""
-
-
-@lru_cache(maxsize=_MAX_CACHED_FIELDS)
-def registered_domain(value: bytes) -> bytes:
-    """Who owns the first address in a field, as a name of a domain; empty: there is none near its
-    start.
-
-    Remembered, since each field of a message is asked for twice: here and for its traits.
-    """
-    match = _ADDRESS_HOST.search(value, 0, _MAX_ADDRESS_BYTES)
-    return _registered_part(match[1]) if match else b""
-
-
-def _host_domain(host: str) -> bytes:
-    return _registered_part(host.encode("utf-8", "replace"))
-
-
-@lru_cache(maxsize=4096)
-def _registered_part(host: bytes) -> bytes:
-    """The part of a host's name that somebody registered, near enough without a list of all
-    countries.
-    """
-    labels = host.lower().strip(b".").rsplit(b".", 3)[-3:]
-    return b".".join(
-        labels
-        if len(labels) == 3 and len(labels[2]) == 2 and labels[1] in _SECOND_LEVEL_LABELS
-        else labels[-2:]
-    )
-
-
-def _link_clues(sender: bytes, owners: set[bytes]) -> list[bytes]:
-    where = b"links_some_sender" if sender in owners else b"links_elsewhere"
-    return [
-        b"links_sender" if owners == {sender} else where,
-        b"link_owners_%d" % min(len(owners), _MAX_LINK_DOMAINS),
-    ]
+    text = "".join([letter if letter.isprintable() else "\ufffd" for letter in text])
+    if len(text) > _MAX_ADDRESS_CHARACTERS:
+        text = _ELLIPSIS + text[len(_ELLIPSIS) - _MAX_ADDRESS_CHARACTERS :]
+    return text

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from spamguard.mail.content import MessageContent
 from spamguard.mail.decode import codec_name
-from spamguard.mail.headers import registered_domain
-from spamguard.mail.mime import FieldMap
+from spamguard.mail.headers import FieldMap, registered_domain
 
 _MEDIA = (
     "absent",
