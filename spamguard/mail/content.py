@@ -338,7 +338,7 @@ def _file_name(leaf: Leaf) -> bytes:
 
 
 def _fold_file_name(name: bytes) -> bytes:
-    return decode.fold(decode.decode_unstructured(name[-300:])[0]).encode(
+    return mail_text.fold(decode.decode_unstructured(name[-300:])[0]).encode(
         "utf-8", "replace"
     )  # its end says what it is
 
@@ -394,7 +394,7 @@ def _read_lower_text(content: MessageContent, text: str, *, page: bool) -> None:
         content.linked_image = content.linked_image or found.linked_image
     if "\0" in text:
         text = text.replace("\0", "")  # nobody sees it
-    content.text.append(decode.fold(text, lower=True))
+    content.text.append(mail_text.fold(text, lower=True))
     if "www." in text:
         content.urls += _BARE_URL.findall(text)
 
@@ -460,16 +460,16 @@ def _add_clues(content: MessageContent, limits: ParseLimits) -> None:
         else section
         for section in found
     ]
-    hidden = _cut_text(decode.fold(" ".join(content.hidden), lower=True), limits, content)
+    hidden = _cut_text(mail_text.fold(" ".join(content.hidden), lower=True), limits, content)
     if hidden and not hidden.isspace():
         content.sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
     if content.tags:
         content.sections.append(
             (
                 b"tags",
-                _cut_text(decode.fold(" ".join(content.tags), lower=True), limits, content).encode(
-                    "utf-8", "replace"
-                ),
+                _cut_text(
+                    mail_text.fold(" ".join(content.tags), lower=True), limits, content
+                ).encode("utf-8", "replace"),
             )
         )
     hosts = _add_links(content)
@@ -500,14 +500,14 @@ def _add_links(content: MessageContent) -> list[str]:
     if not urls:
         return []
     content.sections.append(
-        (b"url", decode.fold(" ".join(urls), lower=True).encode("utf-8", "replace"))
+        (b"url", mail_text.fold(" ".join(urls), lower=True).encode("utf-8", "replace"))
     )
     written = dict.fromkeys([match.group(1) for url in urls if (match := _URL_HOST.match(url))])
     hosts = list(dict.fromkeys([_decode_host(host) if "%" in host else host for host in written]))
     content.sections.append(
         (
             b"host",
-            decode.fold(" ".join(map(_domain_tokens, hosts)), lower=True).encode(
+            mail_text.fold(" ".join(map(_domain_tokens, hosts)), lower=True).encode(
                 "utf-8", "replace"
             ),
         )

@@ -19,7 +19,8 @@ from functools import lru_cache
 from itertools import islice
 
 from spamguard import native
-from spamguard.mail.decode import decode_unstructured, fold
+from spamguard.mail.decode import decode_unstructured
+from spamguard.mail.text import fold
 
 FieldList = list[tuple[bytes, bytes]]  # name in lower case, value with its folding
 FieldMap = dict[bytes, bytes]  # first value of each field

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 from spamguard import native
 from spamguard.mail import markup, styles
-from spamguard.mail.decode import fold
 from spamguard.mail.markup import Markup, strip_leading_zeros
 from spamguard.mail.styles import (
     ALWAYS,
@@ -38,6 +37,7 @@ from spamguard.mail.styles import (
     Declarations,
     RestoredStyles,
 )
+from spamguard.mail.text import fold
 
 _BLOCK_NAMES = (
     "p div td th tr table tbody li ol ul h1 h2 h3 h4 h5 h6 hr center blockquote pre dl dt dd form option select button html head title body"

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import native
-from spamguard.mail.decode import fold
 from spamguard.mail.headers import Section
-from spamguard.mail.text import has_spaceless
+from spamguard.mail.text import fold, has_spaceless
 from spamguard.records import Word
 
 Hashes = NDArray[np.uint64]

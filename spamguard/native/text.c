@@ -1,4 +1,4 @@
-/* Decoded text: the loops over characters of `spamguard.mail.decode` and `spamguard.mail.traits`, where it is said what they mean. */
+/* Decoded text: the loops over characters of `spamguard.mail.text` and `spamguard.mail.traits`, where it is said what they mean. */
 #include "kernel.h"
 
 #include <string.h>

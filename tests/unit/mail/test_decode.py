@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail.decode import (
-    _CODECS,
+    CODECS,
     codec_name,
     decode_base64,
     decode_text,
     decode_transfer_encoding,
     decode_unstructured,
-    fold,
     sniff_charset,
 )
+from spamguard.mail.text import fold
 from tests.unit.mail.support import repeatable, seconds, words
 
 
@@ -128,7 +128,7 @@ def test_a_charset_is_known_by_all_its_names(names: str, codec: str) -> None:
 
 
 def test_every_codec_in_the_list_is_a_charset_that_python_has() -> None:
-    assert all(codecs.lookup(name)._is_text_encoding for name in set(_CODECS.values()))
+    assert all(codecs.lookup(name)._is_text_encoding for name in set(CODECS.values()))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_is_no_charset_for_mail_is_unknown(name: bytes) -> None:
 
 
 @repeatable
-@given(st.binary(max_size=300), st.sampled_from(sorted(_CODECS)))
+@given(st.binary(max_size=300), st.sampled_from(sorted(CODECS)))
 def test_any_bytes_are_text_in_any_charset(data: bytes, charset: str) -> None:
     text, _ = decode_text(data, charset.encode())
     assert isinstance(text, str)

@@ -1,13 +1,16 @@
-"""The compiled code strips punctuation from any text exactly as Python does."""
+"""The kernel counts bytes and drops what is no letter as Python does, whatever the text."""
 
 from __future__ import annotations
+
+import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail import decode
+from spamguard.mail import traits
+from spamguard.mail.text import CHARACTER_RANGES, strip_punctuation
+from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.test_hostile import TEXTS, filled
-from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 PIECES = (
@@ -29,8 +32,21 @@ PIECES = (
 
 
 def assert_same_letters(text: str) -> None:
-    compiled, plain = both(lambda: decode._strip_punctuation(text))
+    compiled, plain = both(lambda: strip_punctuation(text))
     assert compiled == plain
+
+
+@repeatable
+@given(st.binary(max_size=300))
+def test_any_bytes(data: bytes) -> None:
+    compiled, plain = both(lambda: traits._count_kinds(data))
+    assert compiled == plain
+
+
+def test_every_byte_is_of_its_kind() -> None:
+    for byte in map(bytes, zip(range(256), strict=True)):
+        compiled, plain = both(lambda byte=byte: traits._count_kinds(byte * 33))
+        assert compiled == plain
 
 
 @repeatable
@@ -42,7 +58,7 @@ def test_any_text(text: str) -> None:
 def test_every_character_of_the_first_plane_and_where_ranges_begin_and_end_beyond() -> None:
     beyond = [
         number + step
-        for first, last, _ in decode._CHARACTER_RANGES.tolist()
+        for first, last, _ in CHARACTER_RANGES.tolist()
         for number in (first, last)
         for step in (-1, 0, 1)
     ]
@@ -53,9 +69,7 @@ def test_every_character_of_the_first_plane_and_where_ranges_begin_and_end_beyon
 def test_ranges_do_not_overlap() -> None:
     assert all(
         before < first <= last
-        for (_, before, _), (first, last, _) in zip(
-            decode._CHARACTER_RANGES[:-1], decode._CHARACTER_RANGES[1:], strict=True
-        )
+        for (_, before, _), (first, last, _) in itertools.pairwise(CHARACTER_RANGES)
     )
 
 
