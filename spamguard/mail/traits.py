@@ -123,8 +123,9 @@ def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
     """Codes of all traits, uint8, shape (len(TRAITS),)."""
     named = content.message.first_values
     sender = registered_domain(named.get(b"from", b""))
-    charset = content.text_types[0].parameters.get(b"charset") if content.text_types else None
-    encoding = content.text_encodings[0] if content.text_encodings else b""
+    text = content.first_text
+    charset = text.content_type.parameters.get(b"charset") if text else None
+    encoding = text.encoding if text else b""
     values = (
         content.message.content_type.media.decode("ascii", "replace")
         if b"content-type" in named
