@@ -22,9 +22,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from spamguard.mail import decode, headers, html
+from spamguard.mail import decode, headers, html, mime
 from spamguard.mail.headers import FieldList, Section
-from spamguard.mail.mime import Leaf, MimeMessage, ParseLimits, parse_disposition, parse_message
 from spamguard.mail.text import deobfuscate, fold, separate_spaceless
 
 _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
@@ -49,8 +48,8 @@ class MessageContent:
         Section name and runs of scripts without blanks between words.
     charset
         Of the first text that has one.
-    first_text
-        The first leaf of text.
+    text_type, text_encoding
+        Of the first text.
     attachments
         Media type, and file name in lower case.
     text, hidden, tags
@@ -67,13 +66,14 @@ class MessageContent:
         Bytes of the body's text.
     """
 
-    message: MimeMessage
+    message: mime.MimeMessage
     evidence: FieldList = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     spaceless: list[tuple[bytes, str]] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
     charset: bytes = b""
-    first_text: Leaf | None = None
+    text_type: mime.ContentType | None = None
+    text_encoding: bytes = b""
     attachments: list[tuple[bytes, bytes]] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
@@ -88,9 +88,11 @@ class MessageContent:
     makeup_clues: list[bytes] = field(default_factory=list)
 
 
-def read_content(raw: bytes, limits: ParseLimits, *, body_only: bool = False) -> MessageContent:
+def read_content(
+    raw: bytes, limits: mime.ParseLimits, *, body_only: bool = False
+) -> MessageContent:
     """Everything a message says, or only the text of its body."""
-    content = MessageContent(parse_message(raw, limits))
+    content = MessageContent(mime.parse_message(raw, limits))
     _read_leaves(content, limits)
     body, footer = _split_footer(_cut_text("\n".join(content.text), limits, content))
     _add_body(content, deobfuscate(_separate_text(content, b"", body)))
@@ -139,7 +141,7 @@ _MIN_PART_SHARE = 32  # this part of `text_bytes` is read of every leaf, whateve
 _SAMPLE_BYTES = 4096  # of each text part, whose characters are counted
 
 
-def _read_leaves(content: MessageContent, limits: ParseLimits) -> None:
+def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
     budget = limits.text_bytes
     unseen: list[int] = []
     for leaf in content.message.leaves:
@@ -160,9 +162,9 @@ def _read_leaves(content: MessageContent, limits: ParseLimits) -> None:
         _hide_unseen_texts(content, unseen)
 
 
-def _file_name(leaf: Leaf) -> bytes:
+def _file_name(leaf: mime.Leaf) -> bytes:
     disposition = leaf.first_values.get(b"content-disposition")
-    parameters = parse_disposition(disposition).parameters if disposition else {}
+    parameters = mime.parse_disposition(disposition).parameters if disposition else {}
     name = parameters.get(b"filename") or leaf.content_type.parameters.get(b"name")
     if name:
         return _fold_file_name(name)
@@ -175,11 +177,12 @@ def _fold_file_name(name: bytes) -> bytes:
     return fold(decode.decode_unstructured(name[-300:])[0]).encode("utf-8", "replace")
 
 
-def _read_text(content: MessageContent, leaf: Leaf, budget: int, *, is_page: bool) -> int:
+def _read_text(content: MessageContent, leaf: mime.Leaf, budget: int, *, is_page: bool) -> int:
     """Read one text part; returns how many decoded bytes it takes from the budget."""
     media, parameters = leaf.content_type
     window = leaf.body[: 4 * budget]  # no encoding is longer, unless it is padded with rubbish
-    data, defects = decode.decode_transfer_encoding(window, leaf.encoding)
+    encoding = leaf.encoding
+    data, defects = decode.decode_transfer_encoding(window, encoding)
     if len(data) > budget or len(window) < len(leaf.body):
         data, defects = data[:budget], [*defects, b"text-size"]
     if media == b"text/plain":
@@ -199,7 +202,8 @@ def _read_text(content: MessageContent, leaf: Leaf, budget: int, *, is_page: boo
         text = text.replace("\\n", "\n").replace("\\N", "\n")  # line ends (RFC 5545, 3.3.11)
     content.charset = content.charset or charset
     content.defects += defects + charset_defects
-    content.first_text = content.first_text or leaf
+    if content.text_type is None:
+        content.text_type, content.text_encoding = leaf.content_type, encoding
     _read_lower_text(content, text.lower(), is_page=is_page)
     return len(data)
 
@@ -288,7 +292,7 @@ _MIN_TEXT_CHARACTERS = 20  # above a footer
 _END_WORDS, _END_BYTES = 5, 400  # the last words are looked for in so many bytes
 
 
-def _cut_text(text: str, limits: ParseLimits, content: MessageContent) -> str:
+def _cut_text(text: str, limits: mime.ParseLimits, content: MessageContent) -> str:
     """The start of a long text, where readers look, and its end, where footers stand."""
     limit = limits.token_characters
     if len(text) > limit and 2 * _count_blanks(text[:limit]) > limit:
@@ -415,20 +419,18 @@ def _word_kind(word: bytes) -> bytes:
 # ---- evidence beside the body
 
 
-def _add_evidence(content: MessageContent, limits: ParseLimits) -> None:
+def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
     """Add the sections beside the body."""
     message = content.message
     content.evidence = headers.evidence_fields(message.fields)
     fields, defects = headers.field_sections(content.evidence, content.charset)
     content.defects += defects + message.defects
-    for name, text in fields:
-        words = text
-        if name == b"subject" or not text.isascii():
-            if not text.isascii():
-                words = _separate_text(content, name, text.decode("utf-8", "replace"))
-            if name == b"subject":
-                words = deobfuscate(words)
-        content.sections.append((name, words))
+    content.sections += [
+        _separate_field(content, name, text)
+        if name == b"subject" or not text.isascii()
+        else (name, text)
+        for name, text in fields
+    ]
     hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits, content)
     if hidden and not hidden.isspace():
         content.sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
@@ -445,6 +447,12 @@ def _add_evidence(content: MessageContent, limits: ParseLimits) -> None:
     )
     relations = headers.relation_clues(message.first_values, received, hosts)
     _add_structure(content, relations)
+
+
+def _separate_field(content: MessageContent, name: bytes, text: bytes) -> Section:
+    if not text.isascii():
+        text = _separate_text(content, name, text.decode("utf-8", "replace"))
+    return name, deobfuscate(text) if name == b"subject" else text
 
 
 def _add_links(content: MessageContent) -> list[str]:

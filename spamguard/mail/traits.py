@@ -1,8 +1,8 @@
 """Categorical and numeric traits of a message, beside its tokens.
 
-Every trait has a fixed list of values (the last one is "other"), so that a category never seen
-costs nothing and a receipt holds one byte for each. Numbers are log-scaled, quantised and bounded:
-one huge message cannot dominate a sum.
+Each trait has a fixed list of values, the last of which is "other": an unknown category costs
+nothing, and a receipt holds one byte for each trait. Numbers are scaled by their logarithm, rounded
+and bounded, so one huge message cannot dominate a sum.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import native
 from spamguard.mail.content import MessageContent
 from spamguard.mail.decode import codec_name
 from spamguard.mail.headers import FieldMap, registered_domain
@@ -22,23 +23,13 @@ _MEDIA = (
     "absent",
     "text/plain",
     "text/html",
-    "multipart/alternative",
-    "multipart/mixed",
-    "multipart/related",
-    "multipart/signed",
-    "multipart/report",
+    *("multipart/alternative", "multipart/mixed", "multipart/related"),
+    *("multipart/signed", "multipart/report"),
 )
 _ENCODINGS = ("absent", "7bit", "8bit", "quoted-printable", "base64")
 _CHARSETS = (
-    "absent",
-    "us-ascii",
-    "utf-8",
-    "western",
-    "central",
-    "cyrillic",
-    "japanese",
-    "chinese",
-    "korean",
+    *("absent", "us-ascii", "utf-8", "western", "central", "cyrillic"),
+    *("japanese", "chinese", "korean"),
 )
 _ATTACHMENTS = ("none", "image", "document", "archive", "program", "html", "calendar", "message")
 
@@ -110,9 +101,8 @@ _EXTENSION_KINDS = {
 _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
-_UPPER_CASE = bytes(range(65, 91))
-_DIGITS = b"0123456789"
-_ASCII = bytes(range(128))
+_LIST_FIELDS = (b"list-id", b"list-post", b"mailing-list")
+_BYTE_KINDS = (bytes(range(65, 91)), b"0123456789", bytes(range(128, 256)))
 _TRAIT_CODES = [
     ({value: code for code, value in enumerate(values)}, len(values) - 1)
     for values in TRAITS.values()
@@ -120,33 +110,45 @@ _TRAIT_CODES = [
 
 
 def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
-    """Codes of all traits, uint8, shape (len(TRAITS),)."""
-    named = content.message.first_values
-    sender = registered_domain(named.get(b"from", b""))
-    text = content.first_text
-    charset = text.content_type.parameters.get(b"charset") if text else None
-    encoding = text.encoding if text else b""
+    """The codes of all traits, uint8, (len(TRAITS),)."""
+    message = content.message
+    first_values = message.first_values
+    sender = registered_domain(first_values.get(b"from", b""))
+    charset = content.text_type.parameters.get(b"charset") if content.text_type else None
+    encoding, media = content.text_encoding, message.content_type.media
+    date = first_values.get(b"date")
     values = (
-        content.message.content_type.media.decode("ascii", "replace")
-        if b"content-type" in named
-        else "absent",
+        media.decode("ascii", "replace") if b"content-type" in first_values else "absent",
         encoding.decode("ascii", "replace") if encoding else "absent",
         _CHARSET_GROUPS.get(codec_name(charset) or "", "other") if charset else "absent",
-        _attachment(content),
-        _recipients(named),
-        _relation(named.get(b"reply-to"), sender, "same domain"),
-        _relation(named.get(b"message-id"), sender, "sender's domain"),
-        _subject(named.get(b"subject")),
-        _list(named),
-        ("zone" if _ZONE.search(named[b"date"]) else "other") if b"date" in named else "absent",
+        _attachment_kind(content),
+        _recipients(first_values),
+        _relation(first_values.get(b"reply-to"), sender, "same domain"),
+        _relation(first_values.get(b"message-id"), sender, "sender's domain"),
+        _subject_kind(first_values.get(b"subject")),
+        _list_kind(first_values),
+        "absent" if date is None else "zone" if _ZONE.search(date) else "other",
     )
-    return np.array(
-        [
-            table.get(value, other)
-            for (table, other), value in zip(_TRAIT_CODES, values, strict=True)
-        ],
-        np.uint8,
-    )
+    codes = zip(_TRAIT_CODES, values, strict=True)
+    return np.array([table.get(value, other) for (table, other), value in codes], np.uint8)
+
+
+def _attachment_kind(content: MessageContent) -> str:
+    if not content.attachments:
+        return "none"
+    media, name = content.attachments[0]
+    kind = _EXTENSION_KINDS.get(name.rpartition(b".")[2])
+    return kind or ("image" if media.startswith(b"image/") else "other")
+
+
+def _recipients(first_values: FieldMap) -> str:
+    to = first_values.get(b"to", b"") + b"," + first_values.get(b"cc", b"")
+    count = to.count(b"@")
+    if count:
+        return "one" if count == 1 else "several"
+    if b"undisclosed" in to.lower():
+        return "undisclosed"
+    return "other" if b"to" in first_values else "none"
 
 
 def _relation(value: bytes | None, sender: bytes, same: str) -> str:
@@ -155,25 +157,7 @@ def _relation(value: bytes | None, sender: bytes, same: str) -> str:
     return same if sender and registered_domain(value) == sender else "other"
 
 
-def _attachment(content: MessageContent) -> str:
-    if not content.attachments:
-        return "none"
-    media, name = content.attachments[0]
-    kind = _EXTENSION_KINDS.get(name.rpartition(b".")[2])
-    return kind or ("image" if media.startswith(b"image/") else "other")
-
-
-def _recipients(named: FieldMap) -> str:
-    to = named.get(b"to", b"") + b"," + named.get(b"cc", b"")
-    count = to.count(b"@")
-    if count:
-        return "one" if count == 1 else "several"
-    if b"undisclosed" in to.lower():
-        return "undisclosed"
-    return "other" if b"to" in named else "none"
-
-
-def _subject(value: bytes | None) -> str:
+def _subject_kind(value: bytes | None) -> str:
     if value is None:
         return "absent"
     if value.find(b":") >= 0:  # few have one
@@ -184,53 +168,52 @@ def _subject(value: bytes | None) -> str:
     return "capitals" if value.isupper() and b"=?" not in value else "other"
 
 
-def _list(named: FieldMap) -> str:
-    if b"list-id" in named or b"list-post" in named or b"mailing-list" in named:
+def _list_kind(first_values: FieldMap) -> str:
+    if not first_values.keys().isdisjoint(_LIST_FIELDS):
         return "list"
-    bulk = b"list-unsubscribe" in named or named.get(b"precedence", b"").strip().lower() in (
-        b"bulk",
-        b"list",
-        b"junk",
-    )
-    return "bulk" if bulk else "none"
+    precedence = first_values.get(b"precedence", b"").strip().lower()
+    is_bulk = b"list-unsubscribe" in first_values or precedence in (b"bulk", b"list", b"junk")
+    return "bulk" if is_bulk else "none"
 
 
 def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
-    """All numeric traits, int16, shape (len(NUMBERS),), values 0 to 255. size: bytes of the whole
-    body.
-    """
-    body = content.sections[0][1]
-    named = content.message.first_values
+    """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
+    first_values = content.message.first_values
     sample = b"".join(content.samples)
-    capitals, digits, beyond = _count_kinds(sample)
+    capitals, digits, beyond_ascii = count_kinds(sample)
     values = (
         _scale_log(size),
         _scale_log(content.text_length),
         _scale_log(len(content.urls)),
         _scale_share(capitals, len(sample)),
         _scale_share(digits, len(sample)),
-        _scale_share(beyond, len(sample)),
-        _scale_log((named.get(b"to", b"") + named.get(b"cc", b"")).count(b"@")),
-        _scale_log(len(named.get(b"subject", b""))),
+        _scale_share(beyond_ascii, len(sample)),
+        _scale_log((first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")),
+        _scale_log(len(first_values.get(b"subject", b""))),
         _scale_log(len(content.evidence)),
         _scale_log(content.hops),
         _scale_share(content.markup_length, content.markup_length + content.text_length),
         _scale_log(sum(map(len, content.hidden))),
         _scale_log(content.images),
         _scale_log(len(content.attachments)),
-        _scale_log(body.count(b"!")),
+        _scale_log(content.sections[0][1].count(b"!")),
     )
     return np.array(values, np.int16)
 
 
-def _count_kinds(sample: bytes) -> tuple[int, int, int]:
-    """How many of its bytes are capitals, digits, and beyond ASCII."""
-    beyond = 0 if sample.isascii() else len(sample.translate(None, _ASCII))
-    return _count_bytes(sample, _UPPER_CASE), _count_bytes(sample, _DIGITS), beyond
+def count_kinds(sample: bytes) -> tuple[int, int, int]:
+    """How many bytes are capitals, digits, and beyond ASCII.
 
-
-def _count_bytes(sample: bytes, characters: bytes) -> int:
-    return len(sample) - len(sample.translate(None, characters))
+    >>> count_kinds("Büro 24".encode())
+    (1, 2, 2)
+    """
+    compiled = native.functions()
+    if compiled is not None:
+        return compiled.kinds(sample)
+    capitals, digits, beyond_ascii = [
+        len(sample) - len(sample.translate(None, kind)) for kind in _BYTE_KINDS
+    ]
+    return capitals, digits, beyond_ascii
 
 
 @lru_cache(maxsize=4096)
