@@ -1,9 +1,8 @@
-"""Header fields on top of a message, forged ones out of it, and not one other byte changed. Works
-on raw bytes.
+"""Put header fields on top of a message and take forged ones out; no other byte changes.
 
-Forged fields are taken out wherever some reader would see them: up to the first empty line,
-whatever stands before it, and also where only those see a line who take a bare CR for a line end.
-Must take linear time whatever the bytes are.
+Works on raw bytes, before any parsing. Forged fields are removed wherever some program would see
+them: anywhere above the first empty line, and also on lines that only programs see which take a
+bare CR for a line end. Must take linear time whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ _BODY_START = re.compile(rb"[ \t]|\r?\n")
 _BEFORE_EMPTY_LINE = re.compile(rb"\n(?=\r?\n)")
 _SUBJECT = re.compile(rb"\nsubject[ \t]*+:[ \t]*+(?:\r?+\n[ \t]++|)*+", re.I)
 
-# A field from behind its name to before its line end. By CR: a line may end in a bare CR, but LF
-# readers' continuation lines count too, and one that begins with a colon: what stands before the
-# field would become a name with it, once the field is gone.
+# A field from behind its name to before its line end. By CR: a line may end in a bare CR; a
+# continuation line after LF counts too, and one that begins with a colon, because with the field
+# removed, the text in front of it would become a name.
 _FIELD_VALUE = rb"[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+"
 _FIELD_VALUE_BY_CR = (
     rb"[ \t\r]*+:[^\r\n]*+(?:(?=\r*+\n[ \t]|\r[ \t]|\r++[ \t]*+:)[\r\n]++[^\r\n]*+|)*+"
@@ -28,9 +27,7 @@ _LINE_END = re.compile(rb"\r*+\n|\r|")
 
 
 class FieldNameSet:
-    """Names of header fields, whatever their case; one that ends in `*` stands for all that begin
-    like it, as in `settings.FORGED`.
-    """
+    """Names of header fields in any case; `x-spam-*` stands for all names that begin like it."""
 
     def __init__(self, names: Iterable[str]) -> None:
         lower = [name.lower().encode("ascii", "ignore") for name in names]
@@ -43,12 +40,11 @@ class FieldNameSet:
 
 
 def add_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> bytes:
-    """The message with `fields` (no line ends) on top, under an mbox `From ` line, and every field
-    named in `forged` removed.
+    """Put `fields` (without line ends) on top, below an mbox `From ` line, and remove every field
+    whose name is in `forged`; a name that ends in `*` is a prefix.
 
-    A name that ends in `*` stands for all that begin like it. Line ends follow the message's own. A
-    message whose first line begins with a blank would become the tail of the last field: it gets an
-    empty line in between, so that it is all body, as mail servers read it.
+    Line ends are those of the message. If its first line begins with a blank, an empty line goes in
+    between: otherwise that line would continue the last field, and mail servers read it as body.
     """
     first = raw.find(b"\n")
     line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
@@ -63,12 +59,16 @@ def add_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> 
 def rewrite_header(
     head: bytes, fields: Sequence[bytes], forged: Iterable[bytes], subject_prefix: bytes = b""
 ) -> tuple[bytes, int]:
-    """The same for the beginning of a message with CRLF line ends: new bytes, and how many of the
-    old ones they replace.
+    """`add_fields` for the start of a message with CRLF line ends: the new bytes, and how many old
+    bytes they replace.
 
-    head: ends no sooner than the header section, or than the message. subject_prefix: goes before
-    the text of the first Subject, a blank behind it, unless that begins with it already; a message
-    without Subject gets one. A field of its own tells that it was put there (`without_prefix`).
+    Parameters
+    ----------
+    head
+        At least the whole header section, or the whole message.
+    subject_prefix
+        Goes in front of the first Subject, with a blank, unless it is there already. A message
+        without Subject gets one. The field `PREFIX_FIELD` records it for `remove_subject_prefix`.
     """
     start = header_start(head)
     end = _header_end(head, start)
@@ -79,17 +79,16 @@ def rewrite_header(
 
 
 PREFIX_FIELD = b"X-Spamguard-Prefix"
-"""Says what was put before the subject, so that it can be taken away again."""
-PREFIX_SEARCH_BYTES = 16 << 10  # bytes in which we look for that field
+"""Records what was put in front of the subject."""
+PREFIX_SEARCH_BYTES = 16 << 10
+"""How much of a message is searched for that field."""
 _PREFIX_LINE = re.compile(rb"\n" + PREFIX_FIELD + rb":[ \t]*+([^\r\n]++)", re.I)
 
 
 def remove_subject_prefix(raw: bytes) -> bytes:
-    """The message with the subject that its sender wrote; the same object when nobody has put
-    anything before it.
-    """
-    told = _PREFIX_LINE.search(b"\n" + raw[:PREFIX_SEARCH_BYTES])
-    prefix = told[1].strip() if told else b""
+    """The message with the subject that its sender wrote; the same object without a prefix."""
+    line = _PREFIX_LINE.search(b"\n" + raw[:PREFIX_SEARCH_BYTES])
+    prefix = line[1].strip() if line else b""
     subject = _SUBJECT.search(b"\n" + raw[:PREFIX_SEARCH_BYTES]) if prefix else None
     if subject is None or not raw.startswith(prefix, start := subject.end() - 1):
         return raw
@@ -104,8 +103,8 @@ def header_start(raw: bytes) -> int:
 
 
 def _header_end(raw: bytes, start: int) -> int:
-    """Where it ends, its last line end included. What begins with a blank is all body, what has no
-    empty line all header section.
+    """Where the header section ends, behind its last line end. A message that begins with a blank
+    is all body; one without an empty line is all header section.
     """
     if _BODY_START.match(raw, start):
         return start
@@ -114,7 +113,7 @@ def _header_end(raw: bytes, start: int) -> int:
 
 
 def _join_fields(fields: Sequence[bytes], below: bytes, line_end: bytes) -> bytes:
-    """below: the byte that comes next."""
+    """The fields as lines. below: the byte that comes next."""
     gap = line_end if fields and below in (b" ", b"\t") else b""
     return b"".join([field + line_end for field in fields]) + gap
 
@@ -122,25 +121,22 @@ def _join_fields(fields: Sequence[bytes], below: bytes, line_end: bytes) -> byte
 def _add_prefix(
     fields: Sequence[bytes], lines: bytes, prefix: bytes
 ) -> tuple[Sequence[bytes], bytes]:
-    told = [*fields, PREFIX_FIELD + b": " + prefix]
+    with_record = [*fields, PREFIX_FIELD + b": " + prefix]
     subject = _SUBJECT.search(b"\n" + lines)
     if subject is None:
-        return [*told, b"Subject: " + prefix], lines
-    text = subject.end() - 1
-    return (
-        (fields, lines)
-        if lines.startswith(prefix, text)
-        else (told, lines[:text] + prefix + b" " + lines[text:])
-    )
+        return [*with_record, b"Subject: " + prefix], lines
+    start = subject.end() - 1
+    if lines.startswith(prefix, start):
+        return fields, lines
+    return with_record, lines[:start] + prefix + b" " + lines[start:]
 
 
 def _remove_fields(lines: bytes, forged: Iterable[bytes]) -> bytes:
-    """The header section without the fields of these names; the same object where there are none.
+    """The header section without the fields of these names; the same object if there are none.
 
-    Empty lines that only they see who take a bare CR for a line end are no end of it: others read
-    on.
+    An empty line that ends in a bare CR does not end the section: most programs read on.
     """
-    text = b"\n" + lines  # so that the first line stands behind a line end as well
+    text = b"\n" + lines  # the first line stands behind a line end as well
     by_cr = lines.count(b"\r") > lines.count(b"\r\n")
     cut = _remove_matches(_field_pattern(tuple(sorted(forged)), by_cr=by_cr), text)
     return lines if cut is text else cut[1:]
@@ -148,39 +144,35 @@ def _remove_fields(lines: bytes, forged: Iterable[bytes]) -> bytes:
 
 @lru_cache(maxsize=64)
 def _field_pattern(names: tuple[bytes, ...], *, by_cr: bool) -> re.Pattern[bytes]:
-    """Finds the last byte of a line end and the field behind it, without its own line end."""
-    choice = b"|".join(
-        [
-            re.escape(name[:-1]) + rb"[^\s:]*+" if name.endswith(b"*") else re.escape(name)
-            for name in names
-        ]
-    )
+    """Matches the last byte of a line end and the field behind it, without its own line end."""
+    choices = [
+        re.escape(name[:-1]) + rb"[^\s:]*+" if name.endswith(b"*") else re.escape(name)
+        for name in names
+    ]
     begin, value = (rb"[\r\n]", _FIELD_VALUE_BY_CR) if by_cr else (rb"\n", _FIELD_VALUE)
-    return re.compile(begin + rb"(?:" + (choice or rb"(?!)") + rb")" + value, re.I)
+    return re.compile(begin + rb"(?:%b)" % (b"|".join(choices) or rb"(?!)") + value, re.I)
 
 
 def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
-    """The text without what is found; the same object where nothing is.
+    """The text without the matches; the same object if there are none.
 
-    At the beginning of a line a field goes with its line end. Behind a bare CR it goes with that,
-    since the next line would become part of the one before otherwise. Never leaves an empty line
-    behind: the header section would end there.
+    At the start of a line a field goes with its own line end. Behind a bare CR it goes with that
+    CR: otherwise the next line would join the one before. No empty line may stay behind, because
+    the header section would end there.
     """
     kept = bytearray()
     position = 0
     begins_line = True
     for match in pattern.finditer(text):
         kept += (piece := text[position : match.start() + 1])
-        solid = piece.rstrip(b"\r")
-        begins_line = solid.endswith(b"\n") if solid else begins_line
-        position = _LINE_END.match(text, match.end()).end() if begins_line else match.end()  # type: ignore[union-attr]  # matches ""
+        without_cr = piece.rstrip(b"\r")
+        begins_line = without_cr.endswith(b"\n") if without_cr else begins_line
+        position = match.end()
         if not begins_line:
             kept.pop()
-        elif text[position - 1] == 0x0A:
-            _drop_carriage_returns(kept)
+            continue
+        position = _LINE_END.match(text, position).end()  # type: ignore[union-attr]  # matches b""
+        if text[position - 1] == 0x0A:
+            while kept.endswith(b"\r"):
+                kept.pop()
     return bytes(kept + text[position:]) if position else text
-
-
-def _drop_carriage_returns(kept: bytearray) -> None:
-    while kept.endswith(b"\r"):
-        kept.pop()
