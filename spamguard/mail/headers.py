@@ -362,7 +362,7 @@ for _ in range(3):  # comments in comments (RFC 5322 section 3.2.2)
     _COMMENT = rb"\((?:[^()\\]|\\.|%b|)*+\)" % _COMMENT
 # a quoted string, a comment, an address in brackets, a separator of authors; else words
 _FROM_PIECE = re.compile(
-    rb'"(?:[^"\\]|\\.)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % _COMMENT, re.S
+    rb'"(?:[^"\\]|\\.|)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % _COMMENT, re.S
 )
 _SEPARATORS = b" \t\r\n,;"
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)
