@@ -17,7 +17,7 @@ PIECES = (
 
 
 def assert_same_page(source: str) -> None:
-    compiled, plain = both(lambda: html._scan_tags(source))
+    compiled, plain = both(lambda: html.scan_tags(source))
     assert (compiled.text, compiled.images, compiled.linked_image) == (
         plain.text,
         plain.images,
