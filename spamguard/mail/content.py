@@ -54,16 +54,12 @@ class MessageContent:
         Media type, and file name in lower case.
     text, hidden, tags
         Texts that readers see, texts that they do not see, and tags with their attributes.
-    markup_length
-        Characters of HTML tags.
-    linked_image
-        Whether a page of little text has an image within a link.
+    markup_length, linked_image
+        Characters of HTML tags; whether a page of little text has an image within a link.
     samples
         The start of each text part, decoded from the transfer encoding only.
-    hops
-        Servers that the message passed.
-    text_length
-        Bytes of the body's text.
+    hops, text_length
+        Servers that the message passed; bytes of the body's text.
     """
 
     message: mime.MimeMessage
@@ -89,10 +85,17 @@ class MessageContent:
 
 
 def read_content(
-    raw: bytes, limits: mime.ParseLimits, *, body_only: bool = False
+    raw: bytes,
+    limits: mime.ParseLimits,
+    *,
+    message: mime.MimeMessage | None = None,
+    body_only: bool = False,
 ) -> MessageContent:
-    """Everything a message says, or only the text of its body."""
-    content = MessageContent(mime.parse_message(raw, limits))
+    """Everything a message says, or only the text of its body.
+
+    message: `raw` taken apart with these limits, if it was.
+    """
+    content = MessageContent(mime.parse_message(raw, limits) if message is None else message)
     _read_leaves(content, limits)
     body, footer = _split_footer(_cut_text("\n".join(content.text), limits, content))
     _add_body(content, deobfuscate(_separate_text(content, b"", body)))
@@ -445,8 +448,7 @@ def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
         sum(len(runs) for section, runs in content.spaceless if not section),
         (text for name, text in content.sections if name == b"subject"),
     )
-    relations = headers.relation_clues(message.first_values, received, hosts)
-    _add_structure(content, relations)
+    _add_structure(content, headers.relation_clues(message.first_values, received, hosts))
 
 
 def _separate_field(content: MessageContent, name: bytes, text: bytes) -> Section:
