@@ -14,7 +14,6 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard import native
 from spamguard.mail.content import MessageContent
 from spamguard.mail.decode import codec_name
 from spamguard.mail.headers import FieldMap, registered_domain
@@ -102,7 +101,7 @@ _ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
 _REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
 _FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
 _LIST_FIELDS = (b"list-id", b"list-post", b"mailing-list")
-_BYTE_KINDS = (bytes(range(65, 91)), b"0123456789", bytes(range(128, 256)))
+_CAPITALS, _DIGITS, _BEYOND_ASCII = bytes(range(65, 91)), b"0123456789", bytes(range(128, 256))
 _TRAIT_CODES = [
     ({value: code for code, value in enumerate(values)}, len(values) - 1)
     for values in TRAITS.values()
@@ -180,13 +179,13 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
     first_values = content.message.first_values
     sample = b"".join(content.samples)
-    capitals, digits, beyond_ascii = count_kinds(sample)
+    beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)
     values = (
         _scale_log(size),
         _scale_log(content.text_length),
         _scale_log(len(content.urls)),
-        _scale_share(capitals, len(sample)),
-        _scale_share(digits, len(sample)),
+        _scale_share(_count_bytes(sample, _CAPITALS), len(sample)),
+        _scale_share(_count_bytes(sample, _DIGITS), len(sample)),
         _scale_share(beyond_ascii, len(sample)),
         _scale_log((first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")),
         _scale_log(len(first_values.get(b"subject", b""))),
@@ -201,19 +200,8 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     return np.array(values, np.int16)
 
 
-def count_kinds(sample: bytes) -> tuple[int, int, int]:
-    """How many bytes are capitals, digits, and beyond ASCII.
-
-    >>> count_kinds("Büro 24".encode())
-    (1, 2, 2)
-    """
-    compiled = native.functions()
-    if compiled is not None:
-        return compiled.kinds(sample)
-    capitals, digits, beyond_ascii = [
-        len(sample) - len(sample.translate(None, kind)) for kind in _BYTE_KINDS
-    ]
-    return capitals, digits, beyond_ascii
+def _count_bytes(sample: bytes, kind: bytes) -> int:
+    return len(sample) - len(sample.translate(None, kind))
 
 
 @lru_cache(maxsize=4096)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.mail.headers import parse_header
-from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.test_hostile import NAMES, VALUES, filled
+from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 PIECES = (

@@ -1,4 +1,4 @@
-"""The kernel counts bytes and drops what is no letter as Python does, whatever the text."""
+"""The compiled code strips punctuation from any text exactly as Python does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail import traits
 from spamguard.mail.text import CHARACTER_RANGES, strip_punctuation
-from tests.unit.kernel.both import both, needs_kernel, repeatable
 from tests.unit.mail.test_hostile import TEXTS, filled
+from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 PIECES = (
@@ -34,19 +33,6 @@ PIECES = (
 def assert_same_letters(text: str) -> None:
     compiled, plain = both(lambda: strip_punctuation(text))
     assert compiled == plain
-
-
-@repeatable
-@given(st.binary(max_size=300))
-def test_any_bytes(data: bytes) -> None:
-    compiled, plain = both(lambda: traits.count_kinds(data))
-    assert compiled == plain
-
-
-def test_every_byte_is_of_its_kind() -> None:
-    for byte in map(bytes, zip(range(256), strict=True)):
-        compiled, plain = both(lambda byte=byte: traits.count_kinds(byte * 33))
-        assert compiled == plain
 
 
 @repeatable
