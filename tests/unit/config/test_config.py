@@ -137,7 +137,7 @@ def test_the_shipped_file_has_the_defaults():
 
 
 def test_the_shipped_file_has_every_option():
-    """Those whose default is "none" stand in comments."""
+    """Options whose default is "none" are in comments."""
     text = SHIPPED.read_text("utf-8")
     assert len(parts()) == 17
     for part in parts():
@@ -151,7 +151,7 @@ def test_the_shipped_file_has_every_option():
         assert set(shown["listeners"][0][part]) == set(told["listeners"][0][part])
 
 
-def test_what_the_shipped_file_shows_in_comments_works(load):
+def test_the_commented_examples_of_the_shipped_file_are_valid(load):
     text = (
         SHIPPED.read_text("utf-8")
         .replace("    rules: []\n", "")
@@ -303,7 +303,7 @@ def test_a_subject_prefix_is_warned_of(load):
     assert checks.find_warnings(load_settings(SHIPPED)) == []
 
 
-def test_aliases_that_nobody_asks_for_are_warned_of(load):
+def test_unused_aliases_are_warned_of(load):
     told = "aliases: {sales@example.org: anna}\n"
     (warning,) = checks.find_warnings(load(listener(told)))
     assert "personal: true" in warning
@@ -315,7 +315,7 @@ def test_aliases_that_nobody_asks_for_are_warned_of(load):
 
 
 @needs_openssl
-def test_what_is_in_force_can_be_read_again(load, tmp_path):
+def test_dumped_settings_can_be_loaded_again(load, tmp_path):
     (tmp_path / "password").write_text("secret")
     (tmp_path / "password").chmod(0o600)
     first = load_settings(SHIPPED)
@@ -416,7 +416,7 @@ def test_a_password_is_read_from_a_private_file(load, tmp_path, text, mode, told
         assert load(scanner).accepts_lessons
 
 
-def test_classes_that_look_like_slips_of_the_pen_are_told(load):
+def test_misspelt_classes_are_warned_of(load):
     """A class that a file names is made, and is good mail: spam moved to its folder was learnt as
     that.
     """
@@ -444,7 +444,7 @@ def test_classes_that_look_like_slips_of_the_pen_are_told(load):
     ]
 
 
-def test_rules_that_never_fit_are_told(load):
+def test_rules_that_never_apply_are_warned_of(load):
     """The first that fits is done: nothing was ever quarantined."""
     rules = (
         "{when: spam, action: tag}, {when: unsure, action: tag}, {when: spam, from_probability: "
@@ -458,7 +458,7 @@ def test_rules_that_never_fit_are_told(load):
     assert checks.find_warnings(load(listener(f"    rules: [{rules}]\n"))) == []
 
 
-def test_places_where_two_want_to_listen_are_told(load):
+def test_addresses_used_twice_are_warned_of(load):
     assert checks.find_warnings(
         load(listener("metrics: 127.0.0.1:10025\nweb: 127.0.0.1:10027\n"))
     ) == [
@@ -471,7 +471,7 @@ def test_places_where_two_want_to_listen_are_told(load):
     assert told == "web: 127.0.0.1:10027 is where metrics listens already: choose another port"
 
 
-def test_entries_of_watch_that_never_count_are_told(load):
+def test_entries_of_watch_that_never_apply_are_warned_of(load):
     assert checks.find_warnings(
         load(listener("watch: [/home/*/Maildir, /srv/*, /home/anna/Maildir]\n"))
     ) == [
@@ -493,7 +493,7 @@ def test_entries_of_watch_that_never_count_are_told(load):
 
 
 @pytest.mark.parametrize("name", ["*", "%u", "*@example.org"])
-def test_a_user_of_watch_that_is_a_pattern_is_told(load, name):
+def test_one_user_for_a_pattern_of_maildirs_is_warned_of(load, name):
     assert checks.find_warnings(
         load(listener(f"watch: [{{maildir: /home/*/Maildir, user: '{name}'}}]\n"))
     ) == [

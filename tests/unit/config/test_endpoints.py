@@ -55,7 +55,7 @@ def test_every_form_there_and_back(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_anything_else_is_told_the_forms(text: str) -> None:
+def test_other_endpoints_get_an_error_with_the_forms(text: str) -> None:
     with pytest.raises(
         ValueError,
         match=r"smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path",

@@ -489,7 +489,7 @@ MISTAKES = [
 @pytest.mark.parametrize(
     ("text", "told"), MISTAKES, ids=[re.sub(r"\W+", "-", told[0])[:70] for _, told in MISTAKES]
 )
-def test_a_mistake_is_told_where_it_is(mistakes, text, told):
+def test_a_mistake_is_reported_with_line_and_column(mistakes, text, told):
     assert mistakes(text) == told
 
 
@@ -665,7 +665,7 @@ CONTRADICTIONS = [
     CONTRADICTIONS,
     ids=[re.sub(r"\W+", "-", told)[:60] for _, told in CONTRADICTIONS],
 )
-def test_what_contradicts_is_told(mistakes, text, told):
+def test_contradictions_are_reported(mistakes, text, told):
     assert mistakes(text) == [told]
 
 
@@ -708,7 +708,7 @@ def test_a_certificate_and_its_key_belong_together(
     assert any(mistake.endswith(told) for mistake in mistakes(text))
 
 
-def test_nobody_waits_for_a_pipe_that_nobody_writes_into(tmp_path: Path, load: Any) -> None:
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path, load: Any) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="expected the key 'listeners'"):
         load_settings(tmp_path / "pipe")

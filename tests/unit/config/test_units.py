@@ -48,7 +48,7 @@ def test_durations(text, value):
 @pytest.mark.parametrize(
     "given", ["", "5", 5, None, True, "5 x", "-5s", "5s5", "1e3s", "9999999d", [], {}, "٣s", "5s\n"]
 )
-def test_what_is_neither(given):
+def test_invalid_units(given):
     for read in (values.parse_seconds, values.parse_size, values.parse_days):
         with pytest.raises(ValueError, match="expected"):
             read(given)

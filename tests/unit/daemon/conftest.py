@@ -154,7 +154,7 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """Configured, not started; its filter is there, and small."""
+    """A daemon that is configured and not started, with a small filter."""
     Filter.open(tmp_path / "state", bits=8, durable=False).close()
     daemon = Daemon(tmp_path)
     daemon.configure()

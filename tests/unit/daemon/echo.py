@@ -20,8 +20,7 @@ class Door:
     """Greets with its process id, then answers each line: `slow SECONDS`, `settle`, `stop`
     (SIGSTOP), or an echo.
 
-    Who has been answered is sent away when it drains; who has just come gets one answer all the
-    same.
+    While it drains, it closes connections that had an answer; a new connection still gets one.
     """
 
     def __init__(self, listening: socket.socket, settle: Callable[[], None]) -> None:
@@ -100,8 +99,8 @@ async def assemble(
     settle: Callable[[], None],
     counters: CounterSlot,
 ) -> AsyncIterator[Sequence[Door]]:
-    """One door for each listening socket. A listener whose hostname is "broken" makes the process
-    die at once, one that is called "slow-SECONDS" takes so long to begin, without a word.
+    """One door for each listening socket. A listener with the hostname "broken" ends the process at
+    once; "slow-SECONDS" delays its start so long.
     """
     for listener in settings.listeners:
         if listener.hostname == "broken":

@@ -26,14 +26,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 2), (4, 2), (16, 8)])
-def test_how_many_workers_there_are_where_nobody_says(
+def test_the_default_number_of_workers(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     assert master._default_workers() == workers
 
 
-def test_all_workers_answer_on_one_port_and_stop_when_told(daemon: Daemon) -> None:
+def test_all_workers_answer_on_one_port_and_stop_on_sigterm(daemon: Daemon) -> None:
     daemon.start()
     eventually(lambda: len(daemon.workers()) == 2)
     workers = set(daemon.workers())
@@ -58,7 +58,7 @@ def test_the_master_has_no_numpy(daemon: Daemon) -> None:
     assert daemon.stop(signal.SIGINT) == 0
 
 
-def test_what_an_upgrade_has_left_behind_is_told(daemon: Daemon) -> None:
+def test_outdated_lessons_are_logged_at_the_start(daemon: Daemon) -> None:
     with Filter.open(daemon.place / "state") as spam_filter:
         teach(spam_filter, mail(2))
     upgraded(daemon.place / "state")
@@ -72,9 +72,7 @@ def test_what_an_upgrade_has_left_behind_is_told(daemon: Daemon) -> None:
 
 
 class Load:
-    """Threads that connect, ask and leave, one connection after another, and keep count of what
-    went wrong.
-    """
+    """Threads that connect, ask and leave, one connection after another, and count failures."""
 
     def __init__(self, port: int, threads: int) -> None:
         self.done = 0
@@ -286,7 +284,7 @@ def test_a_silent_worker_is_killed_and_replaced(daemon: Daemon) -> None:
     eventually(lambda: len(daemon.workers()) == 2)
 
 
-def test_who_was_stopped_together_with_the_master_is_not_killed(daemon: Daemon) -> None:
+def test_workers_stopped_together_with_the_master_are_not_killed(daemon: Daemon) -> None:
     """As when a container is paused, or a virtual machine is moved."""
     daemon.start("silent=3")
     eventually(lambda: len(daemon.workers()) == 2)
@@ -311,7 +309,7 @@ def test_workers_get_more_and_more_time_to_begin(daemon: Daemon) -> None:
 
 
 class Listener:
-    """What systemd would hear."""
+    """systemd's end of the notification socket."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -337,7 +335,7 @@ class Listener:
         return sum(text in one for one in self.read()) >= times
 
 
-def test_systemd_is_told(daemon: Daemon) -> None:
+def test_systemd_is_notified(daemon: Daemon) -> None:
     with Listener(str(daemon.place / "notify")) as systemd:
         daemon.start(NOTIFY_SOCKET=systemd.address)
         eventually(lambda: systemd.heard("READY=1\nSTATUS=serving smtp on 127.0.0.1:"))

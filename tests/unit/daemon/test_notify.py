@@ -1,4 +1,4 @@
-"""What systemd is told, and that nothing is told when it does not listen."""
+"""Notifications to systemd, which are optional."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield sock, name
 
 
-def test_what_is_sent(systemd: tuple[socket.socket, str]) -> None:
+def test_notifications_are_sent(systemd: tuple[socket.socket, str]) -> None:
     ear, name = systemd
     notifier = Notifier(name)
     notifier.ready("all well")
@@ -63,5 +63,5 @@ def test_a_watchdog_that_is_not_ours(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("address", [None, "", "/nowhere/notify", "@nobody-listens-here"])
-def test_nobody_listens(address: str | None) -> None:
+def test_without_a_listener_nothing_is_sent(address: str | None) -> None:
     Notifier(address).ready("x")

@@ -91,7 +91,7 @@ def owned(path: Path) -> tuple[int, int, int]:
     return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
 
-def test_root_becomes_the_user_it_is_told(place: Path) -> None:
+def test_root_becomes_the_configured_user(place: Path) -> None:
     done = settle_in(place / "new" / "state", "nobody", "192.0.2.1")
     assert (done.stdout, done.stderr) == (IDS, "running as nobody\n")
     assert (
@@ -128,7 +128,7 @@ def test_a_user_that_does_not_exist(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "key", "ledger.sqlite"])
-def test_a_filter_of_somebody_else(place: Path, name: str) -> None:
+def test_a_filter_of_another_user(place: Path, name: str) -> None:
     state = place / "state"
     state.mkdir()
     if name:
@@ -156,7 +156,7 @@ def test_without_root(place: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "mode"), [("state", 0o755), ("spool", 0o700), ("key", 0o600), ("ledger.sqlite", 0o644)]
 )
-def test_without_root_a_filter_of_somebody_else(place: Path, name: str, mode: int) -> None:
+def test_without_root_a_filter_of_another_user(place: Path, name: str, mode: int) -> None:
     state = place / "state"
     state.mkdir(mode=0o777)
     state.chmod(0o777)
@@ -212,7 +212,7 @@ def test_the_whole_daemon_gives_up_root(daemon: Daemon, place: Path) -> None:
     assert daemon.stop() == 0
 
 
-def test_what_only_root_can_read_is_told_at_the_start(
+def test_files_that_only_root_can_read_are_reported_at_the_start(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers read it as the user they run as: each of them ended as soon as it had begun, again
@@ -231,10 +231,8 @@ def test_what_only_root_can_read_is_told_at_the_start(
     assert settle_in(place / "state", "nobody").stdout == IDS
 
 
-def test_a_program_that_only_root_can_run_is_told_at_the_start(place: Path) -> None:
-    """Installed under /root, say: it was told of the interpreter that permission is denied, and to
-    run it as root.
-    """
+def test_a_program_that_only_root_can_run_is_reported_at_the_start(place: Path) -> None:
+    """For instance one installed below /root. The error names the cause, not the interpreter."""
     closed = place / "closed" / "python3"
     closed.parent.mkdir(mode=0o700)
     closed.symlink_to("/bin/true")
@@ -262,7 +260,7 @@ def test_a_program_that_only_root_can_run_is_told_at_the_start(place: Path) -> N
     )
 
 
-def test_as_root_nobody_else_may_reach_the_metrics(tmp_path: Path) -> None:
+def test_as_root_metrics_and_page_must_be_on_loopback(tmp_path: Path) -> None:
     listener = Listener(
         Endpoint(Protocol.SMTP, "127.0.0.1", 1),
         Position.STANDALONE,

@@ -1,4 +1,4 @@
-"""The process beside the workers: it is there, it comes back, it goes with the master; and the
+"""A service process of the master: it is restarted with pauses and ends with the master. The
 watcher is one.
 """
 
@@ -55,7 +55,7 @@ def test_without_settings_there_is_none(one):
     assert one.next_start() > 1e9
 
 
-def test_it_is_started_and_ends_when_told(one):
+def test_it_is_started_and_ended(one):
     one.begin(SETTINGS)
     assert one.next_start() == 0
     pid = running(one)
@@ -79,7 +79,7 @@ def test_other_settings_are_for_another_process(one):
     assert one.pid is None
 
 
-def test_one_that_dies_comes_back_later_and_later(one):
+def test_it_is_restarted_with_growing_pauses(one):
     one.begin(SETTINGS)
     pauses = []
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_one_that_dies_comes_back_later_and_later(one):
     assert alive(running(one))
 
 
-def test_its_wish_to_settle_is_heard(one, selector):
+def test_its_request_to_settle_is_received(one, selector):
     one.begin(SETTINGS)
     running(one)
 
@@ -116,9 +116,7 @@ def test_one_that_stops_listening_is_killed(one, selector):
     assert not alive(pid)
 
 
-def test_one_that_cannot_be_started_is_told_once_and_tried_less_and_less_often(
-    one, monkeypatch, caplog
-):
+def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(one, monkeypatch, caplog):
     def refused(*_: object) -> None:
         raise PermissionError(13, "no")
 
@@ -134,7 +132,7 @@ def test_one_that_cannot_be_started_is_told_once_and_tried_less_and_less_often(
 
 
 @pytest.mark.parametrize(("module", "number"), [("learner", WATCHER_SLOT), ("teach", TEACHER_SLOT)])
-def test_those_that_learn_say_that_they_are_well(tmp_path, selector, module, number):
+def test_processes_that_learn_write_heartbeats(tmp_path, selector, module, number):
     opened(tmp_path / "state").close()
     maildir(tmp_path / "mail")
     board = CounterBoard.create()

@@ -1,4 +1,4 @@
-"""The process that settles, as the master starts it."""
+"""The short-lived process that settles, as the master starts it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEFT = (
 KEPT = ("notes.new", ".hidden", ".newer")
 
 
-def test_drafts_of_the_killed_go_when_nobody_can_be_writing_them(tmp_path: Path) -> None:
+def test_old_drafts_of_killed_processes_are_removed(tmp_path: Path) -> None:
     Filter.open(tmp_path).close()
     for name in (*LEFT, *KEPT):
         (tmp_path / name).write_bytes(b"x")
@@ -48,8 +48,8 @@ def train(state: Path, *more: str) -> str:
 
 
 @pytest.mark.slow
-def test_tables_that_cannot_be_used_are_made_anew(tmp_path: Path) -> None:
-    """All mail went on unjudged until somebody read the log and ran `rebuild`."""
+def test_damaged_tables_are_rebuilt(tmp_path: Path) -> None:
+    """Without that mail would stay unjudged until an operator ran `rebuild`."""
     messages = list(mail(30))
     with opened(tmp_path) as spam_filter:
         for label, raw in messages:
@@ -99,8 +99,8 @@ def test_settling_that_fails_is_tried_once(
     assert (len(tries), caplog.text) == (1, "")
 
 
-def test_what_an_upgrade_has_left_behind_is_told_as_the_daemon_begins(tmp_path: Path) -> None:
-    """Everything was unsure, and the log said nothing."""
+def test_outdated_lessons_are_logged_as_the_daemon_starts(tmp_path: Path) -> None:
+    """Otherwise all mail would be unsure and the log would not say why."""
     with opened(tmp_path) as spam_filter:
         for label, raw in mail(3):
             spam_filter.learn(raw, label)

@@ -30,7 +30,9 @@ def listening(host: str = "127.0.0.1") -> socket.socket:
 
 
 def test_a_restart_under_load_refuses_no_connection(daemon: Daemon) -> None:
-    """As `systemctl restart` does it: stop, then start, with nobody there in between."""
+    """As `systemctl restart`: the daemon stops, and then starts; in between only the socket is
+    there.
+    """
     with listening() as ours:
         daemon.configure([ours.getsockname()[1]])
         start_with_socket(daemon, ours.fileno())
@@ -48,7 +50,7 @@ def test_a_restart_under_load_refuses_no_connection(daemon: Daemon) -> None:
     assert "Traceback" not in daemon.log()
 
 
-def test_who_comes_while_nobody_is_there_waits(daemon: Daemon) -> None:
+def test_clients_wait_while_no_daemon_runs(daemon: Daemon) -> None:
     with listening() as ours:
         daemon.configure([ours.getsockname()[1]])
         with socket.create_connection(ours.getsockname(), timeout=PATIENCE) as early:
@@ -57,7 +59,7 @@ def test_who_comes_while_nobody_is_there_waits(daemon: Daemon) -> None:
         assert daemon.stop() == 0
 
 
-def test_a_daemon_that_was_killed_refuses_nobody_either(daemon: Daemon) -> None:
+def test_after_a_kill_no_connection_is_refused_either(daemon: Daemon) -> None:
     with listening() as ours:
         daemon.configure([ours.getsockname()[1]])
         start_with_socket(daemon, ours.fileno())

@@ -22,7 +22,7 @@ def at(port: int, host: str = "127.0.0.1") -> Endpoint:
     return Endpoint(Protocol.SMTP, host, port)
 
 
-def test_what_is_open_stays_open() -> None:
+def test_open_sockets_stay_open() -> None:
     one, two = free_port(), free_port()
     first = sockets.open_all([at(one)], {})
     second = sockets.open_all([at(two), at(one)], first)
@@ -53,7 +53,7 @@ def test_an_address_in_use_leaves_nothing_open() -> None:
             socket.create_connection(("127.0.0.1", mine), timeout=PATIENCE)
 
 
-def test_an_address_in_use_by_ourselves_is_told_as_that() -> None:
+def test_an_address_in_use_by_this_daemon_is_reported_so() -> None:
     port = free_port()
     first = sockets.open_all([at(port)], {})
     with pytest.raises(
@@ -116,8 +116,8 @@ sockets.close_all(inherited.values())
 """
 
 
-def test_only_what_listens_is_taken_over() -> None:
-    """In a process whose files 3, 4 and 5 are a listening socket, a pipe, and a socket that does
+def test_only_listening_sockets_are_taken_over() -> None:
+    """The process inherits as files 3, 4 and 5 a listening socket, a pipe, and a socket that does
     not listen.
     """
     shell = 'exec 3<&"$1" 4<&"$2" 5<&"$3"; exec "$4" -c "$5"'

@@ -1,5 +1,5 @@
-"""Two daemons on one state directory: the second is told so, and nothing that one leaves behind
-keeps the next from starting.
+"""A second daemon on one state directory gets an error; and nothing that a daemon leaves behind
+keeps the next one from starting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def refused(second: Daemon, first: Daemon) -> bool:
 
 
 @pytest.mark.parametrize("same_port", [True, False])
-def test_a_second_one_is_told_and_the_first_serves_on(
+def test_a_second_daemon_gets_an_error_and_the_first_serves_on(
     daemon: Daemon, second: Daemon, *, same_port: bool
 ) -> None:
     daemon.configure(teach={})
@@ -80,10 +80,10 @@ def test_the_next_one_starts_while_workers_of_the_last_one_finish(
     assert second.stop() == 0
 
 
-def test_one_in_another_container_is_told_by_its_host(
+def test_a_daemon_in_another_container_is_named_by_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which numbers processes have there says nothing here, and nobody can stop it from here."""
+    """Its process id means nothing here, and it cannot be stopped from here."""
     first = status.StateLock(tmp_path)
     monkeypatch.setattr(status, "ask_daemon", lambda _: {"pid": 1, "host": "mail-6f7c"})
     with pytest.raises(

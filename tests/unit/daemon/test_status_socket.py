@@ -1,5 +1,5 @@
-"""Where the master says how it is: told at once to whoever asks, and nobody waits for a master that
-hangs.
+"""The socket on which the master answers `spamguard status`. A client never waits long for a master
+that hangs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def selector():
         yield selector
 
 
-def asked_while(selector, state):
-    """What is heard while a master serves what there is to serve."""
+def answer_of_served(selector, state):
+    """The answer that a client gets while the master serves its selector."""
     answers = []
     asking = threading.Thread(target=lambda: answers.append(ask_daemon(state)))
     asking.start()
@@ -37,19 +37,19 @@ def asked_while(selector, state):
     return answers[0]
 
 
-def test_whoever_asks_is_told(selector, tmp_path):
+def test_clients_get_the_status(selector, tmp_path):
     status_socket = StatusSocket(selector, lambda: {"pid": 7, "list": ["é"] * 5000})
     status_socket.open(tmp_path)
     assert (tmp_path / status.STATUS_SOCKET).stat().st_mode & 0o777 == 0o600
     for _ in range(3):
-        assert asked_while(selector, tmp_path) == {"pid": 7, "list": ["é"] * 5000}
+        assert answer_of_served(selector, tmp_path) == {"pid": 7, "list": ["é"] * 5000}
     status_socket.close()
     status_socket.close()
     assert ask_daemon(tmp_path) is None
     assert not list(tmp_path.iterdir())
 
 
-def test_nobody_is_there(tmp_path):
+def test_without_a_master_there_is_no_answer(tmp_path):
     assert ask_daemon(tmp_path) is None
     assert ask_daemon(tmp_path / "none") is None
     with socket.socket(socket.AF_UNIX) as left:
@@ -62,7 +62,7 @@ def test_the_name_of_the_state_directory_may_be_long(selector, tmp_path):
     deep.mkdir(parents=True)
     status_socket = StatusSocket(selector, lambda: {"pid": 1})
     status_socket.open(deep)
-    assert asked_while(selector, deep) == {"pid": 1}
+    assert answer_of_served(selector, deep) == {"pid": 1}
     status_socket.close()
 
 
@@ -75,7 +75,7 @@ def test_one_that_hangs_is_not_waited_for(selector, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("said", [b"", b"{", b"[1]", b"\xff", b"7"])
-def test_what_is_no_answer(tmp_path, said):
+def test_an_invalid_answer(tmp_path, said):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / status.STATUS_SOCKET))
         listening.listen()
@@ -91,16 +91,16 @@ def test_what_is_no_answer(tmp_path, said):
         thread.join()
 
 
-def test_who_goes_before_being_told_harms_nobody(selector, tmp_path):
+def test_a_client_that_hangs_up_early_does_no_harm(selector, tmp_path):
     status_socket = StatusSocket(selector, lambda: {"pid": 1})
     status_socket.open(tmp_path)
     with socket.socket(socket.AF_UNIX) as hasty:
         hasty.connect(str(tmp_path / status.STATUS_SOCKET))
-    assert asked_while(selector, tmp_path) == {"pid": 1}
+    assert answer_of_served(selector, tmp_path) == {"pid": 1}
     status_socket.close()
 
 
-def test_a_place_that_cannot_be_had_is_told_once_and_taken_when_it_can(
+def test_a_socket_that_cannot_be_opened_is_logged_once_and_retried(
     selector, tmp_path, caplog, monkeypatch
 ):
     """As on a disk that is full for a while, or was mounted to be read."""
@@ -113,7 +113,7 @@ def test_a_place_that_cannot_be_had_is_told_once_and_taken_when_it_can(
     assert caplog.text.count("until it can `spamguard status` finds no daemon") == 1
     (tmp_path / status.STATUS_SOCKET).rmdir()
     status_socket.maintain()
-    assert asked_while(selector, tmp_path) == {"pid": 7}
+    assert answer_of_served(selector, tmp_path) == {"pid": 7}
     status_socket.close()
     status_socket.maintain()
     assert ask_daemon(tmp_path) is None
@@ -154,7 +154,7 @@ def test_the_user_of_the_service_and_root_may_ask():
             assert serving.wait(PATIENCE) == 0
 
 
-def test_another_daemon_that_took_the_place_keeps_it(selector, tmp_path):
+def test_another_daemon_that_took_over_the_socket_keeps_it(selector, tmp_path):
     first, second = (
         StatusSocket(selector, lambda: {"pid": 1}),
         StatusSocket(selector, lambda: {"pid": 2}),
@@ -162,12 +162,12 @@ def test_another_daemon_that_took_the_place_keeps_it(selector, tmp_path):
     first.open(tmp_path)
     second.open(tmp_path)
     first.close()
-    assert asked_while(selector, tmp_path) == {"pid": 2}
+    assert answer_of_served(selector, tmp_path) == {"pid": 2}
     second.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_who_had_the_place_before_is_there_again_when_the_other_has_gone(tmp_path, killed):
+def test_the_first_master_answers_again_when_the_other_has_gone(tmp_path, killed):
     with selectors.DefaultSelector() as selector, selectors.DefaultSelector() as others:
         first, second = (
             StatusSocket(selector, lambda: {"pid": 1}),
@@ -176,7 +176,7 @@ def test_who_had_the_place_before_is_there_again_when_the_other_has_gone(tmp_pat
         first.open(tmp_path)
         second.open(tmp_path)
         first.maintain()
-        assert asked_while(others, tmp_path) == {"pid": 2}
+        assert answer_of_served(others, tmp_path) == {"pid": 2}
         if killed:
             (tmp_path / status.STATUS_SOCKET).rename(tmp_path / "left")
         second.close()
@@ -184,6 +184,6 @@ def test_who_had_the_place_before_is_there_again_when_the_other_has_gone(tmp_pat
             (tmp_path / "left").rename(tmp_path / status.STATUS_SOCKET)
         for _ in range(2):
             first.maintain()
-            assert asked_while(selector, tmp_path) == {"pid": 1}
+            assert answer_of_served(selector, tmp_path) == {"pid": 1}
         first.close()
     assert ask_daemon(tmp_path) is None

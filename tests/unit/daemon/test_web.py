@@ -1,6 +1,4 @@
-"""What the process behind page and API makes of trouble; the rest of it is tested with the real
-daemon.
-"""
+"""The web process and its errors; the rest is tested with the real daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from spamguard.counters import REPORTER_SLOT, WEB_SLOT, CounterBoard
 from spamguard.daemon import web
 
 
-def test_a_low_port_says_what_to_do() -> None:
+def test_the_error_for_a_low_port_names_the_remedy() -> None:
     refused = PermissionError(errno.EACCES, "Permission denied")
     assert "from 1024 on" in web.describe_error(Web(HostPort("127.0.0.1", 443)), refused)
     assert (

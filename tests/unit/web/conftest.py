@@ -1,4 +1,4 @@
-"""A server that several tests of one module share."""
+"""A server that several tests of a module share."""
 
 from __future__ import annotations
 

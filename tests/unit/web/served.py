@@ -1,5 +1,5 @@
-"""Page and API on a port of loopback, by the real server, with a service of fixed values: for a
-test that speaks HTTP.
+"""Page and API on a port of loopback, with the real server and a service of fixed values, for tests
+that speak HTTP.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANNA, OPERATOR = Person("anna"), Person("olga", operator=True)
 
 @dataclass
 class Served:
-    """It runs. state: directory of its store; service: what it asks."""
+    """A running server. state: directory of its store; service: its service."""
 
     state: Path
     port: int
@@ -77,7 +77,7 @@ class Served:
         return made
 
     def raw(self, *pieces: bytes, seconds: float = 15, end: bool = False) -> bytes:
-        """What is answered to these bytes, sent as they are, until it hangs up."""
+        """The response to these bytes, sent unchanged, until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), 10) as connected:
             connected.settimeout(seconds)
             for piece in pieces:

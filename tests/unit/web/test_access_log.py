@@ -1,4 +1,4 @@
-"""Each request is one line in the log, but not the polling of an open page."""
+"""Each request is one line in the log, except the polling of an open page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Everything the API can be asked, as its own description says: what is described answers so, and
-nothing else is there.
+"""All operations of the API, held against its own description: each answers as described, and there
+are no others.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def problem(found: httpx.Response) -> int:
     return found.status_code
 
 
-def test_what_only_passes_on_hands_over_what_the_service_takes_in_its_order() -> None:
-    """Which types do not tell: everything goes by place."""
+def test_pass_through_operations_give_arguments_in_order() -> None:
+    """No type check notices a wrong order, because all arguments are positional."""
     called = {"id": "verdict_id", "class": "label"}
     passing = [operation for operation in OPERATIONS if isinstance(operation.run, ServiceCall)]
     assert len(passing) > 5
@@ -53,7 +53,7 @@ def test_what_only_passes_on_hands_over_what_the_service_takes_in_its_order() ->
         )[2:], one.path
 
 
-def test_it_describes_what_there_is(described: dict[str, Any]) -> None:
+def test_the_description_lists_all_operations(described: dict[str, Any]) -> None:
     assert described["openapi"] == "3.1.0"
     found = {(method, path) for path, item in described["paths"].items() for method in item}
     assert found == {(operation.method.lower(), ROOT + operation.path) for operation in OPERATIONS}
@@ -79,7 +79,7 @@ def test_it_describes_what_there_is(described: dict[str, Any]) -> None:
         ("/forget", "digest", "0" * 16, False),
     ],
 )
-def test_it_allows_what_is_taken(
+def test_the_description_accepts_what_the_api_accepts(
     server: Served, described: dict[str, Any], path: str, name: str, value: str, fits: bool
 ) -> None:
     (method, told), *_ = described["paths"][ROOT + path].items()
@@ -107,7 +107,7 @@ def test_an_address_that_is_too_long_is_described_too(
 
 
 @pytest.mark.parametrize("name", ["why", "learnPassed", "forgetPassed", "release"])
-def test_what_cannot_be_done_is_described(
+def test_errors_are_described(
     server: Served, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """With a message that was not scanned, or of which it is not known where it was to go."""
@@ -152,7 +152,9 @@ def test_everything_answers_as_described(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
-def test_nothing_answers_nobody(server: Served, described: dict[str, Any], operation: Any) -> None:
+def test_without_credentials_nothing_answers(
+    server: Served, described: dict[str, Any], operation: Any
+) -> None:
     before = len(server.service.calls), len(server.service.messages)
     path = (ROOT + operation.path).replace("{id}", NAME)
     response = server.client(**MESSAGE).request(
@@ -180,14 +182,14 @@ def test_some_are_for_operators(server: Served) -> None:
 
 
 @pytest.mark.parametrize("path", sorted({operation.path for operation in OPERATIONS}))
-def test_other_methods_are_told_the_right_ones(server: Served, path: str) -> None:
+def test_other_methods_get_405_with_the_allowed_ones(server: Served, path: str) -> None:
     response = server.client(OPERATOR).request("PUT", (ROOT + path).replace("{id}", NAME))
     assert problem(response) == 405
     allowed = {operation.method for operation in OPERATIONS if operation.path == path}
     assert set(response.headers["allow"].split(", ")) - {"HEAD"} == allowed
 
 
-def test_what_is_asked_reaches_the_service(server: Served) -> None:
+def test_arguments_reach_the_service(server: Served) -> None:
     client = server.client(ANNA)
     server.service.calls.clear()
     client.post(f"{ROOT}/learn", params={"class": "ham"}, content=LETTER, headers=MESSAGE)
@@ -258,7 +260,7 @@ def test_a_wrong_query_is_refused(server: Served, query: str, status: int) -> No
     [("20261117", 1794873600.0), ("1794873600", 1794873600.0), ("2026-11-17", 1794873600.0)],
 )
 def test_a_day_without_dashes_is_a_day(server: Served, since: str, seconds: float) -> None:
-    """As seconds it would be in 1970, and whatever somebody has ever taught would be taken back."""
+    """As seconds it would be in 1970, and all votes of the user would be taken back."""
     server.client(ANNA).post(
         f"{ROOT}/undo", params={"user": "anna", "since": since, "dry_run": "true"}
     )
@@ -275,7 +277,7 @@ def test_odd_times_are_times(server: Served, since: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/judge?class=spam", "/undo?user=anna", "/learn", "/forget", "/words"]
 )
-def test_what_is_missing_or_too_much(server: Served, path: str) -> None:
+def test_missing_and_unknown_arguments(server: Served, path: str) -> None:
     method = "GET" if "words" in path else "POST"
     assert (
         problem(server.client(ANNA).request(method, ROOT + path, content=LETTER, headers=MESSAGE))
@@ -303,7 +305,7 @@ def test_an_id_that_cannot_be_is_not_there(server: Served, name: str) -> None:
         (MESSAGE, b"\0\xff" * 1000, 200),
     ],
 )
-def test_what_a_message_is(
+def test_forms_of_a_message(
     server: Served, fields: dict[str, str], content: bytes, status: int
 ) -> None:
     response = server.client(ANNA).post(f"{ROOT}/judge", content=content, headers=fields)
@@ -342,7 +344,7 @@ def test_a_large_message_lies_in_a_file_meanwhile(server: Served) -> None:
         (BusyError("later"), 503),
     ],
 )
-def test_what_the_service_refuses(server: Served, error: Any, status: int) -> None:
+def test_errors_of_the_service(server: Served, error: Any, status: int) -> None:
     server.service.failure = error
     try:
         response = server.client(ANNA).get(f"{ROOT}/history")
@@ -422,5 +424,5 @@ def test_names_are_those_of_the_commands(server: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/v1", "/api/v2/judge", f"{ROOT}/nothing"])
-def test_where_there_is_nothing_programs_are_told_so_as_programs(server: Served, path: str) -> None:
+def test_unknown_paths_get_a_problem_document(server: Served, path: str) -> None:
     assert problem(server.client(ANNA).get(path)) == 404

@@ -1,4 +1,4 @@
-"""Who is let in, by what, and for how long; everything over HTTP."""
+"""Authentication over HTTP: by which credentials, and for how long."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problem(found: httpx.Response) -> int:
     return found.status_code
 
 
-def test_nobody_is_let_in(server: Served) -> None:
+def test_without_credentials_all_is_refused(server: Served) -> None:
     response = server.client().get(CLASSES)
     assert problem(response) == 401
     assert response.headers["www-authenticate"] == "Bearer"
@@ -111,8 +111,8 @@ def test_logging_out_ends_the_session(server: Served) -> None:
     assert problem(again.get(CLASSES)) == 401
 
 
-def test_logging_in_anew_ends_the_session_before(server: Served) -> None:
-    """Its cookie is gone: nobody could log it out any more."""
+def test_a_new_login_ends_the_old_session(server: Served) -> None:
+    """Its cookie is gone, so it could never be logged out."""
     browser = server.browser(ANNA)
     before = dict(browser.cookies)
     link = server.secret(CredentialKind.LINK, OPERATOR)
@@ -149,8 +149,8 @@ def test_a_session_outlives_the_process(tmp_path) -> None:
         "=spamguard",
     ],
 )
-def test_cookies_of_others_on_this_host_hide_nobody(server: Served, other: str) -> None:
-    """Whatever listens on another port of the host shares its cookies."""
+def test_foreign_cookies_do_not_hide_the_session(server: Served, other: str) -> None:
+    """Other services on other ports of the host share its cookies."""
     ((name, value),) = server.browser(ANNA).cookies.items()
     for given in (
         f"{other}; {name}={value}",
@@ -209,7 +209,7 @@ def test_a_form_without_its_token_is_refused(server: Served, token: str) -> None
     assert len(server.service.calls) == before
 
 
-def test_a_token_of_somebody_else_is_refused(server: Served) -> None:
+def test_the_form_token_of_another_session_is_refused(server: Served) -> None:
     others = token_of(server.browser(OPERATOR).get("/teach").text)
     assert server.browser(ANNA).post("/logout", data={"csrf": others}).status_code == 403
 
@@ -235,7 +235,7 @@ def test_the_api_takes_cookies_with_a_token_of_forms_only(server: Served) -> Non
         ("none", "navigate", 200),
     ],
 )
-def test_a_strangers_page_cannot_load_what_it_does_not_show(
+def test_another_site_cannot_load_data_it_does_not_show(
     server: Served, site: str, mode: str, status: int
 ) -> None:
     """It would learn from the time that a search takes."""
@@ -248,8 +248,8 @@ def test_a_strangers_page_cannot_load_what_it_does_not_show(
     )  # of programs nothing but their token is known
 
 
-def test_a_strangers_page_cannot_log_anybody_in(server: Served) -> None:
-    """As the stranger, who would see what they then do."""
+def test_another_site_cannot_log_a_visitor_in(server: Served) -> None:
+    """In the stranger's name, who would then see what the user does."""
     link = server.secret(CredentialKind.LINK, ANNA)
     response = server.client().post(
         "/login", data={"link": link, "csrf": ""}, headers={"Sec-Fetch-Site": "cross-site"}
@@ -258,7 +258,7 @@ def test_a_strangers_page_cannot_log_anybody_in(server: Served) -> None:
     assert "set-cookie" not in response.headers
 
 
-def test_who_is_nobody_is_not_told_what_is_still_allowed(server: Served) -> None:
+def test_a_refusal_to_strangers_offers_nothing(server: Served) -> None:
     response = server.client().post("/", headers={"Sec-Fetch-Site": "cross-site"})
     assert response.status_code == 403
     assert "This was not sent by a page of this server." in response.text
@@ -323,7 +323,7 @@ def test_an_address_may_ask_so_often(tmp_path) -> None:
         assert [problem(running.client().get(CLASSES)) for _ in range(6)] == [401] * 5 + [429]
 
 
-def test_who_guesses_is_slowed_down_and_nobody_else(tmp_path) -> None:
+def test_only_a_guessing_client_is_slowed_down(tmp_path) -> None:
     with served(tmp_path) as running:
         client = running.client(Authorization="Bearer x")
         found = [
@@ -334,7 +334,7 @@ def test_who_guesses_is_slowed_down_and_nobody_else(tmp_path) -> None:
         assert running.client(ANNA).get(CLASSES).status_code == 200
 
 
-def test_nobody_hands_much_over(server: Served) -> None:
+def test_strangers_cannot_upload_much(server: Served) -> None:
     client = server.client(**OWN)
     assert client.post("/login", data={"link": "x" * 20_000, "csrf": ""}).status_code == 413
     assert problem(client.post(f"{ROOT}/judge", content=b"x" * 3_000_000, headers=MESSAGE)) == 401
@@ -423,7 +423,9 @@ def test_trouble_with_the_disk_is_no_fault(
     assert "the disk is full" in caplog.text
 
 
-def test_who_cannot_be_noted_is_let_in(server: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_locked_store_does_not_refuse_valid_credentials(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     """As with a full disk, or while a command that writes is stopped."""
     client, browser = server.client(ANNA), server.browser(ANNA)
     with closing(sqlite3.connect(server.state / CREDENTIALS_FILE, isolation_level=None)) as other:

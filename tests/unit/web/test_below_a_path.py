@@ -1,6 +1,4 @@
-"""Pages below a path of a host that a reverse proxy serves: every address leads there, and so does
-the cookie.
-"""
+"""Pages below a path of a reverse proxy: every address and the cookie have that path."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def test_every_address_is_where_the_proxy_has_put_us(tmp_path: Path, root: str) 
             assert not [one for one in found if one.startswith("/spam/spam")]
 
 
-def test_what_a_click_has_done_is_told_there_and_undone_there(tmp_path: Path) -> None:
+def test_results_and_undo_stay_below_the_path(tmp_path: Path) -> None:
     with served(tmp_path, behind("/spam")) as running:
         browser = running.client(**SECURE)
         entered = browser.post(

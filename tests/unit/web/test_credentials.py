@@ -1,4 +1,4 @@
-"""Tokens, links and sessions: shown once, kept as hashes, used up, revoked, bounded."""
+"""Tokens, links and sessions: shown once, stored as hashes, used up, revoked, bounded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_token_names_its_person(store: CredentialStore) -> None:
     assert (credential.person, credential.name, credential.expires) == (OLGA, "monitor", 0)
 
 
-def test_what_is_secret_is_not_in_the_file(store: CredentialStore, tmp_path: Path) -> None:
+def test_secrets_are_not_in_the_file(store: CredentialStore, tmp_path: Path) -> None:
     texts = [store.create(kind, ANNA, NOW, name="x", expires=NOW + 60) for kind in CredentialKind]
     raw = (tmp_path / CREDENTIALS_FILE).read_bytes()
     assert all(text.partition(".")[2].encode() not in raw for text in texts)
@@ -87,7 +87,7 @@ def test_they_end(store: CredentialStore) -> None:
     store.create(CredentialKind.TOKEN, ANNA, NOW + 60, name="x")  # the name is free again
 
 
-def test_a_session_ends_when_nobody_uses_it(store: CredentialStore) -> None:
+def test_an_unused_session_ends(store: CredentialStore) -> None:
     text = store.create(CredentialKind.SESSION, ANNA, NOW, expires=NOW + 10**7)
     credential = store.find(CredentialKind.SESSION, text, NOW + IDLE_SECONDS - 1)
     assert credential
@@ -212,13 +212,13 @@ def test_it_stays_over_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all" * 100])
-def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_gets_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / CREDENTIALS_FILE).write_bytes(content)
     with pytest.raises(AccessError, match=CREDENTIALS_FILE):
         CredentialStore.open(tmp_path)
 
 
-def test_a_damaged_row_is_told(tmp_path: Path, store: CredentialStore) -> None:
+def test_a_damaged_row_gets_an_error(tmp_path: Path, store: CredentialStore) -> None:
     """By `spamguard token list`, in one line."""
     store.create(CredentialKind.TOKEN, ANNA, NOW, name="monitor")
     with closing(open_database(tmp_path / CREDENTIALS_FILE, 1.0)) as db:
@@ -228,7 +228,7 @@ def test_a_damaged_row_is_told(tmp_path: Path, store: CredentialStore) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+def test_files_made_by_root_belong_to_the_owner_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     code = (
         "import sys; from pathlib import Path; from spamguard.web.credentials import *\n"
@@ -246,7 +246,9 @@ def test_a_link_made_while_the_clock_was_ahead_does_not_last(store: CredentialSt
     assert store.redeem(text, NOW) is None
 
 
-def test_that_it_was_used_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_the_last_use_waits_for_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     patient = replace(credentials.CREDENTIALS_SCHEMA, busy_seconds=30.0)
     monkeypatch.setattr(credentials, "CREDENTIALS_SCHEMA", patient)
     with (

@@ -1,4 +1,4 @@
-"""Many who mean no good at once: whoever has shown who they are is answered all the same."""
+"""Many hostile clients at once: authenticated clients still get answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_who_begins_no_tls_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_without_tls_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake is no connection yet, and has a file descriptor all the same."""
     monkeypatch.setattr(app, "MAX_HANDSHAKES", 5)
     monkeypatch.setattr(app, "_HANDSHAKE_SECONDS", 600.0)  # none ends by itself
@@ -70,7 +70,7 @@ def test_who_begins_no_tls_takes_no_room(tmp_path: Path, monkeypatch: pytest.Mon
         eventually(lambda: descriptors() <= before + 4, "all are gone")
 
 
-def test_who_is_nobody_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though they are being answered, slowly, since they send slowly."""
     monkeypatch.setattr(app, "MAX_CONNECTIONS", 12)
     with served(tmp_path) as running, connections(running, 12, LOGIN):
@@ -78,7 +78,9 @@ def test_who_is_nobody_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert [running.client(ANNA).get(CLASSES).status_code for _ in range(5)] == [200] * 5
 
 
-def test_who_is_somebody_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authenticated_clients_keep_their_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "MAX_CONNECTIONS", 4)
     with (
         served(tmp_path) as running,

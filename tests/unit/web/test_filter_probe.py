@@ -1,4 +1,4 @@
-"""What is seen of ledger and tables, and how lessons are counted."""
+"""The probe of ledger and tables, and the count of lessons."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_word_list_is_no_lesson(state):
     assert dict(slot.read_rows("lessons")) == {}
 
 
-def test_what_is_taken_back_is_no_lesson(state):
+def test_a_retracted_vote_is_no_lesson(state):
     slot = unshared()
     looker = FilterProbe(state, slot)
     looker.probe()
@@ -116,7 +116,7 @@ def test_nothing_is_created(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ledger.sqlite", "key"])
-def test_what_cannot_be_read_is_told(state, name):
+def test_unreadable_files_get_an_error(state, name):
     (state / name).write_bytes(b"x" * 4096)
     with pytest.raises(SpamguardError):
         FilterProbe(state, unshared()).probe()

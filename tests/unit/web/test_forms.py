@@ -1,4 +1,4 @@
-"""Forms as nobody's browser sends them: refused, at once, and no fault of ours."""
+"""Malformed forms are refused at once, as errors of the client."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def fields(charset: str) -> dict[str, str]:
 def test_a_form_that_names_its_charset(
     tmp_path: Path, charset: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Python has some that raise what is no fault of the bytes, and one that takes the square of a
-    field's length (punycode): minutes, in which nobody is answered. Nobody needs to be known for
-    that.
+    """Some codecs of Python raise errors that no bytes caused, and one takes the square of the
+    length of a field (punycode): minutes without answers, for any stranger.
     """
     caplog.set_level(logging.ERROR)
     with served(tmp_path) as running:
@@ -33,9 +32,7 @@ def test_a_form_that_names_its_charset(
     assert not caplog.records
 
 
-def test_what_is_wrong_with_a_form_is_not_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_errors_of_forms_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As a warning, for each that anybody sends."""
     with served(tmp_path) as running:
         content = multipart(b"x").replace(b"Content-", b"\0Content-")
@@ -46,7 +43,7 @@ def test_what_is_wrong_with_a_form_is_not_in_the_log(
     assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_what_is_too_long_to_be_pasted_is_to_be_a_file(tmp_path: Path) -> None:
+def test_long_text_is_to_be_uploaded_as_a_file(tmp_path: Path) -> None:
     """It is not malformed, and the page has said so."""
     with served(tmp_path) as running:
         browser = running.browser(ANNA)

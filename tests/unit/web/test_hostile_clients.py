@@ -1,5 +1,5 @@
-"""What comes over the network and means no good: nothing of it hangs, costs much, or is answered
-with more than a problem.
+"""Hostile input from the network: nothing hangs, costs much, or gets more than a
+problem document.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def close(line: bytes, *fields: bytes, content: bytes = b"") -> bytes:
 
 
 def refused_in_the_end(connected: socket.socket, piece: bytes) -> bool:
-    """Whether it is hung up on whoever goes on sending this, now and then."""
+    """Whether the server hangs up on a client that keeps sending this now and then."""
     until = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < until:
@@ -82,7 +82,7 @@ def refused_in_the_end(connected: socket.socket, piece: bytes) -> bool:
     ],
     ids=range(16),
 )
-def test_what_is_no_request(server: Served, request_bytes: bytes) -> None:
+def test_invalid_requests(server: Served, request_bytes: bytes) -> None:
     answer = server.raw(request_bytes, end=True)
     assert not answer or status(answer) in (400, 411, 413, 421, 431, 501, 505)
 
@@ -147,10 +147,8 @@ def test_a_wrong_end_of_a_message(server: Served) -> None:
 @pytest.mark.parametrize(
     "first", [b"Content-Length: 5", b"Origin: x\r\nOrigin: x"], ids=["length and chunks", "twice"]
 )
-def test_what_comes_after_a_contradiction_is_no_request(server: Served, first: bytes) -> None:
-    """Somebody in front of us may have taken it for a part of the one before, that is, not looked
-    at it.
-    """
+def test_bytes_after_an_ambiguous_request_are_no_request(server: Served, first: bytes) -> None:
+    """A proxy may have taken it for a part of the request before, and not checked it."""
     token = b"Authorization: Bearer " + server.secret(CredentialKind.TOKEN, ANNA).encode()
     begin = (
         b"POST "
@@ -195,7 +193,7 @@ def test_an_upgrade_is_no_upgrade(server: Served) -> None:
     assert status(answer) == 200
 
 
-def test_who_is_slow_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slowloris: a header that never ends, one byte now and then; also as the second request of a
     connection.
     """
@@ -225,7 +223,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 
 @pytest.mark.slow
 def test_chunks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However steadily they come, and whoever sends them."""
+    """However steadily they come, and whichever client sends them."""
     monkeypatch.setattr(middleware, "BODY_SECONDS", 1.0)
     with served(tmp_path) as running:
         token = running.secret(CredentialKind.TOKEN, ANNA).encode()
@@ -240,7 +238,9 @@ def test_chunks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert running.service.messages == []
 
 
-def test_who_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_do_not_read_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "WRITE_STALL_SECONDS", 1.5)
     with served(tmp_path) as running:
 
@@ -261,7 +261,7 @@ def _hung_up(connected: socket.socket) -> bool:
     )
 
 
-def test_who_says_nothing_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_keep_no_other_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "MAX_CONNECTIONS", 10)
     with served(tmp_path) as running:
         idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(40)]
@@ -300,9 +300,7 @@ def test_too_many_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert sorted(found) == [200] * 4 + [503] * 2
 
 
-def test_nobody_takes_the_place_of_somebody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strangers_do_not_displace_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By forms that come slowly."""
     monkeypatch.setattr(middleware, "MAX_ANONYMOUS", 3)
     with served(tmp_path) as running:
@@ -326,7 +324,7 @@ def test_nobody_takes_the_place_of_somebody(
         eventually(lambda: httpx.get(f"{running.url}/login").status_code == 200, "it is over")
 
 
-def test_what_is_being_answered_is_finished(tmp_path: Path) -> None:
+def test_a_stop_finishes_requests_under_way(tmp_path: Path) -> None:
     """When the process ends."""
     found: list[int] = []
     with served(tmp_path) as running:
@@ -398,7 +396,7 @@ def test_nothing_is_left_open(server: Served) -> None:
         ]
     ),
 )
-def test_whatever_is_asked_there_is_no_fault(
+def test_no_request_causes_a_500(
     server: Served, content: bytes, value: str, path: bytes, method: bytes, name: bytes
 ) -> None:
     query = b"?" + "".join(f"%{line:02x}" for line in content[:20]).encode()

@@ -1,4 +1,4 @@
-"""Where people find the page."""
+"""The address of the page in login links."""
 
 from __future__ import annotations
 

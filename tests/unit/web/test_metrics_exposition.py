@@ -1,4 +1,4 @@
-"""The text format is what Prometheus's own parser reads, with the values that were put in."""
+"""Prometheus's own parser reads the metrics, with the values that were put in."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_histograms_add_up():
     assert found["spamguard_stage_seconds_sum", (("stage", "judge"),)] == pytest.approx(700.003)
 
 
-def test_counters_end_in_total_and_every_metric_says_what_it_is():
+def test_counters_end_in_total_and_every_metric_has_a_help_text():
     families = list(parsed(whole()))
     assert all(family.documentation for family in families)
     kinds = {
@@ -127,7 +127,7 @@ def test_units_are_those_that_prometheus_counts_in():
     assert not [name for name in names if others & set(name.split("_"))]
 
 
-def test_what_an_alert_waits_for_is_there_before_it_happens():
+def test_series_for_alerts_exist_from_the_start():
     """A rate begins with the second value, so it would miss the first unscanned messages."""
     text = metrics.encode_page(
         metrics.counter_metrics("1.2", 1000, 2, sum_slots([unshared()]))
@@ -135,7 +135,7 @@ def test_what_an_alert_waits_for_is_there_before_it_happens():
     assert 'spamguard_messages_total{verdict="not-scanned",action="none"} 0\n' in text
 
 
-def test_an_unreadable_state_is_told_and_nothing_else_of_it():
+def test_an_unreadable_state_gives_no_other_filter_metrics():
     text = metrics.encode_page(metrics.filter_metrics(None)).decode()
     assert [
         (sample.name, sample.value) for family in parsed(text) for sample in family.samples

@@ -1,4 +1,4 @@
-"""Which processes live, by what they note."""
+"""Liveness of the processes, by their heartbeats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_there_must_be_a_worker(board):
     assert find_missing_scorers(board) == ["scorers: none is ready"]
 
 
-def test_who_is_silent_is_named(board):
+def test_silent_processes_are_named(board):
     worker = board.free_slot()
     worker.assign(7, 1.0)
     worker.beat(80 * SECOND, scoring=False)
@@ -55,7 +55,7 @@ def test_who_is_silent_is_named(board):
         (WATCHER_SLOT, 152, "folders: nobody watches them for 152 s"),
     ],
 )
-def test_what_is_beside_the_mail_is_missed_where_it_is_to_be(board, number, silent, told):
+def test_optional_processes_are_missed_only_if_configured(board, number, silent, told):
     board.free_slot().assign(7, 1.0)
     assert find_unwell(board, 101 * SECOND) == []
     board.slot(number).assign(1, 1.0)

@@ -1,4 +1,4 @@
-"""Next hops that answer, and those that do not, each in its own way."""
+"""Next hops that answer, and those that fail, each in its own way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _spoken(said: list[bytes]) -> tuple[asyncio.Server, list[bytes]]:
 
 
 def asked(*said: bytes) -> tuple[list[str], list[bytes]]:
-    """What is found wrong with a server that says these lines, and what it heard."""
+    """The fault that is found with a server that sends these lines, and the lines it received."""
 
     async def run() -> tuple[list[str], list[bytes]]:
         server, heard = await _spoken(list(said))

@@ -1,6 +1,4 @@
-"""What answers monitors: the pages, and what happens to clients that are slow, large, many or
-hostile.
-"""
+"""The HTTP server for monitors: its pages, and clients that are slow, large, many or hostile."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ def test_requests(request_: bytes, status: int, body: bytes) -> None:
         ([""], 421),
     ],
 )
-def test_who_comes_by_another_name_hears_nothing_on_loopback(hosts: list[str], status: int) -> None:
+def test_on_loopback_other_host_names_are_refused(hosts: list[str], status: int) -> None:
     """A page of that name in a browser here could read it."""
     fields = "".join(f"Host: {host}\r\n" for host in hosts)
 
@@ -117,7 +115,7 @@ def test_who_comes_by_another_name_hears_nothing_on_loopback(hosts: list[str], s
     served_while(work)
 
 
-def test_elsewhere_monitors_ask_by_whatever_name() -> None:
+def test_elsewhere_every_host_name_is_accepted() -> None:
     async def work(port: int) -> None:
         assert b"well" in await exchanged(
             port, b"GET /a HTTP/1.1\r\nHost: mail.example.org:9110\r\n\r\n"
@@ -146,7 +144,7 @@ def test_a_real_client() -> None:
     served_while(work)
 
 
-def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.2)
 
     async def work(port: int) -> None:
@@ -155,7 +153,7 @@ def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     served_while(work)
 
 
-def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_do_not_read_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.5)
 
     async def endless() -> MonitorAnswer:
@@ -179,7 +177,7 @@ def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     served_while(work)
 
 
-def test_who_asks_for_longest_makes_room_for_others() -> None:
+def test_the_oldest_connection_makes_room() -> None:
     async def work(port: int) -> None:
         idle = [
             await asyncio.open_connection("127.0.0.1", port) for _ in range(metrics.MAX_CONNECTIONS)
@@ -195,7 +193,7 @@ def test_who_asks_for_longest_makes_room_for_others() -> None:
     served_while(work)
 
 
-def test_more_who_wait_for_an_answer_than_there_may_be_are_cut_off(
+def test_too_many_waiting_clients_are_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(port: int) -> None:
@@ -220,7 +218,7 @@ def test_more_who_wait_for_an_answer_than_there_may_be_are_cut_off(
     served_while(work)
 
 
-def test_who_hangs_up_early_harms_nobody() -> None:
+def test_a_client_that_hangs_up_early_does_no_harm() -> None:
     async def work(port: int) -> None:
         for _ in range(50):
             _, writer = await asyncio.open_connection("127.0.0.1", port)

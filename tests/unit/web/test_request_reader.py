@@ -1,4 +1,4 @@
-"""What the head of a request is believed."""
+"""The fields of a request that are trusted."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_address_has_bounds(part: str) -> None:
     "name",
     ["authorization", "content-type", "content-length", "origin", "x-csrf-token", "sec-fetch-site"],
 )
-def test_what_counts_stands_once(name: str) -> None:
+def test_important_fields_must_not_be_repeated(name: str) -> None:
     assert refused(LOOPBACK, (name, "a"), (name, "a")) == 400
 
 
@@ -108,7 +108,7 @@ def test_a_length_and_chunks_contradict() -> None:
     assert refused(LOOPBACK, ("content-length", "5"), ("transfer-encoding", "chunked")) == 400
 
 
-def test_who_is_no_proxy_is_not_believed() -> None:
+def test_fields_of_a_proxy_are_ignored_from_other_clients() -> None:
     found = read(
         LOOPBACK,
         ("x-remote-user", "olga"),
@@ -149,10 +149,8 @@ def test_whom_a_proxy_speaks_for(forwarded: str, client: str) -> None:
     )
 
 
-def test_where_a_proxy_has_put_us() -> None:
-    """The configuration says so, and what comes through the proxy is answered so, whatever else it
-    tells.
-    """
+def test_the_path_below_a_proxy() -> None:
+    """The path comes from the configuration, whatever a request claims."""
     below = replace(BEHIND, proxy=replace(PROXY, path="/spam"))
     told = ("x-forwarded-prefix", "/elsewhere")
     assert read(below, told, client="192.0.2.5", host="spam.example.org").root_path == "/spam"
@@ -171,7 +169,7 @@ def test_where_a_proxy_has_put_us() -> None:
         b"anna\x1f",
     ],
 )
-def test_names_that_nobody_has(name: bytes) -> None:
+def test_invalid_user_names(name: bytes) -> None:
     assert (
         refused(BEHIND, ("x-remote-user", name), client="192.0.2.5", host="spam.example.org") == 400
     )
@@ -182,7 +180,7 @@ def test_two_names_are_none() -> None:
     assert refused(BEHIND, *given, client="192.0.2.5", host="spam.example.org") == 400
 
 
-def test_nobody_goes_round_the_proxy() -> None:
+def test_requests_beside_the_proxy_are_refused() -> None:
     assert refused(BEHIND, client="198.51.100.7", host="spam.example.org") == 403
     assert read(BEHIND, client="::ffff:192.0.2.5", host="spam.example.org")
     assert read(BEHIND, client="127.0.0.1", host="spam.example.org").user == ""
@@ -213,6 +211,6 @@ def test_whether_it_comes_from_a_page_of_ours(
     ("origin", "own"),
     [("https://localhost", True), ("http://localhost", False), ("HTTPS://LocalHost", True)],
 )
-def test_a_page_that_came_in_the_open_is_none_of_ours(origin: str, own: bool) -> None:
-    """Whoever sits in between can have made it, where ours came by HTTPS."""
+def test_a_form_of_a_page_without_tls_is_refused(origin: str, own: bool) -> None:
+    """A man in the middle can have made it, because our pages come by HTTPS."""
     assert read(LOOPBACK, ("origin", origin), scheme="https").same_origin is own

@@ -1,5 +1,5 @@
-"""Lanes: work is done in order by threads of its own, never more than some of it waits, and what
-broke is opened anew.
+"""Resource threads: work runs in order on threads of their own, the queue is bounded, and a broken
+resource is opened again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Tool:
-    """Counts how often it was opened, and what is open."""
+    """Counts how often it was opened, and how many are open."""
 
     opened = 0
     open_now = 0
@@ -57,7 +57,9 @@ def test_work_is_done_in_one_thread_with_one_tool(one: ResourceThread[Tool]) -> 
     asyncio.run(run())
 
 
-def test_what_breaks_is_opened_anew_what_is_refused_is_not(one: ResourceThread[Tool]) -> None:
+def test_only_a_broken_resource_is_opened_again(
+    one: ResourceThread[Tool],
+) -> None:
     async def run() -> None:
         for error, opened in (
             (UsageError("no"), 1),
@@ -74,7 +76,7 @@ def test_what_breaks_is_opened_anew_what_is_refused_is_not(one: ResourceThread[T
     asyncio.run(run())
 
 
-def test_what_cannot_be_opened_is_tried_again() -> None:
+def test_a_failed_open_is_retried() -> None:
     left = [2]
 
     def opened() -> Tool:
@@ -113,7 +115,7 @@ def test_no_more_waits_than_may(one: ResourceThread[Tool], monkeypatch: pytest.M
     asyncio.run(run())
 
 
-def test_who_has_waited_long_enough_is_told(one: ResourceThread[Tool]) -> None:
+def test_waiting_too_long_gets_an_error(one: ResourceThread[Tool]) -> None:
     async def run() -> None:
         done: list[int] = []
         go_on = threading.Event()

@@ -1,5 +1,5 @@
-"""A service of fixed values, so that views can be tried without a filter; and an application around
-them as access would put it.
+"""A service of fixed values for tests of views without a filter, and an application around them
+with the usual access rules.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def explanation(verdict: Verdict = SPAM) -> Explanation:
 
 
 class Monitor:
-    """Says that all is well, or what is told."""
+    """Reports that all is well, or the problems given."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -250,7 +250,7 @@ class Fixed:
 
 @dataclass
 class Gate:
-    """Lets in who has the link "good"."""
+    """Accepts the link "good"."""
 
     person: Person = ANNA
     left: int = 0
@@ -271,7 +271,7 @@ Work = Callable[[httpx.AsyncClient], Awaitable[None]]
 def application(
     service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None
 ) -> Any:
-    """As access would put it together: who asks is known, errors that leave a view become pages."""
+    """The views with the usual access rules; errors that a view raises become pages."""
     visitor = auth.Visitor(person, auth.AuthMethod.SESSION, TOKEN) if person else None
 
     async def told(request: Request, error: Exception) -> Response:

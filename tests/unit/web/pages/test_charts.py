@@ -1,4 +1,4 @@
-"""Where the marks of charts stand."""
+"""The positions of the marks of charts."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_growth_takes_two_days() -> None:
     assert charts.growth_chart([Growth(5, 1), Growth(5, 2)]).line  # no width, no fault
 
 
-def test_days_stand_as_far_apart_as_they_are() -> None:
-    """Whatever was taught when: all mail of some years at once, and then some of it daily."""
+def test_days_are_spaced_by_their_dates() -> None:
+    """Also where all mail of some years was taught at once, and then some of it daily."""
     day = 86_400.0
     drawn = charts.growth_chart(
         [Growth(0.0, 900), *(Growth(day * (700 + number), 900 + number) for number in range(30))]
@@ -91,12 +91,12 @@ def test_days_stand_as_far_apart_as_they_are() -> None:
     ("number", "text"),
     [(0, "0"), (5000, "5,000"), (10_000, "10k"), (300_000, "300k"), (4 * 10**6, "4M")],
 )
-def test_what_stands_beside_an_axis_is_short(number: int, text: str) -> None:
-    """There are 33 units of room: more is cut off, from the left."""
+def test_labels_of_an_axis_are_short(number: int, text: str) -> None:
+    """There is room for 33 units; longer labels are cut off at the left."""
     assert filters.brief(number) == text
 
 
-def test_calibration_leaves_out_what_nobody_spoke_about() -> None:
+def test_calibration_leaves_out_messages_without_votes() -> None:
     drawn = charts.calibration_chart([Bin(0, 0.5, 0, 0, 0), Bin(0.5, 1, 4, 0.75, 0.5)])
     assert [(x, y) for x, y, _ in drawn.dots] == [
         (charts.LEFT + 0.75 * (charts.RIGHT - charts.LEFT), (charts.TOP + charts.BOTTOM) / 2)
@@ -104,8 +104,8 @@ def test_calibration_leaves_out_what_nobody_spoke_about() -> None:
     assert charts.calibration_chart([]).dots == []
 
 
-def test_what_few_have_spoken_about_is_a_small_dot() -> None:
-    """And nothing leads from one dot to the next, as if what lies between were known."""
+def test_a_bucket_of_few_messages_is_a_small_dot() -> None:
+    """No line leads from dot to dot, because values between them are unknown."""
     drawn = charts.calibration_chart(
         [Bin(0, 0.1, 400, 0.01, 0), Bin(0.4, 0.5, 100, 0.45, 0.5), Bin(0.9, 1, 1, 0.95, 0)]
     )

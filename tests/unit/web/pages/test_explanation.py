@@ -13,14 +13,14 @@ from tests.unit.web.pages.fixed import SPAM, explanation, judgement
 
 
 @pytest.mark.parametrize("words", [0, 1, 12])
-def test_what_is_shown_adds_up(words: int) -> None:
+def test_the_shown_parts_add_up(words: int) -> None:
     told = rendering.build_explanation(explanation(), None, words)
     assert sum(row.part for row in (*told.words, *told.rest)) == pytest.approx(told.total, abs=1e-9)
     assert sum(row.part for row in told.experts) == pytest.approx(told.total, abs=1e-9)
     assert len(told.words) == min(2, 2 * words)
 
 
-def test_of_what_the_sum_is() -> None:
+def test_the_question_of_an_explanation() -> None:
     assert rendering.build_explanation(explanation(), None, 1).question == "spam against ham"
     several = replace(SPAM, probabilities={"ham": 0.001, "news": 0.0003, "spam": 0.9987})
     assert (
@@ -29,7 +29,7 @@ def test_of_what_the_sum_is() -> None:
     )
 
 
-def test_what_a_word_added_then() -> None:
+def test_the_part_of_a_word_at_the_time() -> None:
     told = rendering.build_explanation(explanation(), judgement(words=[WordPart("solar", 2.5)]), 12)
     assert {row.name: row.then for row in told.words} == {"solar": 2.5, "meeting": None}
 

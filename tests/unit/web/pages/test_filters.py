@@ -1,4 +1,4 @@
-"""Values as pages tell them."""
+"""Template filters: how pages write values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_letters_that_act_are_visible(text: str, told: str) -> None:
     assert filters.make_visible(text) == told
 
 
-def test_what_is_no_text_of_strangers_stays() -> None:
+def test_values_other_than_text_stay() -> None:
     assert filters.make_visible(7) == 7
     assert filters.make_visible(Markup("\u202e")) == "\u202e"
 

@@ -1,5 +1,5 @@
-"""Whatever strangers write: pages hold no element, attribute or address that is not ours, and no
-letter that acts.
+"""Whatever senders write, pages contain no element, attribute or address but ours, and no control
+characters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of the history a page shows, as its address has it."""
+"""The search of the history, as the address of the page has it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = ("subject", "sender", "recipient", "label", "taught", "since", "until",
         st.text(st.characters(codec="utf-8"), max_size=300),
     )
 )
-def test_an_address_says_what_it_was_made_from(given_values: dict[str, str]) -> None:
+def test_a_query_survives_its_address(given_values: dict[str, str]) -> None:
     query = SearchQuery.from_parameters(given_values)
     assert SearchQuery.from_parameters(dict(parse_qsl(query.ending().removeprefix("?")))) == query
     assert all(
@@ -47,6 +47,6 @@ def test_days_are_whole_and_both_included() -> None:
 
 
 @pytest.mark.parametrize("day", ["yesterday", "2026-13-01", "9999-12-31", "0000-00-00", "1" * 400])
-def test_what_is_no_day_is_told(day: str) -> None:
+def test_an_invalid_day_gets_an_error(day: str) -> None:
     with pytest.raises(UsageError, match="is not a day"):
         SearchQuery.from_parameters({"until": day}).to_search()

@@ -1,4 +1,4 @@
-"""Pages say nothing that is not so where little is known."""
+"""Pages claim nothing untrue where little is known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> 
     assert "no longer known" in get(service, tmp_path, f"/history/{NAME}")[0].text
 
 
-def test_what_is_not_kept_is_not_said_not_to_be(tmp_path: Path) -> None:
+def test_data_that_is_not_kept_is_called_not_kept(tmp_path: Path) -> None:
     """`history: {subjects: false, addresses: false}`: the message had a subject all the same, and
     came from somewhere.
     """
@@ -47,8 +47,10 @@ def test_what_is_not_kept_is_not_said_not_to_be(tmp_path: Path) -> None:
         assert "this machine" not in told
 
 
-def test_who_has_no_mail_is_not_told_that_there_is_none(tmp_path: Path) -> None:
-    """Others may have some; theirs may come to an address that nobody has said is theirs."""
+def test_a_user_without_mail_is_not_told_that_there_is_none(tmp_path: Path) -> None:
+    """Others may have mail; and mail for this user may come to an address that is not known to be
+    theirs.
+    """
     service = Fixed([], empty=True)
     for page in get(service, tmp_path, "/", "/history"):
         assert "aliases" in page.text
@@ -58,8 +60,8 @@ def test_who_has_no_mail_is_not_told_that_there_is_none(tmp_path: Path) -> None:
         assert "has passed" in page.text
 
 
-def test_a_word_of_which_no_counts_are_told_is_not_said_to_be_in_no_message(tmp_path: Path) -> None:
-    """Who is no operator is told of none that hardly any message has."""
+def test_a_word_without_shown_counts_is_not_called_unknown(tmp_path: Path) -> None:
+    """Only operators see counts of words that hardly any message has."""
     service = Fixed(empty=True)
     assert "fewer than five" in get(service, tmp_path, "/words?word=solar")[0].text
     assert (
@@ -68,7 +70,7 @@ def test_a_word_of_which_no_counts_are_told_is_not_said_to_be_in_no_message(tmp_
     )
 
 
-def test_what_is_no_word_is_told_beside_the_form(tmp_path: Path) -> None:
+def test_an_invalid_word_gets_an_error_beside_the_form(tmp_path: Path) -> None:
     class Strict(Fixed):
         async def words(self, person: Person, word: str) -> Sequence[Counted]:
             raise UsageError("a word has 1 to 64 letters")
@@ -79,9 +81,9 @@ def test_what_is_no_word_is_told_beside_the_form(tmp_path: Path) -> None:
     assert 'role="alert">a word has 1 to 64 letters<' in page.text
 
 
-def test_operators_are_told_when_not_all_is_well(tmp_path: Path) -> None:
-    """As that nobody watches the folders: else moving mail teaches nothing, and the page looks as
-    always.
+def test_operators_see_problems_of_the_daemon(tmp_path: Path) -> None:
+    """For instance when the watcher does not run: then moving mail teaches nothing, and the page
+    looks as always.
     """
     service = Fixed()
     assert 'role="alert"' not in get(service, tmp_path, "/", person=OPERATOR)[0].text
@@ -118,7 +120,7 @@ def test_it_says_why_all_is_unsure(tmp_path: Path) -> None:
     assert "is unsure" not in get(service, tmp_path, "/")[0].text
 
 
-def test_about_what_was_not_scanned_it_was_not_unsure(tmp_path: Path) -> None:
+def test_a_message_that_was_not_scanned_is_not_called_unsure(tmp_path: Path) -> None:
     class Unscanned(Fixed):
         async def today(self, person: Person, hours: int = 24) -> Today:
             return replace(
@@ -135,7 +137,7 @@ def test_about_what_was_not_scanned_it_was_not_unsure(tmp_path: Path) -> None:
     assert rows == [("7", "–"), ("5", "unsure")]
 
 
-def test_what_was_wrong_comes_first_and_what_was_right_last() -> None:
+def test_mistakes_come_before_right_verdicts() -> None:
     wrong = [
         Wrong("spam", "spam", 90),
         Wrong("unsure", "spam", 50),
@@ -150,7 +152,7 @@ def test_what_was_wrong_comes_first_and_what_was_right_last() -> None:
     ]
 
 
-def test_of_very_many_who_taught_some_are_shown(tmp_path: Path) -> None:
+def test_of_very_many_teachers_some_are_shown(tmp_path: Path) -> None:
     """With ten thousand of them the page had three megabytes."""
 
     class Many(Fixed):
@@ -167,14 +169,14 @@ def test_of_very_many_who_taught_some_are_shown(tmp_path: Path) -> None:
     assert "others before" not in get(Fixed(), tmp_path, "/model", person=OPERATOR)[0].text
 
 
-def test_only_who_sent_something_is_told_to_send_it_again(tmp_path: Path) -> None:
+def test_only_a_failed_post_is_asked_to_be_sent_again(tmp_path: Path) -> None:
     again = "send it again"
     assert again not in get(Fixed(), tmp_path, "/nowhere")[0].text
     assert again in get(Fixed(), tmp_path, "/model/undo?hours=7")[0].text
 
 
-def test_who_can_be_shown_no_mail_is_told_what_is_left(tmp_path: Path) -> None:
-    """Where no addresses are kept, logging in leads nobody but operators to anything else."""
+def test_a_forbidden_page_names_what_is_still_possible(tmp_path: Path) -> None:
+    """Where no addresses are kept, only operators can see more after logging in."""
     (page,) = get(
         Fixed(failure=NotAllowedError("no addresses are kept here")), tmp_path, "/history"
     )
@@ -183,7 +185,7 @@ def test_who_can_be_shown_no_mail_is_told_what_is_left(tmp_path: Path) -> None:
     assert 'begin at <a href="/">' not in page.text
 
 
-def test_what_was_done_is_told_in_words(tmp_path: Path) -> None:
+def test_results_are_described_in_words(tmp_path: Path) -> None:
     service = Fixed(
         [
             judgement(action="tag", reply="250 Ok"),
@@ -201,9 +203,9 @@ def test_what_was_done_is_told_in_words(tmp_path: Path) -> None:
         assert action_text(action) != str(action)
 
 
-def test_who_sees_their_own_is_told_of_nobody_else(tmp_path: Path) -> None:
-    """Of the lessons there are, others may have taught all; and of the inside nothing that only who
-    runs it can use.
+def test_users_learn_nothing_about_others(tmp_path: Path) -> None:
+    """Others may have given all of the lessons; and users see no internals that only an operator
+    can use.
     """
 
     class Untaught(Fixed):
@@ -225,8 +227,8 @@ def test_who_sees_their_own_is_told_of_nobody_else(tmp_path: Path) -> None:
     assert ["action: quarantine" in page for page in held] == [False, True]
 
 
-def test_what_is_held_no_longer_is_not_looked_for_in_a_circle(tmp_path: Path) -> None:
-    """The history still leads to what was deleted from the quarantine."""
+def test_deleted_mail_does_not_redirect_in_a_circle(tmp_path: Path) -> None:
+    """The history still links to mail that was deleted from the quarantine."""
 
     class Deleted(Fixed):
         async def held(self, person: Person, name: str) -> Shown:

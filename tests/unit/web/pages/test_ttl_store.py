@@ -1,4 +1,4 @@
-"""What is kept between two requests: bounded, for one person, not for long."""
+"""Values kept between two requests: bounded, for one user, for a short time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Bench:
         )
 
 
-def test_only_who_put_it_there_gets_it() -> None:
+def test_a_value_is_for_the_user_who_stored_it() -> None:
     shelf = Bench().shelf
     name = shelf.put(ANNA, "a")
     assert shelf.get(ANNA, name) == "a"
@@ -50,7 +50,7 @@ def test_nothing_is_kept_for_long() -> None:
     assert bench.dropped == ["a"]
 
 
-def test_what_is_taken_is_dropped() -> None:
+def test_a_value_that_is_taken_is_dropped() -> None:
     bench = Bench()
     name = bench.shelf.put(ANNA, "a")
     bench.shelf.remove(BEN, name)

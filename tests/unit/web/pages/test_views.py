@@ -1,4 +1,4 @@
-"""Views over a service of fixed values: what they show, what they ask for, where they lead."""
+"""Views over a service of fixed values: their texts, the calls they make, and their links."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def service() -> Fixed:
 
 
 def get(service: Fixed, spool: Path, *paths: str, **more: Any) -> list[httpx.Response]:
-    """What these pages are."""
+    """The responses of these pages."""
     found: list[httpx.Response] = []
 
     async def work(client: httpx.AsyncClient) -> None:
@@ -71,7 +71,7 @@ def post(
     token: str = TOKEN,
     **more: Any,
 ) -> httpx.Response:
-    """What comes of a form."""
+    """The response to a form."""
     found: list[httpx.Response] = []
 
     async def work(client: httpx.AsyncClient) -> None:
@@ -118,7 +118,7 @@ def test_every_page_is_there(tmp_path: Path, person: Any, empty: bool) -> None:
 def test_another_version_that_is_installed_meanwhile_changes_no_page(
     tmp_path: Path, service: Fixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the daemon is started anew: new templates with old views were answered with 500."""
+    """New templates with old views would be answered with 500 until the daemon is restarted."""
     rendering._environment.cache_clear()
     routes.page_routes(service, service.monitor, Gate())
     monkeypatch.setattr(
@@ -128,7 +128,7 @@ def test_another_version_that_is_installed_meanwhile_changes_no_page(
         assert page.status_code == 200, path
 
 
-def test_nobody_is_shown_anything(tmp_path: Path, service: Fixed) -> None:
+def test_without_login_no_page_is_shown(tmp_path: Path, service: Fixed) -> None:
     for method, path, _ in VIEWS:
         if path in ("/login", "/logout"):
             continue
@@ -165,7 +165,7 @@ def test_no_form_without_its_token_and_no_change_by_get(
     assert gate.left == 0
 
 
-def test_counts_that_are_not_told_are_few(tmp_path: Path, service: Fixed) -> None:
+def test_counts_that_are_hidden_are_called_few(tmp_path: Path, service: Fixed) -> None:
     assert "few" not in get(service, tmp_path, f"/history/{NAME}")[0].text
     service.reasons = replace(
         service.reasons, clues=[replace(clue, counts={}) for clue in service.reasons.clues]
@@ -179,7 +179,7 @@ def test_counts_that_are_not_told_are_few(tmp_path: Path, service: Fixed) -> Non
 
 
 def shown(page: httpx.Response) -> str:
-    """What people read of it."""
+    """The text of it that a reader sees."""
     return unescape(" ".join(re.sub("<[^>]*>", " ", page.text.partition("<main")[2]).split()))
 
 
@@ -210,7 +210,7 @@ def shown(page: httpx.Response) -> str:
         ("", "", "From (no sender known) →", "From (no sender known) To"),
     ],
 )
-def test_who_wrote_it_stands_beside_the_sender(
+def test_the_author_is_shown_beside_the_sender(
     tmp_path: Path, author: str, sender: str, told: str, facts: str
 ) -> None:
     service = Fixed([judgement(author=author, sender=sender)])
@@ -226,7 +226,9 @@ def test_a_long_envelope_sender_is_cut_in_front(tmp_path: Path) -> None:
     assert f" …{'x' * 49}@mailer.example " in shown(page)
 
 
-def test_a_row_offers_what_contradicts_its_verdict(tmp_path: Path, service: Fixed) -> None:
+def test_a_row_offers_the_classes_that_contradict_its_verdict(
+    tmp_path: Path, service: Fixed
+) -> None:
     service.judgements = [judgement(OTHER, label="ham", probability=0.02)]
     (ham,) = get(service, tmp_path, "/history")
     service.judgements = [judgement(label="unsure")]
@@ -270,10 +272,10 @@ def test_a_click_teaches_and_tells(tmp_path: Path, service: Fixed) -> None:
 @pytest.mark.parametrize(
     ("label", "held", "there"), [("ham", True, True), ("spam", True, False), ("ham", False, False)]
 )
-def test_what_is_called_good_and_is_held_back_can_be_released(
+def test_quarantined_mail_called_good_can_be_released(
     tmp_path: Path, service: Fixed, label: str, held: bool, there: bool
 ) -> None:
-    """Whoever says that it is not spam waits for it; teaching hands nothing on."""
+    """A user who calls it good waits for it, and teaching delivers nothing."""
     service.judgements = [judgement(action="quarantine", held=held, own=label)]
 
     async def steps(client: httpx.AsyncClient) -> httpx.Response:
@@ -299,10 +301,10 @@ def test_a_message_that_was_held_back_leads_to_the_quarantine_while_it_waits(
     ) == (held, held, not held)
 
 
-def test_what_is_held_back_can_be_released_where_it_has_left_the_list(
+def test_quarantined_mail_can_be_released_after_it_left_the_list(
     tmp_path: Path, service: Fixed
 ) -> None:
-    """As of those that were called spam by people, once it is called good."""
+    """In a list of mail that was called spam, once the user calls it good."""
     service.judgements = [judgement(action="quarantine", held=True, own="ham")]
 
     async def steps(client: httpx.AsyncClient) -> httpx.Response:
@@ -323,7 +325,7 @@ def test_undo_and_back_to_the_message(tmp_path: Path, service: Fixed) -> None:
     assert service.calls == [("forget_passed", "anna", NAME)]
 
 
-def test_what_was_taught_on_a_message_is_undone_there(tmp_path: Path, service: Fixed) -> None:
+def test_a_lesson_on_a_message_is_undone_there(tmp_path: Path, service: Fixed) -> None:
     async def steps(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post(
             f"/history/{NAME}/teach?back=message", data={"csrf": TOKEN, "class": "spam"}
@@ -351,7 +353,7 @@ def test_redirects_stay_here(tmp_path: Path, service: Fixed, back: str) -> None:
     assert "evil" not in answer.headers["location"]
 
 
-def test_what_cannot_be_taught_is_told(tmp_path: Path, service: Fixed) -> None:
+def test_a_lesson_that_fails_gets_an_error(tmp_path: Path, service: Fixed) -> None:
     answer = post(service, tmp_path, f"/history/{NAME}/teach", {"class": "nonsense"})
     assert (answer.status_code, "no such class" in answer.text) == (422, True)
     assert post(service, tmp_path, "/history/xx/teach", {"class": "spam"}).status_code == 404
@@ -365,7 +367,7 @@ def test_what_cannot_be_taught_is_told(tmp_path: Path, service: Fixed) -> None:
     assert "You had already said spam" in page.text
 
 
-def test_what_was_taught_is_told_where_the_list_cannot_be(tmp_path: Path, service: Fixed) -> None:
+def test_a_lesson_is_confirmed_although_the_list_fails(tmp_path: Path, service: Fixed) -> None:
     """Else it would look as if nothing had been taught, and would be taught again."""
     service.failure = HistoryError("/var/lib/secret: damaged")
 
@@ -388,7 +390,7 @@ def test_what_was_taught_is_told_where_the_list_cannot_be(tmp_path: Path, servic
     assert "only this page" not in get(service, tmp_path, "/history")[0].text
 
 
-def test_who_is_told_of_an_error_has_taught_nothing(tmp_path: Path, service: Fixed) -> None:
+def test_after_an_error_nothing_was_taught(tmp_path: Path, service: Fixed) -> None:
     """That a message is held back is looked up beside the lesson."""
     service.judgements = []
     assert post(service, tmp_path, f"/history/{NAME}/teach", {"class": "ham"}).status_code == 404
@@ -422,13 +424,13 @@ def test_searching_and_turning_pages(tmp_path: Path, service: Fixed) -> None:
 
 @pytest.mark.parametrize("words", [NAME, f"spam; id={NAME}; k=c3d38961; s=TgkiIVBMFnaRIJA_dtVC"])
 def test_an_id_leads_to_its_message(tmp_path: Path, service: Fixed, words: str) -> None:
-    """As `X-Spamguard` of a message in somebody's mailbox has it."""
+    """Users have it from the field `X-Spamguard` of a message."""
     (found,) = get(service, tmp_path, f"/history?subject={quote(words)}")
     assert (found.status_code, found.headers["location"]) == (303, f"/history/{NAME}")
     assert service.searches == []
 
 
-def test_what_looks_like_an_id_and_is_none_is_a_subject(tmp_path: Path, service: Fixed) -> None:
+def test_text_like_an_id_that_is_none_is_a_subject(tmp_path: Path, service: Fixed) -> None:
     (found,) = get(service, tmp_path, "/history?subject=incomprehensible")
     assert (found.status_code, [search.subject for search in service.searches]) == (
         200,
@@ -436,7 +438,7 @@ def test_what_looks_like_an_id_and_is_none_is_a_subject(tmp_path: Path, service:
     )
 
 
-def test_the_script_is_told_of_new_rows_only(tmp_path: Path, service: Fixed) -> None:
+def test_the_script_gets_new_rows_only(tmp_path: Path, service: Fixed) -> None:
     (page,) = get(service, tmp_path, "/history?label=spam")
     seen = page.text.split('data-seen="')[1].split('"')[0]
     assert 'data-live="/history?label=spam"' in page.text
@@ -507,7 +509,7 @@ def test_pasting(tmp_path: Path, service: Fixed) -> None:
         ({"source": "Subject: x"}, "choose what the message is"),
     ],
 )
-def test_what_is_no_message_is_told(
+def test_an_upload_that_is_no_message_gets_an_error(
     tmp_path: Path, service: Fixed, form: dict[str, str], said: str
 ) -> None:
     answer = post(service, tmp_path, "/teach", form)
@@ -518,7 +520,7 @@ def test_what_is_no_message_is_told(
 # ---- quarantine
 
 
-def test_release_and_what_became_of_it(tmp_path: Path, service: Fixed) -> None:
+def test_release_and_its_result(tmp_path: Path, service: Fixed) -> None:
     page = followed(
         service,
         tmp_path,
@@ -548,7 +550,7 @@ def test_deleting_asks_first_and_is_for_operators(tmp_path: Path, service: Fixed
     assert service.calls == [("delete", "", NAME)]
 
 
-def test_what_was_not_looked_through_leads_on(tmp_path: Path, service: Fixed) -> None:
+def test_an_incomplete_search_links_to_the_rest(tmp_path: Path, service: Fixed) -> None:
     service.following = OTHER
     (page,) = get(service, tmp_path, f"/quarantine?before={NAME}")
     assert f'href="/quarantine?before={OTHER}"' in page.text
@@ -562,7 +564,7 @@ def test_what_was_not_looked_through_leads_on(tmp_path: Path, service: Fixed) ->
 # ---- the rest
 
 
-def test_the_model_says_what_is_missing(service: Fixed, tmp_path: Path) -> None:
+def test_the_model_names_missing_lessons(service: Fixed, tmp_path: Path) -> None:
     async def lopsided(_person: Person) -> Model:
         return replace(
             await Fixed().model(OPERATOR),
@@ -589,7 +591,7 @@ def test_undo_is_shown_before_it_is_done(tmp_path: Path, service: Fixed) -> None
     ]
 
 
-def test_who_may_undo_sees_which_messages_were_taught(tmp_path: Path, service: Fixed) -> None:
+def test_operators_see_the_messages_of_an_undo(tmp_path: Path, service: Fixed) -> None:
     known, other = (
         get(one, tmp_path, "/model/undo?user=anna&hours=168", person=OPERATOR)[0].text
         for one in (service, _Forgotten())
@@ -613,7 +615,7 @@ def test_any_name_comes_back_as_it_was(tmp_path: Path, service: Fixed) -> None:
 
 
 @pytest.mark.parametrize("since", ["", "nan", "inf", "-1", "1e300", "yesterday"])
-def test_undo_since_what_is_no_time(tmp_path: Path, service: Fixed, since: str) -> None:
+def test_undo_since_an_invalid_time(tmp_path: Path, service: Fixed, since: str) -> None:
     assert (
         post(service, tmp_path, "/model/undo", {"user": "anna", "since": since}).status_code == 422
     )
@@ -668,7 +670,7 @@ def test_a_link_is_burnt_by_its_button_alone(tmp_path: Path, service: Fixed) -> 
     ) == (401, True, True)
 
 
-def test_who_uses_a_link_twice_is_logged_in_as_before(tmp_path: Path, service: Fixed) -> None:
+def test_a_link_used_twice_keeps_the_session(tmp_path: Path, service: Fixed) -> None:
     refused = post(service, tmp_path, "/login", {"link": "old"})
     assert (refused.status_code, "You are not logged in" in refused.text) == (401, False)
     assert "This link was used before, or is too old." in refused.text
@@ -690,7 +692,7 @@ def test_logging_out(tmp_path: Path, service: Fixed) -> None:
         (HistoryError("/var/lib/secret: disk full"), 503, "Wait a moment"),
     ],
 )
-def test_errors_are_told_in_words(
+def test_errors_are_described_in_words(
     tmp_path: Path, service: Fixed, error: Any, status: int, said: str
 ) -> None:
     service.failure = error

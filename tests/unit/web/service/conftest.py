@@ -1,4 +1,4 @@
-"""A state directory of its own for each test of the service."""
+"""A state directory for each test of the service."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What tests of the service share: a taught filter through which some mail of anna and ben has
-passed, and people who ask.
+"""For tests of the service: a taught filter through which mail of anna and ben has passed, and
+users.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def serving(told: Settings, settled: list[int] | None = None) -> AsyncIter
 
 
 def asked(told: Settings | Path, work: Callable[[Service], Awaitable[Result]]) -> Result:
-    """What a service answers that is there for this only."""
+    """The result of a function of a service that exists for this call only."""
 
     async def run() -> Result:
         async with serving(settings(told) if isinstance(told, Path) else told) as service:
@@ -133,7 +133,7 @@ def spooled(state: Path, raw: bytes) -> Spool:
 
 
 def votes(state: Path) -> dict[tuple[str, str], str]:
-    """What stands: by message (hex) and user, the class."""
+    """The votes in force: by message (hex) and user, the class."""
     with opened(state) as spam_filter:
         return {
             (vote.digest.hex(), vote.user): vote.label

@@ -1,5 +1,5 @@
-"""Messages that passed: everybody is shown, and teaches, their own; who may not is told no more
-than who asks for what is not there.
+"""Messages that passed. Users see and teach their own; a forbidden message looks like one that does
+not exist.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_everybody_sees_their_own(state: Path) -> None:
     )
 
 
-def test_nobody_is_told_who_else_got_it(state: Path) -> None:
+def test_other_recipients_are_hidden(state: Path) -> None:
     first, second, *_ = asked(state, lambda service: service.history(ANNA, Search())).judgements
     assert (first.recipients, first.reply) == (
         ("anna@example.org",),
@@ -99,9 +99,9 @@ def test_aliases_say_whose_mail_it_is(state: Path) -> None:
     assert of_carl == [number for number in range(len(PASSED)) if number % 3 == 1]
 
 
-def test_the_first_who_is_known_has_it(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with `personal`; while nobody who comes before has said anything it may be theirs, and
-    they may say so.
+def test_the_first_known_recipient_owns_it(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `personal`. While no user before has voted, the message may be theirs, and they may
+    vote.
     """
     monkeypatch.setattr(readers, "_REFRESH_SECONDS", 0.0)
     whole, other = Person("anna@example.org"), Person("anna@example.net")
@@ -133,14 +133,14 @@ def test_the_first_who_is_known_has_it(state: Path, monkeypatch: pytest.MonkeyPa
     asked(state, work)
 
 
-def test_who_is_known_is_not_asked_for_each_time(state: Path) -> None:
+def test_known_users_are_cached(state: Path) -> None:
     some = readers.Visibility(())
     with opened(state) as spam_filter:
         some.refresh(spam_filter.ledger.users)
     some.refresh(spam_filter.ledger.users)  # which is closed
 
 
-def test_personal_labels_are_told_to_that_person(state: Path) -> None:
+def test_personal_labels_are_shown_to_that_user(state: Path) -> None:
     with opened(state) as spam_filter:
         remember(
             state,
@@ -242,7 +242,7 @@ def test_searching(state: Path) -> None:
         search(state, OPERATOR, before="../../key")
 
 
-def test_who_wrote_it_is_told_and_found_beside_the_sender(state: Path) -> None:
+def test_the_author_is_shown_and_searched_beside_the_sender(state: Path) -> None:
     with opened(state) as spam_filter:
         remember(
             state,
@@ -258,7 +258,7 @@ def test_who_wrote_it_is_told_and_found_beside_the_sender(state: Path) -> None:
         )
 
 
-def test_what_is_not_kept_is_not_searched_for(state: Path) -> None:
+def test_fields_that_are_not_kept_are_not_searched(state: Path) -> None:
     configuration = settings(state, history=HistorySettings(subjects=False, addresses=False))
     for person in (ANNA, BEN):
         for work in (
@@ -295,7 +295,7 @@ CALLS: list[Callable[[Service, Person, str], Any]] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_is_not_theirs_is_as_if_it_were_not_there(
+def test_mail_of_others_looks_as_if_it_did_not_exist(
     state: Path, call: Callable[[Service, Person, str], Any]
 ) -> None:
     before, told = votes(state), set()
@@ -324,7 +324,7 @@ def test_then_and_now(state: Path) -> None:
     assert asked(state, lambda service: service.judgement(ANNA, name(0))) == why.then
 
 
-def test_what_was_not_scanned_has_no_now(state: Path) -> None:
+def test_mail_that_was_not_scanned_has_no_present_verdict(state: Path) -> None:
     with opened(state) as spam_filter:
         row = replace(
             passed(spam_filter, -1, PASSED[0][1]),
@@ -382,7 +382,7 @@ def test_teaching_from_the_history_and_taking_it_back(state: Path) -> None:
     asked(state, work)
 
 
-def test_it_is_what_teaching_the_message_itself_is(state: Path, tmp_path: Path) -> None:
+def test_teaching_by_id_equals_teaching_the_message(state: Path, tmp_path: Path) -> None:
     asked(state, lambda service: service.learn_passed(OPERATOR, name(4), "ham"))
     with opened(state) as spam_filter:
         assert not spam_filter.learn(PASSED[4][1], "ham")
@@ -441,7 +441,7 @@ def test_only_classes_that_are_there(state: Path, label: str) -> None:
         asked(state, lambda service: service.learn_passed(ANNA, name(0), label))
 
 
-def test_lessons_that_wait_for_settling_are_told(state: Path) -> None:
+def test_many_lessons_request_settling(state: Path) -> None:
     import asyncio
 
     settled: list[int] = []

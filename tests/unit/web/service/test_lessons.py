@@ -1,5 +1,5 @@
-"""Messages that are handed over are judged, explained, taught and taken back as they are elsewhere;
-a preview is what then happens.
+"""Uploaded messages are judged, explained, taught and forgotten as elsewhere; a preview shows the
+result in advance.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def test_it_is_judged_and_explained_as_elsewhere(state: Path) -> None:
     asked(state, work)
 
 
-def test_counts_of_what_few_lessons_have_are_for_operators(state: Path) -> None:
-    """They may be somebody else's; mail that one sends oneself is no way around that."""
+def test_counts_of_rare_words_are_for_operators(state: Path) -> None:
+    """They may come from another user's mail; sending oneself a message must not reveal them."""
 
     async def work(service: Service) -> None:
         for ask in (
@@ -133,7 +133,7 @@ def test_teaching_and_forgetting(state: Path) -> None:
         assert found.origin == "web"
 
 
-def test_what_we_put_before_its_subject_does_not_make_it_another(state: Path) -> None:
+def test_our_subject_prefix_does_not_change_the_message(state: Path) -> None:
     raw = NEW[0].replace(b"\n", b"\r\n")
     head, replaced = rewrite_header(raw, [b"X-Spam-Flag: YES"], (), b"[SPAM]")
     marked = head + raw[replaced:]
@@ -255,7 +255,7 @@ def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
 
 
 @pytest.mark.parametrize(("person", "personal"), [(ANNA, False), (ANNA, True), (OPERATOR, True)])
-def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: bool) -> None:
+def test_a_preview_equals_the_lesson(state: Path, person: Person, personal: bool) -> None:
     with opened(state) as spam_filter:
         if personal:
             teach(spam_filter, MAIL[100:110], "anna")
@@ -295,8 +295,8 @@ def test_a_preview_is_what_then_happens(state: Path, person: Person, personal: b
     asked(settings(state, personal=personal), work)
 
 
-def test_a_preview_tells_of_flips(state: Path) -> None:
-    """Copies of messages that passed, taught as what we are not sure that they are."""
+def test_a_preview_shows_flips(state: Path) -> None:
+    """Copies of passed messages, taught as a class of which the filter is not sure."""
     with opened(state) as spam_filter:
         verdicts = [spam_filter.judge(raw).label for _, raw in PASSED]
     unsure = [
@@ -358,7 +358,7 @@ def test_one_preview_at_once_for_each_person(state: Path) -> None:
 # ---- bounds
 
 
-def test_too_much_at_once_is_told_to_come_again(state: Path) -> None:
+def test_too_many_requests_are_to_be_retried(state: Path) -> None:
     async def run() -> None:
         async with serving(settings(state)) as service:
             calls = [
@@ -378,7 +378,7 @@ def test_too_much_at_once_is_told_to_come_again(state: Path) -> None:
 # ---- taking back
 
 
-def test_undo_takes_back_what_one_has_said(state: Path) -> None:
+def test_undo_takes_back_the_votes_of_one_user(state: Path) -> None:
     async def work(service: Service) -> None:
         taught = [await service.learn_passed(ANNA, name(number), "spam") for number in (0, 1, 3)]
         await service.learn_passed(BEN, name(1), "spam")
@@ -409,8 +409,8 @@ def test_undo_takes_back_what_one_has_said(state: Path) -> None:
         } == {UNDO_ORIGIN}
 
 
-def test_what_was_taught_is_found_where_it_passed(state: Path) -> None:
-    """Whoever may see it: the second of the messages went to both, the first to anna."""
+def test_lessons_link_to_the_passed_messages(state: Path) -> None:
+    """By every user who may see it: the second message went to both, the first to anna."""
 
     async def work(service: Service) -> None:
         taught = [
@@ -427,7 +427,7 @@ def test_what_was_taught_is_found_where_it_passed(state: Path) -> None:
     asked(state, work)
 
 
-def test_what_was_taught_is_found_however_many_others_had_it(state: Path) -> None:
+def test_lessons_link_to_messages_of_many_recipients(state: Path) -> None:
     with opened(state) as spam_filter:
         copy = passed(spam_filter, -1, PASSED[0][1], recipients=("carl@example.org",))
     remember(state, [replace(copy, id=name(-number)) for number in range(1, MAX_ROWS + 2)])
@@ -453,7 +453,7 @@ def test_what_was_taught_is_found_however_many_others_had_it(state: Path) -> Non
         lambda service: service.delete(ANNA, name(0)),
     ],
 )
-def test_what_only_operators_may(state: Path, call: Callable[[Service], Any]) -> None:
+def test_operations_for_operators_only(state: Path, call: Callable[[Service], Any]) -> None:
     before = votes(state)
     with pytest.raises(Exception, match="only operators"):
         asked(state, call)
@@ -466,10 +466,8 @@ def test_times_that_are_none(state: Path, since: float) -> None:
         asked(state, lambda service: service.undo(ANNA, "anna", since))
 
 
-def test_tables_that_cannot_be_used_are_to_be_made_anew(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where nothing but page and API judges, nobody else says so."""
+def test_damaged_tables_request_a_rebuild(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only page and API judge, no other process would ask for it."""
     monkeypatch.setattr(lessons, "_NEW_FILTER_SECONDS", 0.0)
     for table in state.glob("tables-*.bin"):
         table.write_bytes(b"damaged")

@@ -1,5 +1,5 @@
-"""Where a list goes on: nothing is left out or told twice, and whose the last was that was looked
-at is not told.
+"""Where the next page of a list starts: no row is left out or repeated, and the start does not
+reveal whose row was last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ NEAR = st.builds(new_id, st.floats(1e9, 1e9 + 300), st.binary(min_size=4, max_si
 
 @repeatable
 @given(NEAR, st.none() | NEAR)
-def test_it_goes_on_between_what_was_seen_and_what_was_shown(one: str, other: str | None) -> None:
+def test_the_start_is_between_the_last_seen_and_the_last_shown_row(
+    one: str, other: str | None
+) -> None:
     seen, last = (min(one, other), max(one, other)) if other else (one, "")
     start = next_page_start(seen, last)
     assert seen <= start <= (last or AFTER_LAST_ID)
@@ -27,7 +29,7 @@ def test_it_goes_on_between_what_was_seen_and_what_was_shown(one: str, other: st
 
 @repeatable
 @given(NAMES)
-def test_whatever_the_name_is_one_comes_of_it(name: str) -> None:
+def test_every_name_gives_a_start(name: str) -> None:
     assert is_id(next_page_start(name, ""))
 
 

@@ -1,5 +1,5 @@
-"""The quarantine: who is shown what is held, who may release it, where it goes then, and that it is
-learnt.
+"""The quarantine: visibility, release, the next hop of a release, and the lesson that comes with
+it.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def test_everybody_sees_their_own(held: Path) -> None:
     asked(held, work)
 
 
-def test_the_history_tells_what_still_waits(state: Path, tmp_path: Path) -> None:
-    """Released to all, deleted, and not; what was not held is not looked for."""
+def test_the_history_shows_which_mail_is_still_held(state: Path, tmp_path: Path) -> None:
+    """Released to all, deleted, and neither; mail that was not quarantined is not looked up."""
     with opened(state) as spam_filter:
         rows = [
             passed(spam_filter, number, PASSED[number][1], id=name(-number), action="quarantine")
@@ -139,7 +139,7 @@ def test_the_history_tells_what_still_waits(state: Path, tmp_path: Path) -> None
     asked(settings(state, hops=(f"maildir:{tmp_path / 'Maildir'}",)), work)
 
 
-def test_who_wrote_what_is_held_is_told_beside_the_sender(state: Path) -> None:
+def test_the_author_of_held_mail_is_shown_beside_the_sender(state: Path) -> None:
     odd = b"From: =?utf-8?q?=E2=80=AEGr=C3=BC=C3=9Fe?= <x@y.example>\r\n\r\nhello\r\n"
     hold(state, 0, odd, "anna@example.org")
     (found,) = asked(state, lambda service: service.quarantine(ANNA)).messages
@@ -147,7 +147,7 @@ def test_who_wrote_what_is_held_is_told_beside_the_sender(state: Path) -> None:
     assert asked(state, lambda service: service.held(ANNA, name(0))).author == found.author
 
 
-def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
+def test_the_first_known_recipient_owns_held_mail(held: Path) -> None:
     with opened(held) as spam_filter:
         teach(spam_filter, PASSED[3:4], "anna@example.org")
 
@@ -163,10 +163,10 @@ def test_the_first_who_is_known_has_what_is_held(held: Path) -> None:
     asked(held, work)
 
 
-def test_a_list_that_takes_too_long_tells_where_it_goes_on(
+def test_a_list_that_takes_too_long_has_a_next_page(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by what is somebody else's."""
+    """The start of the next page does not name another user's mail."""
     monkeypatch.setattr(queries, "MAX_READS", 1)
     monkeypatch.setattr(queries, "PAGE_SECONDS", 0.0)
     hold(held, 3, RAW, "anna@example.org")
@@ -202,9 +202,9 @@ def test_a_list_that_takes_too_long_tells_where_it_goes_on(
         assert again == [[number for page in expected for number in page]]  # what was read is known
 
 
-def test_what_is_held_is_listed_and_read_once(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until something changes there: a page of a large quarantine takes no longer than that of a
-    small one.
+def test_notes_are_read_once(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until something changes, a page of a large quarantine costs no more than one
+    of a small one.
     """
     read: list[str] = []
     listed: list[int] = []
@@ -259,9 +259,7 @@ def test_a_long_list_is_looked_through_in_pieces(
 
 
 def test_a_header_is_shown_in_its_own_lines(state: Path) -> None:
-    """What only Unicode calls the end of a line begins no line that was never there; joiners are a
-    part of what is written.
-    """
+    """Line ends of Unicode alone begin no line; joiners stay, as parts of words."""
     hold(
         state,
         0,
@@ -313,7 +311,7 @@ def test_releasing_delivers_and_teaches(state: Path, tmp_path: Path) -> None:
     assert label(state, RAW, "anna") == "ham by quarantine"
 
 
-def test_what_the_history_does_not_have_is_read_again(state: Path, tmp_path: Path) -> None:
+def test_mail_that_the_history_lacks_is_read_again(state: Path, tmp_path: Path) -> None:
     raw = MAIL[120][1].replace(b"\n", b"\r\n")
     hold(state, 500, b"X-Spam-Flag: YES\r\n" + raw, "anna@example.org")
     released = asked(
@@ -325,7 +323,7 @@ def test_what_the_history_does_not_have_is_read_again(state: Path, tmp_path: Pat
     assert digest(b"X-Spam-Flag: YES\r\n" + raw) == digest(raw)
 
 
-def test_releasing_what_others_wait_for_too(held: Path, tmp_path: Path) -> None:
+def test_releasing_mail_of_several_recipients(held: Path, tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         with pytest.raises(NotAllowedError, match="other people wait"):
             await service.release(ANNA, name(1))
@@ -338,8 +336,8 @@ def test_releasing_what_others_wait_for_too(held: Path, tmp_path: Path) -> None:
     assert label(held, RAW, "") is None or label(held, PASSED[1][1], "") == "ham by quarantine"
 
 
-def test_where_it_goes(state: Path, tmp_path: Path) -> None:
-    """By the listener that held it; one that is no more, or was never noted, only where there is no
+def test_the_next_hop_of_a_release(state: Path, tmp_path: Path) -> None:
+    """To the next hop of the listener that held it; without that listener only if there is no
     choice.
     """
     hold(state, 0, RAW, "anna@example.org", listener="smtp://127.0.0.1:10026")
@@ -372,7 +370,7 @@ def test_a_next_hop_that_is_down_teaches_nothing(state: Path, tmp_path: Path) ->
     assert label(state, RAW, "anna") is None
 
 
-def test_who_has_taught_enough_today_is_still_given_their_mail(state: Path, tmp_path: Path) -> None:
+def test_a_used_up_quota_does_not_hinder_a_release(state: Path, tmp_path: Path) -> None:
     hold(state, 0, RAW, "anna@example.org")
     configuration = settings(
         state, hops=(f"maildir:{tmp_path / 'Maildir'}",), teach=TeachSettings(lessons_per_day=1)
@@ -402,7 +400,7 @@ def test_only_one_at_a_time(state: Path, tmp_path: Path) -> None:
     assert delivered(tmp_path / "Maildir") == 1
 
 
-def test_who_hangs_up_has_it_released_all_the_same(state: Path, tmp_path: Path) -> None:
+def test_a_release_goes_on_when_the_client_hangs_up(state: Path, tmp_path: Path) -> None:
     hold(state, 0, RAW, "anna@example.org")
 
     async def run() -> None:
@@ -418,7 +416,7 @@ def test_who_hangs_up_has_it_released_all_the_same(state: Path, tmp_path: Path) 
     assert Quarantine(state / DIRECTORY).entry(name(0)).released
 
 
-def test_what_is_being_released_is_not_deleted(held: Path) -> None:
+def test_mail_under_release_is_not_deleted(held: Path) -> None:
     async def work(service: Service) -> None:
         with Quarantine(held / DIRECTORY).file(name(0)).open("rb") as message:
             fcntl.flock(message, fcntl.LOCK_EX)  # as whoever releases it does

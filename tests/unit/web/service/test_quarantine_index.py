@@ -1,4 +1,4 @@
-"""The index of what is held: several threads ask it."""
+"""The index of the quarantine, used by several threads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Held:
             )
 
 
-def test_what_one_reads_while_another_lists() -> None:
+def test_a_note_that_is_read_during_a_listing() -> None:
     """The listing failed ("dictionary changed size during iteration")."""
     index: Any = QuarantineIndex(Held())
     found: list[Any] = []

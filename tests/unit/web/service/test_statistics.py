@@ -1,4 +1,4 @@
-"""Numbers of the last hours and of the model, and how words count: right, and each person's own."""
+"""Figures of the last hours and of the model, and counts of words: correct, and each user's own."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_word_is_found_wherever_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "  ", "x" * 65, "a\0b", "a\x1b[31m", "\ud800"])
-def test_what_is_no_word(state: Path, word: str) -> None:
+def test_an_invalid_word(state: Path, word: str) -> None:
     with pytest.raises(UsageError, match="a word has"):
         asked(state, lambda service: service.words(OPERATOR, word))
 
@@ -206,7 +206,7 @@ def test_classes(state: Path) -> None:
     assert PASSED
 
 
-def test_who_looks_does_not_wait_for_who_teaches(state: Path) -> None:
+def test_reading_does_not_wait_for_teaching(state: Path) -> None:
     async def work(service: Service) -> None:
         assert isinstance(service, Service)
         done = threading.Event()
