@@ -1,11 +1,11 @@
-"""The log of the daemon's processes, on standard error: lines for people, or JSON objects for the
-journal of systemd.
+"""The log of all processes, on standard error, and how texts and times are shown.
 
-Whatever strangers put into names, addresses and subjects: one event is one line, and nothing in it
-speaks to a terminal. (A traceback has lines of its own for people, indented.)
+On a terminal the log is lines for people; the journal of systemd gets JSON objects. One event is
+one line (a traceback has indented lines of its own for people), whatever strangers write into
+names, addresses and subjects: letters that a terminal acts on are escaped. `printable` does the
+same for other output. `WarnOnce` logs a trouble once, however often it is met.
 
-Points in time, seconds since 1970, as people and programs are told them. What has no date is told
-as the nearest that has one.
+Times are seconds since 1970. A time without a date is shown as the nearest that has one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TextIO
 
 _TEXT_FORMAT = "%(asctime)s %(name)s[%(process)d]: %(levelname)s: %(message)s"
-_COLOUR_BY_LEVEL = {
-    logging.WARNING: "33",
-    logging.ERROR: "31",
-    logging.CRITICAL: "31",
-}  # SGR codes: yellow, red
-# The journal takes a number in front of a line as its priority, and does not show it
-# (sd-daemon(3)).
+_YELLOW, _RED = "33", "31"  # SGR codes
+_COLOUR_BY_LEVEL = {logging.WARNING: _YELLOW, logging.ERROR: _RED, logging.CRITICAL: _RED}
+# The journal takes a number before a line as its priority and does not show it (sd-daemon(3)).
 _PRIORITY_BY_LEVEL = {
     logging.DEBUG: 7,
     logging.INFO: 6,
@@ -38,88 +34,89 @@ _PRIORITY_BY_LEVEL = {
 }
 _BARE_VALUE = re.compile(r'[^ "=]+')
 _FOLDER_KEYS = ("from", "to")
-# characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax)
+# Characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax).
 _MAX_TEXT_LENGTH = 16_384
 _MAX_WARNINGS = 10_000  # that one `WarnOnce` remembers
 _encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
 
 
 def configure(environment: Mapping[str, str], level: int = logging.INFO) -> None:
-    """Send everything from `level` on to standard error: JSON to the journal, colours to a
-    terminal.
-    """
+    """Send all events from `level` on to standard error, in the form that its reader needs."""
     handler = logging.StreamHandler(sys.stderr)
     if _is_journal(environment):
         handler.setFormatter(JournalFormatter())
     else:
         handler.setFormatter(TextFormatter(colours=supports_colours(sys.stderr, environment)))
     logging.basicConfig(level=level, handlers=[handler])
-    # Nothing of this is told, and each message costs looking for it (Logging HOWTO,
-    # "Optimization").
+    # No format shows these, and each event would cost the search (Logging HOWTO, "Optimization").
     logging._srcfile = None
     logging.logThreads = logging.logMultiprocessing = False
 
 
 def is_terminal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether it is one on which more can be done than to write lines."""
+    """Whether it is a terminal with a cursor that moves."""
     return stream.isatty() and environment.get("TERM") != "dumb"
 
 
 def supports_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether it is a terminal that knows colours, of somebody who wants them
-    (https://no-color.org).
-    """
+    """Whether it is such a terminal, and its user wants colours (https://no-color.org)."""
     return is_terminal(stream, environment) and not environment.get("NO_COLOR")
 
 
-def printable(text: str, replacement: str = "\ufffd") -> str:
-    """The text with letters that a terminal acts on replaced.
-
-    >>> printable("a\\x1bb", "?")
-    'a?b'
-    """
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else replacement for letter in text)
-
-
 def line_prefix(environment: Mapping[str, str], level: int) -> str:
-    """What a line on standard error begins with, so that the journal knows its level; nothing where
-    it is not the journal's.
-    """
+    """The priority before a line on standard error; "" where that is not the journal."""
     return _priority_prefix(level) if _is_journal(environment) else ""
 
 
-def quote_value(text: str) -> str:
-    """A text of a line, as in key=value: as JSON has it where it would be several or none, or have
-    letters that act.
+def printable(text: str, replacement: str | Callable[[str], str] = "\ufffd") -> str:
+    """The text with each letter that a terminal acts on replaced. replacement: may be a function.
+
+    >>> printable("a\\x1bb", "?"), printable("a\\x1bb", escape_letter)
+    ('a?b', 'a\\\\x1bb')
     """
-    harmless = text.isprintable()
-    return (
-        text
-        if harmless and _BARE_VALUE.fullmatch(text)
-        else _encode_json(text)
-        if harmless
-        else json.dumps(text)
-    )
+    if text.isprintable():  # as nearly all texts are
+        return text
+    replace = replacement if callable(replacement) else lambda _: replacement
+    return "".join(letter if letter.isprintable() else replace(letter) for letter in text)
+
+
+def escape_letter(letter: str) -> str:
+    """A letter as Python writes it in a string, for `printable`."""
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def quote_value(text: str) -> str:
+    """The value of key=value in a line: as JSON unless it is one printable word."""
+    if not text.isprintable():
+        return json.dumps(text)
+    return text if _BARE_VALUE.fullmatch(text) else _encode_json(text)
 
 
 def log_lesson(
-    to: logging.Logger, user: str, way: Mapping[str, str], label: str, digest: bytes, what: str
+    logger: logging.Logger,
+    user: str,
+    way: Mapping[str, str],
+    label: str,
+    digest: bytes,
+    outcome: str,
 ) -> None:
-    """A line for a lesson; nothing of what the message says is in it. way: `by` which it came, or
-    `from` and `to` which folder.
+    """Log a lesson; nothing of what the message says is in the line.
 
-    label: "" takes back what was said. what: became of it.
+    Parameters
+    ----------
+    way
+        `by`: how it came; or `from` and `to`: between which folders.
+    label
+        The class; "": the user's vote was taken back.
     """
     facts = {"user": user, **way, "class": label or "-"}
-    told = " ".join(
+    text = " ".join(
         f"{key}={repr(value) if key in _FOLDER_KEYS else quote_value(value)}"
         for key, value in facts.items()
     )
-    named = digest.hex()[:12]
-    extra = {"event": "lesson", "facts": lambda: facts | {"digest": named, "outcome": what}}
-    to.info("lesson %s message=%s: %s", told, named, what, extra=extra)
+    name = digest.hex()[:12]
+    extra = {"event": "lesson", "facts": lambda: facts | {"digest": name, "outcome": outcome}}
+    logger.info("lesson %s message=%s: %s", text, name, outcome, extra=extra)
 
 
 class StandingWarning(NamedTuple):
@@ -183,79 +180,64 @@ class TextFormatter(logging.Formatter):
         super().__init__(_TEXT_FORMAT)
         self._colours = colours
 
-    # The names of these methods and of their arguments are the base class's.
-
-    def formatTime(  # noqa: N802
+    def formatTime(  # noqa: N802  the base class names it
         self,
         record: logging.LogRecord,
-        datefmt: str | None = None,  # noqa: ARG002
+        datefmt: str | None = None,  # noqa: ARG002  the base class passes it
     ) -> str:
         return f"{_format_second(int(record.created))},{int(record.msecs):03}"
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        line = _escape_unprintable(super().formatMessage(record))
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the base class names it
+        line = printable(super().formatMessage(record), escape_letter)
         code = _COLOUR_BY_LEVEL.get(record.levelno) if self._colours else None
         return f"\x1b[{code}m{line}\x1b[m" if code else line
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the base class names it
         text = super().formatException(ei)
-        return "\n".join(f"  {_escape_unprintable(line)}" for line in text.splitlines())
-
-
-class JournalFormatter(logging.Formatter):
-    """A JSON object for each event: level, logger, process, message; exception where there was one.
-
-    An event that says what it consists of (`extra={"event": …, "facts": …}`: a word, and what gives
-    a mapping of texts) has each of these facts as a field, and the word as its message.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        facts = record.facts() if hasattr(record, "facts") else {}
-        found = {
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "process": record.process,
-        }
-        found["message"] = record.event if hasattr(record, "event") else record.getMessage()
-        if record.exc_info:
-            found["exception"] = self.formatException(record.exc_info)
-        told = {
-            key: _truncate(value) if isinstance(value, str) else value
-            for key, value in (facts | found).items()
-        }
-        return f"{_priority_prefix(record.levelno)}{_escape_unprintable(_encode_json(_order_fields(told)), _escape_json)}"
+        return "\n".join(f"  {printable(line, escape_letter)}" for line in text.splitlines())
 
 
 @lru_cache(maxsize=1)
 def _format_second(second: int) -> str:
-    """As it is for all events of a second."""
+    """The time of all events of a second."""
     return time.strftime(logging.Formatter.default_time_format, time.localtime(second))
 
 
-def _order_fields(told: dict[str, object]) -> dict[str, object]:
-    """What every line has comes first."""
-    first = {key: told[key] for key in ("level", "logger", "process", "message")}
-    return first | told
+class JournalFormatter(logging.Formatter):
+    """A JSON object for each event: level, logger, process, message, exception if there was one.
+
+    An event with `extra={"event": …, "facts": …}`, a word and a function that returns a mapping of
+    texts, has each of these facts as a field, and the word as its message.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.event if hasattr(record, "event") else record.getMessage()
+        fields = {
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": message,
+        }
+        facts = record.facts() if hasattr(record, "facts") else {}
+        fields |= {key: value for key, value in facts.items() if key not in fields}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        cut = {
+            key: _truncate(value) if isinstance(value, str) else value
+            for key, value in fields.items()
+        }
+        text = printable(_encode_json(cut), _escape_in_json)
+        return f"{_priority_prefix(record.levelno)}{text}"
 
 
 def _truncate(text: str) -> str:
-    """At most so long, and without what is no text in any encoding."""
+    """The start of a text, without what no encoding can write."""
     return text[:_MAX_TEXT_LENGTH].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _escape_python(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
-
-
-def _escape_json(letter: str) -> str:
-    """Of a letter within a JSON text: all that is outside of texts is printable."""
+def _escape_in_json(letter: str) -> str:
+    """The letter within a text of JSON: between texts all letters are printable."""
     return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
-
-
-def _escape_unprintable(text: str, written: Callable[[str], str] = _escape_python) -> str:
-    if text.isprintable():  # as nearly all are
-        return text
-    return "".join(letter if letter.isprintable() else written(letter) for letter in text)
 
 
 def _priority_prefix(level: int) -> str:
@@ -263,34 +245,35 @@ def _priority_prefix(level: int) -> str:
 
 
 def _is_journal(environment: Mapping[str, str]) -> bool:
-    """Whether standard error is the journal's socket (systemd.exec, $JOURNAL_STREAM: its device and
-    inode).
-    """
+    """Whether standard error is the journal's socket ($JOURNAL_STREAM in systemd.exec(5))."""
     try:
-        found = os.fstat(sys.stderr.fileno())
+        status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):
         return False
-    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
+
+# ---- times
 
 MAX_TIME = 253_402_214_400
 """The last day of the year 9999: no later time has a date that could be shown."""
 
 
 def utc_datetime(seconds: float) -> datetime:
-    """In UTC."""
+    """The time in UTC."""
     return datetime.fromtimestamp(min(max(seconds, 0), MAX_TIME), UTC)
 
 
 def rfc3339(seconds: float) -> str:
-    """For programs, `2026-11-17T07:00:00+00:00`."""
+    """The time for programs.
+
+    >>> rfc3339(1_790_000_000)
+    '2026-09-21T14:13:20+00:00'
+    """
     return utc_datetime(seconds).isoformat(timespec="seconds")
 
 
 def local_time(seconds: float, *, exact: bool = False) -> str:
-    """As people say it here, `2026-11-17 08:00`. exact: and the seconds."""
-    return (
-        utc_datetime(seconds)
-        .astimezone()
-        .strftime("%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M")
-    )
+    """The time for people here, `2026-11-17 08:00`. exact: with seconds."""
+    time_format = "%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M"
+    return utc_datetime(seconds).astimezone().strftime(time_format)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import common
 from spamguard.errors import UsageError
-from spamguard.log import local_time, rfc3339
+from spamguard.log import local_time, printable, rfc3339
 from spamguard.storage import as_directory_owner
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> in
     if found or options.json:
         common.print_answer(
             options,
-            "\n".join(common.printable(_credential_line(one)) for one in found),
+            "\n".join(printable(_credential_line(one)) for one in found),
             [_credential_values(one) for one in found],
         )
     if not found:

@@ -305,10 +305,7 @@ def say(text: str, level: int = logging.INFO) -> None:
     """One line on standard error, to the person at the terminal or the journal. Names of files may
     hold anything: it is made printable.
     """
-    line = "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
+    line = log.printable(text, log.escape_letter)
     with suppress(OSError):  # nobody listens: the exit status has to do
         print(f"{log.line_prefix(os.environ, level)}spamguard: {line}", file=sys.stderr, flush=True)
 
@@ -544,11 +541,6 @@ def to_json(values: object, indent: int | None = None) -> str:
     """
     as_it_is = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     return json.dumps(values, indent=indent, ensure_ascii=not as_it_is)
-
-
-def printable(text: str) -> str:
-    """A text of strangers, on one line and without a word to the terminal."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def count_text(number: int, noun: str = "message") -> str:

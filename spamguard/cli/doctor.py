@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard.cli import common, status
 from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
 from spamguard.errors import SpamguardError, StartError, UsageError
+from spamguard.log import printable
 from spamguard.storage import Owner, account_owner, directory_owner
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 def _step_line(step: Step) -> str:
     outcome = {"ok": "ok", "failed": "FAILED", "skipped": "-"}[step.outcome]
-    return common.printable(
+    return printable(
         f"{outcome:7} {step.name}: {step.detail}" + (f" -> {step.remedy}" if step.remedy else "")
     )
 

@@ -25,7 +25,7 @@ from unicodedata import east_asian_width
 from spamguard.cli import common, history
 from spamguard.errors import MemoryLimitError, SourceError, UsageError
 from spamguard.keys import is_id
-from spamguard.log import local_time, rfc3339
+from spamguard.log import local_time, printable, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -232,7 +232,7 @@ def _explanation_text(name: str, why: Explanation, votes: Sequence[Vote], words:
 
 def _vote_line(vote: Vote) -> str:
     """Who says what it is, from where and when."""
-    return common.printable(
+    return printable(
         f"taught as {vote.label} by {vote.user or common.SITE}: {vote.origin}, {local_time(vote.time)}"
     )
 
@@ -242,7 +242,7 @@ def _feature_parts(why: Explanation, words: int) -> list[SumPart]:
 
     shown, other = strongest_clues(why, words)
     return [
-        *((clue.part, common.printable(clue.text), _counts_text(clue.counts)) for clue in shown),
+        *((clue.part, printable(clue.text), _counts_text(clue.counts)) for clue in shown),
         (other, OTHERS_LABEL, f"{len(why.clues) - len(shown):,} of them"),
         *((part, f"trait: {name}", "") for part, name, _ in _sorted_parts(why.traits)),
         *((part, f"number: {name}", "") for part, name, _ in _sorted_parts(why.numbers)),

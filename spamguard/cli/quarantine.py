@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard.cli import common, history
 from spamguard.errors import QuarantineError, UsageError
 from spamguard.keys import is_id
-from spamguard.log import local_time, rfc3339
+from spamguard.log import local_time, printable, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.config.options import Endpoint
@@ -228,7 +228,7 @@ def _release_text(
     entry: QuarantineEntry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool
 ) -> str:
     lines = [
-        common.printable(f"  <{one.address}>: {reply.code} {_reply_text(reply)}")
+        printable(f"  <{one.address}>: {reply.code} {_reply_text(reply)}")
         for one, reply in replies
         if not reply.is_positive
     ]
@@ -287,7 +287,7 @@ def _entry_line(entry: QuarantineEntry, values: dict[str, Any]) -> str:
         else f"waits for {len(entry.waiting)}"
     )
     whence = history.sender_text(values["author"], values["from"])
-    return common.printable(
+    return printable(
         f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  {whence} to <{first}>{more}"
     )
 
@@ -300,9 +300,9 @@ def _entry_text(values: dict[str, Any]) -> str:
     ]
     return "\n".join(
         (
-            *map(common.printable, facts),
+            *map(printable, facts),
             "",
-            *(common.printable(line.expandtabs()) for line in values["header"].splitlines()),
+            *(printable(line.expandtabs()) for line in values["header"].splitlines()),
             "",
         )
     )

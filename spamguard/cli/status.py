@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import common
 from spamguard.cli.common import SITE
-from spamguard.log import local_time
+from spamguard.log import local_time, printable
 from spamguard.users import PIPE_ORIGIN, SUBMITTED_ORIGINS
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def daemon_lines(told: dict[str, Any] | None) -> list[str]:
         return [f"daemon     {daemon_trouble(told)}"]
     return [
         _daemon_head(told),
-        *(_INDENT + common.printable(line) for line in _daemon_details(told)),
+        *(_INDENT + printable(line) for line in _daemon_details(told)),
     ]
 
 
@@ -279,13 +279,13 @@ def _two_name_warnings(spam_filter: Filter, users: Sequence[str]) -> Iterator[st
 
 def user_lines(told: dict[str, Any]) -> list[str]:
     """The same for people."""
-    found = [f"warning: {common.printable(one)}" for one in told["warnings"]]
+    found = [f"warning: {printable(one)}" for one in told["warnings"]]
     if found:
         found = ["", *found]
     users = told["users"][:_MAX_USERS]
     if not users:
         return found
-    names = [common.printable(one["user"]) or SITE for one in users]
+    names = [printable(one["user"]) or SITE for one in users]
     width = max(len("user"), *map(len, names))
     found += ["", f"{'user':{width}}  last move                  lessons"]
     found += [
@@ -314,7 +314,7 @@ def _lessons_text(one: dict[str, Any]) -> str:
 
 
 def _move_text(last: dict[str, Any] | None) -> str:
-    return f"{local_time(last['time'])} {common.printable(last['folder'])}" if last else "-"
+    return f"{local_time(last['time'])} {printable(last['folder'])}" if last else "-"
 
 
 STATUS_ABOUT = """Show what the filter knows, and how the daemon is. It tells messages of each class, who taught them, table load, sizes, versions.
@@ -519,7 +519,7 @@ def _import_lines(imports: list[dict[str, Any]]) -> list[str]:
     if not imports:
         return []
     lines = [
-        f"{one['name']}  {one['words']:,} words from {common.printable(one['source'])}, {local_time(one['time'])[:10]}"
+        f"{one['name']}  {one['words']:,} words from {printable(one['source'])}, {local_time(one['time'])[:10]}"
         for one in imports
     ]
     return ["", "word lists imported", *lines]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from spamguard.cli import common, dates, history
 from spamguard.errors import UsageError
 from spamguard.learning import client
+from spamguard.log import printable
 from spamguard.sources import SourceMessage
 from spamguard.storage import BATCH_SIZE, batches
 
@@ -321,7 +322,7 @@ def run_undo(options: argparse.Namespace) -> int:
             _warn_about_origin(spam_filter, found, chosen)
     _warn_about_age(since, done)
     for name, chosen, taken in zip(options.users, everybody, done, strict=True):
-        whose = f"{common.printable(name)}: " if len(done) > 1 else ""
+        whose = f"{printable(name)}: " if len(done) > 1 else ""
         common.print_answer(
             options,
             whose + _undo_summary(taken, dry=options.dry_run),
@@ -353,7 +354,7 @@ def _undo_import(options: argparse.Namespace) -> int:
             spam_filter, options.word_list, UNDO_ORIGIN, dry_run=options.dry_run
         )
     verb = "would take" if options.dry_run else "took"
-    text = f"{verb} back {common.count_text(taken.about.used, 'word')} from {common.printable(taken.about.source)}"
+    text = f"{verb} back {common.count_text(taken.about.used, 'word')} from {printable(taken.about.source)}"
     values = {
         "name": taken.name,
         "source": taken.about.source,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import common
 from spamguard.errors import UsageError
+from spamguard.log import printable
 from spamguard.sources import SourceMessage
 from spamguard.storage import batches
 
@@ -136,7 +137,7 @@ def _teach_mailboxes(
                 taught = _count_lessons(spam_filter, scanner, mailbox, found)
             else:
                 taught = _teach_mailbox(spam_filter, scanner, mailbox, found)
-            told.append({"user": mailbox.user, "maildir": common.printable(mailbox.path), **taught})
+            told.append({"user": mailbox.user, "maildir": printable(mailbox.path), **taught})
         if spam_filter is not None and not options.dry_run:
             common.settle_if_due(spam_filter)
     return told
@@ -213,7 +214,7 @@ def _mailbox_line(told: dict[str, Any], verb: str, parts: Sequence[str]) -> str:
         "taken back before, and left so": told["taken_back"],
     }
     beside = ", ".join(f"{number:,} {why}" for why, number in others.items() if number)
-    return common.printable(
+    return printable(
         f"{told['user']}: {verb} {', '.join(parts) or 'nothing'}"
         + (f" ({beside})" if beside else "")
     )

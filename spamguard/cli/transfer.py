@@ -21,6 +21,7 @@ from spamguard import keys
 from spamguard.cli import common
 from spamguard.cli.common import open_seekable
 from spamguard.errors import LedgerError, SourceError, UsageError
+from spamguard.log import printable
 from spamguard.storage import (
     KEY_FILE,
     LEDGER_FILE,
@@ -186,7 +187,7 @@ def _read_words(
 def _words_summary(about: WordListInfo, name: str, new: bool | None) -> str:
     unit = "words" if about.source.startswith("popfile") else "messages"
     learnt = f"learnt there from {about.ham:,} {unit} of good mail and {about.spam:,} of spam"
-    what = f"{common.count_text(about.used, 'word')} of {about.words:,} from {common.printable(about.source)}, {learnt}"
+    what = f"{common.count_text(about.used, 'word')} of {about.words:,} from {printable(about.source)}, {learnt}"
     if new is None:
         return f"would import {what}"
     return f"imported {what}, as {name!r}" if new else f"{name!r} had been imported already: {what}"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 
-from spamguard import __version__, process
+from spamguard import __version__, log, process
 from spamguard.aio import AsyncTtlCache, hostname
 from spamguard.config.options import HostPort, Settings
 from spamguard.counters import MASTER_SLOT, REPORTER_SLOT, CounterBoard, CounterSlot, sum_slots
@@ -103,10 +103,7 @@ class HealthReporter:
 
 def _health_answer(problems: list[str], well: str) -> MonitorAnswer:
     """Return a line for each problem; these may quote names of files, so make them printable."""
-    lines = [
-        "".join(letter if letter.isprintable() else "\ufffd" for letter in line) + "\n"
-        for line in problems or [well]
-    ]
+    lines = [f"{log.printable(line)}\n" for line in problems or [well]]
     return MonitorAnswer(503 if problems else 200, "".join(lines).encode("utf-8", "replace"))
 
 

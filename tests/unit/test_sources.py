@@ -292,7 +292,7 @@ def test_what_dovecot_has_packed(tmp_path: Path, pack: Callable[[bytes], bytes])
     write(tmp_path / "tree" / "index", b"spam 1\n")
     for path in (folder, tmp_path / "tree", tmp_path / "tree" / "1"):
         assert raws(path) == [MAIL]
-    with pytest.raises(SourceError, match="packed mbox: unpack it"):
+    with pytest.raises(SourceError, match="compressed mbox: decompress it"):
         raws(write(tmp_path / "mbox", pack(FROM + MAIL)))
     with pytest.raises(SourceError, match="secret: cannot be read: it is encrypted"):
         raws(write(tmp_path / "secret", b"CRYPTED\x03\x07xyz"))
