@@ -305,12 +305,11 @@ class MailboxScanner:
     ) -> ScanSteps[None]:
         """Teach what follows from moves."""
         mailbox, rules = state.mailbox, self._reconcile_rules(state.mailbox)
-        arrivals = yield from self._read_arrivals(mailbox, scan, rules, first=first)
+        arrivals, known = yield from self._read_arrivals(mailbox, scan, rules, first=first)
         if not arrivals and not scan.gone:
             return
-        filing_works = not first and rules.we_file
-        if filing_works:
-            filing_works = yield from self._check_filing(state, arrivals, rules)
+        new = (arrival for arrival in arrivals if arrival.digest not in known)
+        filing_works = not first and rules.we_file and self._check_filing(state, new, rules)
         rules = rules._replace(filing_works=filing_works)
         for before, came in self._reconcile_batches(mailbox.path, arrivals, scan.gone):
             done: set[bytes] = set()
@@ -323,14 +322,17 @@ class MailboxScanner:
 
     def _read_arrivals(
         self, mailbox: Mailbox, scan: FolderScan, rules: ReconcileRules, *, first: bool
-    ) -> ScanSteps[list[Arrival]]:
-        """Read what is new."""
+    ) -> ScanSteps[tuple[list[Arrival], set[bytes]]]:
+        """Read what is new; the arrivals, and which of their messages the mailbox had before."""
+        arrivals: list[Arrival] = []
+        known: set[bytes] = set()
 
         def may_teach(arrival: Arrival) -> bool:
             was_sighted = not first and self._sightings.is_known(mailbox.path, arrival.digest)
+            if was_sighted:
+                known.add(arrival.digest)
             return rules.may_teach(arrival, was_sighted=was_sighted)
 
-        arrivals: list[Arrival] = []
         for batch in batches(scan.new.values(), READ_BATCH_SIZE):
             until = time.monotonic() + STEP_SECONDS
             for new in batch:
@@ -340,19 +342,16 @@ class MailboxScanner:
                     yield
                     until = time.monotonic() + STEP_SECONDS
             yield
-        return arrivals
+        return arrivals, known
 
     def _check_filing(
-        self, state: MailboxState, arrivals: list[Arrival], rules: ReconcileRules
-    ) -> ScanSteps[bool]:
-        """Whether what we call spam is put into Junk on delivery; warn if most of it is not."""
-        spam = tagged_spam(arrivals, rules)
-        known: set[bytes] = set()
-        for batch in batches(spam, RECONCILE_BATCH_SIZE):
-            digests = {arrival.digest for arrival in batch}
-            known |= self._sightings.find_known(state.mailbox.path, digests)
-            yield
-        state.filing.observe((arrival for arrival in spam if arrival.digest not in known), rules)
+        self, state: MailboxState, new: Iterable[Arrival], rules: ReconcileRules
+    ) -> bool:
+        """Whether what we call spam is put into Junk on delivery; warn if most of it is not.
+
+        new: the arrivals of messages that the mailbox never had.
+        """
+        state.filing.observe(tagged_spam(new, rules), rules)
         issue = Issue(state.mailbox, _FILING_ISSUE)
         if state.filing.is_failing:
             self._warnings.warn(issue, _NOT_FILED_WARNING, state.mailbox.path)

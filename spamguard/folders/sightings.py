@@ -1,33 +1,26 @@
-"""The file of the sightings: how it is made, opened, and set aside when it is damaged. A cache:
-what is lost is one look at all mail.
+"""Where each message of each mailbox was last seen: a SQLite file of its own.
 
-Must never open what another program has written, nor let what lies beside a damaged file into the
-next one.
+So a restart knows what happened meanwhile. The votes that follow from new sightings are written in
+the same transaction, as pending votes, and leave the file when they are in the ledger (`lessons`
+states the order of writes): no sighting is ever committed without the votes that follow from it.
+What is committed survives a power cut (WAL, synchronous FULL). The file is a cache all the same:
+who loses it scans all mail once, as if for the first time. So the watcher sets a damaged file aside
+and begins a new one.
 
-Where each message of each mailbox was last seen: a SQLite file of its own, so that a restart knows
-what happened meanwhile.
-
-The votes that follow from new sightings are written in the same transaction, as pending, and leave
-the file when they are in the ledger (`lessons` states the order of writes). So no sighting is ever
-committed without the votes that follow from it.
-
-Must never let an error of SQLite or the system out as anything but a `SightingsError`, and never
-keep more in memory than the 64-bit keys of the names. What is committed survives a power cut (WAL,
-synchronous FULL). Whoever learns from it has it mended: a damaged one is set aside, and all is
-looked at as if for the first time.
+Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more in
+memory than the 64-bit keys of names, never open a file of another program, and never let what lies
+beside a damaged file into the next one.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,24 +28,64 @@ from numpy.typing import NDArray
 from spamguard.database import Database, Schema, is_corruption
 from spamguard.errors import SpamguardError
 from spamguard.folders.mailboxes import is_below
-from spamguard.folders.reconcile import Sighting
+from spamguard.folders.reconcile import FileKey, Sighting
 from spamguard.ledger.votes import NewVote
 from spamguard.storage import as_directory_owner
 
 _log = logging.getLogger("spamguard.folders")
 
+SIGHTINGS_FILE = "sightings.sqlite"
+"""Its name in the state directory."""
+DAMAGED_SUFFIX = ".damaged"
+"""Follows the name of a file that was set aside."""
+MAX_GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
+EVIDENCE_DONE = 0
+"""As a mark: the evidence that this message shows teaches nothing any more."""
 
-DAMAGED_SUFFIX = ".damaged"  # behind the name of a damaged one
-
-_DAMAGED_WARNING = (
-    "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for the first time. What was moved since they were "
-    "last looked at teaches nothing"
+_FOLDERS = "FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
+_FOLDER = f"SELECT f.id {_FOLDERS} AND f.name = ?"
+_SELECT = (
+    "SELECT f.name, s.name, digest, delivery, origin, waiting, followed, seen, gone "
+    "FROM sightings s JOIN folders f ON s.folder = f.id WHERE s.folder"
 )
+_OF_DIGEST = f"IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
+# A query for each name would take four times as long.
+_OF_NAMES = "folder = ? AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
+_PENDING_COLUMNS = (
+    "digest, user, label, packed, scores, origin, time, extractor, "
+    "decided_at, came_from, came_to, why"
+)
+_DAMAGED_WARNING = (
+    "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for the "
+    "first time. What was moved since they were last looked at teaches nothing"
+)
+
+NameKeys = NDArray[np.int64]
 
 
 class SightingsError(SpamguardError):
     """The sightings cannot be opened, read or written."""
 
+
+class SightingsResetError(SightingsError):
+    """The file was damaged. A new one, which knows nothing, is in its place."""
+
+
+class PendingVote(NamedTuple):
+    """A vote that follows from sightings.
+
+    decided_at: the ledger's last event at that time. came_from, came_to, why: for the log, folders
+    as users know them.
+    """
+
+    vote: NewVote
+    decided_at: int
+    came_from: str
+    came_to: str
+    why: str
+
+
+# ---- the file
 
 SIGHTINGS_SCHEMA = Schema(
     kind="sightings",
@@ -74,16 +107,16 @@ CREATE TABLE sightings (
 CREATE INDEX digests ON sightings (digest) WHERE digest != x'';
 CREATE INDEX gone ON sightings (gone) WHERE gone > 0;
 
--- Of messages that show evidence: when they were first seen read; 0: nothing more is to be learnt.
+-- Messages that show evidence: when they were first seen read, or EVIDENCE_DONE.
 CREATE TABLE marks (
     folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (folder, name)
 ) WITHOUT ROWID;
 
--- Of mailboxes: the evidence that was asked for since everything in them was looked at.
+-- Mailboxes: the evidence that was asked for since all of them was scanned.
 CREATE TABLE weighed (mailbox INTEGER PRIMARY KEY, asked TEXT NOT NULL);
 
--- Votes that follow from the sightings and were not in the ledger when this was written.
+-- Votes that may not be in the ledger yet.
 CREATE TABLE pending (
     id INTEGER PRIMARY KEY, digest BLOB NOT NULL, user TEXT NOT NULL, label TEXT NOT NULL,
     packed BLOB NOT NULL, scores BLOB NOT NULL, origin TEXT NOT NULL, time INTEGER NOT NULL,
@@ -91,260 +124,242 @@ CREATE TABLE pending (
     came_to TEXT NOT NULL, why TEXT NOT NULL
 );
 
--- Of mailboxes that are gone: since when.
+-- Mailboxes that are gone: since when.
 CREATE TABLE missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL);
 """,
 )
 
 
 def open_sightings_file(path: Path) -> Database:
-    """Open the file; make it when there is none. SightingsError."""
+    """Open the file, or make one. SightingsError."""
     db = Database.open(path, SIGHTINGS_SCHEMA)
     db.query("PRAGMA synchronous = FULL")
     return db
 
 
 def set_aside(path: Path) -> None:
-    """With its log, which would be taken for the next one's. SightingsError."""
+    """Rename a damaged file, and remove its log, which SQLite would take for the next file's.
+    SightingsError.
+    """
     aside = path.with_name(path.name + DAMAGED_SUFFIX)
     with SIGHTINGS_SCHEMA.errors(path), as_directory_owner(path.parent):
-        with suppress(FileNotFoundError):  # it lies there already, or somebody was faster
+        with suppress(FileNotFoundError):  # another process may have been faster
             path.replace(aside)
-        for log in ("-wal", "-shm"):
-            path.with_name(path.name + log).unlink(missing_ok=True)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
     _log.error(_DAMAGED_WARNING, path, aside)
 
 
-SIGHTINGS_FILE = "sightings.sqlite"
-"""Its name in the state directory."""
-
-MAX_GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
-
-EVIDENCE_DONE = 0
-"""As a mark: the evidence that this message shows teaches nothing any more."""
-
-NameKeys = NDArray[np.int64]
-
-_FOLDERS = "FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
-_FOLDER = f"SELECT f.id {_FOLDERS} AND f.name = ?"
-_SELECT = (
-    "SELECT f.name, s.name, digest, delivery, origin, waiting, followed, seen, gone "
-    "FROM sightings s JOIN folders f ON s.folder = f.id WHERE s.folder"
-)
-_INSERT = "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PENDING_COLUMNS = "digest, user, label, packed, scores, origin, time, extractor, decided_at, came_from, came_to, why"
-_INSERT_PENDING = (
-    f"INSERT INTO pending ({_PENDING_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-# at once: a question for each takes four times as long
-_OF_NAMES = "folder = ? AND name IN (SELECT value FROM json_each(?))"
-_OF_MAILBOX = "folder IN (SELECT id FROM folders WHERE mailbox = ?)"
-
-
-class PendingVote(NamedTuple):
-    """A vote that follows from sightings. decided_at: the last event of the ledger at that time.
-
-    came_from, came_to, why: of the line that the log gets, folders as people know them.
-    """
-
-    vote: NewVote
-    decided_at: int
-    came_from: str
-    came_to: str
-    why: str
-
-
-class SightingsResetError(SightingsError):
-    """They were damaged, which is mended, and know nothing now."""
-
-
 class Sightings:
-    """Sightings by mailbox, which any string names. Belongs to one thread of one process; every
-    method raises SightingsError.
+    """Sightings by mailbox, which any string names.
+
+    Belongs to one thread of one process. Every method raises SightingsError. reset_count: how often
+    a damaged file was replaced.
     """
 
     def __init__(self, db: Database, *, replace_damaged: bool) -> None:
         """Use `open`."""
         self.path = db.path
-        self.reset_count = 0  # how often they were, and began anew
+        self.reset_count = 0
         self._db = db
         self._replace_damaged = replace_damaged
-        self._is_set_aside = False  # set aside, with none in its place yet
-        self._clear_keys()
-
-    def _clear_keys(self) -> None:
-        self._keys: dict[int, NameKeys] = {}  # of a folder, by its number
+        self._is_set_aside = False  # with no file in its place yet
+        self._keys: dict[int, NameKeys] = {}  # by number of the folder
 
     @classmethod
     def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
-        """The sightings at `path`, created (mode 0600) when there are none. mend: a damaged file,
-        now or later, is set aside.
+        """Open the sightings at `path`, or make new ones.
+
+        replace_damaged: set a damaged file aside, now and later, and go on with a new one.
         """
         try:
-            return cls(open_sightings_file(path), replace_damaged=replace_damaged)
+            db = open_sightings_file(path)
         except SightingsError as error:
             if not (replace_damaged and is_corruption(error.__cause__)):
                 raise
-        set_aside(path)
-        return cls(open_sightings_file(path), replace_damaged=replace_damaged)
+            set_aside(path)
+            db = open_sightings_file(path)
+        return cls(db, replace_damaged=replace_damaged)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         with self._map_errors():
             self._db.close()
 
     def __enter__(self) -> Sightings:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    # What is known
+    # ---- queries
 
     def mailboxes(self) -> list[str]:
-        """All that were seen."""
-        with self._map_errors():
-            return sorted(
-                os.fsdecode(name) for (name,) in self._db.execute("SELECT name FROM mailboxes")
-            )
+        """All mailboxes that were ever scanned and are not forgotten."""
+        rows = self._query("SELECT name FROM mailboxes")
+        return sorted(os.fsdecode(name) for (name,) in rows)
 
     def is_scanned(self, mailbox: str) -> bool:
-        """Whether its first scan was finished."""
-        with self._map_errors():
-            return (
-                self._db.execute(
-                    "SELECT 1 FROM mailboxes WHERE name = ? AND scanned", (os.fsencode(mailbox),)
-                ).fetchone()
-                is not None
-            )
+        """Whether the first scan of a mailbox was finished."""
+        query = "SELECT 1 FROM mailboxes WHERE name = ? AND scanned"
+        return bool(self._query(query, mailbox))
 
     def folders(self, mailbox: str) -> list[str]:
-        """Those in which messages were when they were last scanned."""
-        with self._map_errors():
-            query = f"SELECT f.name {_FOLDERS} AND EXISTS (SELECT 1 FROM sightings WHERE folder = f.id AND gone = 0)"
-            return sorted(
-                os.fsdecode(name) for (name,) in self._db.execute(query, (os.fsencode(mailbox),))
-            )
+        """The folders that had messages when they were last scanned."""
+        query = (
+            f"SELECT f.name {_FOLDERS} "
+            "AND EXISTS (SELECT 1 FROM sightings WHERE folder = f.id AND gone = 0)"
+        )
+        return sorted(os.fsdecode(name) for (name,) in self._query(query, mailbox))
 
     def name_keys(self, mailbox: str, folder: str) -> NameKeys:
-        """Keys of the base names that were in a folder when it was last scanned, sorted. Not to be
+        """Keys of the base names that were in a folder when it was last scanned, sorted; not to be
         written to.
         """
-        with self._map_errors():
-            number = self._find_folder(mailbox, folder)
-            return np.empty(0, np.int64) if number is None else self._read_keys(number)
+        number = self._find_folder(mailbox, folder)
+        if number is None:
+            return np.empty(0, np.int64)
+        if number not in self._keys:
+            query = "SELECT name FROM sightings WHERE folder = ? AND gone = 0 ORDER BY name"
+            names = [name for (name,) in self._query(query, number)]
+            self._keys[number] = np.array(names, np.int64)
+        return self._keys[number]
 
     def find(
-        self, mailbox: str, digests: Iterable[bytes], gone: Iterable[tuple[str, int]]
+        self, mailbox: str, digests: Iterable[bytes], files: Iterable[FileKey]
     ) -> list[Sighting]:
-        """All sightings of these digests, of these files (folder, key), and of the digests of those
-        files.
-        """
-        of_file = f"{_SELECT} = ({_FOLDER}) AND s.name = ?"
-        of_digest = f"{_SELECT} IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
-        box = os.fsencode(mailbox)
-        with self._map_errors():
-            rows = [
-                row
-                for folder, name in gone
-                for row in self._db.execute(of_file, (box, os.fsencode(folder), name))
-            ]
-            wanted = {row[2] for row in rows}.union(digests) - {b""}
-            rows += [row for digest in wanted for row in self._db.execute(of_digest, (box, digest))]
-        return list({copy.key: copy for copy in itertools.starmap(_make_sighting, rows)}.values())
+        """All sightings of these digests and of these files, and of the digests of these files."""
+        rows = [
+            row
+            for folder, name in files
+            for row in self._query(f"{_SELECT} = ({_FOLDER}) AND s.name = ?", mailbox, folder, name)
+        ]
+        for digest in {row[2] for row in rows}.union(digests) - {b""}:
+            rows += self._query(f"{_SELECT} {_OF_DIGEST}", mailbox, digest)
+        return list({sighting.key: sighting for sighting in map(_make_sighting, rows)}.values())
 
     def is_known(self, mailbox: str, digest: bytes) -> bool:
         """Whether there are sightings of this message."""
-        query = f"SELECT 1 FROM sightings WHERE folder IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x'' LIMIT 1"
-        with self._map_errors():
-            return self._db.execute(query, (os.fsencode(mailbox), digest)).fetchone() is not None
-
-    def find_known(self, mailbox: str, digests: Iterable[bytes]) -> set[bytes]:
-        """Those of these messages of which there are sightings."""
-        return {digest for digest in digests if self.is_known(mailbox, digest)}
+        query = f"SELECT 1 FROM sightings WHERE folder {_OF_DIGEST} LIMIT 1"
+        return bool(self._query(query, mailbox, digest))
 
     def find_digests(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, bytes]:
-        """Of files that are there, by their keys, as far as their messages could be read and
-        nothing about them is waiting.
+        """The digests of files that are there, by key, except those that could not be read, and
+        those about which a decision is waiting.
         """
-        with self._map_errors():
-            number = self._find_folder(mailbox, folder)
-            query = f"SELECT name, digest FROM sightings WHERE {_OF_NAMES} AND gone = 0 AND waiting = 0 AND digest != x''"
-            return dict(self._db.execute(query, (number, json.dumps(list(names)))))
+        query = (
+            f"SELECT name, digest FROM sightings WHERE {_OF_NAMES} "
+            "AND gone = 0 AND waiting = 0 AND digest != x''"
+        )
+        number = self._find_folder(mailbox, folder)
+        return dict(self._query(query, number, _json(names)))
 
     def find_present(
         self, digests: Iterable[bytes], max_copies: int
     ) -> list[tuple[bytes, tuple[str, str, int]]]:
-        """Of messages that are there: mailbox, folder and key of the name, at most so many of each."""
+        """Mailbox, folder and key of messages that are there, at most `max_copies` of each."""
         query = (
-            "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id JOIN mailboxes m ON f.mailbox = m.id "
+            "SELECT m.name, f.name, s.name FROM sightings s JOIN folders f ON s.folder = f.id "
+            "JOIN mailboxes m ON f.mailbox = m.id "
             "WHERE s.digest = ? AND s.digest != x'' AND s.gone = 0 LIMIT ?"
         )
-        with self._map_errors():
-            rows = [
-                (digest, row)
-                for digest in digests
-                for row in self._db.execute(query, (digest, max_copies))
-            ]
         return [
             (digest, (os.fsdecode(mailbox), os.fsdecode(folder), name))
-            for digest, (mailbox, folder, name) in rows
+            for digest in digests
+            for mailbox, folder, name in self._query(query, digest, max_copies)
         ]
 
     def read_marks(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, int]:
-        """What is known about evidence of some messages, by their keys: `DONE`, or seconds since
-        1970.
+        """Marks of files, by key: EVIDENCE_DONE, or since when they are read (seconds since
+        1970).
         """
-        with self._map_errors():
-            number = self._find_folder(mailbox, folder)
-            return dict(
-                self._db.execute(
-                    f"SELECT name, since FROM marks WHERE {_OF_NAMES}",
-                    (number, json.dumps(list(names))),
-                )
-            )
+        query = f"SELECT name, since FROM marks WHERE {_OF_NAMES}"
+        number = self._find_folder(mailbox, folder)
+        return dict(self._query(query, number, _json(names)))
 
     def has_mark_before(self, mailbox: str, folder: str, when: float) -> bool:
-        """Whether any message has a mark of a time that is so long ago."""
-        with self._map_errors():
-            query = (
-                f"SELECT 1 FROM marks WHERE folder = ({_FOLDER}) AND since BETWEEN 1 AND ? LIMIT 1"
-            )
-            return (
-                self._db.execute(
-                    query, (os.fsencode(mailbox), os.fsencode(folder), when)
-                ).fetchone()
-                is not None
-            )
+        """Whether any file of a folder has been read since before this time."""
+        query = f"SELECT 1 FROM marks WHERE folder = ({_FOLDER}) AND since BETWEEN 1 AND ? LIMIT 1"
+        return bool(self._query(query, mailbox, folder, when))
 
     def evidence_rule(self, mailbox: str) -> str:
-        """The evidence that has been asked for since all of a mailbox was looked at for it; empty:
-        it never was.
-        """
-        with self._map_errors():
-            query = "SELECT asked FROM weighed JOIN mailboxes ON mailbox = id WHERE name = ?"
-            row = self._db.execute(query, (os.fsencode(mailbox),)).fetchone()
-            return str(row[0]) if row else ""
+        """The evidence asked for since all of a mailbox was scanned; "": it never was."""
+        query = "SELECT asked FROM weighed JOIN mailboxes ON mailbox = id WHERE name = ?"
+        rows = self._query(query, mailbox)
+        return str(rows[0][0]) if rows else ""
 
     def pending_votes(self) -> list[PendingVote]:
-        """Votes that were recorded and not yet dropped, in the order in which they were recorded."""
-        with self._map_errors():
-            rows = self._db.execute(
-                f"SELECT {_PENDING_COLUMNS} FROM pending ORDER BY id"
-            ).fetchall()
+        """The pending votes, in the order in which they were stored."""
+        rows = self._query(f"SELECT {_PENDING_COLUMNS} FROM pending ORDER BY id")
         return [PendingVote(NewVote(*row[:8]), *row[8:]) for row in rows]
 
-    # What changes
+    # ---- changes
+
+    def update(
+        self,
+        mailbox: str,
+        updated: Collection[Sighting],
+        removed: Collection[FileKey],
+        *,
+        done: Collection[bytes] = (),
+        votes: Iterable[PendingVote] = (),
+    ) -> None:
+        """Store what has changed, and the votes that follow from it: all or nothing.
+
+        done: digests of messages whose evidence teaches nothing any more; updated sightings of them
+        get that mark.
+        """
+        if not updated and not removed:
+            return
+        folders = {sighting.folder for sighting in updated}.union(folder for folder, _ in removed)
+        with self._transaction():
+            numbers = {folder: self._add_folder(mailbox, folder) for folder in folders}
+            away = [(numbers[folder], name) for folder, name in removed]
+            for table in ("sightings", "marks"):
+                self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (_sighting_row(sighting, numbers[sighting.folder]) for sighting in updated),
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
+                (
+                    (numbers[sighting.folder], sighting.name, EVIDENCE_DONE)
+                    for sighting in updated
+                    if sighting.digest in done and not sighting.gone
+                ),
+            )
+            self._db.executemany(
+                f"INSERT INTO pending ({_PENDING_COLUMNS}) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                ((*pending.vote, *pending[1:]) for pending in votes),
+            )
+            self._forget_empty({number for number, _ in away})
+        for folder, number in numbers.items():
+            if number in self._keys:
+                self._update_keys(
+                    number,
+                    [sighting for sighting in updated if sighting.folder == folder],
+                    [name for other, name in away if other == number],
+                )
+
+    def _update_keys(
+        self, number: int, updated: Collection[Sighting], removed: Collection[int]
+    ) -> None:
+        gone = [*removed, *(sighting.name for sighting in updated if sighting.gone)]
+        present = [sighting.name for sighting in updated if not sighting.gone]
+        keys = np.setdiff1d(self._keys[number], np.array(gone, np.int64), assume_unique=True)
+        self._keys[number] = np.union1d(keys, np.array(present, np.int64))
+
+    def drop_pending(self) -> None:
+        """All pending votes are in the ledger."""
+        with self._transaction():
+            self._db.execute("DELETE FROM pending")
 
     def update_marks(
         self, mailbox: str, folder: str, marks: Mapping[int, int], removed: Collection[int]
     ) -> None:
-        """Marks to be made, by key, and those to be removed."""
+        """Set and remove marks, by key."""
         if not marks and not removed:
             return
         with self._transaction():
@@ -359,93 +374,38 @@ class Sightings:
             )
 
     def set_evidence_rule(self, mailbox: str, asked: str) -> None:
-        """All of a mailbox was looked at for this evidence."""
+        """All of a mailbox was scanned for this evidence."""
         with self._transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO weighed VALUES (?, ?)", (self._add_mailbox(mailbox), asked)
-            )
-
-    def update(
-        self,
-        mailbox: str,
-        updated: Collection[Sighting],
-        removed: Collection[tuple[str, int]],
-        *,
-        done: Collection[bytes] = (),
-        votes: Iterable[PendingVote] = (),
-    ) -> None:
-        """Remember what has changed, all or nothing: `Outcome.kept`, `Outcome.removed` and the
-        votes that follow from them.
-
-        done: digests of messages whose evidence teaches nothing any more, wherever they come; kept
-        copies of them get that mark.
-        """
-        if not updated and not removed:
-            return
-        folders = {copy.folder for copy in updated}.union(folder for folder, _ in removed)
-        with self._transaction():
-            numbers = {folder: self._add_folder(mailbox, folder) for folder in folders}
-            away = [(numbers[folder], name) for folder, name in removed]
-            for table in ("sightings", "marks"):
-                self._db.executemany(f"DELETE FROM {table} WHERE folder = ? AND name = ?", away)
-            self._db.executemany(
-                _INSERT, (_sighting_row(copy, numbers[copy.folder]) for copy in updated)
-            )
-            marked = [
-                (numbers[copy.folder], copy.name, EVIDENCE_DONE)
-                for copy in updated
-                if copy.digest in done and not copy.gone
-            ]
-            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", marked)
-            self._db.executemany(
-                _INSERT_PENDING, ((*pending.vote, *pending[1:]) for pending in votes)
-            )
-            self._forget_empty({number for number, _ in away})
-        for folder, number in numbers.items():
-            if number in self._keys:
-                self._update_keys(
-                    number,
-                    [copy for copy in updated if copy.folder == folder],
-                    [name for other, name in away if other == number],
-                )
-
-    def drop_pending(self) -> None:
-        """All pending votes are in the ledger."""
-        with self._transaction():
-            self._db.execute("DELETE FROM pending")
+            row = self._add_mailbox(mailbox), asked
+            self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
 
     def mark_scanned(self, mailbox: str) -> None:
-        """Its first scan is finished."""
-        with self._transaction():
-            self._add_mailbox(mailbox)
-            self._db.execute(
-                "UPDATE mailboxes SET scanned = 1 WHERE name = ?", (os.fsencode(mailbox),)
-            )
-
-    def forget(self, mailbox: str) -> None:
-        """Remove all that is known of a mailbox."""
+        """The first scan of a mailbox is finished."""
         with self._transaction():
             number = self._add_mailbox(mailbox)
-            folders = [
-                folder
-                for (folder,) in self._db.execute(
-                    "SELECT id FROM folders WHERE mailbox = ?", (number,)
-                )
-            ]
+            self._db.execute("UPDATE mailboxes SET scanned = 1 WHERE id = ?", (number,))
+
+    # ---- forgetting
+
+    def forget(self, mailbox: str) -> None:
+        """Forget everything about a mailbox."""
+        with self._transaction():
+            number = self._add_mailbox(mailbox)
+            rows = self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))
+            folders = [(folder,) for (folder,) in rows]
             for table in ("sightings", "marks"):
-                self._db.execute(f"DELETE FROM {table} WHERE {_OF_MAILBOX}", (number,))
-            for table in ("weighed", "missing"):
+                self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", folders)
+            for table in ("weighed", "missing", "folders"):
                 self._db.execute(f"DELETE FROM {table} WHERE mailbox = ?", (number,))
-            self._db.execute("DELETE FROM folders WHERE mailbox = ?", (number,))
             self._db.execute("DELETE FROM mailboxes WHERE id = ?", (number,))
-        for folder in folders:
+        for (folder,) in folders:
             self._keys.pop(folder, None)
 
     def prune(self, now: int) -> int:
-        """Forget what went more than `GONE_SECONDS` ago; how many sightings that were. What went in
-        the future did so by a wrong clock.
+        """Forget what went more than MAX_GONE_SECONDS ago; how many sightings that were.
 
-        now: seconds since 1970; ages are told by the time of `ages`.
+        now: seconds since 1970; a clock that jumped is not trusted (`Database.trusted_time`). What
+        went in the future did so by a wrong clock.
         """
         with self._transaction():
             now = int(self._db.trusted_time(now))
@@ -453,12 +413,10 @@ class Sightings:
                 "UPDATE sightings SET gone = ? WHERE gone > 0 AND gone > ?", (now, now)
             )
             old, before = "FROM sightings WHERE gone > 0 AND gone < ?", (now - MAX_GONE_SECONDS,)
-            folders = [
-                number for (number,) in self._db.execute(f"SELECT DISTINCT folder {old}", before)
-            ]
+            rows = self._db.execute(f"SELECT DISTINCT folder {old}", before)
+            folders = [number for (number,) in rows]
             self._db.execute(
-                f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})",
-                before,
+                f"DELETE FROM marks WHERE (folder, name) IN (SELECT folder, name {old})", before
             )
             forgotten = self._db.execute(f"DELETE {old}", before).rowcount
             self._forget_empty(folders)
@@ -467,86 +425,73 @@ class Sightings:
     def forget_missing(
         self, present: Collection[str], now: int, unreadable: Collection[str] = ()
     ) -> list[str]:
-        """Forget the mailboxes that have been missing for more than `GONE_SECONDS`; which those
-        are.
+        """Forget the mailboxes that have been missing for more than MAX_GONE_SECONDS; their names.
 
-        there: all that are not missing. closed: directories that nobody can look into; what lies
-        below them may be there.
+        Parameters
+        ----------
+        present
+            All mailboxes that are there.
+        unreadable
+            Directories that cannot be read: mailboxes below them may be there.
         """
         with self._transaction():
             now = int(self._db.trusted_time(now))
-        with self._map_errors():
-            query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
-            known = [
-                (os.fsdecode(name), number, since)
-                for name, number, since in self._db.execute(query)
-            ]
-        back = [(number,) for name, number, since in known if name in present and since is not None]
-        lost = [one for one in known if one[0] not in present and not is_below(one[0], unreadable)]
-        away = [
-            (name, number, now if since is None else min(since, now), since)
-            for name, number, since in lost
-        ]
-        if back or any(since != before for _, _, since, before in away):
+        query = "SELECT name, id, since FROM mailboxes LEFT JOIN missing ON mailbox = id"
+        back: list[tuple[int]] = []
+        missing: list[tuple[int, int]] = []
+        changed, over = False, []
+        for name, number, known_since in self._query(query):
+            mailbox = os.fsdecode(name)
+            if mailbox in present:
+                back += [(number,)] if known_since is not None else []
+            elif not is_below(mailbox, unreadable):
+                since = now if known_since is None else min(known_since, now)
+                missing.append((number, since))
+                changed |= since != known_since
+                over += [mailbox] if since < now - MAX_GONE_SECONDS else []
+        if back or changed:
             with self._transaction():
                 self._db.executemany("DELETE FROM missing WHERE mailbox = ?", back)
-                self._db.executemany(
-                    "INSERT OR REPLACE INTO missing VALUES (?, ?)",
-                    ((number, since) for _, number, since, _ in away),
-                )
-        over = [name for name, _, since, _ in away if since < now - MAX_GONE_SECONDS]
-        for name in over:
-            self.forget(name)
+                self._db.executemany("INSERT OR REPLACE INTO missing VALUES (?, ?)", missing)
+        for mailbox in over:
+            self.forget(mailbox)
         return over
 
-    def _find_folder(self, mailbox: str, folder: str) -> int | None:
-        """The number of a folder of which anything is known."""
-        row = self._db.execute(_FOLDER, (os.fsencode(mailbox), os.fsencode(folder))).fetchone()
-        return row and int(row[0])
-
-    def _add_folder(self, mailbox: str, folder: str) -> int:
-        """Of a folder, known from now on."""
-        row = (self._add_mailbox(mailbox), os.fsencode(folder))
-        self._db.execute("INSERT OR IGNORE INTO folders (mailbox, name) VALUES (?, ?)", row)
-        return int(
-            self._db.execute(
-                "SELECT id FROM folders WHERE mailbox = ? AND name = ?", row
-            ).fetchone()[0]
-        )
-
-    def _add_mailbox(self, mailbox: str) -> int:
-        name = os.fsencode(mailbox)
-        self._db.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", (name,))
-        return int(
-            self._db.execute("SELECT id FROM mailboxes WHERE name = ?", (name,)).fetchone()[0]
-        )
-
     def _forget_empty(self, numbers: Iterable[int]) -> None:
-        """Those of some folders of which nothing is known any more: people rename and remove as
-        many as they like.
-        """
+        """Forget those of some folders that have no sightings: users make as many as they like."""
         for number in numbers:
-            empty = "DELETE FROM folders WHERE id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
+            empty = (
+                "DELETE FROM folders WHERE id = ? "
+                "AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
+            )
             if self._db.execute(empty, (number,)).rowcount:
                 self._db.execute("DELETE FROM marks WHERE folder = ?", (number,))
                 self._keys.pop(number, None)
 
-    def _read_keys(self, number: int) -> NameKeys:
-        if number not in self._keys:
-            rows = self._db.execute(
-                "SELECT name FROM sightings WHERE folder = ? AND gone = 0 ORDER BY name", (number,)
-            )
-            self._keys[number] = np.fromiter((name for (name,) in rows), np.int64)
-        return self._keys[number]
+    # ---- numbers of folders and mailboxes
 
-    def _update_keys(
-        self, number: int, kept: Collection[Sighting], removed: Collection[int]
-    ) -> None:
-        away = np.array([*removed, *(copy.name for copy in kept if copy.gone)], np.int64)
-        here = np.array([copy.name for copy in kept if not copy.gone], np.int64)
-        self._keys[number] = np.union1d(
-            np.setdiff1d(self._keys[number], away, assume_unique=True), here
-        )
+    def _find_folder(self, mailbox: str, folder: str) -> int | None:
+        rows = self._query(_FOLDER, mailbox, folder)
+        return int(rows[0][0]) if rows else None
+
+    def _add_folder(self, mailbox: str, folder: str) -> int:
+        row = (self._add_mailbox(mailbox), os.fsencode(folder))
+        self._db.execute("INSERT OR IGNORE INTO folders (mailbox, name) VALUES (?, ?)", row)
+        query = "SELECT id FROM folders WHERE mailbox = ? AND name = ?"
+        return int(self._db.execute(query, row).fetchone()[0])
+
+    def _add_mailbox(self, mailbox: str) -> int:
+        row = (os.fsencode(mailbox),)
+        self._db.execute("INSERT OR IGNORE INTO mailboxes (name) VALUES (?)", row)
+        return int(self._db.execute("SELECT id FROM mailboxes WHERE name = ?", row).fetchone()[0])
+
+    # ---- errors
+
+    def _query(self, query: str, *values: object) -> list[Any]:
+        """All rows. Texts are names of mailboxes and folders."""
+        with self._map_errors():
+            encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
+            return self._db.execute(query, encoded).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -555,21 +500,21 @@ class Sightings:
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
-        """BegunAnewError: the file was damaged; another is in its place."""
+        """Raises SightingsResetError if the file was damaged and a new one is in its place."""
         try:
             with SIGHTINGS_SCHEMA.errors(self.path):
                 yield
         except SightingsError as error:
-            if not (
-                self._replace_damaged and (self._is_set_aside or is_corruption(error.__cause__))
-            ):
+            is_damaged = self._is_set_aside or is_corruption(error.__cause__)
+            if not (self._replace_damaged and is_damaged):
                 raise
             self._reset()
             raise SightingsResetError(f"sightings {self.path}: they begin anew") from error
 
     def _reset(self) -> None:
-        """What the system refuses here, as on a full disk, is tried again at the next use: this one
-        would stay closed for good.
+        """Put a new file in the place of the damaged one.
+
+        If the system refuses, as on a full disk, the next use tries again.
         """
         self._is_set_aside = True
         with suppress(SightingsError):
@@ -577,37 +522,19 @@ class Sightings:
         set_aside(self.path)
         self._db = open_sightings_file(self.path)
         self._is_set_aside = False
-        self._clear_keys()
+        self._keys = {}
         self.reset_count += 1
 
 
-def _sighting_row(copy: Sighting, folder: int) -> tuple[object, ...]:
-    origin = None if copy.origin is None else os.fsencode(copy.origin)
-    return (
-        folder,
-        copy.name,
-        copy.digest,
-        copy.delivery,
-        origin,
-        copy.waiting,
-        copy.followed,
-        copy.seen,
-        copy.gone,
-    )
+def _json(names: Iterable[int]) -> bytes:
+    return json.dumps(list(names)).encode()
 
 
-def _make_sighting(
-    folder: bytes,
-    name: int,
-    digest: bytes,
-    delivery: int,
-    origin: bytes | None,
-    waiting: int,
-    followed: int,
-    seen: int,
-    gone: int,
-) -> Sighting:
-    came = None if origin is None else os.fsdecode(origin)
-    return Sighting(
-        os.fsdecode(folder), name, digest, delivery, came, bool(waiting), bool(followed), seen, gone
-    )
+def _sighting_row(sighting: Sighting, folder: int) -> tuple[object, ...]:
+    origin = None if sighting.origin is None else os.fsencode(sighting.origin)
+    return folder, *sighting[1:4], origin, *sighting[5:]
+
+
+def _make_sighting(row: tuple[Any, ...]) -> Sighting:
+    origin = None if row[4] is None else os.fsdecode(row[4])
+    return Sighting._make((os.fsdecode(row[0]), *row[1:4], origin, *row[5:]))
