@@ -1,21 +1,17 @@
-"""What teaches: by where a message was and where it came, and by what was done to it. Tables, which
-the manual shows as they are.
+"""What users said by moving mail: from the sightings of before and what came and went since, the
+lessons that follow and the sightings of now. Pure.
 
-What people said by moving mail: from the sightings of before and what came and went since, lessons
-and the sightings of now. Pure.
+Only where messages lie counts, never what an event said. A move, a copy whose original is removed
+before or after, and a rename come out the same, in whatever order folders are scanned. A message
+that went and appeared nowhere else teaches nothing, but is remembered for a while, as it may yet
+appear. Copies of one delivered message belong together (`_Lineage`), as far as our signature or the
+server that received it tells: a message that is delivered twice is no copy.
 
-Only what lies where counts, never what an event said: a move, a copy whose original is removed
-before or after, and a rename come out the same, in whatever order the folders are looked at. A
-message that went without appearing elsewhere teaches nothing, but is remembered, so that it may yet
-appear. Must never teach what nobody did: doubt (two classes at once) waits.
+The tables MOVE_LESSONS and EVIDENCE_LABELS say what teaches what; the manual shows them as they
+are. `FilingDetector` sees whether what we call spam really is put into Junk on delivery, as
+`we_file` says. Where it is not, all spam would pass for mail that its user has taken out of Junk.
 
-Copies of one delivered message, as far as our signature or the server that received it tells, are
-looked at together: a message that is delivered twice is no copy.
-
-Whether what we call spam really is put into Junk on delivery, as `we_file` says. Pure.
-
-Where it is not, all spam would pass for what a person has taken out of Junk. So that is believed of
-what is first seen in INBOX only as long as most of it is first seen in Junk.
+Must never teach what nobody did: a message that comes into folders of two classes at once waits.
 """
 
 from __future__ import annotations
@@ -32,18 +28,18 @@ from spamguard.folders.mailboxes import Role, display_folder
 from spamguard.keys import SignedVerdict
 
 HAM_LABEL, _SPAM_LABEL = "ham", "spam"
-
+_FILING_WINDOW = 5  # messages: what a failing rule leaves in INBOX until then is taught as ham
 
 FileKey = tuple[str, int]
-"""Folder, and `names.key` of the base name: a file of a mailbox."""
+"""A file of a mailbox: its folder, and the key of its base name."""
 
 
 class Arrival(NamedTuple):
-    """A file that was not there before. name: `names.key` of its base name. digest: of the message,
-    empty when it cannot be read.
+    """A file that was not there before.
 
-    signed: what we once said about it, if a valid signature tells. received: short hash of the
-    topmost Received field, 0 without one.
+    name: key of its base name. digest: of the message; empty if it cannot be read. signed: our
+    verdict, if a valid signature tells. received: hash of the topmost Received field, 0 without
+    one.
     """
 
     folder: str
@@ -59,15 +55,14 @@ class Arrival(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What is remembered of one file of one mailbox: a sighting.
+    """What is remembered of one file of one mailbox.
 
-    delivery: short hash of the id of our judgement, else of the topmost Received field, 0 without
-    either: copies of one delivered message have it in common. origin: a folder without a class: the
-    folder of a class the message was in before; None when there was none. waiting: came together
-    with another into folders of two classes; nothing was decided yet. followed: it was copied to
-    another folder while it stayed. seen: when it was found, gone: when it was missed, 0 while it is
-    there; both in seconds since 1970, except that what was seen later always has the greater
-    number, even if the clock went back.
+    delivery: hash of the id of our verdict, else of the topmost Received field, 0 without either;
+    copies of one delivered message have it in common. origin: in a folder without a class, the
+    folder of a class that the message was in before. waiting: it came together with a copy of
+    another class, and nothing is decided yet. followed: it was copied to another folder while it
+    stayed. seen, gone: when it was found, and when it was missed, 0 while it is there; seconds
+    since 1970, but what is seen later always has the greater number, even if the clock went back.
     """
 
     folder: str
@@ -87,8 +82,9 @@ class Sighting(NamedTuple):
 
 
 class FolderLesson(NamedTuple):
-    """What a person said by putting a message into a folder. name: as of `Copy`. why: in words, for
-    people. evidence: its kind, if it was not moved.
+    """What a user said by putting a message into a folder.
+
+    name: as of `Sighting`. why: for the log. evidence: its kind, if the message was not moved.
     """
 
     digest: bytes
@@ -104,6 +100,9 @@ class FolderLesson(NamedTuple):
         return self.folder, self.name
 
 
+# ---- the tables
+
+
 class MoveSource(StrEnum):
     """Where a message was before it came into a folder."""
 
@@ -117,7 +116,7 @@ class MoveSource(StrEnum):
 
 
 class MoveTarget(StrEnum):
-    """What kind of folder it came into."""
+    """The kind of folder that a message came into."""
 
     HAM = "ham: INBOX, Archive"
     UNWANTED = "an unwanted class: Junk"
@@ -126,7 +125,7 @@ class MoveTarget(StrEnum):
 
 
 class EvidenceSign(StrEnum):
-    """What people do to a message without moving it."""
+    """What users do to a message without moving it."""
 
     ANSWERED = "answered"
     FLAGGED = "flagged"
@@ -144,10 +143,11 @@ MOVE_LESSONS: dict[tuple[MoveSource, MoveTarget], str] = {
     (MoveSource.FILED_AS_SPAM, MoveTarget.HAM): "we had filed it as spam",
     (MoveSource.NOT_FILED, MoveTarget.UNWANTED): "we had not filed it as spam",
 }
-"""What teaches the class of the folder that a message came into, and why. A pair that is missing
-teaches nothing and leaves the lesson there was. A message that went from a folder teaches nothing;
-one that came into folders of two classes at once waits for one of them to go. Ignored folders are
-not looked at: what lies there is nowhere.
+"""Which move teaches the class of the folder that a message came into, and why.
+
+A pair that is missing teaches nothing and leaves the lesson there was. A message that went from a
+folder teaches nothing; one that came into folders of two classes at once waits until one of them
+goes. Ignored folders are not watched: what lies there is nowhere.
 """
 
 EVIDENCE_LABELS: dict[tuple[EvidenceSign, MoveTarget], str] = {
@@ -158,17 +158,19 @@ EVIDENCE_LABELS: dict[tuple[EvidenceSign, MoveTarget], str] = {
     (EvidenceSign.KEYWORD, MoveTarget.OTHER_CLASS): _SPAM_LABEL,
     (EvidenceSign.KEYWORD, MoveTarget.NO_CLASS): _SPAM_LABEL,
 }
-"""What teaches which class where the operator asks for it, once, a message about which its user has
-never said anything. A pair that is missing teaches nothing; so does the opposite, and what was
-there when the operator began to ask.
+"""Which sign teaches which class where the operator asks for it: once, and only a message about
+which its user has never said anything.
+
+A pair that is missing teaches nothing. Nor does what was there when the operator began to ask.
 """
 
 
 class ReconcileRules(NamedTuple):
-    """role: of a folder, by its directory. unwanted: names of classes.
+    """What applies to one mailbox.
 
-    we_file: what we tag as spam, and nothing else, is put into Junk on delivery, by our next hop or
-    by a Sieve rule on our header. filing: that was seen to work.
+    role_of: role of a folder by its directory. unwanted: names of classes. we_file: what we tag as
+    spam, and nothing else, is put into Junk on delivery, by our next hop or by a Sieve rule on our
+    header. filing_works: that was seen to work.
     """
 
     role_of: Callable[[str], Role]
@@ -181,13 +183,12 @@ class ReconcileRules(NamedTuple):
         return "" if folder is None else self.role_of(folder).label
 
     def target(self, folder: str) -> MoveTarget:
-        """What kind of folder it is."""
+        """The kind of a folder."""
         label = self.label(folder)
         if label in self.unwanted:
             return MoveTarget.UNWANTED
-        return {"": MoveTarget.NO_CLASS, HAM_LABEL: MoveTarget.HAM}.get(
-            label, MoveTarget.OTHER_CLASS
-        )
+        kinds = {"": MoveTarget.NO_CLASS, HAM_LABEL: MoveTarget.HAM}
+        return kinds.get(label, MoveTarget.OTHER_CLASS)
 
     def first_source(self, signed: SignedVerdict | None) -> MoveSource:
         """Where a message comes from that is seen for the first time."""
@@ -197,6 +198,15 @@ class ReconcileRules(NamedTuple):
             return MoveSource.NOT_FILED
         is_filed = signed.action is Action.TAG and self.filing_works
         return MoveSource.FILED_AS_SPAM if is_filed else MoveSource.UNKNOWN
+
+    def source(self, before: Sighting, folder: str) -> MoveSource:
+        """Where a message comes from that was seen before."""
+        label = self.label(folder)
+        if (self.label(before.folder) or self.label(before.origin)) not in ("", label):
+            return MoveSource.ANOTHER_CLASS
+        if not self.label(before.folder):
+            return MoveSource.NO_CLASS
+        return MoveSource.SAME_FOLDER if before.folder == folder else MoveSource.SAME_CLASS
 
     def may_teach(self, arrival: Arrival, *, was_sighted: bool) -> bool:
         """Whether an arrival may become a lesson, as far as it can be told from it alone.
@@ -209,9 +219,14 @@ class ReconcileRules(NamedTuple):
         return any((source, target) in MOVE_LESSONS for source in sources)
 
 
+# ---- reconciling
+
+
 class Reconciliation(NamedTuple):
-    """lessons: at most one for a digest, sorted. kept: sightings that are new or have changed.
-    removed: those to be forgotten, as they were.
+    """What follows from a scan.
+
+    lessons: at most one for a digest, sorted. updated: sightings that are new or have changed.
+    removed: sightings to be forgotten, as they were.
     """
 
     lessons: list[FolderLesson]
@@ -228,32 +243,64 @@ def reconcile(
     *,
     first: bool = False,
 ) -> Reconciliation:
-    """What follows from one scan of some of a mailbox's folders; all its arrivals at once, as their
-    order is not known.
+    """What follows from one scan of some of a mailbox's folders.
 
-    remembered: all sightings of the digests that came or went. gone: files that are no longer where they were; a set. now: seconds since
-    1970. first: of the first scan of a mailbox, in which nothing moved. The order of what is given makes no difference, and giving
-    it again with the outcome applied changes nothing.
+    The order of the arguments' items makes no difference, and calling it again with the outcome
+    applied changes nothing.
+
+    Parameters
+    ----------
+    remembered
+        All sightings of the digests that came or went.
+    arrivals
+        All at once, as nobody knows their order.
+    gone
+        Files that are no longer where they were; a set.
+    now
+        Seconds since 1970.
+    first
+        It is the first scan of the mailbox, in which nothing moved.
     """
-    copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(
-        list
-    )  # of each delivered message, as everywhere below
-    for copy in remembered:
-        copies[copy.digest, copy.delivery].append(copy)
+    # by delivered message: digest and delivery
+    copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(list)
+    for sighting in remembered:
+        copies[sighting.digest, sighting.delivery].append(sighting)
     came: defaultdict[tuple[bytes, int], list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
         came[arrival.digest, _delivery_hash(arrival, copies)].append(arrival)
-    delivered = sorted(copies.keys() | came.keys())
-    lineages = [
-        _Lineage(rules, now, message, copies[message], came[message], gone) for message in delivered
-    ]
-    for lineage in lineages:
+    lessons: dict[bytes, dict[str, FolderLesson]] = {}
+    updated: list[Sighting] = []
+    removed: list[Sighting] = []
+    for message in sorted(copies.keys() | came.keys()):
+        lineage = _Lineage(rules, now, message, copies[message], came[message], gone)
         lineage.decide(first=first)
-    return _collect_outcome(lineages)
+        for lesson in lineage.lessons:
+            lessons.setdefault(lesson.digest, {}).setdefault(lesson.label, lesson)
+        changed, over = lineage.changes()
+        updated += changed
+        removed += over
+    # A message whose copies say different things at once teaches nothing.
+    unanimous = [lesson for said in lessons.values() if len(said) == 1 for lesson in said.values()]
+    return Reconciliation(unanimous, updated, removed)
+
+
+def _delivery_hash(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:
+    """Hash of the id of our verdict, which no other delivery has; else of the Received field,
+    unless the message was remembered without one.
+    """
+    if arrival.signed:
+        return short_hash(arrival.signed.id.encode())
+    without = (arrival.digest, arrival.received) not in known and (arrival.digest, 0) in known
+    return 0 if without else arrival.received
+
+
+def short_hash(delivery: bytes) -> int:
+    """32 bits, to tell deliveries apart: `Sighting.delivery`, `Arrival.received`."""
+    return int.from_bytes(blake2b(delivery, digest_size=4).digest(), "big")
 
 
 class _Lineage:
-    """All copies of one delivered message in one mailbox."""
+    """All copies of one delivered message in one mailbox. message: digest and delivery."""
 
     def __init__(
         self,
@@ -264,37 +311,34 @@ class _Lineage:
         came: Iterable[Arrival],
         gone: Collection[FileKey],
     ) -> None:
-        """message: digest and delivery."""
         self._rules = rules
         self._now = now
         self._digest, self._delivery = message
         self._old = {copy.key: copy for copy in copies}
-        self._newly_gone = {
+        self._newly_gone = {  # since the last scan
             key for key, copy in self._old.items() if key in gone and not copy.gone
-        }  # went since the last scan
+        }
         self._current = {
             key: copy._replace(gone=now) if key in self._newly_gone else copy
             for key, copy in self._old.items()
         }
-        here = {key for key, copy in self._current.items() if not copy.gone}
-        self._new = {arrival.key: arrival.signed for arrival in came if arrival.key not in here}
+        present = {key for key, copy in self._current.items() if not copy.gone}
+        self._new = {arrival.key: arrival.signed for arrival in came if arrival.key not in present}
         self.lessons: list[FolderLesson] = []
 
     def decide(self, *, first: bool) -> None:
-        """What the new copies mean: where the message came from, and whether that teaches."""
+        """Decide where the new copies came from, and whether that teaches."""
         waited = {key for key, copy in self._current.items() if copy.waiting}
         if not self._new and not waited & self._newly_gone:
             return
         for key in waited:
             self._current[key] = self._current[key]._replace(waiting=False)
-        new = (
-            self._new_sightings()
-            if self._new
-            else [self._current.pop(key) for key in sorted(waited - self._newly_gone)]
-        )
-        undecided = (
-            self._digest != b"" and len({self._rules.label(copy.folder) for copy in new} - {""}) > 1
-        )
+        if self._new:
+            new = self._new_sightings()
+        else:
+            new = [self._current.pop(key) for key in sorted(waited - self._newly_gone)]
+        labels = {self._rules.label(copy.folder) for copy in new} - {""}
+        undecided = self._digest != b"" and len(labels) > 1
         sources = list(zip(new, self._find_sources(new), strict=True))
         if not undecided:
             self._teach(sources, first=first)
@@ -305,13 +349,13 @@ class _Lineage:
             )
 
     def changes(self) -> tuple[list[Sighting], list[Sighting]]:
-        """Sightings to be kept, and those of which nothing is left to know."""
-        here = {key: copy for key, copy in self._current.items() if copy.digest or not copy.gone}
-        over = [copy for key, copy in sorted(self._old.items()) if key not in here]
-        return [copy for key, copy in sorted(here.items()) if self._old.get(key) != copy], over
+        """Sightings that have changed, and those of which nothing remains to be known."""
+        kept = {key: copy for key, copy in self._current.items() if copy.digest or not copy.gone}
+        over = [copy for key, copy in sorted(self._old.items()) if key not in kept]
+        return [copy for key, copy in sorted(kept.items()) if self._old.get(key) != copy], over
 
     def _new_sightings(self) -> list[Sighting]:
-        """Seen after all others, whatever the clock says."""
+        """Sightings of the arrivals, later than all others whatever the clock says."""
         seen = max([self._now, *(copy.seen + 1 for copy in self._old.values())])
         return [
             Sighting(folder, name, self._digest, self._delivery, seen=seen)
@@ -319,36 +363,35 @@ class _Lineage:
         ]
 
     def _find_sources(self, new: Iterable[Sighting]) -> Iterator[Sighting | None]:
-        """What each new copy is most likely a copy of, None for the first of a message.
+        """The copy that each new one most likely comes from, None for the first of a message.
 
-        Best a copy of the same file name elsewhere, seen last; else by `_likeness` one from another
-        folder; only then one from the same. The likeliest is looked for once for each folder, not
-        for each copy: somebody may have 100,000 copies of a message.
+        The best is a copy of the same file name in another folder, the last seen; else the likeliest
+        (`_likeness`) in another folder; only then one in the same folder. The likeliest is looked
+        for once a folder, not once a copy: somebody may have 100,000 copies of a message.
         """
-        others = (
-            sorted(self._current.values(), key=self._likeness, reverse=True) if self._digest else []
-        )
-        named: defaultdict[int, list[Sighting]] = defaultdict(list)
+        others: list[Sighting] = []
+        if self._digest:
+            others = sorted(self._current.values(), key=self._likeness, reverse=True)
+        by_name: defaultdict[int, list[Sighting]] = defaultdict(list)
         for other in others:
-            named[other.name].append(other)
+            by_name[other.name].append(other)
         likeliest: dict[str, Sighting | None] = {}
         for copy in new:
             if copy.folder not in likeliest:
-                likeliest[copy.folder] = next(
-                    _not_in_folder(others, copy.folder), others[0] if others else None
-                )
+                fallback = others[0] if others else None
+                likeliest[copy.folder] = next(_not_in_folder(others, copy.folder), fallback)
             yield max(
-                _not_in_folder(named.get(copy.name, ()), copy.folder),
+                _not_in_folder(by_name.get(copy.name, ()), copy.folder),
                 key=attrgetter("seen"),
                 default=likeliest[copy.folder],
             )
 
     def _likeness(self, copy: Sighting) -> tuple[object, ...]:
-        """Greater is likelier: not copied from before, gone since the last look, seen last, in a
-        folder of a class; the key only decides ties.
+        """The greater, the likelier: not copied from before, gone since the last scan, seen last,
+        in a folder of a class. The key only decides ties.
 
-        A move may be seen in two looks, as gone in one and as new in the next. Then the copy that
-        was seen last is where it came from.
+        Two scans may see a move, one that the file is gone and the next that it is new. Then the
+        copy that was seen last is the source.
         """
         return (
             not copy.followed,
@@ -359,32 +402,21 @@ class _Lineage:
         )
 
     def _teach(self, sources: Sequence[tuple[Sighting, Sighting | None]], *, first: bool) -> None:
-        for copy, source in sources:
-            if first and source:
+        rules = self._rules
+        for copy, before in sources:
+            if first and before:
                 continue
-            before = (
-                self._classify_source(source, copy)
-                if source
-                else self._rules.first_source(self._new.get(copy.key))
-            )
-            why = MOVE_LESSONS.get((before, self._rules.target(copy.folder)))
+            if before:
+                source = rules.source(before, copy.folder)
+            else:
+                source = rules.first_source(self._new.get(copy.key))
+            why = MOVE_LESSONS.get((source, rules.target(copy.folder)))
             if why is not None:
-                self.lessons.append(
-                    FolderLesson(
-                        copy.digest, self._rules.label(copy.folder), copy.folder, copy.name, why
-                    )
-                )
-
-    def _classify_source(self, source: Sighting, copy: Sighting) -> MoveSource:
-        came = self._rules.label(source.folder) or self._rules.label(source.origin)
-        if came not in ("", self._rules.label(copy.folder)):
-            return MoveSource.ANOTHER_CLASS
-        if not self._rules.label(source.folder):
-            return MoveSource.NO_CLASS
-        return MoveSource.SAME_FOLDER if source.folder == copy.folder else MoveSource.SAME_CLASS
+                label = rules.label(copy.folder)
+                self.lessons.append(FolderLesson(copy.digest, label, copy.folder, copy.name, why))
 
     def _update_sources(self, sources: Sequence[tuple[Sighting, Sighting | None]]) -> None:
-        """A source that has gone was moved: forget it. One that stays was copied: the next copy is
+        """Forget a source that has gone: it was moved. One that stays was copied: the next copy is
         likelier one of the new copy.
         """
         for copy, source in sources:
@@ -400,38 +432,19 @@ class _Lineage:
 
 
 def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting]:
-    """Those that do not lie in a folder."""
     return (copy for copy in copies if copy.gone or copy.folder != folder)
 
 
-def _collect_outcome(lineages: Iterable[_Lineage]) -> Reconciliation:
-    """A digest about which its copies say different things at once teaches nothing."""
-    lessons: dict[bytes, dict[str, FolderLesson]] = {}
-    kept: list[Sighting] = []
-    removed: list[Sighting] = []
-    for lineage in lineages:
-        for lesson in lineage.lessons:
-            lessons.setdefault(lesson.digest, {}).setdefault(lesson.label, lesson)
-        changed, over = lineage.changes()
-        kept += changed
-        removed += over
-    return Reconciliation(
-        [lesson for said in lessons.values() if len(said) == 1 for lesson in said.values()],
-        kept,
-        removed,
-    )
-
-
 class SightingUpdates:
-    """The sightings to store and to remove, by digest."""
+    """The sightings to store and to remove after a scan, by digest."""
 
     def __init__(self, outcome: Reconciliation, before: Sequence[Sighting]) -> None:
-        self._updated: dict[bytes, list[Sighting]] = {}
-        self._removed: dict[bytes, list[Sighting]] = {}
+        self._updated: defaultdict[bytes, list[Sighting]] = defaultdict(list)
+        self._removed: defaultdict[bytes, list[FileKey]] = defaultdict(list)
         for sighting in outcome.updated:
-            self._updated.setdefault(sighting.digest, []).append(sighting)
+            self._updated[sighting.digest].append(sighting)
         for sighting in outcome.removed:
-            self._removed.setdefault(sighting.digest, []).append(sighting)
+            self._removed[sighting.digest].append(sighting.key)
         in_order = sorted(before, key=attrgetter("gone", "seen"))
         self._last = {sighting.digest: sighting for sighting in in_order}
         self.digests = self._updated.keys() | self._removed.keys()
@@ -440,68 +453,52 @@ class SightingUpdates:
         """The updated sightings, and the keys of the removed ones, of some messages."""
         chosen = list(digests)
         updated = [sighting for digest in chosen for sighting in self._updated.get(digest, ())]
-        removed = [sighting for digest in chosen for sighting in self._removed.get(digest, ())]
-        return updated, [sighting.key for sighting in removed]
+        return updated, [key for digest in chosen for key in self._removed.get(digest, ())]
 
     def previous_folder(self, digest: bytes) -> str:
         """The folder that a message was in before, for the log."""
         return display_folder(self._last[digest].folder) if digest in self._last else "-"
 
 
-def _delivery_hash(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:
-    """Of the id of a judgement, which is never given twice; else of who received it, and when,
-    unless it was remembered without that.
-
-    known: digests and deliveries that are remembered.
-    """
-    if arrival.signed:
-        return short_hash(arrival.signed.id.encode())
-    without = (arrival.digest, arrival.received) not in known and (arrival.digest, 0) in known
-    return 0 if without else arrival.received
-
-
-def short_hash(delivery: bytes) -> int:
-    """As deliveries are told apart by: `Copy.delivery`, `Arrival.received`."""
-    return int.from_bytes(blake2b(delivery, digest_size=4).digest(), "big")
-
-
-# messages that count: until it is seen that a rule fails, what that leaves in INBOX is taught as
-# ham
-_WINDOW = 5
+# ---- whether spam is put into Junk on delivery
 
 
 def tagged_spam(arrivals: Iterable[Arrival], rules: ReconcileRules) -> list[Arrival]:
-    """Those that we called spam, and left to others to put into Junk."""
+    """The arrivals that we tagged as spam, and left to others to put into Junk."""
     return [
-        one
-        for one in arrivals
-        if one.signed and one.signed.label in rules.unwanted and one.signed.action is Action.TAG
+        arrival
+        for arrival in arrivals
+        if arrival.signed
+        and arrival.signed.label in rules.unwanted
+        and arrival.signed.action is Action.TAG
     ]
 
 
 class FilingDetector:
-    """What was seen of it in one mailbox."""
+    """Whether the last messages that we tagged as spam were first seen in Junk, or in INBOX."""
 
     def __init__(self) -> None:
-        self._filed: deque[bool] = deque(maxlen=_WINDOW)
+        self._filed: deque[bool] = deque(maxlen=_FILING_WINDOW)
 
     def observe(self, spam: Iterable[Arrival], rules: ReconcileRules) -> None:
-        """Where spam is seen for the first time. Of one look, what was filed counts as the last."""
-        found = [rules.target(one.folder) for one in spam]
+        """Take in where spam is seen for the first time. Within one scan, filed messages count as
+        the last.
+        """
+        targets = [rules.target(arrival.folder) for arrival in spam]
         self._filed.extend(
             sorted(
-                into is MoveTarget.UNWANTED
-                for into in found
-                if into in (MoveTarget.UNWANTED, MoveTarget.HAM)
+                target is MoveTarget.UNWANTED
+                for target in targets
+                if target in (MoveTarget.UNWANTED, MoveTarget.HAM)
             )
         )
 
     @property
     def is_working(self) -> bool:
-        """Whether it was seen to, and most of the time."""
+        """Whether most of it is filed."""
         return 0 < len(self._filed) <= 2 * sum(self._filed)
 
     @property
     def is_failing(self) -> bool:
-        """Whether that is more than a person's doing."""
+        """Whether more of it is not filed than a user could have moved."""
         return len(self._filed) - sum(self._filed) > 2 and not self.is_working
