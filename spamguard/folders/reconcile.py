@@ -199,14 +199,14 @@ class ReconcileRules(NamedTuple):
         is_filed = signed.action is Action.TAG and self.filing_works
         return MoveSource.FILED_AS_SPAM if is_filed else MoveSource.UNKNOWN
 
-    def source(self, before: Sighting, folder: str) -> MoveSource:
+    def source(self, before: Sighting, copy: Sighting) -> MoveSource:
         """Where a message comes from that was seen before."""
-        label = self.label(folder)
+        label = self.label(copy.folder)
         if (self.label(before.folder) or self.label(before.origin)) not in ("", label):
             return MoveSource.ANOTHER_CLASS
         if not self.label(before.folder):
             return MoveSource.NO_CLASS
-        return MoveSource.SAME_FOLDER if before.folder == folder else MoveSource.SAME_CLASS
+        return MoveSource.SAME_FOLDER if before.folder == copy.folder else MoveSource.SAME_CLASS
 
     def may_teach(self, arrival: Arrival, *, was_sighted: bool) -> bool:
         """Whether an arrival may become a lesson, as far as it can be told from it alone.
@@ -333,10 +333,9 @@ class _Lineage:
             return
         for key in waited:
             self._current[key] = self._current[key]._replace(waiting=False)
-        if self._new:
-            new = self._new_sightings()
-        else:
-            new = [self._current.pop(key) for key in sorted(waited - self._newly_gone)]
+        new = self._new_sightings() or [
+            self._current.pop(key) for key in sorted(waited - self._newly_gone)
+        ]
         labels = {self._rules.label(copy.folder) for copy in new} - {""}
         undecided = self._digest != b"" and len(labels) > 1
         sources = list(zip(new, self._find_sources(new), strict=True))
@@ -406,10 +405,8 @@ class _Lineage:
         for copy, before in sources:
             if first and before:
                 continue
-            if before:
-                source = rules.source(before, copy.folder)
-            else:
-                source = rules.first_source(self._new.get(copy.key))
+            signed = self._new.get(copy.key)
+            source = rules.source(before, copy) if before else rules.first_source(signed)
             why = MOVE_LESSONS.get((source, rules.target(copy.folder)))
             if why is not None:
                 label = rules.label(copy.folder)

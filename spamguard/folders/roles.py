@@ -1,19 +1,14 @@
-"""What the flags and keywords of a message say about it, where the operator asks for such evidence.
-Pure.
+"""What each folder of a mailbox is for, and what the entries of `watch:` come to. Pure.
 
-People set flags for many reasons, and mail programs by themselves: so nothing here counts unless it
-is asked for, and contradictory evidence says nothing.
+The role of a folder comes from the configuration, else from Dovecot's special uses, else from its
+name, in the languages of the usual mail programs. A folder about which nothing is known is neutral:
+users keep mail there, and where it was before stays known. If its name sounds like spam all the
+same, it is doubtful. Folders of what users write themselves (sent mail, drafts) are ignored: a slip
+of the hand must never teach such mail as spam.
 
-What each folder of a mailbox is for: as configured, as Dovecot says, as folders of that name
-usually are. Pure.
-
-A folder nobody spoke of, of no usual name, is neutral: people keep mail there, and what they move
-on from there is known by it. If its name speaks of spam all the same, that is in doubt. What they
-write themselves (sent mail, drafts) is ignored: it is no mail that came, and must never be taught
-as spam by a slip of the hand.
-
-What an entry of `watch:` comes to: the role of each folder, whether somebody files spam before a
-person sees it, what counts. Pure.
+`EvidenceRule` says which flags and keywords count. Users set flags for many reasons, and mail
+programs do so by themselves. So no evidence counts unless the operator asks for it, and
+contradictory evidence says nothing.
 """
 
 from __future__ import annotations
@@ -28,75 +23,81 @@ from spamguard.config.options import Protocol, Settings, Watch
 from spamguard.folders.mailboxes import INBOX_NAME, FolderKind, Mailbox, Role, folder_parts
 from spamguard.folders.reconcile import EVIDENCE_LABELS, EvidenceSign, MoveTarget
 
+_MAX_CACHED_ROLES = 50_000  # folders: users make and rename as many as they like
+
+
+# ---- evidence
+
 _FLAG_SIGNS = {"R": EvidenceSign.ANSWERED, "F": EvidenceSign.FLAGGED, "S": EvidenceSign.READ}
 _DELETED_FLAG = "T"
-_NOT_JUNK_KEYWORDS = frozenset(
-    ("nonjunk", "$notjunk", "notjunk")
-)  # what says the opposite of $Junk, folded
+# The opposite of $Junk, folded.
+_NOT_JUNK_KEYWORDS = frozenset(("nonjunk", "$notjunk", "notjunk"))
 
 
 class EvidenceRule(NamedTuple):
-    """Which evidence counts. read_after: seconds. keywords: folded."""
+    """The evidence that counts. read_after: seconds. keywords: folded."""
 
     signs: frozenset[EvidenceSign] = frozenset()
     read_after: float = 0.0
     keywords: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """All of it in one line, to see that it is what it was."""
+        """One line, to see whether the rule has changed."""
         return " ".join((*sorted(self.signs), f"{self.read_after:g}", *sorted(self.keywords)))
 
-    def applies_to(self, into: MoveTarget) -> bool:
-        """Whether any of it may say anything in a folder of this kind."""
-        return any((sign, into) in EVIDENCE_LABELS for sign in self.signs)
+    def applies_to(self, target: MoveTarget) -> bool:
+        """Whether any of it can say anything in a folder of this kind."""
+        return any((sign, target) in EVIDENCE_LABELS for sign in self.signs)
 
 
 def evidence_rule(watch: Watch) -> EvidenceRule:
-    """By an entry of `watch:`."""
-    ham, keywords = (
-        watch.ham_evidence,
-        frozenset(keyword.casefold() for keyword in watch.spam_evidence),
-    )
+    """The rule of an entry of `watch:`."""
+    ham = watch.ham_evidence
+    keywords = frozenset(keyword.casefold() for keyword in watch.spam_evidence)
     chosen = {
         EvidenceSign.ANSWERED: ham.answered,
         EvidenceSign.FLAGGED: ham.flagged,
         EvidenceSign.READ: ham.read_after is not None,
         EvidenceSign.KEYWORD: bool(keywords),
     }
-    return EvidenceRule(
-        frozenset(sign for sign, counts in chosen.items() if counts),
-        ham.read_after or 0.0,
-        keywords,
-    )
+    signs = frozenset(sign for sign, counts in chosen.items() if counts)
+    return EvidenceRule(signs, ham.read_after or 0.0, keywords)
 
 
-def find_signs(flags: str, names: Mapping[str, str], what: EvidenceRule) -> frozenset[EvidenceSign]:
-    """Those that count. flags: of a file's name. names: the folder's keywords, by their letters."""
-    found = {_FLAG_SIGNS[letter] for letter in flags if letter in _FLAG_SIGNS}
-    if _DELETED_FLAG in flags:
-        found.discard(
-            EvidenceSign.READ
-        )  # nobody left it there: some programs only strike through what is deleted
-    given = {names[letter].casefold() for letter in flags if letter in names}
-    if given & what.keywords and not given & _NOT_JUNK_KEYWORDS:
-        found.add(EvidenceSign.KEYWORD)
-    return what.signs & found
+def find_signs(
+    flags: str, keywords: Mapping[str, str], rule: EvidenceRule
+) -> frozenset[EvidenceSign]:
+    """The signs of a message that count.
+
+    flags: of its file name. keywords: the folder's keywords, by letter.
+    """
+    signs = {_FLAG_SIGNS[letter] for letter in flags if letter in _FLAG_SIGNS}
+    if _DELETED_FLAG in flags:  # nobody left it there: some programs only strike it through
+        signs.discard(EvidenceSign.READ)
+    names = {keywords[letter].casefold() for letter in flags if letter in keywords}
+    if names & rule.keywords and not names & _NOT_JUNK_KEYWORDS:
+        signs.add(EvidenceSign.KEYWORD)
+    return rule.signs & signs
 
 
 def choose_sign(
-    found: Collection[EvidenceSign], into: MoveTarget
+    signs: Collection[EvidenceSign], target: MoveTarget
 ) -> tuple[EvidenceSign, str] | None:
-    """The sign that counts and the class it names; None: nothing. Reading is the weakest, as people
-    read what they then mark.
-    """
-    told = [
-        (sign, EVIDENCE_LABELS[sign, into])
-        for sign in EvidenceSign
-        if sign in found and (sign, into) in EVIDENCE_LABELS
-    ]
-    strong = [one for one in told if one[0] is not EvidenceSign.READ] or told
-    return strong[0] if len({label for _, label in strong}) == 1 else None
+    """The sign that counts and the class it names; None: nothing is sure.
 
+    Reading is the weakest sign, because users read what they then mark.
+    """
+    labels = {
+        sign: EVIDENCE_LABELS[sign, target]
+        for sign in EvidenceSign
+        if sign in signs and (sign, target) in EVIDENCE_LABELS
+    }
+    if len(labels) > 1:
+        labels.pop(EvidenceSign.READ, None)
+    return next(iter(labels.items())) if len(set(labels.values())) == 1 else None
+
+
+# ---- roles by name
 
 HAM_ROLE = Role(FolderKind.CLASS, "ham")
 SPAM_ROLE = Role(FolderKind.CLASS, "spam")
@@ -117,12 +118,20 @@ SPECIAL_USES = {  # RFC 6154, RFC 8457
 }
 
 _JUNK_NAMES = {
-    "English": "Junk, Spam, Bulk, Bulk Mail, Junk E-mail, Junk Email, Junk Mail, Spam Mail, Unsolicited",
-    "German": "Spamverdacht, Unerwünscht, Unerwünschte E-Mails, Unerwünschte Werbung, Werbung, Junk-E-Mail",
+    "English": (
+        "Junk, Spam, Bulk, Bulk Mail, Junk E-mail, Junk Email, Junk Mail, Spam Mail, Unsolicited"
+    ),
+    "German": (
+        "Spamverdacht, Unerwünscht, Unerwünschte E-Mails, Unerwünschte Werbung, Werbung, "
+        "Junk-E-Mail"
+    ),
     "French": "Courrier indésirable, Indésirables, Pourriel, Pourriels, Messages indésirables",
     "Spanish": "Correo no deseado, Correo basura, No deseado, No deseados, Basura electrónica",
     "Italian": "Posta indesiderata, Indesiderata, Posta spazzatura",
-    "Portuguese": "Lixo Eletrónico, Lixo Eletrônico, Correio eletrónico não solicitado, Correio não solicitado, Não solicitado",
+    "Portuguese": (
+        "Lixo Eletrónico, Lixo Eletrônico, Correio eletrónico não solicitado, Correio não "
+        "solicitado, Não solicitado"
+    ),
     "Catalan": "Correu brossa, Correu no desitjat",
     "Galician": "Correo lixo, Correo non desexado",
     "Basque": "Zabor-posta, Zabor posta",
@@ -167,7 +176,9 @@ _TRASH_NAMES = {
     "French": "Corbeille, Éléments supprimés, Messages supprimés, Poubelle",
     "Spanish": "Papelera, Elementos eliminados, Mensajes eliminados, Eliminados",
     "Italian": "Cestino, Posta eliminata, Messaggi eliminati, Elementi eliminati",
-    "Portuguese": "Lixo, Lixeira, Reciclagem, Itens Eliminados, Itens Excluídos, Mensagens excluídas",
+    "Portuguese": (
+        "Lixo, Lixeira, Reciclagem, Itens Eliminados, Itens Excluídos, Mensagens excluídas"
+    ),
     "Catalan": "Paperera, Elements suprimits",
     "Galician": "Papeleira",
     "Basque": "Zakarrontzia",
@@ -252,14 +263,24 @@ _ARCHIVE_NAMES = {
     "Korean": "보관, 보관함, 아카이브",
 }
 
-# what people write, other views of what lies elsewhere, what Dovecot keeps of expunged mail
+# What users write, other views of what lies elsewhere, and what Dovecot keeps of expunged mail.
 _IGNORED_NAMES = {
-    "English": "Sent, Sent Items, Sent Messages, Sent Mail, Drafts, Draft, Templates, Outbox, Unsent Messages, EXPUNGED",
-    "German": "Gesendet, Gesendete Objekte, Gesendete Elemente, Gesendete Nachrichten, Entwürfe, Vorlagen, Postausgang",
+    "English": (
+        "Sent, Sent Items, Sent Messages, Sent Mail, Drafts, Draft, Templates, Outbox, Unsent "
+        "Messages, EXPUNGED"
+    ),
+    "German": (
+        "Gesendet, Gesendete Objekte, Gesendete Elemente, Gesendete Nachrichten, Entwürfe, "
+        "Vorlagen, Postausgang"
+    ),
     "French": "Envoyés, Éléments envoyés, Messages envoyés, Brouillons, Modèles, Boîte d'envoi",
-    "Spanish": "Enviados, Elementos enviados, Mensajes enviados, Borradores, Plantillas, Bandeja de salida",
+    "Spanish": (
+        "Enviados, Elementos enviados, Mensajes enviados, Borradores, Plantillas, Bandeja de salida"
+    ),
     "Italian": "Inviata, Posta inviata, Messaggi inviati, Bozze, Modelli, Posta in uscita",
-    "Portuguese": "Enviados, Enviadas, Itens enviados, Mensagens enviadas, Rascunhos, Modelos, Caixa de saída",
+    "Portuguese": (
+        "Enviados, Enviadas, Itens enviados, Mensagens enviadas, Rascunhos, Modelos, Caixa de saída"
+    ),
     "Catalan": "Enviats, Elements enviats, Esborranys, Plantilles",
     "Galician": "Enviadas, Borradores",
     "Basque": "Bidalita, Zirriborroak",
@@ -299,24 +320,28 @@ _IGNORED_NAMES = {
     "Korean": "보낸 편지함, 보낸 메일함, 임시 보관함, 임시보관함",
 }
 
-# what Gmail shows there lies elsewhere, too; below [Gmail] only, as people call folders of their
-# own so
+# Views of Gmail: what it shows there lies elsewhere, too. Below [Gmail] only, as users give folders
+# of their own such names.
 _GMAIL_VIEWS = (
-    "All Mail, Important, Starred, Alle Nachrichten, Wichtig, Markiert, Tous les messages, Suivis, Todos, Importantes, Destacados, "
-    "Tutti i messaggi, Importanti, Speciali, Todos os e-mails, Todo o correio, Importante, Com estrela, Alle berichten, Belangrijk, "
-    "Met ster, Wszystkie, Ważne, Oznaczone gwiazdką, Všechny zprávy, Důležité, S hvězdičkou, Tüm Postalar, Önemli, Yıldızlı, Вся почта, "
-    "Важное, Помеченные, すべてのメール, 重要, スター付き, 所有邮件, 已加星标, 所有郵件, 已加星號, 전체보관함, 중요, 별표편지함"
+    "All Mail, Important, Starred, Alle Nachrichten, Wichtig, Markiert, Tous les messages, "
+    "Suivis, Todos, Importantes, Destacados, Tutti i messaggi, Importanti, Speciali, Todos os "
+    "e-mails, Todo o correio, Importante, Com estrela, Alle berichten, Belangrijk, Met ster, "
+    "Wszystkie, Ważne, Oznaczone gwiazdką, Všechny zprávy, Důležité, S hvězdičkou, Tüm "
+    "Postalar, Önemli, Yıldızlı, Вся почта, Важное, Помеченные, すべてのメール, 重要, スター付き, 所有邮件, "
+    "已加星标, 所有郵件, 已加星號, 전체보관함, 중요, 별표편지함"
 )
 
 _SPAM_WORDS = re.compile(r"spam|junk|спам|スパム|스팸")
 
+RoleLookup = Callable[[str], Role]
+"""The role of a folder by its directory."""
+
 
 def parse_role(text: str) -> Role:
-    """What the configuration calls a role: neutral, trash, ignored, or the name of a class."""
-    words: dict[str, Role] = {
-        kind: Role(kind) for kind in (FolderKind.NEUTRAL, FolderKind.TRASH, FolderKind.IGNORED)
-    }
-    return words.get(text, Role(FolderKind.CLASS, text))
+    """A role of the configuration: neutral, trash, ignored, or the name of a class."""
+    if text in (FolderKind.NEUTRAL, FolderKind.TRASH, FolderKind.IGNORED):
+        return Role(FolderKind(text))
+    return Role(FolderKind.CLASS, text)
 
 
 def find_role(
@@ -324,21 +349,23 @@ def find_role(
     configured: Mapping[str, Role] | None = None,
     special: Mapping[tuple[str, ...], str] | None = None,
 ) -> Role:
-    """The role of the folder of that name, from the top.
+    """The role of a folder by its name, from the top.
 
-    configured: pattern to role, the first that fits is taken; levels are parted by "/", `*` stands
-    for anything, case does not matter, and a folder below the INBOX may be called as if it were at
-    the top. special: name to special use, as `doveconf` found it. A folder of which nothing is
-    known has the role of the nearest one above it of which something is, the INBOX apart. Ham is in
-    doubt where the names below it say something else: Archive/Spam is neutral. Dots part levels,
-    too, where the whole name says nothing: OfflineIMAP makes directories such as INBOX.Spam and
-    Archive.2026.
+    A folder about which nothing is known has the role of the nearest folder above it about which
+    something is, except INBOX. It is not ham if a name below that one usually says something else:
+    Archive/Spam is neutral. If the whole name says nothing, dots part levels too: OfflineIMAP makes
+    directories such as INBOX.Spam and Archive.2026.
+
+    configured: pattern to role; the first that fits counts. "/" parts levels, `*` stands for
+    anything, case does not matter, and a folder below INBOX may be written as if it were at the
+    top. special: name to special use, as `doveconf` reads it.
     """
-    dotted = tuple(name[0].split(".")) if len(name) == 1 else name
-    found = _nearest_role(name, configured, special)
-    if found is None and "" not in dotted:
-        found = _nearest_role(dotted, configured, special)
-    return found or (DOUBTFUL_ROLE if _SPAM_WORDS.search(_fold_name(name[-1:])) else NEUTRAL_ROLE)
+    role = _nearest_role(name, configured, special)
+    if role is None and len(name) == 1 and "" not in (dotted := tuple(name[0].split("."))):
+        role = _nearest_role(dotted, configured, special)
+    if role is not None:
+        return role
+    return DOUBTFUL_ROLE if _SPAM_WORDS.search(_fold_name(name[-1:])) else NEUTRAL_ROLE
 
 
 def _nearest_role(
@@ -346,53 +373,51 @@ def _nearest_role(
     configured: Mapping[str, Role] | None,
     special: Mapping[tuple[str, ...], str] | None,
 ) -> Role | None:
-    wanted = _strip_inbox(name)
+    name = _strip_inbox(name)
     uses = {_fold_name(_strip_inbox(folder)): use for folder, use in (special or {}).items()}
-    for length in range(len(wanted), 0, -1):
-        found = _exact_role(_fold_name(wanted[:length]), configured or {}, uses)
-        if found is not None and (length == len(wanted) or wanted[:length] != INBOX_NAME):
-            return (
-                NEUTRAL_ROLE
-                if found == HAM_ROLE and any(map(_is_usual_name, wanted[length:]))
-                else found
+    for length in range(len(name), 0, -1):
+        role = _exact_role(_fold_name(name[:length]), configured or {}, uses)
+        if role is not None and (length == len(name) or name[:length] != INBOX_NAME):
+            # Whether a name below is usually for anything but ham.
+            is_other = any(
+                _usual_roles().get(_fold_name((part,)), HAM_ROLE) != HAM_ROLE
+                for part in name[length:]
             )
+            return NEUTRAL_ROLE if role == HAM_ROLE and is_other else role
     return None
 
 
 def _exact_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, str]) -> Role | None:
-    for pattern, found in configured.items():
+    for pattern, role in configured.items():
         if _name_pattern(pattern).fullmatch(name):
-            return found
-    known = [SPECIAL_USES[use] for use in uses.get(name, "").lower().split() if use in SPECIAL_USES]
-    return known[0] if known else _usual_roles().get(name)
-
-
-def _is_usual_name(name: str) -> bool:
-    """Whether a folder of that name is usually for anything but ham."""
-    return _usual_roles().get(_fold_name((name,)), HAM_ROLE) != HAM_ROLE
+            return role
+    for use in uses.get(name, "").lower().split():
+        if use in SPECIAL_USES:
+            return SPECIAL_USES[use]
+    return _usual_roles().get(name)
 
 
 @cache
 def _usual_roles() -> dict[str, Role]:
-    listed = (
+    tables = (
         (_IGNORED_NAMES, IGNORED_ROLE),
         (_JUNK_NAMES, SPAM_ROLE),
         (_TRASH_NAMES, TRASH_ROLE),
         (_ARCHIVE_NAMES, HAM_ROLE),
     )
-    found = {
-        _fold_name((name,)): each
-        for names, each in listed
-        for language in names.values()
-        for name in language.split(", ")
+    roles = {
+        _fold_name((name,)): role
+        for table, role in tables
+        for names in table.values()
+        for name in names.split(", ")
     }
     views = {_fold_name((name,)): IGNORED_ROLE for name in _GMAIL_VIEWS.split(", ")}
     in_gmail = {
-        f"{above}/{name}": each
+        f"{above}/{name}": role
         for above in ("[gmail]", "[google mail]")
-        for name, each in (found | views).items()
+        for name, role in (roles | views).items()
     }
-    return found | in_gmail | {_fold_name(INBOX_NAME): HAM_ROLE}
+    return roles | in_gmail | {_fold_name(INBOX_NAME): HAM_ROLE}
 
 
 @cache
@@ -402,28 +427,23 @@ def _name_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _strip_inbox(name: tuple[str, ...]) -> tuple[str, ...]:
-    """Without the INBOX that some servers put above all other folders."""
+    """A name without the INBOX that some servers put above all other folders."""
     return name[1:] if len(name) > 1 and name[0].casefold() == "inbox" else name
 
 
 def _fold_name(name: tuple[str, ...]) -> str:
-    """One line in which case, width, accents' encoding, kinds of hyphens and white space make no
+    """One line in which case, width, composition, kinds of hyphens and white space make no
     difference.
     """
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", "/".join(name)).casefold())
     return " ".join(re.sub(r"[-‐‑–—_]", "-", text).split())
 
 
-_ROLE_CACHE_SIZE = (
-    50_000  # folders whose roles are kept: people make and rename as many as they like
-)
-
-RoleLookup = Callable[[str], Role]
-"""The role of a folder by its directory."""
+# ---- entries of `watch:`
 
 
 class WatchRule(NamedTuple):
-    """watch: as configured. we_file: see `is_filed`. asked: the evidence that counts."""
+    """What an entry of `watch:` comes to. we_file: as of `is_spam_filed`."""
 
     watch: Watch
     role: RoleLookup
@@ -432,7 +452,7 @@ class WatchRule(NamedTuple):
 
 
 def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
-    """All of them. special: as in `roles.role`."""
+    """The rules of all entries. special: as of `find_role`."""
     return [
         WatchRule(
             watch, role_lookup(watch, special), is_spam_filed(watch, settings), evidence_rule(watch)
@@ -442,10 +462,10 @@ def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> l
 
 
 def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLookup:
-    """special: as in `roles.role`."""
+    """The roles of the folders of an entry. special: as of `find_role`."""
     configured = {pattern: parse_role(text) for pattern, text in watch.folders}
 
-    @lru_cache(_ROLE_CACHE_SIZE)
+    @lru_cache(_MAX_CACHED_ROLES)
     def role(directory: str) -> Role:
         name = folder_parts(directory)
         return find_role(name, configured, special) if name else IGNORED_ROLE
@@ -458,23 +478,20 @@ def is_spam_filed(watch: Watch, settings: Settings) -> bool:
     return is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
 
 
-def find_unmatched_watches(settings: Settings, found: Iterable[Mailbox]) -> tuple[str, ...]:
-    """What is wrong with patterns that no mailbox fits, in words; not with those of Maildirs that
-    we make with the first mail.
-    """
-    fitting = {mailbox.watch for mailbox in found}
-    some = [
-        watch
-        for number, watch in enumerate(settings.watch)
-        if number not in fitting and not is_next_hop(watch, settings)
-    ]
-    return tuple(
-        f"watch: nothing fits {watch.maildir} yet: until something does, moving mail there teaches nothing"
-        for watch in some
-    )
-
-
 def is_next_hop(watch: Watch, settings: Settings) -> bool:
     """Whether it is a Maildir that we deliver to ourselves."""
     hops = [listener.next_hop.to for listener in settings.listeners]
     return any(hop.protocol is Protocol.MAILDIR and str(hop.path) == watch.maildir for hop in hops)
+
+
+def find_unmatched_watches(settings: Settings, mailboxes: Iterable[Mailbox]) -> tuple[str, ...]:
+    """A warning for each pattern that no mailbox fits, except Maildirs that we make with the first
+    mail.
+    """
+    matched = {mailbox.watch for mailbox in mailboxes}
+    return tuple(
+        f"watch: nothing fits {watch.maildir} yet: "
+        "until something does, moving mail there teaches nothing"
+        for number, watch in enumerate(settings.watch)
+        if number not in matched and not is_next_hop(watch, settings)
+    )
