@@ -96,10 +96,10 @@ def _unreachable_hops(listeners: list[dict[str, Any]]) -> list[str]:
 
     from spamguard.aio import hostname
     from spamguard.config.options import Hop, Tls, parse_endpoint
-    from spamguard.web import metrics
+    from spamguard.web import health
 
     hops = [Hop(parse_endpoint(one["next_hop"]), Tls(one["tls"])) for one in listeners]
-    return asyncio.run(metrics.find_unreachable(hops, hostname()))
+    return asyncio.run(health.find_unreachable(hops, hostname()))
 
 
 def daemon_lines(told: dict[str, Any] | None) -> list[str]:

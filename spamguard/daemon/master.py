@@ -2,8 +2,8 @@
 
 It is synchronous and small: one loop that waits for signals and for children, and once a second
 does what is due. It opens the sockets as root, gives up root's rights, starts the workers and the
-services (folder watcher, teaching door, monitoring, web) and settles the filter by a short-lived
-process. SIGHUP reads the configuration again; a configuration with mistakes changes nothing.
+services (folder watcher, teaching door, web) and settles the filter by a short-lived process.
+SIGHUP reads the configuration again; a configuration with mistakes changes nothing.
 
 Must never read from the network, never import numpy, never wait for a worker, and never give up a
 listening socket that the configuration still names.
@@ -69,8 +69,7 @@ class Master:
             for module, name in (
                 ("learner", "the watcher of folders"),
                 ("teach", "the teaching door"),
-                ("monitoring", "the process that monitors ask"),
-                ("web", "page and API"),
+                ("web", "the web process"),
             )
         }
         self._status_socket = StatusSocket(self._selector, self._describe)
@@ -184,17 +183,20 @@ class Master:
             self._sockets[sockets.endpoint_address(door.listen)] for door in settings.doors
         ]
         self._supervisor.begin(settings, listening, settings.workers or _default_workers())
-        for module, wanted, slot_number in (
-            ("learner", settings.watch, WATCHER_SLOT),
-            ("teach", settings.accepts_lessons, TEACHER_SLOT),
-            ("monitoring", settings.metrics, None),
-            ("web", settings.web, WEB_SLOT),
+        for module, wanted in (
+            ("learner", settings.watch),
+            ("teach", settings.accepts_lessons),
+            ("web", settings.web or settings.metrics),
         ):
             self._services[module].begin(settings if wanted else None)
-            if slot_number is not None:
-                slot = self._board.slot(slot_number)
-                slot.assign(os.getpid() if wanted else 0, time.time())
-                slot.beat(time.monotonic_ns())  # the process has time to start
+        for slot_number, wanted in (  # what `find_absent` misses if nobody beats there
+            (WATCHER_SLOT, settings.watch),
+            (TEACHER_SLOT, settings.accepts_lessons),
+            (WEB_SLOT, settings.web),
+        ):
+            slot = self._board.slot(slot_number)
+            slot.assign(os.getpid() if wanted else 0, time.time())
+            slot.beat(time.monotonic_ns())  # the process has time to start
 
     def _reload(self) -> None:
         """Take on new settings, or keep the old ones if the new ones cannot be used."""

@@ -32,7 +32,7 @@ from spamguard.config.options import Settings
 from spamguard.counters import MASTER_SLOT, CounterBoard, RowName, sum_slots
 from spamguard.errors import StartError
 from spamguard.web import auth
-from spamguard.web.metrics import find_absent, find_missing_scorers
+from spamguard.web.health import find_absent, find_missing_scorers
 
 _log = logging.getLogger("spamguard.daemon")
 

@@ -1,8 +1,10 @@
-"""The process behind page and API: `python -m spamguard.daemon.web CHANNEL SETTINGS MASTER
-COUNTERS`.
+"""The web process: page and API, and what monitors ask (`python -m spamguard.daemon.web CHANNEL
+SETTINGS MASTER COUNTERS`).
 
-The master starts it apart from the mail. SIGTERM, which a reload sends too, lets it finish the
-answers under way, within a second. Must never be needed for mail to flow.
+The master starts it where `web` or `metrics` is configured, apart from the mail. Each of the two
+has an address and a server of its own: monitors are answered while the page is busy, has no port
+or is not configured. SIGTERM, which a reload sends too, lets the page finish the answers under way,
+within a second. Must never be needed for mail to flow.
 """
 
 from __future__ import annotations
@@ -16,94 +18,112 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
+from importlib import import_module
 
 from spamguard import process
-from spamguard.config.options import Settings, Web
-from spamguard.counters import REPORTER_SLOT, WEB_SLOT, CounterBoard
+from spamguard.config.options import HostPort, Settings, Web
+from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
 from spamguard.daemon import sockets, status
-from spamguard.daemon.monitoring import HealthReporter
 from spamguard.errors import SpamguardError
 from spamguard.servers.smtp_connection import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
-from spamguard.web import auth, metrics
-from spamguard.web.app import WebServer, create_app
+from spamguard.web import auth
 from spamguard.web.credentials import CredentialStore
-from spamguard.web.service import Service
+from spamguard.web.health import HealthReporter
+from spamguard.web.metrics import MonitorServer
 
 _log = logging.getLogger("spamguard.web")
+_metrics_log = logging.getLogger("spamguard.metrics")
 
-RETRY_SECONDS = 15.0  # when the address is not available, or the certificate cannot be read
+RETRY_SECONDS = 15.0  # when an address is not available, or the certificate cannot be read
 _BEAT_SECONDS = 1.0
-
-
-class WebMonitor:
-    """The metrics and health that the API shows.
-
-    Lessons are counted once: here only if no monitoring process runs.
-    """
-
-    def __init__(self, settings: Settings, board: CounterBoard) -> None:
-        self._board = board
-        lessons = board if settings.metrics is None else CounterBoard.create()
-        self._reporter = HealthReporter(settings, board, lessons.slot(REPORTER_SLOT))
-
-    def beat(self) -> None:
-        """Record that page and API are served."""
-        self._board.slot(WEB_SLOT).beat(time.monotonic_ns())
-
-    async def page(self) -> tuple[bytes, str]:
-        """Return what /metrics of the monitoring process returns: body and content type."""
-        answer = await self._reporter.metrics()
-        return answer.body, answer.content_type
-
-    async def wrong(self) -> list[str]:
-        """Return the problems that /healthz of the monitoring process names."""
-        return metrics.find_unwell(self._board, time.monotonic_ns())
+# The probes need these. Both import numpy, which stays broken when two threads import it first.
+_PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until this process is ended."""
     with process.child_context(arguments) as (settings, to_master, board):
         os.nice(5)  # mail that flows goes first
-        if settings.web is None:
-            return 1
+        for module in _PROBE_MODULES:
+            import_module(module)
         # for uploads: /tmp may be memory, and the spool is where mail is kept private
         tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)
-        settle = process.settle_requester(to_master)
-        asyncio.run(_serve(settings, settings.web, WebMonitor(settings, board), settle))
+        asyncio.run(_serve(settings, board, process.settle_requester(to_master)))
     return 0
 
 
-async def _serve(
-    settings: Settings, web: Web, monitor: WebMonitor, settle: Callable[[], None]
-) -> None:
-    """Serve until SIGTERM; after an error, try again."""
+async def _serve(settings: Settings, board: CounterBoard, settle: Callable[[], None]) -> None:
+    """Serve what is configured until SIGTERM."""
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
+    reporter = HealthReporter(settings, board)
+    async with asyncio.TaskGroup() as servers:
+        if settings.metrics is not None:
+            servers.create_task(_serve_monitors(settings.metrics, reporter, ending))
+        if settings.web is not None:
+            page = partial(_open_page, settings, settings.web, reporter, settle)
+            servers.create_task(_serve_page(settings.web, page, board.slot(WEB_SLOT), ending))
+
+
+async def _wait(ending: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(ending.wait(), seconds)
+
+
+async def _serve_monitors(
+    address: HostPort, reporter: HealthReporter, ending: asyncio.Event
+) -> None:
+    monitors = MonitorServer(
+        {"/metrics": reporter.metrics, "/healthz": reporter.health, "/readyz": reporter.ready}
+    )
     while not ending.is_set():
         try:
-            async with _open_server(settings, web, monitor, settle) as certificates:
+            server = await monitors.start(address.host, address.port)
+        except OSError as error:
+            text = "cannot listen on %s for monitors (%s): trying again"
+            _metrics_log.error(text, address, error.strerror or error)
+            await _wait(ending, RETRY_SECONDS)
+        else:
+            _metrics_log.info("monitors may ask http://%s/metrics, /healthz and /readyz", address)
+            await ending.wait()
+            server.close()
+
+
+async def _serve_page(
+    web: Web,
+    open_page: Callable[[], AbstractAsyncContextManager[CertificateReloader | None]],
+    slot: CounterSlot,
+    ending: asyncio.Event,
+) -> None:
+    """Serve page and API; after an error, try again."""
+    while not ending.is_set():
+        try:
+            async with open_page() as certificates:
                 _log.info("page and API on %s, for people %s", web, auth.page_url(web))
                 while not ending.is_set():
-                    monitor.beat()
+                    slot.beat(time.monotonic_ns())
                     if certificates is not None:
                         certificates.reload()
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(ending.wait(), _BEAT_SECONDS)
+                    await _wait(ending, _BEAT_SECONDS)
         except (SpamguardError, OSError) as error:
             _log.error(
                 "page and API cannot be served (%s): trying again", describe_error(web, error)
             )
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ending.wait(), RETRY_SECONDS)
+            await _wait(ending, RETRY_SECONDS)
 
 
 @asynccontextmanager
-async def _open_server(
-    settings: Settings, web: Web, monitor: WebMonitor, settle: Callable[[], None]
+async def _open_page(
+    settings: Settings, web: Web, reporter: HealthReporter, settle: Callable[[], None]
 ) -> AsyncIterator[CertificateReloader | None]:
+    """Serve page and API within the context."""
+    # Large: not loaded for monitors alone.
+    from spamguard.web.app import WebServer, create_app  # noqa: PLC0415
+    from spamguard.web.service import Service  # noqa: PLC0415
+
     certificates = CertificateReloader(web.tls) if web.tls else None
     with (
         closing(CredentialStore.open(settings.state)) as store,
@@ -111,7 +131,7 @@ async def _open_server(
     ):
         service = Service(settings, settle, partial(status.ask_daemon, settings.state))
         server = WebServer(
-            create_app(web, settings.state / SPOOL_DIRECTORY, service, store, monitor)
+            create_app(web, settings.state / SPOOL_DIRECTORY, service, store, reporter)
         )
         await service.start()
         try:

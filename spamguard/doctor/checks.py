@@ -39,7 +39,7 @@ from spamguard.folders.roles import find_unmatched_watches
 from spamguard.log import local_time
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner
-from spamguard.web import metrics
+from spamguard.web import health
 
 if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger
@@ -481,7 +481,7 @@ def find_unnamed(postfix: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
 def check_next_hops(settings: Settings) -> Iterator[Step]:
     """Whether each next hop greets us, or can be written. Nothing is sent but a greeting."""
     hops = [listener.next_hop for listener in settings.listeners]
-    for endpoint, trouble in asyncio.run(metrics.probe_next_hops(hops, hostname())).items():
+    for endpoint, trouble in asyncio.run(health.probe_next_hops(hops, hostname())).items():
         if trouble:
             remedy = "start it, or correct `next_hop` in the configuration"
             yield failed("next hop", f"{endpoint}: {trouble}", remedy)

@@ -31,6 +31,7 @@ from spamguard.proxy.history_schema import readable
 from spamguard.spool import Spool
 from spamguard.web import api_models, auth
 from spamguard.web.api_models import SCHEMA_PREFIX, json_schema, to_json
+from spamguard.web.health import HealthReporter
 from spamguard.web.models import (
     MAX_HOURS,
     MAX_ROWS,
@@ -41,7 +42,7 @@ from spamguard.web.models import (
     Search,
 )
 from spamguard.web.problems import refusal
-from spamguard.web.service import HealthMonitor, Service
+from spamguard.web.service import Service
 
 MAX_QUERY_BYTES = 4096
 _MAX_TEXT = 500  # letters
@@ -177,7 +178,7 @@ class ApiRequest:
     """A checked request. item_id: the id in the path. root_path: as `auth.root_path`."""
 
     service: Service
-    monitor: HealthMonitor
+    monitor: HealthReporter
     person: Person
     parameters: Mapping[str, Any] = field(default_factory=dict)
     item_id: str = ""
@@ -286,12 +287,13 @@ async def _classes(asked: ApiRequest) -> api_models.Classes:
 
 
 async def _metrics(asked: ApiRequest) -> PlainText:
-    return PlainText(*await asked.monitor.page())
+    answer = await asked.monitor.metrics()
+    return PlainText(answer.body, answer.content_type)
 
 
 async def _health(asked: ApiRequest) -> api_models.Health:
-    wrong = await asked.monitor.wrong()
-    return api_models.Health(not wrong, wrong if asked.person.operator else [])
+    problems = asked.monitor.find_unwell()
+    return api_models.Health(not problems, problems if asked.person.operator else [])
 
 
 async def _describe(asked: ApiRequest) -> dict[str, Any]:
@@ -574,7 +576,7 @@ def _problem_responses(one: Operation) -> dict[str, Any]:
 ANSWER_TIMEOUT = 60.0  # seconds, for any operation
 
 
-def api_routes(service: Service, monitor: HealthMonitor, max_bytes: int) -> list[BaseRoute]:
+def api_routes(service: Service, monitor: HealthReporter, max_bytes: int) -> list[BaseRoute]:
     """Make the routes. max_bytes: of a message."""
     by_path = groupby(sorted(OPERATIONS, key=lambda one: one.path), key=lambda one: one.path)
     return [
@@ -587,7 +589,7 @@ def _route(
     path: str,
     operations: dict[str, Operation],
     service: Service,
-    monitor: HealthMonitor,
+    monitor: HealthReporter,
     max_bytes: int,
 ) -> BaseRoute:
     """One route for all methods of a path, so that 405 names all of them."""
@@ -607,7 +609,7 @@ def _route(
 
 
 def _check_request(
-    request: Request, operation: Operation, service: Service, monitor: HealthMonitor
+    request: Request, operation: Operation, service: Service, monitor: HealthReporter
 ) -> ApiRequest:
     person = auth.current_person(request)
     if operation.operators_only and not person.operator:

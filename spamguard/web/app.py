@@ -34,17 +34,18 @@ from spamguard.limits import ConnectionLimits
 from spamguard.web.api import api_routes
 from spamguard.web.auth import MAX_HEADER_BYTES, SessionManager
 from spamguard.web.credentials import CredentialStore
+from spamguard.web.health import HealthReporter
 from spamguard.web.middleware import AccessMiddleware
 from spamguard.web.pages import routes
 from spamguard.web.problems import Problem, make_problem, problem_response
-from spamguard.web.service import HealthMonitor, Service
+from spamguard.web.service import Service
 
 # These get no page, because the client may not be a browser that we want to serve.
 _JSON_ONLY_STATUSES = (414, 421, 431, 505)
 
 
 def create_app(
-    web: Web, spool: Path, service: Service, store: CredentialStore, monitor: HealthMonitor
+    web: Web, spool: Path, service: Service, store: CredentialStore, monitor: HealthReporter
 ) -> AccessMiddleware:
     """Put page and API together. spool: directory for uploaded messages."""
     sessions = SessionManager(store, frozenset(web.proxy.operators if web.proxy else ()))

@@ -1,9 +1,4 @@
-"""Metrics for Prometheus and health checks for monitors, and the small HTTP server for both.
-
-`FilterProbe` reads what the filter knows, each time anew, which also shows that the filter is
-usable. It only reads, never creates a filter, and counts lessons from where the last look ended, so
-it does not take longer the more was taught. `find_unwell` looks at the heartbeats of the processes,
-`find_unreachable` at the next hops; each look has its deadline.
+"""Metrics in the format of Prometheus, and the small HTTP server that monitors ask.
 
 `MonitorServer` answers GET and HEAD of a few fixed pages, one request for each connection (RFC
 9112). It reads only method, path and Host, and holds few connections for some seconds at most. On
@@ -15,39 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spamguard.config.options import Endpoint, Hop, Protocol
-from spamguard.counters import (
-    BUCKET_BOUNDS,
-    MASTER_SLOT,
-    TEACHER_SLOT,
-    WATCHER_SLOT,
-    WEB_SLOT,
-    CounterBoard,
-    CounterSlot,
-    CounterTotals,
-)
-from spamguard.delivery.base import DeliveryError
-from spamguard.errors import LedgerError
+from spamguard.counters import BUCKET_BOUNDS, CounterTotals
 from spamguard.limits import ConnectionLimits
-from spamguard.storage import LEDGER_FILE
-from spamguard.users import SUBMITTED_ORIGINS
 
-if TYPE_CHECKING:  # the master imports this module, and never numpy
-    from spamguard.engine.filter import Filter
-    from spamguard.records import Status
+if TYPE_CHECKING:
+    from spamguard.web.health import FilterReport
 
 _log = logging.getLogger("spamguard.metrics")
 
+# ---- the text format
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -117,58 +96,7 @@ def _format_number(value: float) -> str:
     return repr(value)
 
 
-PERSON_ORIGINS = ("folder", "quarantine", *SUBMITTED_ORIGINS)
-"""First words of the origins of lessons that people gave one by one, not in bulk."""
-_MAX_EVENTS = 20_000  # votes counted in one look
-_MAX_ORIGIN_LENGTH = 12  # letters of an origin's first word
-
-
-class FilterReport(NamedTuple):
-    """The status of ledger and tables, and when a person last taught (seconds since 1970)."""
-
-    status: Status
-    last_taught: int | None
-
-
-class FilterProbe:
-    """Looks at one filter, for one thread at a time. slot: where lessons are counted."""
-
-    def __init__(self, state: Path, slot: CounterSlot) -> None:
-        self._state = state
-        self._slot = slot
-        self._last_taught: int | None = None
-        self._knows_last_taught = False
-
-    def probe(self) -> FilterReport:
-        """Look at the filter. SpamguardError: ledger or tables are unusable."""
-        file = self._state / LEDGER_FILE
-        if not file.exists():  # only a lesson creates it
-            raise LedgerError(f"ledger {file}: there is none")
-        from spamguard.engine.filter import Filter  # noqa: PLC0415  loads numpy
-
-        with Filter.open(self._state) as spam_filter:
-            self._count_lessons(spam_filter)
-            return FilterReport(spam_filter.status(), self._last_taught)
-
-    def _count_lessons(self, spam_filter: Filter) -> None:
-        """Count lessons since the last look; the first look counts none."""
-        users, last = spam_filter.ledger.users, spam_filter.ledger.last_seq()
-        if not self._knows_last_taught:
-            self._last_taught, self._knows_last_taught = users.last_vote_time(PERSON_ORIGINS), True
-        if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
-            self._slot.seq = last
-        upto = min(last, self._slot.seq + _MAX_EVENTS)
-        for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
-            first = (
-                origin.split(maxsplit=1)[0].strip(",")[:_MAX_ORIGIN_LENGTH]
-                if origin.strip()
-                else ""
-            )
-            self._slot.count_lessons(label, first or "other", number)
-            if first in PERSON_ORIGINS:
-                self._last_taught = max(self._last_taught or 0, newest)
-        self._slot.seq = upto
-
+# ---- our metrics
 
 # Present from the beginning, because Prometheus' rates miss the first increase of a new series.
 _NOT_JUDGED_ROW = ("not-scanned", "none")
@@ -235,16 +163,16 @@ def counter_metrics(version: str, began: int, workers: int, totals: CounterTotal
     )
 
 
-def filter_metrics(found: FilterReport | None) -> Iterator[str]:
+def filter_metrics(report: FilterReport | None) -> Iterator[str]:
     """Write what the filter knows; None if it could not be read."""
     yield from gauge(
         "spamguard_state_usable",
         "Whether ledger and tables could be opened.",
-        [({}, int(found is not None))],
+        [({}, int(report is not None))],
     )
-    if found is None:
+    if report is None:
         return
-    status, person = found
+    status, person = report
     yield from gauge(
         "spamguard_class_messages",
         "Messages taught, by class.",
@@ -268,6 +196,8 @@ def filter_metrics(found: FilterReport | None) -> Iterator[str]:
         "spamguard_tables_bytes", "Size of the tables on the disk.", [({}, status.tables_bytes)]
     )
 
+
+# ---- the server
 
 MAX_CONNECTIONS = 16
 REQUEST_TIMEOUT = 10.0  # seconds, for a request and its answer
@@ -368,7 +298,7 @@ class MonitorServer:
     async def _page(self, path: str) -> MonitorAnswer:
         page = self._pages.get(path)
         if page is None:
-            return MonitorAnswer(404, "".join(f"{one}\n" for one in self._pages).encode())
+            return MonitorAnswer(404, "".join(f"{path}\n" for path in self._pages).encode())
         try:
             return await page()
         except Exception:  # noqa: BLE001  an error in a page must not end the server
@@ -388,113 +318,4 @@ def _encode_answer(answer: MonitorAnswer, *, with_body: bool = True) -> bytes:
     )
     return "".join(f"{line}\r\n" for line in (*head, "")).encode("ascii") + (
         answer.body if with_body else b""
-    )
-
-
-MAX_SILENCE_SECONDS = 10.0  # since the last heartbeat
-_NANOSECONDS = 1_000_000_000
-_OPTIONAL_PROCESSES = (
-    (WEB_SLOT, MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
-    (TEACHER_SLOT, MAX_SILENCE_SECONDS, "the teaching door: nobody opens it"),
-    # A long look at many mailboxes delays heartbeats.
-    (WATCHER_SLOT, 150.0, "folders: nobody watches them"),
-)
-
-
-def find_unwell(board: CounterBoard, now: int) -> list[str]:
-    """Describe processes that do not work. now: nanoseconds of the monotonic clock."""
-    return [*find_stuck(board, now), *find_absent(board, now)]
-
-
-def find_stuck(board: CounterBoard, now: int) -> list[str]:
-    """Describe those that mail depends on."""
-    workers = list(board.worker_slots())
-    faults = [] if workers else ["workers: none runs"]
-    faults += _describe_silence("master", board.slot(MASTER_SLOT), now)
-    for worker in workers:
-        if worker.last_beat:
-            faults += _describe_silence("worker", worker, now)
-    return faults
-
-
-def find_absent(board: CounterBoard, now: int) -> list[str]:
-    """Describe the other processes that should run and do not."""
-    processes = [(board.slot(number), limit, text) for number, limit, text in _OPTIONAL_PROCESSES]
-    return [
-        f"{text} for {_silence_seconds(slot, now):.0f} s"
-        for slot, limit, text in processes
-        if slot.pid and _silence_seconds(slot, now) > limit
-    ]
-
-
-def _describe_silence(name: str, slot: CounterSlot, now: int) -> list[str]:
-    seconds = _silence_seconds(slot, now)
-    return (
-        [f"{name} {slot.pid}: not heard for {seconds:.0f} s"]
-        if seconds > MAX_SILENCE_SECONDS
-        else []
-    )
-
-
-def _silence_seconds(slot: CounterSlot, now: int) -> float:
-    return (now - slot.last_beat) / _NANOSECONDS
-
-
-def find_missing_scorers(board: CounterBoard) -> list[str]:
-    """Describe the fault that no worker has a scorer."""
-    return (
-        [] if any(worker.scoring for worker in board.worker_slots()) else ["scorers: none is ready"]
-    )
-
-
-HOP_TIMEOUT = 3.0  # seconds, for the greeting of a next hop
-
-
-async def find_unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
-    """Describe next hops that do not greet, or Maildirs that cannot be written."""
-    return [
-        f"next hop {endpoint}: {trouble}"
-        for endpoint, trouble in (await probe_next_hops(hops, hostname)).items()
-        if trouble
-    ]
-
-
-async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, str]:
-    """Return the fault of each next hop, or "". Only a greeting is sent to it.
-
-    hostname: ours.
-    """
-    different = {hop.to: hop for hop in hops}
-    answers = await asyncio.gather(*(_probe_next_hop(hop, hostname) for hop in different.values()))
-    return dict(zip(different, answers, strict=True))
-
-
-async def _probe_next_hop(hop: Hop, hostname: str) -> str:
-    try:
-        if hop.to.protocol is Protocol.MAILDIR:
-            return await asyncio.wait_for(
-                asyncio.to_thread(_find_unwritable, hop.to.path or Path("/")), HOP_TIMEOUT
-            )
-        await _greet_next_hop(hop, hostname)
-    except TimeoutError:
-        return f"no answer within {HOP_TIMEOUT:.0f} s"
-    except DeliveryError as trouble:
-        return str(trouble)
-    return ""
-
-
-async def _greet_next_hop(hop: Hop, hostname: str) -> None:
-    from spamguard.delivery.smtp import SessionOpener  # noqa: PLC0415  loads numpy
-
-    quick = replace(hop, connect=HOP_TIMEOUT, command=HOP_TIMEOUT)
-    session = await asyncio.wait_for(SessionOpener(quick, hostname).open(), HOP_TIMEOUT)
-    await session.quit()  # waits for a second at most
-
-
-def _find_unwritable(maildir: Path) -> str:
-    """Accept a missing Maildir if it can be created, as the first message does."""
-    places = [place for place in (maildir / "tmp", maildir / "new") if place.exists()]
-    places = places or [next(place for place in (maildir, *maildir.parents) if place.exists())]
-    return "; ".join(
-        f"{place} may not be written" for place in places if not os.access(place, os.W_OK | os.X_OK)
     )

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from spamguard import __version__, log
 from spamguard.aio import AsyncTtlCache, run_in_thread
@@ -53,16 +53,6 @@ from spamguard.web.readers import (
 )
 
 _log = logging.getLogger("spamguard.web")
-
-
-class HealthMonitor(Protocol):
-    """What the processes of the daemon report. It answers at once, at any time."""
-
-    async def page(self) -> tuple[bytes, str]:
-        """Return metrics for Prometheus, and their content type."""
-
-    async def wrong(self) -> list[str]:
-        """Describe each fault in one line."""
 
 
 _TODAY_SECONDS = 10.0  # for which numbers of the last hours are fresh

@@ -9,23 +9,28 @@ import re
 import shutil
 import signal
 import smtplib
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from spamguard import __version__
 from spamguard.engine.filter import Filter
+from spamguard.web.app import MAX_CONNECTIONS
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
@@ -182,7 +187,7 @@ def test_metrics_add_up_over_workers_a_reload_and_ends_of_processes(state: Path)
             os.kill(worker, signal.SIGKILL)
         running.lines("SIGKILL: replaced", 2)
         assert counted(site.values()) == verdicts_of_log(running)
-        (reporter,) = children(running.process.pid, "daemon.monitoring")
+        (reporter,) = children(running.process.pid, "daemon.web")
         os.kill(reporter, signal.SIGKILL)
         running.lines("monitors may ask", 2)
         for raw in ham[5:]:
@@ -278,16 +283,14 @@ def test_a_reload_lets_monitors_ask_and_ends_that(state: Path) -> None:
     with daemon.running(state, "--config", str(site.file), port=site.port) as running:
         site.send(daemon.unseen("ham", 1)[0])
         running.lines("verdict=")
-        assert children(running.process.pid, "daemon.monitoring") == []
+        assert children(running.process.pid, "daemon.web") == []
         site.configure()
         running.process.send_signal(signal.SIGHUP)
         running.lines("monitors may ask")
         assert counted(site.values()) == verdicts_of_log(running)
         site.configure(metrics=None)
         running.process.send_signal(signal.SIGHUP)
-        eventually(
-            lambda: children(running.process.pid, "daemon.monitoring") == [], "nobody may ask"
-        )
+        eventually(lambda: children(running.process.pid, "daemon.web") == [], "nobody may ask")
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             site.ask("metrics")
 
@@ -299,6 +302,61 @@ def test_an_address_that_is_taken_costs_no_mail(state: Path) -> None:
         running.lines("for monitors (")
         site.send(daemon.unseen("ham", 1)[0])
         running.lines("verdict=")
+
+
+def test_a_page_without_a_port_costs_monitors_nothing(state: Path) -> None:
+    site = Monitored(state)
+    site.configure(web=f"127.0.0.1:{site.port}")
+    with site.running() as running:
+        running.lines("page and API cannot be served")
+        assert site.values()["spamguard_state_usable",] == 1
+        site.becomes("readyz", 200, "^ready$")
+        site.becomes("healthz", 503, "^page and API: nobody serves them for ")
+
+
+def test_monitors_are_answered_while_the_page_is_busy(state: Path) -> None:
+    """Previews take all its time, and silent clients all its connections."""
+    site, port = Monitored(state), free_port()
+    site.configure(web=f"127.0.0.1:{port}")
+    raw = daemon.unseen("spam", 1)[0]
+    created = subprocess.run(
+        [*COMMAND, "--state", str(state), "token", "create", "busy", "--operator"],
+        env=ENVIRONMENT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+    )
+    statuses: list[int] = []
+    done = threading.Event()
+
+    def preview() -> None:
+        headers = {
+            "Authorization": f"Bearer {created.stdout.split()[-1]}",
+            "Content-Type": "message/rfc822",
+        }
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers) as client:
+            while not done.is_set():
+                answer = client.post("/preview?class=ham", content=raw, timeout=PATIENCE)
+                statuses.append(answer.status_code)
+
+    with site.running() as running, ExitStack() as stack, ThreadPoolExecutor(8) as threads:
+        running.lines("page and API on")
+        for letter in [*daemon.unseen("spam", 20), *daemon.unseen("ham", 20)]:
+            site.send(letter)
+        for _ in range(MAX_CONNECTIONS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        asking = [threads.submit(preview) for _ in range(8)]
+        try:
+            eventually(lambda: 200 in statuses, "a preview is there")
+            for page in ("healthz", "readyz", "metrics") * 5:
+                began = time.monotonic()
+                assert site.ask(page)[0] == 200
+                assert time.monotonic() - began < 5
+        finally:
+            done.set()
+        for each in asking:
+            each.result()
 
 
 def test_status_of_a_running_daemon(state: Path) -> None:

@@ -424,7 +424,7 @@ def test_uploads_are_spooled_where_messages_are(another: tuple[Site, Daemon]) ->
 
 def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[Site, Daemon]) -> None:
     site, running = another
-    begun, ended = (running.log().count(f"page and API {what}") for what in ("on", "has ended"))
+    begun, ended = map(running.log().count, ("page and API on", "the web process has ended"))
     carla = site.client("--user", "carla")
     for number, how in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
         (pid,) = serving(running)
@@ -434,7 +434,7 @@ def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[Site, Daemon]) -
             os.kill(pid, signal.SIGKILL)
         running.lines("page and API on", begun + number)
     assert passed(carla, 2)  # the token is good for all of them
-    running.lines("page and API has ended", ended + 2)
+    running.lines("the web process has ended", ended + 2)
 
 
 def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[Site, Daemon]) -> None:

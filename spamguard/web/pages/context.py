@@ -23,9 +23,10 @@ from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
 from spamguard.spool import Spool
 from spamguard.web import auth
+from spamguard.web.health import HealthReporter
 from spamguard.web.models import LessonReceipt, Person, PreviewDetails, Released, Search
 from spamguard.web.pages.filters import count_noun, label_text
-from spamguard.web.service import HealthMonitor, Service
+from spamguard.web.service import Service
 
 _MAX_NOTICES_PER_USER, _MAX_NOTICES, _NOTICE_SECONDS = 20, 2000, 600.0
 _MAX_DRAFTS_PER_USER, _MAX_DRAFTS, _DRAFT_SECONDS = 3, 40, 1800.0
@@ -35,7 +36,7 @@ class PageContext:
     """What views work with; one for each process."""
 
     def __init__(
-        self, service: Service, monitor: HealthMonitor, sessions: auth.SessionManager
+        self, service: Service, monitor: HealthReporter, sessions: auth.SessionManager
     ) -> None:
         self.service, self.monitor, self.sessions = service, monitor, sessions
         self.notices: UserTtlStore[Notice] = UserTtlStore(

@@ -71,7 +71,7 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),
         missing=(await pages.service.model(person)).missing if nothing_decided else "",
-        faults=await pages.monitor.wrong() if person.operator else (),
+        faults=pages.monitor.find_unwell() if person.operator else (),
     )
 
 

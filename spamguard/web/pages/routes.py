@@ -11,11 +11,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from spamguard.web import auth
+from spamguard.web.health import HealthReporter
 from spamguard.web.pages import learning, mail
 from spamguard.web.pages.context import PageContext
 from spamguard.web.pages.rendering import assets, preload, render_page
 from spamguard.web.problems import Problem
-from spamguard.web.service import HealthMonitor, Service
+from spamguard.web.service import Service
 
 View = Callable[[PageContext, Request], Awaitable[Response]]
 
@@ -59,7 +60,7 @@ _TITLES = {
 
 
 def page_routes(
-    service: Service, monitor: HealthMonitor, sessions: auth.SessionManager
+    service: Service, monitor: HealthReporter, sessions: auth.SessionManager
 ) -> Sequence[BaseRoute]:
     """Make the routes of all pages, below the root of the host."""
     preload()

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from spamguard.counters import BUCKET_BOUNDS, sum_slots
 from spamguard.records import Status
 from spamguard.web import metrics
-from spamguard.web.metrics import FilterReport
+from spamguard.web.health import FilterReport
 from tests.unit.slots import unshared
 
 STATUS = Status(

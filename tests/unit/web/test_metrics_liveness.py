@@ -7,7 +7,7 @@ import os
 import pytest
 
 from spamguard.counters import MASTER_SLOT, TEACHER_SLOT, WATCHER_SLOT, WEB_SLOT, CounterBoard
-from spamguard.web.metrics import find_missing_scorers, find_stuck, find_unwell
+from spamguard.web.health import find_missing_scorers, find_stuck, find_unwell
 
 SECOND = 1_000_000_000
 

@@ -19,6 +19,7 @@ from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
 from spamguard.web import auth, problems
+from spamguard.web.metrics import MonitorAnswer
 from spamguard.web.models import (
     Bin,
     Class,
@@ -90,10 +91,10 @@ class Monitor:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    async def page(self) -> tuple[bytes, str]:
-        return b"spamguard_workers 2\n", "text/plain; version=0.0.4"
+    async def metrics(self) -> MonitorAnswer:
+        return MonitorAnswer(200, b"spamguard_workers 2\n", "text/plain; version=0.0.4")
 
-    async def wrong(self) -> list[str]:
+    def find_unwell(self) -> list[str]:
         return self.found
 
 
