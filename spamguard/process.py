@@ -40,14 +40,16 @@ SETTLE_BYTE = b"s"  # lessons wait for settling
 _PACKAGE_FILE = Path(__file__).with_name("__init__.py")
 
 # Measured with tables of 64 MiB on two cores (Python 3.11, numpy 2): `judge` and `learn` need 290
-# MiB, `rebuild` 330; the daemon, with page and watcher, failed at 310 and never from 340 on. A
-# process that takes new tables maps the old ones at the same time.
+# MiB, `rebuild` 330; the daemon with folders, page and metrics used 411 at most. A process that
+# takes new tables maps the old ones at the same time; the web process maps them for page, preview
+# and metrics.
 _OPEN_BYTES = 160 << 20
-_SERVE_BYTES = 224 << 20
 _INITIAL_TABLE_BYTES = 64 << 20
+_MAPPED_TABLES, _MAPPED_TABLES_SERVING = 2, 4
 
-# numpy would reserve address space for each core, and nothing here is faster for it.
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+# numpy would reserve address space for each core, and malloc 64 MiB for each thread; nothing here
+# is faster for it, since only one thread at a time runs Python.
+_LESS_MEMORY = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -95,9 +97,8 @@ def memory_shortage(state: Path, *, serving: bool = False) -> str:
     for path in state.glob("tables-*.bin"):
         with suppress(FileNotFoundError):  # another process has replaced it
             table_sizes.append(path.stat().st_size)
-    needed = (_SERVE_BYTES if serving else _OPEN_BYTES) + 2 * max(
-        table_sizes, default=_INITIAL_TABLE_BYTES
-    )
+    mapped = _MAPPED_TABLES_SERVING if serving else _MAPPED_TABLES
+    needed = _OPEN_BYTES + mapped * max(table_sizes, default=_INITIAL_TABLE_BYTES)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         return ""
@@ -151,7 +152,7 @@ def start_process(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         pass_fds=pass_fds,
-        env=os.environ | _ONE_THREAD | path,
+        env=os.environ | _LESS_MEMORY | path,
         process_group=0,
     )
 
