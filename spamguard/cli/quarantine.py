@@ -189,7 +189,7 @@ async def _release_all(
     """Whether every recipient has got its messages."""
     from spamguard.aio import hostname
     from spamguard.config.options import Hop
-    from spamguard.delivery.next_hop import create_next_hop
+    from spamguard.delivery.smtp import create_next_hop
 
     hop = create_next_hop(Hop(options.next_hop), hostname())
     complete = True

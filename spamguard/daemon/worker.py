@@ -34,20 +34,19 @@ from spamguard.aio import hostname
 from spamguard.config.options import Policy, Protocol, Settings
 from spamguard.counters import MASTER_SLOT, STAGES, CounterBoard, CounterSlot
 from spamguard.delivery.base import DeliveryError, NextHop
-from spamguard.delivery.next_hop import create_next_hop
 from spamguard.delivery.quarantine import Quarantine
+from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import SpamguardError
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.limits import ByteQuota, Networks
 from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
-from spamguard.proxy.base import Proxy
+from spamguard.proxy.base import Proxy, UserResolver
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.forward_training import ForwardTrainingProxy
 from spamguard.proxy.history import HistoryWriter
 from spamguard.proxy.scan import ScanService
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import FilterProxy, ProxyContext
-from spamguard.proxy.users import UserResolver
 from spamguard.servers.listener import Door, ScannerContext, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession

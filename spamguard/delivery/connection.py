@@ -27,8 +27,7 @@ from spamguard.delivery.base import (
     UnreachableError,
     describe_error,
 )
-from spamguard.smtp.envelope import Reply
-from spamguard.smtp.replies import MAX_REPLY_BYTES, ReplyError, ReplyReader
+from spamguard.smtp.envelope import MAX_REPLY_BYTES, Reply, ReplyError, ReplyReader
 
 # Beyond so many unread bytes reading pauses. A whole reply must fit in.
 _MAX_UNREAD_BYTES = MAX_REPLY_BYTES

@@ -33,10 +33,10 @@ from spamguard.delivery.base import (
     UnsafeError,
 )
 from spamguard.delivery.connection import NextHopSession, dial
+from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.smtp.commands import mail_command, rcpt_command, xforward_commands
 from spamguard.smtp.data import dot_stuff
-from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.smtp.replies import parse_extensions
+from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, parse_extensions
 from spamguard.spool import SpoolView
 
 _log = logging.getLogger("spamguard.relay")
@@ -429,3 +429,15 @@ class SmtpTransaction:
         hop = self._hop.settings.to
         _log.warning("next hop %s: %s: %s", hop, type(error).__name__, error)
         self._hop.on_error(error)
+
+
+def create_next_hop(
+    hop: Hop, hostname: str, on_error: ErrorCallback = base.ignore_error
+) -> base.NextHop:
+    """The next hop of the configuration; it connects when it is first used.
+
+    hostname: ours, for EHLO and the names of files.
+    """
+    if hop.to.path is not None and hop.to.protocol is Protocol.MAILDIR:
+        return MaildirNextHop(hop.to.path, hostname, on_error=on_error)
+    return SmtpNextHop(hop, hostname, on_error)

@@ -7,9 +7,12 @@ whose mail it is, and never say that a lesson was learnt before it is on the dis
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from hmac import compare_digest
 
 from spamguard.aio import run_in_thread
 from spamguard.config.options import Action, OnError, Policy, Rule, Scanner
@@ -26,7 +29,6 @@ from spamguard.proxy.transaction import (
     has_received_on_top,
     read_header_section,
 )
-from spamguard.proxy.users import TrainingAcl
 from spamguard.records import Scan, Verdict
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender, received_field
 from spamguard.spool import Spool
@@ -246,3 +248,54 @@ def format_words(result: ScanResult, *, with_weights: bool) -> Sequence[str]:
     return [
         printable(word.text, "?") + (f" {word.part:+.2f}" if with_weights else "") for word in words
     ]
+
+
+# ---- who may teach
+
+_MAX_PASSWORD_BYTES = 512  # a longer password is cut there
+_WRONG_PASSWORD_SECONDS = 1.0  # that each wrong password takes, one after the other
+
+
+class TrainingAcl:
+    """Admits clients of listed networks, and those that know the password, to teach at a scanner.
+
+    The password is read once. If it cannot be read there is none, and mail is judged all the same.
+    """
+
+    def __init__(self, scanner: Scanner) -> None:
+        self._networks = Networks(scanner.teachers)
+        self._has_networks = bool(scanner.teachers)
+        self._password = b""
+        self._guess_lock = asyncio.Lock()
+        try:
+            if scanner.password_file is not None:
+                with scanner.password_file.open("rb") as file:
+                    self._password = file.readline(_MAX_PASSWORD_BYTES).strip()
+        except OSError as error:
+            _log.error(
+                "%s: cannot be read (%s), so nobody can teach by a password: "
+                "the daemon's user must be able to read it",
+                scanner.password_file,
+                error.strerror,
+            )
+
+    async def admit(self, peer: str, password: str) -> bool:
+        """Whether this client may teach.
+
+        Wrong passwords wait for each other; a listed client, or a right password, never does.
+        """
+        if self._has_networks and peer in self._networks:
+            return True
+        if self._password and compare_digest(
+            _hash(password.encode("utf-8", "replace")), _hash(self._password)
+        ):
+            return True
+        if password and self._password:
+            _log.warning("%s: a wrong password", peer or "a client of the socket")
+            async with self._guess_lock:
+                await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
+        return False
+
+
+def _hash(password: bytes) -> bytes:
+    return blake2b(password[:_MAX_PASSWORD_BYTES]).digest()

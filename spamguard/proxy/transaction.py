@@ -33,10 +33,10 @@ from spamguard.proxy.base import (
     Judge,
     NotScanned,
     RecipientGroup,
+    UserResolver,
     group_recipients,
 )
 from spamguard.proxy.delivery_log import DeliveryRecord
-from spamguard.proxy.users import UserResolver
 from spamguard.records import Scan
 from spamguard.smtp.envelope import (
     Client,

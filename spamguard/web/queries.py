@@ -25,8 +25,8 @@ from typing import Protocol, TypeVar
 
 from spamguard.aio import hostname
 from spamguard.config.options import Action, HistorySettings, Hop, Settings
-from spamguard.delivery.next_hop import create_next_hop
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
+from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
 from spamguard.ledger.queries import NO_STANDING

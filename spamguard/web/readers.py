@@ -32,10 +32,10 @@ from spamguard.config.options import Settings
 from spamguard.engine.filter import Filter
 from spamguard.ledger.queries import UserQueries
 from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.proxy.base import UserResolver
 from spamguard.proxy.history import History
 from spamguard.proxy.history_schema import HISTORY_FILE
 from spamguard.proxy.history_search import recipient_pattern
-from spamguard.proxy.users import UserResolver
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web.models import Person
 

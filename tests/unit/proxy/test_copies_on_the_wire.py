@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from spamguard.config.options import Endpoint, Hop, Position, Protocol
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import SmtpNextHop
+from spamguard.proxy.base import UserResolver
 from spamguard.proxy.transaction import FilterProxy, ProxyContext
-from spamguard.proxy.users import UserResolver
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.spool import Spool
 from tests.support.hops import Act, Answer, Delivered, FakeHop

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.proxy import scorer
-from spamguard.proxy.users import MAX_RECIPIENTS, UserResolver
+from spamguard.proxy.base import MAX_RECIPIENTS, UserResolver
 from spamguard.users import is_user_name
 from tests.unit.bayes.support import repeatable
 

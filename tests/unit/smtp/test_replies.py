@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.servers.smtp_state import hello_reply
-from spamguard.smtp.envelope import Reply
-from spamguard.smtp.replies import (
+from spamguard.smtp.envelope import (
     MAX_LINES,
     MAX_REPLY_BYTES,
+    Reply,
     ReplyError,
     ReplyReader,
     parse_extensions,

@@ -11,7 +11,7 @@ import pytest
 
 from spamguard.engine.filter import Filter
 from spamguard.learning.lessons import TrainingIntake
-from spamguard.proxy import users
+from spamguard.proxy import scan
 from spamguard.users import QueuedLesson
 from tests.support.scanners import Served
 from tests.support.waiting import PATIENCE
@@ -78,7 +78,7 @@ def test_who_may_not_teach_is_told_before_the_message_is_kept(tmp_path: Path) ->
 
 
 def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "_WRONG_PASSWORD_SECONDS", 0.5)
+    monkeypatch.setattr(scan, "_WRONG_PASSWORD_SECONDS", 0.5)
     (tmp_path / "password").write_text("secret\n")
 
     async def talk(served: Served) -> None:
