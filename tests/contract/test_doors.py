@@ -66,7 +66,7 @@ def test_refusals_of_the_next_hop_come_back_as_they_are(tmp_path, protocol, answ
 
     proxy = proxy_for(protocol, answers_each, {"mail": reply})
     assert run(tmp_path, proxy, protocol, talk) == [(reply.code, text)] * 2
-    assert [one.ended for one in proxy.passed] == [1, 1]
+    assert [transaction.ended for transaction in proxy.passed] == [1, 1]
 
     async def talk_to_nobody(caller):
         assert await caller.code() == 220
@@ -121,7 +121,7 @@ def test_a_fault_behind_the_door_is_temporary_and_tells_nothing(
     assert [code for code, _ in heard[-2:]] == [451 if where == "mail" else 250, 250]
     assert "secret" not in str(heard)
     assert "secret path" in caplog.text
-    assert [one.ended for one in proxy.passed] == [1, 1]
+    assert [transaction.ended for transaction in proxy.passed] == [1, 1]
 
 
 def test_a_message_that_is_too_big_is_read_to_its_end_and_refused(tmp_path, protocol, answers_each):

@@ -120,13 +120,13 @@ def run(
 
 def test_a_verdict_is_told_and_remembered(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> list[str]:
-        found = [await ask(served, protocol)]
+        answers = [await ask(served, protocol)]
         served.judge.says = HAM
-        found.append(await ask(served, protocol))
+        answers.append(await ask(served, protocol))
         assert served.judge.raws == [MAIL, MAIL]
         assert [entry.label for entry in served.entries] == ["spam", "ham"]
         assert {str(entry.listener.listen.protocol) for entry in served.entries} == {protocol}
-        return found
+        return answers
 
     assert run(tmp_path, protocol, talk) == ["spam", "pass"]
 
@@ -158,9 +158,9 @@ def test_a_fault_of_ours_lets_mail_pass(
 
 def test_strangers_are_sent_away(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> str:
-        found = await ask(served, protocol)
+        answer = await ask(served, protocol)
         assert served.judge.raws == []
-        return found
+        return answer
 
     assert run(tmp_path, protocol, talk, clients=("192.0.2.0/24",)) in AWAY
 
@@ -173,11 +173,11 @@ def test_one_connection_too_many(tmp_path: Path, protocol: Protocol, limits: Sca
         served.judge.hold = asyncio.Event()
         judged = [asyncio.create_task(ask(served, protocol)) for _ in range(2)]
         await until(lambda: len(served.judge.raws) == 2)
-        found = [await ask(served, protocol)]
+        answers = [await ask(served, protocol)]
         served.judge.hold.set()
-        found += [await one for one in judged]
+        answers += [await task for task in judged]
         await until(lambda: served.door.connections == 0)
-        return [*found, await ask(served, protocol)]
+        return [*answers, await ask(served, protocol)]
 
     away, *welcome = run(tmp_path, protocol, talk, limits=limits)
     assert away in AWAY
@@ -213,11 +213,11 @@ def test_who_is_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Prot
         served.judge.hold = None
         async with silent_clients(served.address[1], 6) as silent:
             assert [await reader.read() for reader in silent[:5]] == [b""] * 5
-            found = [await ask(served, protocol) for _ in range(5)]
+            answers = [await ask(served, protocol) for _ in range(5)]
         assert not half.done()
         half.cancel()
         hold.set()
-        return [await judged, *found]
+        return [await judged, *answers]
 
     assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=3)) == ["spam"] * 6
 
@@ -228,10 +228,10 @@ def test_who_is_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Prot
 def test_a_kept_connection_is_idle_between_messages(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> list[str]:
         streams = await served.connect()
-        found = [await ASKERS[protocol](streams, MAIL, None), await ask(served, protocol)]
+        answers = [await ASKERS[protocol](streams, MAIL, None), await ask(served, protocol)]
         assert await streams[0].read() == b""
         streams[1].close()
-        return found
+        return answers
 
     assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=1)) == ["spam"] * 2
 
@@ -256,10 +256,10 @@ def test_half_a_message_is_never_judged(
     tmp_path: Path, protocol: Protocol, limits: ScannerLimits
 ) -> None:
     async def talk(served: Served) -> str:
-        found = await ask(served, protocol, cut=len(MAIL) // 2)
+        answer = await ask(served, protocol, cut=len(MAIL) // 2)
         await until(lambda: served.door.connections == 0)
         assert served.judge.raws == []
-        return found
+        return answer
 
     assert run(tmp_path, protocol, talk, limits=limits) in AWAY
 
@@ -329,9 +329,9 @@ def test_who_goes_while_it_is_judged_leaves_nothing_behind(
 
 def test_a_message_that_is_too_large_is_not_judged(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> list[str]:
-        found = [await ask(served, protocol, MAIL + b"x" * 100_000 + b"\r\n")]
+        answers = [await ask(served, protocol, MAIL + b"x" * 100_000 + b"\r\n")]
         assert served.judge.raws == []
-        return [*found, await ask(served, protocol)]
+        return [*answers, await ask(served, protocol)]
 
     large, usual = run(tmp_path, protocol, talk, limits=ScannerLimits(message_size=50_000))
     assert large in {
@@ -387,10 +387,10 @@ def test_draining_finishes_what_is_under_way(tmp_path: Path, protocol: Protocol)
         await asyncio.sleep(0.1)
         assert not draining.done()
         served.judge.hold.set()
-        found = await asked
+        answer = await asked
         await draining
         assert served.door.connections == 0
-        return found
+        return answer
 
     assert run(tmp_path, protocol, talk) == "spam"
 
@@ -401,10 +401,10 @@ def test_who_has_just_come_is_served_while_it_drains(tmp_path: Path, protocol: P
         await until(lambda: served.door.connections == 1)
         draining = asyncio.create_task(served.door.drain(asyncio.get_running_loop().time() + 30))
         await asyncio.sleep(0.1)
-        found = await asyncio.wait_for(ASKERS[protocol](streams, MAIL, None), PATIENCE)
+        answer = await asyncio.wait_for(ASKERS[protocol](streams, MAIL, None), PATIENCE)
         streams[1].close()
         await draining
-        return found
+        return answer
 
     assert run(tmp_path, protocol, talk) == "spam"
 

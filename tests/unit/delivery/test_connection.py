@@ -200,9 +200,9 @@ def test_a_connection_that_has_ended_is_not_quiet() -> None:
 
 def test_errors_are_told_in_words(tmp_path: Path) -> None:
     async def told(endpoint: Endpoint) -> str:
-        with pytest.raises(UnreachableError) as found:
+        with pytest.raises(UnreachableError) as error:
             await dial(endpoint, 5)
-        return str(found.value)
+        return str(error.value)
 
     assert (
         asyncio.run(told(Endpoint(Protocol.SMTP, "127.0.0.1", free_port())))

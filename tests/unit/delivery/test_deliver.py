@@ -74,7 +74,12 @@ def test_each_recipient_has_its_own_reply(
     content = SpoolView(b"", Spool(tmp_path), 0)
     assert (
         asyncio.run(
-            deliver(transaction, Sender("s"), [Recipient(one) for one in recipients], content)
+            deliver(
+                transaction,
+                Sender("s"),
+                [Recipient(recipient) for recipient in recipients],
+                content,
+            )
         )
         == told
     )

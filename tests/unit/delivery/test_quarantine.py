@@ -64,18 +64,18 @@ def content(place: Path) -> SpoolView:
 @pytest.fixture
 def held(tmp_path: Path) -> Quarantine:
     """With one message in it."""
-    found = Quarantine(tmp_path / "quarantine")
-    found.store(name(1), content(tmp_path), ENVELOPE, "spam", 1.7e9)
-    return found
+    quarantine = Quarantine(tmp_path / "quarantine")
+    quarantine.store(name(1), content(tmp_path), ENVELOPE, "spam", 1.7e9)
+    return quarantine
 
 
 def read(quarantine: Quarantine, wanted: str) -> bytes:
-    found = quarantine.open(wanted)
+    view = quarantine.open(wanted)
     try:
-        assert found.size == len(HEAD + TEXT)
-        return b"".join(found.chunks())
+        assert view.size == len(HEAD + TEXT)
+        return b"".join(view.chunks())
     finally:
-        found.spool.close()
+        view.spool.close()
 
 
 def test_what_is_held_is_as_it_was(held: Quarantine, tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_file_system_without_unnamed_files(
         with suppress(FileExistsError):
             quarantine.store(name(1), content(tmp_path), ENVELOPE, "spam", 1.7e9)
     assert read(quarantine, name(1)) == HEAD + TEXT
-    found = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "quarantine").iterdir()}
-    assert found == {f"{name(1)}.eml": 0o600, f"{name(1)}.json": 0o600}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "quarantine").iterdir()}
+    assert modes == {f"{name(1)}.eml": 0o600, f"{name(1)}.json": 0o600}
 
 
 def test_what_was_written_by_half_goes_where_it_needs_a_name(
@@ -228,7 +228,7 @@ def test_deleting(held: Quarantine, tmp_path: Path) -> None:
 # ---- release
 
 
-ADDRESSES = [one.address for one in ENVELOPE.recipients]
+ADDRESSES = [recipient.address for recipient in ENVELOPE.recipients]
 Released = tuple[list[tuple[str, int]], list[Delivered], list[str]]
 
 
@@ -459,11 +459,11 @@ def test_killed_at_any_step_of_deleting_no_file_stays_that_nobody_lists(tmp_path
         for number in (1, 2):
             quarantine.store(name(number), content(place), ENVELOPE, "spam", 0)
         status = killed_at(step, partial(quarantine.delete, name(1)))
-        found = {entry.id for entry in quarantine.entries()}
-        assert found in ({name(2)}, {name(1), name(2)})
+        ids = {entry.id for entry in quarantine.entries()}
+        assert ids in ({name(2)}, {name(1), name(2)})
         quarantine.delete(name(2))
         left = {path.stem for path in place.glob("q/*")}
-        assert left == found - {name(2)}
+        assert left == ids - {name(2)}
         seen.add((status, len(left)))
         if status == 0:
             break

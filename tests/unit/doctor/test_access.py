@@ -49,9 +49,9 @@ def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
         [f"{place}/home/anna", f"{place}/home/ben"], []
     )
     next(place.glob(closed)).chmod(0o600)
-    found = checks.check_access(settings(place), NOBODY)
-    assert found is not None
-    assert found.unreadable == [f"{place}/home/anna"]
+    access = checks.check_access(settings(place), NOBODY)
+    assert access is not None
+    assert access.unreadable == [f"{place}/home/anna"]
     step = checks.check_mailboxes(settings(place), NOBODY)
     assert step.outcome is StepOutcome.FAILED
     assert step.detail == (
@@ -69,9 +69,9 @@ def test_all_of_many_are_looked_at(place: Path) -> None:
     for number in range(1200):
         (place / "home" / f"z{number}" / "cur").mkdir(parents=True)
     (place / "home/z999").chmod(0o700)
-    found = checks.check_access(settings(place), NOBODY)
-    assert found is not None
-    assert (len(found.paths), found.unreadable) == (1202, [f"{place}/home/z999"])
+    access = checks.check_access(settings(place), NOBODY)
+    assert access is not None
+    assert (len(access.paths), access.unreadable) == (1202, [f"{place}/home/z999"])
 
 
 @needs_root
@@ -79,17 +79,17 @@ def test_who_is_in_the_group_may_read(place: Path) -> None:
     (group,) = set(os.getgrouplist("nobody", NOBODY.pw_gid)) - {0}
     os.chown(place / "home/anna", 0, group)
     (place / "home/anna").chmod(0o750)
-    found = checks.check_access(settings(place), NOBODY)
-    assert found is not None
-    assert found.unreadable == []
+    access = checks.check_access(settings(place), NOBODY)
+    assert access is not None
+    assert access.unreadable == []
 
 
 def test_a_mailbox_that_is_empty_or_not_whole(place: Path) -> None:
     maildir(place / "home" / "carl")
     (place / "home" / "dora").mkdir()
-    found = checks.check_access(settings(place), pwd.getpwuid(os.getuid()))
-    assert found is not None
-    assert (len(found.paths), found.unreadable) == (4, [])
+    access = checks.check_access(settings(place), pwd.getpwuid(os.getuid()))
+    assert access is not None
+    assert (len(access.paths), access.unreadable) == (4, [])
 
 
 def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,12 +198,12 @@ listeners:
     assert capsys.readouterr().err == ""
     (place / "home/ben").chmod(0o700)
     assert main.main(["check", str(file)]) == 0
-    told = capsys.readouterr().err
-    assert told.startswith(
+    errors = capsys.readouterr().err
+    assert errors.startswith(
         "spamguard: warning: 1 of 2 mailboxes cannot be read by nobody, such as "
         f"{place}/home/ben: moving mail there"
     )
-    assert "spamguard-watch.service" in told
+    assert "spamguard-watch.service" in errors
     file.write_text(f"{text}watch_socket: /run/spamguard-watch/mailboxes.sock\n")
     assert main.main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""

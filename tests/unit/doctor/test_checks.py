@@ -106,9 +106,9 @@ def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
     def scandir(path):
         (state / "ledger.sqlite-journal").touch()
         with real(path) as entries:
-            found = list(entries)
+            listed = list(entries)
         (state / "ledger.sqlite-journal").unlink()
-        yield found
+        yield listed
 
     monkeypatch.setattr(os, "scandir", scandir)
     assert outcomes(checks.check_installation(state))[0] == ("state directory", "ok")
@@ -152,19 +152,19 @@ def test_a_clock_that_goes_behind_what_was_written(state):
 def test_what_an_upgrade_has_left_behind(state):
     """Nothing was judged by what had been taught, and all was said to be well."""
     taught = mail(9)
-    with Filter.open(state) as one:
-        teach(one, taught)
-        assert list(checks.check_old_lessons(one.ledger)) == []
+    with Filter.open(state) as spam_filter:
+        teach(spam_filter, taught)
+        assert list(checks.check_old_lessons(spam_filter.ledger)) == []
     upgraded(state)
-    with Filter.open(state) as one:
-        (step,) = checks.check_old_lessons(one.ledger)
+    with Filter.open(state) as spam_filter:
+        (step,) = checks.check_old_lessons(spam_filter.ledger)
         assert (step.outcome, step.detail[:9], "learn" in step.remedy) == (
             StepOutcome.FAILED,
             "9 lessons",
             True,
         )
-        teach(one, taught[:5])
-        (step,) = checks.check_old_lessons(one.ledger)  # of these the mail may be gone
+        teach(spam_filter, taught[:5])
+        (step,) = checks.check_old_lessons(spam_filter.ledger)  # of these the mail may be gone
         assert (step.outcome, step.detail[:9]) == (StepOutcome.SKIPPED, "4 lessons")
 
 
@@ -212,8 +212,8 @@ def test_as_many_file_events_are_needed_as_the_watcher_takes(state, tmp_path):
         maildir(tmp_path / "home" / name / "Maildir", ".Junk", ".Lists.Python")
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*/Maildir"),))
     with closing(LocalMailboxes(watched.watch)) as mailboxes:
-        for one in mailboxes.find_mailboxes():
-            mailboxes.list_folders(one)
+        for mailbox in mailboxes.find_mailboxes():
+            mailboxes.list_folders(mailbox)
         told = (
             Path(f"/proc/self/fdinfo/{mailboxes._watches._inotify.fileno()}")
             .read_text()
@@ -263,8 +263,8 @@ def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
     assert checks.check_dovecot(watched).outcome is StepOutcome.FAILED  # people's mail is elsewhere
     maildir(tmp_path / "home" / "anna")
-    found = checks.check_dovecot(watched)
-    assert (found.outcome, found.detail) == (
+    step = checks.check_dovecot(watched)
+    assert (step.outcome, step.detail) == (
         StepOutcome.SKIPPED,
         "keeps its mail as mbox, so the Maildirs that are watched are not its own",
     )

@@ -35,7 +35,7 @@ def told(tmp_path):
     def look(text: str, found: Settings) -> list[tuple[str, str]]:
         file = tmp_path / "dovecot.conf"
         file.write_text(text)
-        return [(str(one.outcome), one.detail) for one in checks.check_filing(found, str(file))]
+        return [(str(step.outcome), step.detail) for step in checks.check_filing(found, str(file))]
 
     return look
 

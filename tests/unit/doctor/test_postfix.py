@@ -34,7 +34,9 @@ def configured(tmp_path):
 
     def say(*snippets: str, main: str = "") -> str:
         for name in ("main.cf", "master.cf"):
-            parts = [(SNIPPETS / one).read_text() for one in snippets if one.endswith(name)]
+            parts = [
+                (SNIPPETS / snippet).read_text() for snippet in snippets if snippet.endswith(name)
+            ]
             (tmp_path / name).write_text("\n".join([*parts, main if name == "main.cf" else ""]))
         return checks.read_postconf(str(tmp_path))
 
@@ -57,12 +59,12 @@ def test_the_snippets_name_our_doors(configured, snippets, door):
 @needs_postfix
 def test_what_is_named_elsewhere_does_not_count(configured):
     """The way back is a service of Postfix's own, another port may begin with the same digits."""
-    told = configured(
+    postfix = configured(
         "before-queue.master.cf",
         main="smtpd_milters = inet:127.0.0.1:113321, unix:spamguard/other.sock\n",
     )
     back = parse_endpoint("smtp://127.0.0.1:10026")
-    assert checks.find_unnamed(told, [PROXY, back, MILTER, SOCKET]) == [back, MILTER, SOCKET]
+    assert checks.find_unnamed(postfix, [PROXY, back, MILTER, SOCKET]) == [back, MILTER, SOCKET]
     assert (
         checks.find_unnamed(
             configured(main="smtpd_milters = unix:spamguard/milter.sock\n"), [SOCKET]
@@ -78,7 +80,7 @@ def test_nothing_is_known_of_what_cannot_be_asked(tmp_path):
 
 def settings(*doors: Listener | Scanner) -> Settings:
     listeners, scanners = [
-        [one for one in doors if isinstance(one, kind)] for kind in (Listener, Scanner)
+        [door for door in doors if isinstance(door, kind)] for kind in (Listener, Scanner)
     ]
     return Settings(Path("/"), tuple(listeners), scanners=tuple(scanners))
 
@@ -93,7 +95,9 @@ def test_the_step(monkeypatch):
         checks, "read_postconf", lambda: "content_filter = spamguard:[127.0.0.1]:10025\n"
     )
     assert list(checks.check_postfix(settings(alone, other))) == []  # the world asks these
-    assert [one.outcome for one in checks.check_postfix(settings(after, other))] == [StepOutcome.OK]
+    assert [step.outcome for step in checks.check_postfix(settings(after, other))] == [
+        StepOutcome.OK
+    ]
     (failed,) = checks.check_postfix(settings(after, milter))
     assert (failed.outcome, str(MILTER) in failed.detail, str(PROXY) in failed.detail) == (
         StepOutcome.FAILED,
@@ -109,6 +113,6 @@ def test_the_step(monkeypatch):
         assert unknown.outcome is StepOutcome.SKIPPED
         assert "whether a table does" in unknown.detail
     monkeypatch.setattr(checks, "read_postconf", lambda: "transport_maps =\n")
-    assert [one.outcome for one in checks.check_postfix(settings(after))] == [StepOutcome.FAILED]
+    assert [step.outcome for step in checks.check_postfix(settings(after))] == [StepOutcome.FAILED]
     monkeypatch.setattr(checks, "read_postconf", lambda: "")
-    assert [one.outcome for one in checks.check_postfix(settings(after))] == [StepOutcome.SKIPPED]
+    assert [step.outcome for step in checks.check_postfix(settings(after))] == [StepOutcome.SKIPPED]

@@ -43,7 +43,7 @@ def row(number: int, **values: Any) -> HistoryRow:
 def recent(history: History, limit: int, before: str = "") -> list[HistoryRow]:
     """The newest rows, whole, newest first; those of them older than `before`, an id."""
     found = (
-        history.find(one.id)
-        for one in history.search.find_page(HistoryFilter(before=before), limit).rows
+        history.find(row.id)
+        for row in history.search.find_page(HistoryFilter(before=before), limit).rows
     )
     return [one for one in found if one is not None]

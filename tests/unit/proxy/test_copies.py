@@ -40,11 +40,11 @@ UNSURE = Verdict("unsure", 0.5, 0.0, {"spam": 0.5, "ham": 0.5})
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     """For all it is ham, for anna spam."""
-    found = replace(scan(HAM), personal={"anna": SPAM})
+    scan_result = replace(scan(HAM), personal={"anna": SPAM})
     return Case(
         tmp_path,
         FakeHop(answers_each=True),
-        FakeJudge(found),
+        FakeJudge(scan_result),
         people=UserResolver((("sales@example.net", "anna"),)),
     )
 
@@ -52,9 +52,9 @@ def case(tmp_path: Path) -> Case:
 def told(content: bytes) -> SignedVerdict:
     """What a copy that was handed on says."""
     (field,) = [line for line in content.split(b"\r\n") if line.startswith(b"X-Spamguard: ")]
-    found = keys.verify_verdict(KEY, field.partition(b": ")[2], DIGEST)
-    assert found is not None
-    return found
+    verified = keys.verify_verdict(KEY, field.partition(b": ")[2], DIGEST)
+    assert verified is not None
+    return verified
 
 
 def body(content: bytes) -> bytes:
@@ -84,7 +84,7 @@ def test_each_gets_what_they_have_said_in_a_transaction_of_its_own(case: Case) -
     assert not ham.startswith(b"X-Spam-Flag")
     assert spam.startswith(b"X-Spam-Flag: YES\r\n")
     assert [(told(raw).label, told(raw).id) for raw in (ham, spam)] == [
-        (one.label, one.id) for one in case.entries
+        (record.label, record.id) for record in case.entries
     ]
     assert body(ham) == body(spam) == body(RAW)
 
@@ -200,7 +200,7 @@ def test_held_for_one_and_redirected_for_another(case: Case) -> None:
     assert replies[:2] == [OK, OK]
     assert transactions(case) == [[ANNA, BEN, CARL], ["held@example.net"], [BEN]]
     (held,) = case.quarantine.entries()
-    assert [one.address for one in held.envelope.recipients] == [CARL]
+    assert [recipient.address for recipient in held.envelope.recipients] == [CARL]
     assert held.id.encode() in replies[2].lines[0]
     assert held.id == case.entries[0].id
 
@@ -212,11 +212,11 @@ def test_copies_that_are_held_have_names_of_their_own(case: Case) -> None:
     )
     assert [reply.code for reply in case.send(recipients=(ANNA, BEN))] == [250, 250]
     assert case.hop.contents == []
-    held = {one.id: one for one in case.quarantine.entries()}
+    held = {entry.id: entry for entry in case.quarantine.entries()}
     whole, copy = case.entries
     assert held.keys() == {whole.id, copy.id}
     assert (held[whole.id].reason, held[copy.id].reason) == ("spam", "unsure")
-    assert [one.address for one in held[copy.id].envelope.recipients] == [ANNA]
+    assert [recipient.address for recipient in held[copy.id].envelope.recipients] == [ANNA]
     content = case.quarantine.open(copy.id)
     assert told(b"".join(content.chunks())).id == copy.id
     content.spool.close()

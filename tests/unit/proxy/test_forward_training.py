@@ -109,18 +109,18 @@ def send(
         return codes, replies
 
     codes, replies = asyncio.run(run())
-    found = [where.take(name) for name in where.names()]
-    return Sent(codes, replies, inner, [one for one in found if one is not None])
+    lessons = [where.take(name) for name in where.names()]
+    return Sent(codes, replies, inner, [one for one in lessons if one is not None])
 
 
 def test_what_is_attached_is_learnt_and_not_handed_on(tmp_path):
-    found = send(tmp_path, "SPAM@example.org", sender="Anna@example.ORG", raw=forward(ONE, TWO))
-    assert [reply.code for reply in found.replies] == [250]
-    assert found.lessons == [
+    outcome = send(tmp_path, "SPAM@example.org", sender="Anna@example.ORG", raw=forward(ONE, TWO))
+    assert [reply.code for reply in outcome.replies] == [250]
+    assert outcome.lessons == [
         QueuedLesson("spam", "anna@example.org", "mail", raw)
         for raw in (ONE.replace(b"\r\n", b"\n"), TWO)
     ]
-    assert found.behind.said == ["end"]
+    assert outcome.behind.said == ["end"]
 
 
 def test_what_is_larger_than_a_lesson_may_be_is_not_taken_for_one(tmp_path, monkeypatch):
@@ -130,15 +130,15 @@ def test_what_is_larger_than_a_lesson_may_be_is_not_taken_for_one(tmp_path, monk
     assert [
         reply.code for reply in send(tmp_path, "spam@example.org", raw=forward(large)).replies
     ] == [550]
-    found = send(tmp_path, "spam@example.org", raw=forward(large, TWO))
-    assert [reply.lines for reply in found.replies] == [(b"2.0.0 Taken: 1 to learn",)]
-    assert [one.raw for one in found.lessons] == [TWO]
+    outcome = send(tmp_path, "spam@example.org", raw=forward(large, TWO))
+    assert [reply.lines for reply in outcome.replies] == [(b"2.0.0 Taken: 1 to learn",)]
+    assert [lesson.raw for lesson in outcome.lessons] == [TWO]
 
 
 def test_the_user_may_be_the_local_part(tmp_path):
     teach = TeachByMail(TEACH.addresses, TEACH.senders, user=TeachingUser.LOCAL_PART)
-    (found,) = send(tmp_path, "ham@example.org", sender="ben@example.net", teach=teach).lessons
-    assert (found.user, found.label) == ("ben", "ham")
+    (outcome,) = send(tmp_path, "ham@example.org", sender="ben@example.net", teach=teach).lessons
+    assert (outcome.user, outcome.label) == ("ben", "ham")
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_the_user_may_be_the_local_part(tmp_path):
     ],
 )
 def test_mail_of_others_goes_on(tmp_path, sender):
-    found = send(tmp_path, "spam@example.org", sender=sender)
-    assert found.behind.said == ["spam@example.org", "data", "end"]
-    assert found.lessons == []
+    outcome = send(tmp_path, "spam@example.org", sender=sender)
+    assert outcome.behind.said == ["spam@example.org", "data", "end"]
+    assert outcome.lessons == []
 
 
 FAR, NEAR = "203.0.113.9", "192.0.2.7"
@@ -181,17 +181,17 @@ NETWORK = TeachByMail(TEACH.addresses, TEACH.senders, ("192.0.2.0/24", "127.0.0.
     ],
 )
 def test_only_clients_of_listed_networks_teach(tmp_path, position, client, taken):
-    found = send(tmp_path, "spam@example.org", client=client, position=position, teach=NETWORK)
-    assert len(found.lessons) == taken
-    assert ("data" in found.behind.said) != taken
+    outcome = send(tmp_path, "spam@example.org", client=client, position=position, teach=NETWORK)
+    assert len(outcome.lessons) == taken
+    assert ("data" in outcome.behind.said) != taken
 
 
 def test_without_an_attachment_it_is_refused_with_what_to_do(tmp_path):
-    found = send(tmp_path, "spam@example.org", raw=TWO)
-    (reply,) = found.replies
+    outcome = send(tmp_path, "spam@example.org", raw=TWO)
+    (reply,) = outcome.replies
     assert reply.code == 550
     assert b"attachment" in reply.lines[0]
-    assert found.behind.said == ["end"]
+    assert outcome.behind.said == ["end"]
 
 
 def test_what_was_forwarded_as_text_is_put_together_again(tmp_path):
@@ -199,37 +199,39 @@ def test_what_was_forwarded_as_text_is_put_together_again(tmp_path):
         b"Subject: Fwd: roofs\r\n\r\nlook\r\n\r\n"
         b"From: a@roofs.example\r\nSubject: roofs\r\n\r\nDear neighbour\r\n"
     )
-    found = send(tmp_path, "spam@example.org", raw=text)
-    assert found.codes == [250]
-    (lesson,) = found.lessons
+    outcome = send(tmp_path, "spam@example.org", raw=text)
+    assert outcome.codes == [250]
+    (lesson,) = outcome.lessons
     assert lesson.label == "spam"
     assert lesson.raw.startswith(b"From: a@roofs.example\nSubject: roofs\n")
     assert lesson.raw.endswith(b"\n\nDear neighbour\n")
 
 
 def test_a_lesson_stands_alone(tmp_path):
-    found = send(tmp_path, "spam@example.org", "ham@example.org", "x@example.org")
-    assert found.codes == [250, 452, 452]
-    assert [lesson.label for lesson in found.lessons] == ["spam"]
-    found = send(
+    outcome = send(tmp_path, "spam@example.org", "ham@example.org", "x@example.org")
+    assert outcome.codes == [250, 452, 452]
+    assert [lesson.label for lesson in outcome.lessons] == ["spam"]
+    outcome = send(
         tmp_path / "..", "x@example.org", "spam@example.org", queue=LessonQueue(tmp_path / "other")
     )
-    assert found.codes == [250, 452]
-    assert found.behind.said == ["x@example.org", "data", "end"]
-    assert found.lessons == []
+    assert outcome.codes == [250, 452]
+    assert outcome.behind.said == ["x@example.org", "data", "end"]
+    assert outcome.lessons == []
 
 
 def test_a_recipient_that_was_refused_does_not_count(tmp_path):
-    found = send(
+    outcome = send(
         tmp_path, "x@example.org", "spam@example.org", behind=Behind(refuses="x@example.org")
     )
-    assert found.codes == [550, 250]
-    assert len(found.lessons) == 1
+    assert outcome.codes == [550, 250]
+    assert len(outcome.lessons) == 1
 
 
 def test_yes_is_not_said_before_it_is_kept(tmp_path):
-    found = send(tmp_path, "spam@example.org", queue=LessonQueue(tmp_path / "teach", max_lessons=0))
-    assert [reply.code for reply in found.replies] == [451]
+    outcome = send(
+        tmp_path, "spam@example.org", queue=LessonQueue(tmp_path / "teach", max_lessons=0)
+    )
+    assert [reply.code for reply in outcome.replies] == [451]
 
 
 def test_it_offers_what_the_other_proxy_offers(tmp_path):

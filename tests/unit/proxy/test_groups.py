@@ -49,18 +49,20 @@ def test_who_has_said_nothing_gets_what_all_get() -> None:
 
 
 def test_those_who_differ_get_their_own() -> None:
-    found = group_recipients(
+    groups = group_recipients(
         scan(0.05, anna=0.97, ben=0.04, carl=0.96, dora=0.9999),
         ["anna", "", "ben", "carl", "dora", "anna"],
         POLICY,
         separate_copies=True,
     )
-    assert [(list(one.indices), one.verdict.probability, one.decision.action) for one in found] == [
+    assert [
+        (list(group.indices), group.verdict.probability, group.decision.action) for group in groups
+    ] == [
         ([1, 2], 0.05, Action.TAG),
         ([0, 3, 5], 0.96, Action.TAG),
         ([4], 0.9999, Action.REJECT),
     ]
-    assert [one.personal for one in found] == [
+    assert [group.personal for group in groups] == [
         {},
         {"anna": "spam", "carl": "spam"},
         {"dora": "spam"},
@@ -104,23 +106,27 @@ PROBABILITIES = st.sampled_from((0.0, 0.05, 0.2, 0.5, 0.7, 0.95, 0.97, 0.98, 0.9
 def test_of_any_recipients(
     shared: float, personal: dict[str, float], named: list[str], apart: bool
 ) -> None:
-    found = scan(shared, **personal)
+    scan_result = scan(shared, **personal)
     people = [user if user in personal else "" for user in named]
-    groups = group_recipients(found, people, POLICY, separate_copies=apart)
-    assert sorted(number for one in groups for number in one.indices) == list(range(len(people)))
+    groups = group_recipients(scan_result, people, POLICY, separate_copies=apart)
+    assert sorted(number for group in groups for number in group.indices) == list(
+        range(len(people))
+    )
     assert len(groups) == 1 or apart
-    assert len({(one.verdict.label, one.decision.rule) for one in groups}) == len(groups)
+    assert len({(group.verdict.label, group.decision.rule) for group in groups}) == len(groups)
     for group in groups:
         assert group.decision == decide(group.verdict, POLICY, 0.95)
         own = [
-            found.personal[people[number]] if people[number] else found.verdict
+            scan_result.personal[people[number]] if people[number] else scan_result.verdict
             for number in group.indices
         ]
         told = [group.verdict.label, group.decision.rule]
-        if told == [found.verdict.label, decide(found.verdict, POLICY, 0.95).rule]:
-            assert group.verdict == found.verdict
+        if told == [scan_result.verdict.label, decide(scan_result.verdict, POLICY, 0.95).rule]:
+            assert group.verdict == scan_result.verdict
         else:
-            assert group.verdict.probability == min(one.probability for one in own)
+            assert group.verdict.probability == min(verdict.probability for verdict in own)
         if apart:
-            assert all([one.label, decide(one, POLICY, 0.95).rule] == told for one in own)
+            assert all(
+                [verdict.label, decide(verdict, POLICY, 0.95).rule] == told for verdict in own
+            )
         assert set(group.personal) <= set(people)

@@ -90,8 +90,8 @@ def test_joiners_are_a_part_of_what_is_written(tmp_path: Path) -> None:
             "a\ufffdb@example.org",
         )
         assert [
-            one.id
-            for one in history.search.find_page(HistoryFilter(subject="می\u200cخواهم"), 5).rows
+            row.id
+            for row in history.search.find_page(HistoryFilter(subject="می\u200cخواهم"), 5).rows
         ] == [found.id]
 
 
@@ -177,7 +177,7 @@ def test_twenty_thousand_rows_stay_within_the_bytes(tmp_path: Path) -> None:
     assert most <= size
     assert taken(tmp_path) > size / 2
     assert len(kept) > 1500
-    assert [one.id for one in kept] == [
+    assert [row.id for row in kept] == [
         row(at).id for at in range(number - 1, number - 1 - len(kept), -1)
     ]
 
@@ -186,7 +186,7 @@ def test_rows_grow_old(tmp_path: Path) -> None:
     with opened(tmp_path, days=2) as history:
         for number in range(100):
             history.append([row(number, time=number * DAY / 10)])
-        assert [one.time for one in recent(history, 100)] == [
+        assert [row.time for row in recent(history, 100)] == [
             number * DAY / 10 for number in range(99, 78, -1)
         ]
 
@@ -199,7 +199,7 @@ def test_a_clock_that_was_ahead_keeps_nothing_for_longer(tmp_path: Path) -> None
         history.append([row(number, time=(3650 + number) * DAY) for number in range(100)])
         for number in range(100, 1100):
             history.append([row(number, time=number * DAY / 10)])
-        assert [one.time for one in recent(history, 1100)] == [
+        assert [row.time for row in recent(history, 1100)] == [
             number * DAY / 10 for number in range(1099, 1078, -1)
         ]
 
@@ -213,7 +213,7 @@ def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) 
         history.append([row(number, time=number) for number in range(300, 600)])
         for number in range(600, 700):
             history.append([row(number, time=1e9 + number)])
-        kept = {int(one.time - 1e9) for one in recent(history, 1000)}
+        kept = {int(row.time - 1e9) for row in recent(history, 1000)}
     assert kept >= set(range(300)) | set(range(600, 700))
 
 
@@ -236,7 +236,7 @@ def test_a_clock_that_jumps_forward_removes_nothing_at_once(tmp_path: Path) -> N
         history.append([row(126, time=jumped + 3 * DAY)])  # it has gone on for a day
         for number in range(127, 140):
             history.append([row(number, time=jumped + 3 * DAY)])
-        assert min(one.time for one in recent(history, 1000)) >= jumped
+        assert min(row.time for row in recent(history, 1000)) >= jumped
 
 
 def test_a_file_that_has_become_too_large_shrinks_step_by_step(tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_what_is_no_history_is_told_in_one_line(
 
     with pytest.raises(
         HistoryError, match=r"history\.sqlite: .*(move it away|cannot be read)"
-    ) as told:
+    ) as error:
         use()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
@@ -347,10 +347,10 @@ def test_killed_while_writing_it_keeps_whole_batches(tmp_path: Path) -> None:
         done = [int(process.stdout.readline()) for _ in range(20)][-1] + 50
         process.send_signal(signal.SIGKILL)
     with opened(tmp_path) as history:
-        found = [one.id for one in recent(history, 10**6)]
-    assert len(found) >= done
-    assert len(found) % 50 == 0
-    assert found == [row(number).id for number in range(len(found) - 1, -1, -1)]
+        rows = [row.id for row in recent(history, 10**6)]
+    assert len(rows) >= done
+    assert len(rows) % 50 == 0
+    assert rows == [row(number).id for number in range(len(rows) - 1, -1, -1)]
 
 
 @needs_disks
@@ -371,9 +371,9 @@ def test_readers_beside_a_writer(tmp_path: Path) -> None:
         try:
             with opened(tmp_path) as mine:
                 for _ in range(50):
-                    found = recent(mine, 1000)
-                    assert [replace(one, id="") for one in found] == [
-                        replace(row(number), id="") for number in range(len(found) - 1, -1, -1)
+                    rows = recent(mine, 1000)
+                    assert [replace(row, id="") for row in rows] == [
+                        replace(row(number), id="") for number in range(len(rows) - 1, -1, -1)
                     ]
         except Exception as error:  # noqa: BLE001  asserted below
             faults.append(error)

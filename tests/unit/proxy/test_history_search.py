@@ -29,8 +29,8 @@ def history(tmp_path: Path) -> Iterator[History]:
 def numbers(history: History, limit: int = 50, **wanted: Any) -> list[int]:
     """Seconds of the rows that are found."""
     return [
-        int(found.time - START)
-        for found in history.search.find_page(HistoryFilter(**wanted), limit).rows
+        int(row.time - START)
+        for row in history.search.find_page(HistoryFilter(**wanted), limit).rows
     ]
 
 
@@ -100,7 +100,7 @@ def test_page_by_page_everything_once(history: History, monkeypatch: pytest.Monk
     wanted, looked = HistoryFilter(label="ham", first=row(20).id), 0
     while True:
         seen = history.search.find_page(wanted, 2)
-        found += [int(one.time - START) for one in seen.rows]
+        found += [int(row.time - START) for row in seen.rows]
         looked += 1
         if not seen.next_before:
             break

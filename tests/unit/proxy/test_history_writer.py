@@ -24,9 +24,9 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writing(place: Path) -> Iterator[HistoryWriter]:
-    one = HistoryWriter(place, 64 << 20, 30)
-    yield one
-    assert one.close(30)
+    writer = HistoryWriter(place, 64 << 20, 30)
+    yield writer
+    assert writer.close(30)
 
 
 def kept(place: Path) -> int:
@@ -41,8 +41,8 @@ def test_a_single_row_arrives_soon(writing: HistoryWriter, place: Path) -> None:
 
 
 def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
-    one = HistoryWriter(place, 64 << 20, 30, subjects=False, addresses=False)
-    assert one.put(
+    writer = HistoryWriter(place, 64 << 20, 30, subjects=False, addresses=False)
+    assert writer.put(
         row(
             1,
             sender="secretsender@x",
@@ -52,7 +52,7 @@ def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
             client="secret",
         )
     )
-    assert one.close(30)
+    assert writer.close(30)
     assert kept(place) == 1
     assert b"secret" not in b"".join(path.read_bytes() for path in place.parent.iterdir())
 

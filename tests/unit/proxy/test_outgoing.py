@@ -25,13 +25,13 @@ def test_only_the_header_section_changes(tmp_path: Path, end: bytes, body: bytes
     head = HEAD.replace(b"\r\n", end)
     message = spooled(tmp_path, head + end + body)
     assert transaction.read_header_section(message) == head
-    found = transaction.tag_message(message, [b"X-Spam-Flag: NO", b"X-Y: z"], FORGED)
+    tagged = transaction.tag_message(message, [b"X-Spam-Flag: NO", b"X-Y: z"], FORGED)
     top = b"X-Spam-Flag: NO" + end + b"X-Y: z" + end
-    assert b"".join(found.chunks()) == top + b"Subject: x" + end + b"To: b" + end + end + body
-    assert found.size == message.size - len(head) + len(top) + len(
+    assert b"".join(tagged.chunks()) == top + b"Subject: x" + end + b"To: b" + end + end + body
+    assert tagged.size == message.size - len(head) + len(top) + len(
         b"Subject: x" + end + b"To: b" + end
     )
-    assert found.head.endswith(end + end)
+    assert tagged.head.endswith(end + end)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_a_header_section_without_an_end_is_bounded(tmp_path: Path) -> None:
     head = transaction.read_header_section(message)
     assert len(head) < 1 << 20
     assert head.endswith(b"\r\n")
-    found = transaction.tag_message(message, [b"X-Y: z"], FORGED)
-    assert b"".join(found.chunks()) == b"X-Y: z\r\n" + field * 2000
+    tagged = transaction.tag_message(message, [b"X-Y: z"], FORGED)
+    assert b"".join(tagged.chunks()) == b"X-Y: z\r\n" + field * 2000
 
 
 def test_names_of_fields() -> None:

@@ -69,32 +69,32 @@ class Asked:
 
 def test_what_is_judged_is_told_signed_and_remembered(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
-    found = asked.judged(
+    result = asked.judged(
         sender="a@x.example",
         recipients=["b@y.example"],
         client=Client(address=ELSEWHERE),
         queue_id="Q1",
     )
-    assert (found.label, found.is_unwanted, found.action, found.symbol) == (
+    assert (result.label, result.is_unwanted, result.action, result.symbol) == (
         "spam",
         True,
         Action.TAG,
         "SPAMGUARD_SPAM",
     )
-    assert found.score > REQUIRED_SCORE
-    flag, status, signed = found.fields
+    assert result.score > REQUIRED_SCORE
+    flag, status, signed = result.fields
     assert flag == b"X-Spam-Flag: YES"
     assert (
-        status == b"X-Spam-Status: Yes, score=%.1f required=5.0 tests=SPAMGUARD_SPAM" % found.score
+        status == b"X-Spam-Status: Yes, score=%.1f required=5.0 tests=SPAMGUARD_SPAM" % result.score
     )
-    assert found.scan is not None
-    told = keys.verify_verdict(KEY, signed.partition(b": ")[2], found.scan.digest)
-    assert told is not None
-    assert (told.id, told.label) == (found.id, "spam")
+    assert result.scan is not None
+    verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], result.scan.digest)
+    assert verified is not None
+    assert (verified.id, verified.label) == (result.id, "spam")
     (entry,) = asked.entries
     row = entry.row("f")
     assert (row.id, row.label, row.subject, row.client, row.sender) == (
-        found.id,
+        result.id,
         "spam",
         "some thíng",
         ELSEWHERE,
@@ -111,8 +111,8 @@ def test_what_is_judged_is_told_signed_and_remembered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verdict", [SPAM, HAM, UNSURE])
 def test_one_scale(tmp_path: Path, verdict: Any) -> None:
-    found = Asked(tmp_path, ScriptedJudge(verdict)).judged()
-    assert (found.score >= REQUIRED_SCORE) is found.is_unwanted is (verdict is SPAM)
+    result = Asked(tmp_path, ScriptedJudge(verdict)).judged()
+    assert (result.score >= REQUIRED_SCORE) is result.is_unwanted is (verdict is SPAM)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def test_nothing_is_refused_unless_it_was_asked_for(
 )
 def test_what_cannot_be_judged(tmp_path: Path, on_error: OnError, action: Action) -> None:
     asked = Asked(tmp_path, ScriptedJudge(NotScanned("timeout")), policy=Policy(on_error=on_error))
-    found = asked.judged()
-    assert (found.action, found.reason, found.label, found.is_unwanted, found.score) == (
+    result = asked.judged()
+    assert (result.action, result.reason, result.label, result.is_unwanted, result.score) == (
         action,
         "timeout",
         "",
         False,
         0.0,
     )
-    assert list(found.fields) == [b"X-Spamguard: not-scanned; reason=timeout"]
+    assert list(result.fields) == [b"X-Spamguard: not-scanned; reason=timeout"]
     assert asked.entries[0].label == "not-scanned"
 
 
@@ -373,8 +373,8 @@ def test_the_ledger_knows(tmp_path: Path) -> None:
     """With a real filter, and real scorers to read the message."""
     state = tmp_path / "state"
     (label, taught), (_, new), *_ = mail(2)
-    with opened(state) as one:
-        teach(one, [(label, taught)], user="anna")
+    with opened(state) as spam_filter:
+        teach(spam_filter, [(label, taught)], user="anna")
 
     async def ask() -> list[TrainingOutcome]:
         pool = ScorerPool(state, Scoring())
@@ -412,9 +412,9 @@ def test_the_ledger_knows(tmp_path: Path) -> None:
 def test_a_verdict_is_that_of_the_filter(tmp_path: Path) -> None:
     state = tmp_path / "state"
     messages = mail(60)
-    with opened(state) as one:
-        teach(one, messages[:50])
-        one.settle()
+    with opened(state) as spam_filter:
+        teach(spam_filter, messages[:50])
+        spam_filter.settle()
 
     async def ask() -> list[ScanResult]:
         pool = ScorerPool(state, Scoring())
@@ -426,5 +426,7 @@ def test_a_verdict_is_that_of_the_filter(tmp_path: Path) -> None:
             await pool.close()
 
     found = asyncio.run(ask())
-    with Filter.open(state) as one:
-        assert [judged.verdict for judged in found] == [one.judge(raw) for _, raw in messages[50:]]
+    with Filter.open(state) as spam_filter:
+        assert [judged.verdict for judged in found] == [
+            spam_filter.judge(raw) for _, raw in messages[50:]
+        ]

@@ -37,23 +37,23 @@ SEEN: dict[str, Callable[..., Any]] = {}
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("scoring") / "state"
-    with opened(directory) as one:
-        teach(one, MAIL[:60])
-        one.settle()
+    with opened(directory) as spam_filter:
+        teach(spam_filter, MAIL[:60])
+        spam_filter.settle()
     return directory
 
 
 def test_a_thousand_messages_are_judged_as_the_filter_does(state: Path) -> None:
     async def work() -> None:
         async with pool(state, command=SCORER_COMMAND, scorers=2) as judge:
-            found = await asyncio.gather(
+            results = await asyncio.gather(
                 *(judge(raw) for raw in raws), judge(large), judge(raws[0], b"Received: from x\r\n")
             )
-        with opened(state) as one:
-            for raw, scan in zip((*raws, large), found, strict=False):
-                assert scan == one.scan(raw)
-                assert scan.verdict == one.judge(raw)
-            assert found[-1] == one.scan(raws[0], extra_fields=b"Received: from x\r\n")
+        with opened(state) as spam_filter:
+            for raw, scan in zip((*raws, large), results, strict=False):
+                assert scan == spam_filter.scan(raw)
+                assert scan.verdict == spam_filter.judge(raw)
+            assert results[-1] == spam_filter.scan(raws[0], extra_fields=b"Received: from x\r\n")
 
     raws = [raw + b"%d\n" % number for number in range(4) for _, raw in MAIL]
     large = MAIL[0][1] + b"and so on\n" * 100_000
@@ -65,10 +65,10 @@ def test_a_lesson_is_in_force_at_the_next_message(tmp_path: Path) -> None:
     async def work() -> None:
         async with pool(tmp_path, command=SCORER_COMMAND) as judge:
             before = await judge(MAIL[0][1])
-            with opened(tmp_path) as one:
-                teach(one, MAIL[:20])
+            with opened(tmp_path) as spam_filter:
+                teach(spam_filter, MAIL[:20])
                 after = await judge(MAIL[0][1])
-                assert after == one.scan(MAIL[0][1])
+                assert after == spam_filter.scan(MAIL[0][1])
             assert before != after
 
     opened(tmp_path).close()
@@ -85,10 +85,10 @@ def test_who_is_asked_about_is_told_of_and_nobody_else(state: Path) -> None:
                 ("grüße",),
                 tuple(f"user{number}" for number in range(150)),
             ]
-            found = await asyncio.gather(
+            results = await asyncio.gather(
                 *(judge(raw, b"X: y\r\n", users) for users in asked for raw in (MAIL[0][1], large))
             )
-            assert [tuple(one.personal) for one in found] == [
+            assert [tuple(scan.personal) for scan in results] == [
                 users for users in asked for _ in range(2)
             ]
             assert await judge(b"STRANGER", users=("anna",)) == NotScanned("crashed")
@@ -205,8 +205,8 @@ def test_while_one_is_stuck_others_are_judged(state: Path) -> None:
                 asyncio.create_task(judge(raw)) for _, raw in MAIL[5:8]
             ]  # given to the same scorer in one go
             await asyncio.sleep(0)
-            found = await asyncio.gather(*behind, *(judge(raw) for _, raw in MAIL[:5]))
-            assert all(isinstance(one, Scan) for one in found)
+            results = await asyncio.gather(*behind, *(judge(raw) for _, raw in MAIL[:5]))
+            assert all(isinstance(scan, Scan) for scan in results)
             assert not stuck.done()
             assert len(judge.pool._scorers) == 2
             assert await stuck == NotScanned("timeout")
@@ -264,7 +264,7 @@ def test_a_scorer_killed_in_the_middle_of_a_message(state: Path) -> None:
             await until(lambda: any(scorer.jobs for scorer in judge.pool._scorers))
             os.kill(number, signal.SIGKILL)
             assert isinstance(await task, Scan)
-            assert all(isinstance(found, Scan) for found in await asyncio.gather(*others))
+            assert all(isinstance(scan, Scan) for scan in await asyncio.gather(*others))
             assert await who(judge) != number
 
     run(work())
@@ -333,7 +333,7 @@ def test_a_scorer_killed_while_it_starts_costs_no_verdict(state: Path) -> None:
             (starting,) = judge.pool._scorers
             assert not starting.is_ready
             os.kill(starting.pid, signal.SIGKILL)
-            assert {type(found) for found in await asyncio.gather(*waiting)} == {Scan}
+            assert {type(scan) for scan in await asyncio.gather(*waiting)} == {Scan}
 
     run(work())
 
@@ -346,7 +346,7 @@ def test_a_caller_that_goes_away_takes_nothing_with_it(state: Path) -> None:
             await asyncio.sleep(0)
             for task in tasks[::2]:
                 task.cancel()
-            assert all(isinstance(found, Scan) for found in await asyncio.gather(*tasks[1::2]))
+            assert all(isinstance(scan, Scan) for scan in await asyncio.gather(*tasks[1::2]))
 
     run(work())
 
@@ -412,8 +412,10 @@ def test_what_was_given_to_the_last_scorer_waits_for_no_other_that_cannot_start(
             monkeypatch.setattr(
                 process, "_STARTED_WITH", -1
             )  # as after an upgrade: from now on, for good
-            found = await asyncio.gather(*(judge(raw) for raw in (b"HANG", MAIL[1][1], MAIL[2][1])))
-            assert found == [NotScanned("timeout"), NotScanned("crashed"), NotScanned("crashed")]
+            results = await asyncio.gather(
+                *(judge(raw) for raw in (b"HANG", MAIL[1][1], MAIL[2][1]))
+            )
+            assert results == [NotScanned("timeout"), NotScanned("crashed"), NotScanned("crashed")]
 
     run(work())
 
@@ -506,6 +508,6 @@ def test_a_large_message_takes_a_bounded_room(state: Path) -> None:
         1
     ] + b"twenty megabytes of text in lines of an ordinary length, more or less\n" * (20 * 15_000)
     assert len(large) > 20 << 20
-    with Filter.open(state) as one:
-        expected = one.scan(large)
+    with Filter.open(state) as spam_filter:
+        expected = spam_filter.scan(large)
     run(work())

@@ -180,12 +180,14 @@ def test_rubbish_is_a_value_error_or_a_scan(rubbish: bytes, at: int) -> None:
         whole[:at] + rubbish + whole[at + len(rubbish) :],
     ):
         try:
-            found = decode_scan(ScorerAnswer(scorer.SCANNED, text, b""), list(OWN))
+            decoded = decode_scan(ScorerAnswer(scorer.SCANNED, text, b""), list(OWN))
         except ValueError:
             continue
-        assert all(0 <= one.probability <= 1 for one in (found.verdict, *found.personal.values()))
-        assert set(found.personal) <= set(OWN)
-        assert all(math.isfinite(word.part) for word in found.words)
+        assert all(
+            0 <= one.probability <= 1 for one in (decoded.verdict, *decoded.personal.values())
+        )
+        assert set(decoded.personal) <= set(OWN)
+        assert all(math.isfinite(word.part) for word in decoded.words)
 
 
 @pytest.mark.parametrize("text", [b"", b"two words", b"\xff", b"UPPER", b"x" * 33, b"a\nb"])

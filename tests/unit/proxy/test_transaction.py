@@ -105,7 +105,10 @@ def test_quarantined_mail_is_on_the_disk_before_the_answer(case: Case) -> None:
     assert held.id == case.entries[0].id
     assert held.id.encode() in answer.lines[0]
     assert held.reason == "spam"
-    assert [one.address for one in held.envelope.recipients] == ["b@example.net", "c@example.net"]
+    assert [recipient.address for recipient in held.envelope.recipients] == [
+        "b@example.net",
+        "c@example.net",
+    ]
     content = case.quarantine.open(held.id)
     assert b"".join(content.chunks()).endswith(b"\r\n\r\nhello\r\n.\r\n")
     content.spool.close()

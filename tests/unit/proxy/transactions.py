@@ -60,11 +60,11 @@ class FakeTransaction:
     def _answer(self, what: str, default: Reply = OK) -> Reply:
         assert not self.ended
         self.hop.said.append(what)
-        found = self.hop.answers.get(what, default)
-        return found.pop(0) if isinstance(found, list) else found
+        answer = self.hop.answers.get(what, default)
+        return answer.pop(0) if isinstance(answer, list) else answer
 
     async def mail(self, sender: Sender) -> Reply:
-        assert all(one.ended for one in self.hop.made if one is not self), (
+        assert all(session.ended for session in self.hop.made if session is not self), (
             "a session is kept that nobody needs"
         )
         return self._answer(f"mail {sender.address}")

@@ -56,7 +56,9 @@ class ScriptedProxy:
 
     @property
     def contents(self):
-        return [one.content for one in self.passed if one.content is not None]
+        return [
+            transaction.content for transaction in self.passed if transaction.content is not None
+        ]
 
 
 class ScriptedMessage:
@@ -123,7 +125,7 @@ class Caller:
         lines = [
             hello,
             b"MAIL FROM:<a@x.example>",
-            *[b"RCPT TO:<" + one + b">" for one in recipients],
+            *[b"RCPT TO:<" + recipient + b">" for recipient in recipients],
         ]
         assert await self.codes(*lines) == [250] * len(lines)
         assert await self.codes(b"DATA") == [354]

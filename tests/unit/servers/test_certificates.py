@@ -52,23 +52,23 @@ def test_a_broken_certificate_leaves_the_old_one(
 ) -> None:
     caplog.set_level("INFO")
     pem = self_signed(tmp_path)
-    found = CertificateReloader(Certificate(pem, pem))
-    context = found.context
-    found.reload()
+    reloader = CertificateReloader(Certificate(pem, pem))
+    context = reloader.context
+    reloader.reload()
     assert caplog.messages == []
     pem.write_text("rubbish")
-    found.reload()
-    found.reload()
+    reloader.reload()
+    reloader.reload()
     self_signed(tmp_path)
     os.utime(pem, (1, 1))
-    found.reload()
-    assert found.context is context
-    assert ["old one is" in one for one in caplog.messages] == [True, False]
+    reloader.reload()
+    assert reloader.context is context
+    assert ["old one is" in message for message in caplog.messages] == [True, False]
     pem.unlink()
     caplog.clear()
     for _ in range(3):
-        found.reload()
-    assert ["cannot be used" in one for one in caplog.messages] == [True]
+        reloader.reload()
+    assert ["cannot be used" in message for message in caplog.messages] == [True]
 
 
 def test_rights_that_are_mended_later_are_seen(tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_rights_that_are_mended_later_are_seen(tmp_path: Path) -> None:
     it was.
     """
     pem = self_signed(tmp_path)
-    found = CertificateReloader(Certificate(pem, pem))
+    reloader = CertificateReloader(Certificate(pem, pem))
     new = self_signed(tmp_path).read_bytes()
     for text in (b"unreadable", new):
         pem.write_bytes(text)
         os.utime(pem, (1, 1))
-        found.reload()
-    assert shown(found.context) == der(new)
+        reloader.reload()
+    assert shown(reloader.context) == der(new)
 
 
 def test_half_a_new_certificate_leaves_the_old_one_in_use(tmp_path: Path) -> None:
@@ -91,15 +91,15 @@ def test_half_a_new_certificate_leaves_the_old_one_in_use(tmp_path: Path) -> Non
     old, new = self_signed(tmp_path).read_bytes(), self_signed(tmp_path).read_bytes()
     pem.write_bytes(old)
     key.write_bytes(old)
-    found = CertificateReloader(Certificate(pem, key))
+    reloader = CertificateReloader(Certificate(pem, key))
     pem.write_bytes(new)
     os.utime(pem, (1, 1))
-    found.reload()
-    assert shown(found.context) == der(old)
+    reloader.reload()
+    assert shown(reloader.context) == der(old)
     key.write_bytes(new)
     os.utime(key, (1, 1))
-    found.reload()
-    assert shown(found.context) == der(new)
+    reloader.reload()
+    assert shown(reloader.context) == der(new)
 
 
 def der(pem: bytes) -> bytes:

@@ -247,12 +247,14 @@ def test_a_client_that_does_not_take_its_goodbye_is_cut_off(monkeypatch):
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
-        one = smtp_connection.SmtpConnection(loop, memoryview(bytearray(1000)), send_seconds=3600)
-        await loop.connect_accepted_socket(lambda: one, ours)
-        one.write_reply(
+        connection = smtp_connection.SmtpConnection(
+            loop, memoryview(bytearray(1000)), send_seconds=3600
+        )
+        await loop.connect_accepted_socket(lambda: connection, ours)
+        connection.write_reply(
             Reply(250, (b"x" * 50_000,))
         )  # more than the kernel takes, less than what stops the writing
-        await asyncio.wait_for(one.close(), PATIENCE)
+        await asyncio.wait_for(connection.close(), PATIENCE)
         deaf.close()
 
     asyncio.run(main())
@@ -275,19 +277,19 @@ def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
 def test_who_went_while_nothing_was_read_is_let_go():
     async def main():
         loop = asyncio.get_running_loop()
-        one = smtp_connection.SmtpConnection(
+        connection = smtp_connection.SmtpConnection(
             loop, memoryview(bytearray(1 << 16)), send_seconds=3600
         )
         with socket.create_server(("127.0.0.1", 0)) as listening:
             client = socket.create_connection(listening.getsockname())
             ours, _ = listening.accept()
             ours.setblocking(False)
-            await loop.connect_accepted_socket(lambda: one, ours)
+            await loop.connect_accepted_socket(lambda: connection, ours)
             client.sendall(b"x" * smtp_connection._MAX_UNREAD_BYTES)
-            await until(lambda: len(one.lines.data) == smtp_connection._MAX_UNREAD_BYTES)
+            await until(lambda: len(connection.lines.data) == smtp_connection._MAX_UNREAD_BYTES)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-            await asyncio.wait_for(one.close(drain_input=True), PATIENCE)
+            await asyncio.wait_for(connection.close(drain_input=True), PATIENCE)
 
     asyncio.run(main())
 
@@ -315,14 +317,14 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
         from tests.unit.servers.support import listener
 
         with socket.create_server(("127.0.0.1", 0)) as real:
-            one = open_door(
+            door = open_door(
                 listener(), ScriptedProxy(), [Stingy(real)], tmp_path, "mx.example", lambda _: None
             )
-            await one.start()
+            await door.start()
             reader, writer = await asyncio.open_connection(*real.getsockname())
             greeting = await asyncio.wait_for(reader.readline(), PATIENCE)
             writer.close()
-            await one.drain(asyncio.get_running_loop().time() + 1)
+            await door.drain(asyncio.get_running_loop().time() + 1)
             return greeting
 
     assert asyncio.run(main()).startswith(b"220 ")

@@ -298,5 +298,5 @@ def test_a_fault_while_reading_ends_the_session(tmp_path, monkeypatch, caplog):
         return await caller.code(), await caller.at_end()
 
     assert run(tmp_path, talk, proxy) == (421, True)
-    assert [(one.content, one.ended) for one in proxy.passed] == [(None, 1)]
+    assert [(transaction.content, transaction.ended) for transaction in proxy.passed] == [(None, 1)]
     assert "in the data" in caplog.text

@@ -168,7 +168,10 @@ def test_at_the_deadline_the_rest_is_cut(tmp_path):
 
     proxy = ScriptedProxy()
     assert run(tmp_path, proxy, talk) == ([GOODBYE] * 3, 0)
-    assert [(one.cancelled, one.ended, one.content) for one in proxy.passed] == [
+    assert [
+        (transaction.cancelled, transaction.ended, transaction.content)
+        for transaction in proxy.passed
+    ] == [
         (True, 1, None),
         (False, 1, None),
         (False, 1, None),

@@ -74,7 +74,7 @@ def test_smtp_source_with_many_recipients(tmp_path):
         "127.0.0.1:{port}",
     ]
     assert run(tmp_path, proxy, "smtp-source", *command) == (0, "")
-    assert [len(one.recipients) for one in proxy.passed] == [1000] * 4
+    assert [len(transaction.recipients) for transaction in proxy.passed] == [1000] * 4
 
 
 @needs("swaks")
@@ -129,4 +129,7 @@ def test_smtplib(tmp_path):
     refused, verified, idle = asyncio.run(main())
     assert (refused, verified[0], idle) == ({}, 252, 250)
     assert proxy.contents == [b"Subject: x\r\n\r\n.\r\n"]
-    assert [one.address for one in proxy.passed[0].recipients] == ["b@x.example", "ö@x.example"]
+    assert [recipient.address for recipient in proxy.passed[0].recipients] == [
+        "b@x.example",
+        "ö@x.example",
+    ]

@@ -135,7 +135,7 @@ def test_parameters_reach_the_proxy_with_their_case(tmp_path):
     assert run(tmp_path, talk, proxy) == [250, 250, 250]
     (passed,) = proxy.passed
     assert passed.sender.address == "A@x.Example"
-    assert [tuple(one) for one in passed.sender.parameters][-2:] == [
+    assert [tuple(parameter) for parameter in passed.sender.parameters][-2:] == [
         ("ENVID", "AbC"),
         ("SMTPUTF8", None),
     ]
@@ -171,7 +171,7 @@ def test_a_transaction_can_be_given_up(tmp_path, line):
         )
 
     assert run(tmp_path, talk, proxy) == [250, 250, 250, 250, 503, 250]
-    assert [one.ended for one in proxy.passed] == [1, 1]
+    assert [transaction.ended for transaction in proxy.passed] == [1, 1]
 
 
 def test_the_proxy_is_told_who_calls(tmp_path):
@@ -184,11 +184,17 @@ def test_the_proxy_is_told_who_calls(tmp_path):
         return caller.writer.get_extra_info("sockname")[1]
 
     port = run(tmp_path, talk, proxy)
-    told = [
-        (one.client.helo, one.client.protocol, one.client.address, one.client.peer, one.client.port)
-        for one in proxy.passed
+    clients = [
+        (
+            transaction.client.helo,
+            transaction.client.protocol,
+            transaction.client.address,
+            transaction.client.peer,
+            transaction.client.port,
+        )
+        for transaction in proxy.passed
     ]
-    assert told == [
+    assert clients == [
         ("one", "SMTP", "127.0.0.1", "127.0.0.1", str(port)),
         ("two", "ESMTP", "127.0.0.1", "127.0.0.1", str(port)),
     ]
@@ -255,7 +261,7 @@ def test_xforward_holds_for_one_message(tmp_path):
         250,
         250,
     ]
-    first, second, third = [one.client for one in proxy.passed]
+    first, second, third = [transaction.client for transaction in proxy.passed]
     assert (first.name, first.address, first.port, first.helo) == (
         "spike.example",
         "2001:db8::1",

@@ -53,9 +53,9 @@ def served(
             await asyncio.wait_for(use(str(tmp_path / "sock")), PATIENCE)
 
     asyncio.run(run())
-    found = [where.take(name) for name in where.names()]
-    assert len(arrived) == len(found)
-    return [one for one in found if one is not None]
+    lessons = [where.take(name) for name in where.names()]
+    assert len(arrived) == len(lessons)
+    return [one for one in lessons if one is not None]
 
 
 def handing(*lessons: tuple[LessonHeader, bytes]) -> Callable[[str], Awaitable[None]]:
@@ -78,13 +78,13 @@ async def said(path: str, data: bytes) -> bytes:
 
 def test_a_lesson_is_kept_before_yes_is_said(tmp_path):
     large = os.urandom(3 << 20)
-    found = served(
+    lessons = served(
         tmp_path,
         handing(
             (LessonHeader("spam", 5), b"hello"), (LessonHeader("ham", len(large), "ben"), large)
         ),
     )
-    assert found == [
+    assert lessons == [
         QueuedLesson("spam", ME, "teach-pipe", b"hello"),
         QueuedLesson("ham", "ben", "teach-pipe", large),
     ]
@@ -94,14 +94,14 @@ def test_who_is_not_listed_speaks_for_nobody_else_and_that_is_told_once(tmp_path
     """Where all mail belongs to one account and for_others does not name it, all people were one,
     without a word.
     """
-    found = served(
+    lessons = served(
         tmp_path,
         handing(
             (LessonHeader("spam", 5, "ben"), b"hello"), (LessonHeader("spam", 2, "carl"), b"yo")
         ),
         Nobody(()),
     )
-    assert [one.user for one in found] == [ME, ME]
+    assert [lesson.user for lesson in lessons] == [ME, ME]
     warnings = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
     assert warnings == [
         f"{ME} hands over lessons of others, such as 'ben': "
@@ -122,8 +122,8 @@ def test_who_may_name_others():
 def test_an_account_whose_name_has_no_place_in_a_lesson_goes_by_its_number(tmp_path, monkeypatch):
     """The lesson was accepted, and dropped as none when it was to be learnt."""
     monkeypatch.setattr(pwd, "getpwuid", lambda account: SimpleNamespace(pw_name="DOMAIN\\anna\tb"))
-    (found,) = served(tmp_path, handing((LessonHeader("spam", 5), b"hello")))
-    assert found.user == f"#{os.getuid()}"
+    (lesson,) = served(tmp_path, handing((LessonHeader("spam", 5), b"hello")))
+    assert lesson.user == f"#{os.getuid()}"
 
 
 @pytest.mark.parametrize(

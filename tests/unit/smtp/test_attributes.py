@@ -22,10 +22,10 @@ def understood(lines: list[bytes]) -> dict[str, str]:
         assert line.startswith(b"XFORWARD ")
         assert line.endswith(b"\r\n")
         assert len(line) <= 512
-        told = parse_attributes(line[9:-2])
-        assert isinstance(told, dict)
-        assert not told.keys() & found.keys()
-        found |= told
+        attributes = parse_attributes(line[9:-2])
+        assert isinstance(attributes, dict)
+        assert not attributes.keys() & found.keys()
+        found |= attributes
     return found
 
 
@@ -91,9 +91,9 @@ def test_what_is_refused(argument: bytes, text: str) -> None:
     )
 )
 def test_a_client_is_told_on_as_it_is(client: Client) -> None:
-    told = understood(xforward_commands(client, ALL))
-    assert list(told) == ALL.split()
-    for name, value in told.items():
+    attributes = understood(xforward_commands(client, ALL))
+    assert list(attributes) == ALL.split()
+    for name, value in attributes.items():
         assert value == getattr(client, CLIENT_FIELDS[name]) or (
             value == "" and len(getattr(client, CLIENT_FIELDS[name])) > 30
         )

@@ -96,8 +96,8 @@ class Mta:
     ) -> None:
         self.send(MilterCommand.MACROS, b"Mi\0" + queue + b"\0{auth_authen}\0" + login + b"\0")
         await self.say(MilterCommand.SENDER, b"<" + sender + b">\0BODY=8BITMIME\0", 0x4000)
-        for one in recipients or (b"b@example.net",):
-            await self.say(MilterCommand.RECIPIENT, b"<" + one + b">\0", 0x8000)
+        for recipient in recipients or (b"b@example.net",):
+            await self.say(MilterCommand.RECIPIENT, b"<" + recipient + b">\0", 0x8000)
 
     async def content(self, raw: bytes, chunk: int = 65535) -> list[tuple[bytes, bytes]]:
         """All but the end of a message with CRLF line ends; the fields as they were shown."""

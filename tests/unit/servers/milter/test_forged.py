@@ -33,36 +33,36 @@ def applied(names, removals):
 
 @given(st.lists(NAMES, max_size=30))
 def test_all_forged_fields_go_and_no_others(names):
-    found = milter.ForgedHeaderFilter(FORGED_FIELDS)
+    header_filter = milter.ForgedHeaderFilter(FORGED_FIELDS)
     for name in names:
-        found.add_field(name)
-    assert applied(names, found.removal_packets()) == [
+        header_filter.add_field(name)
+    assert applied(names, header_filter.removal_packets()) == [
         name for name in names if name in (b"Subject", b"X-S", b"X-Bogosity2")
     ]
 
 
 def test_case_and_blanks_make_no_difference():
-    found = milter.ForgedHeaderFilter(["X-Mine"])
+    header_filter = milter.ForgedHeaderFilter(["X-Mine"])
     for name in (b"X-MINE", b"x-mine \t", b"X-Mine-Not"):
-        found.add_field(name)
-    assert found.removal_packets() == [
+        header_filter.add_field(name)
+    assert header_filter.removal_packets() == [
         encode_remove_field(b"x-mine", 2),
         encode_remove_field(b"x-mine", 1),
     ]
 
 
 def test_nobody_keeps_the_server_busy_with_them():
-    found = milter.ForgedHeaderFilter(FORGED_FIELDS)
+    header_filter = milter.ForgedHeaderFilter(FORGED_FIELDS)
     for number in range(10_000):
-        found.add_field(b"X-Spam-%d" % number)
-    assert len(found.removal_packets()) == milter.MAX_REMOVALS
+        header_filter.add_field(b"X-Spam-%d" % number)
+    assert len(header_filter.removal_packets()) == milter.MAX_REMOVALS
 
 
 def test_names_that_no_line_has_room_for_are_not_kept():
     """Each may be as long as a packet, and a message has many."""
-    found = milter.ForgedHeaderFilter(FORGED_FIELDS)
+    header_filter = milter.ForgedHeaderFilter(FORGED_FIELDS)
     for more in (0, 1, 100_000):
-        found.add_field(b"X-Spam-".ljust(milter.MAX_NAME_BYTES + more, b"a"))
-    assert found.removal_packets() == [
+        header_filter.add_field(b"X-Spam-".ljust(milter.MAX_NAME_BYTES + more, b"a"))
+    assert header_filter.removal_packets() == [
         encode_remove_field(b"x-spam-".ljust(milter.MAX_NAME_BYTES, b"a"), 1)
     ]

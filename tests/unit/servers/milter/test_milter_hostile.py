@@ -116,7 +116,7 @@ def test_odd_words_do_no_harm(tmp_path):
     (question,) = asking.questions
     assert (question.sender, question.client.helo, question.client.address) == ("", "", "")
     assert len(question.recipients) == 5000
-    assert {len(one) for one in question.recipients} == {512}
+    assert {len(recipient) for recipient in question.recipients} == {512}
     assert asking.raws == [b":\r\n\r\n"]
 
 

@@ -73,7 +73,7 @@ def test_forged_fields_go_before_ours_come(tmp_path):
     _, fields = run(tmp_path, ScriptedAsking(), talk)
     assert fields == [
         (b"X-Spam-Flag", b" YES"),
-        *[tuple(one.split(b":", 1)) for one in FIELDS[1:]],
+        *[tuple(field.split(b":", 1)) for field in FIELDS[1:]],
         (b"Subject", b" x"),
     ]
 

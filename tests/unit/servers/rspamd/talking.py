@@ -55,6 +55,6 @@ def said(directory: Path, data: bytes, **settings: Any) -> Answer:
     async def talk(served: Served) -> Answer:
         return parse(await served.say(data))
 
-    found = run(directory, talk, **settings)
-    assert isinstance(found, Answer)
-    return found
+    result = run(directory, talk, **settings)
+    assert isinstance(result, Answer)
+    return result

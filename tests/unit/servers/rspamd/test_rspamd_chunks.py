@@ -83,15 +83,15 @@ BODIES = st.one_of(
 
 @given(BODIES, st.lists(st.integers(0, 400), max_size=6))
 def test_the_same_is_read_however_it_comes(data: bytes, cuts: list[int]) -> None:
-    found = merged(pieces(data, cuts))
-    assert (None if found is None else read(b"".join(found))) == read(data)
+    merged_pieces = merged(pieces(data, cuts))
+    assert (None if merged_pieces is None else read(b"".join(merged_pieces))) == read(data)
 
 
 def test_many_are_one() -> None:
     lines = [b"line %d\r\n" % number for number in range(10_000)]
-    (found,) = [one for one in (merged([chunked(*lines)]) or ()) if one]
+    (merged_piece,) = [piece for piece in (merged([chunked(*lines)]) or ()) if piece]
     whole = b"".join(lines)
-    assert found == b"%x\r\n%b\r\n" % (len(whole), whole)
+    assert merged_piece == b"%x\r\n%b\r\n" % (len(whole), whole)
 
 
 def test_nothing_but_a_few_bytes_is_kept() -> None:

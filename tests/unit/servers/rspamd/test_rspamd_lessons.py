@@ -92,7 +92,7 @@ def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.M
         await asyncio.sleep(0.05)
         begun = asyncio.get_running_loop().time()
         assert await guess("secret", "/learnspam") == 200
-        assert not all(one.done() for one in guesses)  # who knows it does not wait for those
+        assert not all(guess.done() for guess in guesses)  # who knows it does not wait for those
         await asyncio.gather(*guesses)
         assert asyncio.get_running_loop().time() - begun > 1.5  # one after the other
 

@@ -20,23 +20,23 @@ from tests.unit.servers.rspamd.talking import MAIL, parse, request, run, said
 
 
 def test_checkv2(tmp_path: Path) -> None:
-    found = said(tmp_path, request("/checkv2")).json
-    score = found["score"]
-    assert (found["is_skipped"], found["required_score"], found["action"], score > 5) == (
+    answer = said(tmp_path, request("/checkv2")).json
+    score = answer["score"]
+    assert (answer["is_skipped"], answer["required_score"], answer["action"], score > 5) == (
         False,
         5.0,
         "add header",
         True,
     )
-    assert found["thresholds"] == {"add header": 5.0}
-    (symbol,) = found["symbols"].values()
+    assert answer["thresholds"] == {"add header": 5.0}
+    (symbol,) = answer["symbols"].values()
     name, *words = symbol.pop("options")
     assert symbol == {"name": "SPAMGUARD_SPAM", "score": score, "metric_score": score}
     assert words == ["cheap", "odd??X-Evil: yes?"]
-    assert (found["message-id"], found["urls"], found["emails"]) == ("1@x.example", [], [])
-    assert found["time_real"] >= 0
-    assert found["milter"]["remove_headers"] == {"X-Spam-Flag": 0}
-    added = found["milter"]["add_headers"]
+    assert (answer["message-id"], answer["urls"], answer["emails"]) == ("1@x.example", [], [])
+    assert answer["time_real"] >= 0
+    assert answer["milter"]["remove_headers"] == {"X-Spam-Flag": 0}
+    added = answer["milter"]["add_headers"]
     assert added["X-Spam-Flag"] == "YES"
     assert added["X-Spam-Status"] == f"Yes, score={score} required=5.0 tests=SPAMGUARD_SPAM"
     assert f"id={name};" in added["X-Spamguard"]
@@ -78,16 +78,16 @@ def test_the_message_id_is_that_of_its_own_field(tmp_path: Path, field: bytes, t
 def test_actions_as_rspamd_writes_them(
     tmp_path: Path, judge: ScriptedJudge, settings: Any, action: str
 ) -> None:
-    found = said(tmp_path, request("/checkv2"), judge=judge, **settings).json
-    assert found["action"] == action
-    assert found["is_skipped"] is isinstance(judge.says, NotScanned)
+    answer = said(tmp_path, request("/checkv2"), judge=judge, **settings).json
+    assert answer["action"] == action
+    assert answer["is_skipped"] is isinstance(judge.says, NotScanned)
 
 
 def test_the_exact_probability_is_told_only_when_asked_for(tmp_path: Path) -> None:
-    found = said(tmp_path, request("/checkv2"), policy=Policy(tell_probability=True)).json
-    assert found["symbols"]["SPAMGUARD_SPAM"]["options"][1] == "cheap +1.50"
-    assert found["milter"]["add_headers"]["X-Spamguard-Probability"] == "0.9990"
-    assert round(found["score"], 1) == found["score"]
+    answer = said(tmp_path, request("/checkv2"), policy=Policy(tell_probability=True)).json
+    assert answer["symbols"]["SPAMGUARD_SPAM"]["options"][1] == "cheap +1.50"
+    assert answer["milter"]["add_headers"]["X-Spamguard-Probability"] == "0.9990"
+    assert round(answer["score"], 1) == answer["score"]
 
 
 def test_clients_from_before_checkv2(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_what_is_said_of_a_message_is_remembered(tmp_path: Path) -> None:
 
     entry = run(tmp_path, talk)
     assert entry.envelope.sender.address == "a@x.example"
-    assert [one.address for one in entry.envelope.recipients] == [
+    assert [recipient.address for recipient in entry.envelope.recipients] == [
         "b@y.example",
         "c@y.example",
         "d@y.example",
@@ -191,9 +191,9 @@ def test_messages_of_this_machine_are_not_fetched(tmp_path: Path, name: str) -> 
     """
     (tmp_path / "mail").write_bytes(MAIL)
     judge = ScriptedJudge()
-    found = said(tmp_path, request("/checkv2", b"", {name: str(tmp_path / "mail")}), judge=judge)
-    assert (found.status, judge.raws) == (400, [])
-    assert found.json == {"error": "files and shared memory are not read: send the message"}
+    answer = said(tmp_path, request("/checkv2", b"", {name: str(tmp_path / "mail")}), judge=judge)
+    assert (answer.status, judge.raws) == (400, [])
+    assert answer.json == {"error": "files and shared memory are not read: send the message"}
 
 
 @pytest.mark.parametrize("name", ["Compression", "Content-Encoding"])
@@ -220,13 +220,13 @@ def test_compressed(tmp_path: Path) -> None:
 def test_a_bomb_is_not_inflated(tmp_path: Path) -> None:
     bomb = zstandard.compress(bytes(256 << 20))
     judge = ScriptedJudge()
-    found = said(
+    answer = said(
         tmp_path,
         request("/checkv2", bomb, {"Compression": "zstd"}),
         judge=judge,
         limits=ScannerLimits(message_size=1 << 20),
     )
-    assert (found.status, found.json, judge.raws) == (413, {"error": "too large"}, [])
+    assert (answer.status, answer.json, judge.raws) == (413, {"error": "too large"}, [])
 
 
 def test_the_other_pages(tmp_path: Path) -> None:
@@ -264,9 +264,9 @@ def test_a_connection_is_kept(tmp_path: Path) -> None:
         finally:
             writer.close()
 
-    found = run(tmp_path, talk)
-    assert found.count(b"HTTP/1.1 200") == 4
-    assert found.count(b"pong") == 3
+    result = run(tmp_path, talk)
+    assert result.count(b"HTTP/1.1 200") == 4
+    assert result.count(b"pong") == 3
 
 
 def test_a_connection_that_is_kept_has_a_last_request(tmp_path: Path) -> None:
@@ -282,9 +282,9 @@ def test_a_connection_that_is_kept_has_a_last_request(tmp_path: Path) -> None:
             )
             await asyncio.sleep(0.1)
             writer.write(request("/checkv2") + request("/ping"))
-            found = await asyncio.wait_for(reader.read(), PATIENCE)
+            data = await asyncio.wait_for(reader.read(), PATIENCE)
             await draining
-            return found
+            return data
         finally:
             writer.close()
 
@@ -313,15 +313,15 @@ def test_who_waits_to_be_told_to_go_on_is_told(tmp_path: Path) -> None:
 
 def test_asking_for_the_head_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Monitors do."""
-    found = said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (found.status, found.body) == (200, b"")
+    answer = said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (answer.status, answer.body) == (200, b"")
     assert said(tmp_path, b"HEAD /nothing HTTP/1.1\r\nHost: x\r\n\r\n").body == b""
     behind = parse(said(tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n").body)
     assert (behind.status, behind.json) == (400, {"error": "not understood"})
-    found = said(
+    answer = said(
         tmp_path, b"HEAD /ping HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxyz"
     )
-    assert (found.status, found.body) == (400, b"")
+    assert (answer.status, answer.body) == (400, b"")
     assert "fault" not in caplog.text
 
 
@@ -425,7 +425,7 @@ def test_chunks(tmp_path: Path) -> None:
 )
 def test_nonsense_is_refused_and_never_judged(tmp_path: Path, data: bytes, status: int) -> None:
     judge = ScriptedJudge()
-    found = said(tmp_path, data, judge=judge)
-    assert (found.status, list(found.json), judge.raws) == (status, ["error"], [])
-    assert "Traceback" not in found.fields
-    assert "close" in found.fields
+    answer = said(tmp_path, data, judge=judge)
+    assert (answer.status, list(answer.json), judge.raws) == (status, ["error"], [])
+    assert "Traceback" not in answer.fields
+    assert "close" in answer.fields

@@ -65,6 +65,9 @@ def test_the_history_knows_them(tmp_path: Path, raw: bytes) -> None:
             assert served.judge.raws == [raw]
             (entry,) = served.entries
             assert entry.envelope.sender.address == BOTH.sender
-            assert tuple(one.address for one in entry.envelope.recipients) == BOTH.recipients
+            assert (
+                tuple(recipient.address for recipient in entry.envelope.recipients)
+                == BOTH.recipients
+            )
 
     asyncio.run(talk())

@@ -49,9 +49,9 @@ def said(directory: Path, data: bytes, *, end: bool = True, **settings: Any) -> 
     async def talk(served: Served) -> bytes:
         return await served.say(data, end=end)
 
-    found = run(directory, talk, **settings)
-    assert isinstance(found, bytes)
-    return found
+    result = run(directory, talk, **settings)
+    assert isinstance(result, bytes)
+    return result
 
 
 def test_ping_and_skip(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_refusal_leaves_nothing_behind(tmp_path: Path) -> None:
 
     def sessions() -> int:
         gc.collect()
-        return sum(isinstance(one, SpamdSession) for one in gc.get_objects())
+        return sum(isinstance(thing, SpamdSession) for thing in gc.get_objects())
 
     before = sessions()
     run(tmp_path, talk, limits=ScannerLimits(message_size=len(MAIL) + 100))
