@@ -82,9 +82,7 @@ def test_refusals_of_the_next_hop_come_back_as_they_are(tmp_path, protocol, answ
     assert heard == [(reply.code, text), 503 if protocol is Protocol.LMTP else 554]
 
 
-def test_what_became_of_the_data_is_told_in_the_words_of_the_next_hop(
-    tmp_path, protocol, answers_each
-):
+def test_the_reply_to_the_data_is_that_of_the_next_hop(tmp_path, protocol, answers_each):
     async def talk(caller):
         await caller.begin(HELLOS[protocol])
         return await caller.say(MESSAGE + b".")
@@ -173,7 +171,7 @@ def test_a_bare_lf_within_a_line_lets_no_second_command_through(tmp_path, protoc
     assert proxy.passed == []
 
 
-def test_silent_clients_keep_nobody_out(tmp_path, protocol, answers_each):
+def test_silent_clients_make_room_for_others(tmp_path, protocol, answers_each):
     proxy = proxy_for(protocol, answers_each)
 
     async def main():
@@ -195,7 +193,7 @@ def test_silent_clients_keep_nobody_out(tmp_path, protocol, answers_each):
     assert heard == [250, 221] * 81
 
 
-def test_who_is_in_a_transaction_is_never_evicted(tmp_path, protocol):
+def test_a_client_in_a_transaction_is_never_evicted(tmp_path, protocol):
     proxy = ScriptedProxy(hold=asyncio.Event())
 
     async def talk(first, served):
@@ -298,7 +296,7 @@ def test_recipients_that_were_refused_get_no_reply_to_the_data(tmp_path):
 
 
 @pytest.mark.parametrize("position", Position)
-def test_behind_a_queue_recipients_that_are_put_off_are_told(tmp_path, caplog, position):
+def test_behind_a_queue_deferred_recipients_are_logged(tmp_path, caplog, position):
     async def talk(caller):
         await caller.codes(b"EHLO x", b"MAIL FROM:<>", *[b"RCPT TO:<b@x.example>"] * 4)
 

@@ -276,7 +276,7 @@ class Failing(Spool):
         raise OSError(5, "Input/output error")
 
 
-def test_what_cannot_be_read_is_delivered_to_nobody_and_the_way_stays_open(way: Way) -> None:
+def test_unreadable_content_is_not_delivered_and_the_hop_stays_usable(way: Way) -> None:
     async def one_and_another(opened: Open) -> None:
         with content(b"", kind=Failing) as message:
             replies = await hand_on(opened.hop, message, ["a@r.example", "b@r.example"])

@@ -118,7 +118,7 @@ def run(
     return asyncio.run(main())
 
 
-def test_a_verdict_is_told_and_remembered(tmp_path: Path, protocol: Protocol) -> None:
+def test_a_verdict_is_answered_and_recorded(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> list[str]:
         answers = [await ask(served, protocol)]
         served.judge.says = HAM
@@ -184,7 +184,7 @@ def test_one_connection_too_many(tmp_path: Path, protocol: Protocol, limits: Sca
     assert welcome == ["spam"] * 3
 
 
-def test_silent_clients_keep_nobody_out(tmp_path: Path, protocol: Protocol) -> None:
+def test_silent_clients_make_room_for_others(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> list[str]:
         async with silent_clients(served.address[1], 52) as silent:
             assert [await reader.read() for reader in silent[:12]] == [b""] * 12
@@ -201,7 +201,7 @@ def test_silent_clients_keep_nobody_out(tmp_path: Path, protocol: Protocol) -> N
     )
 
 
-def test_who_is_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Protocol) -> None:
+def test_a_client_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Protocol) -> None:
     """One message is being judged, another comes in; only a silent client makes room."""
 
     async def talk(served: Served) -> list[str]:
@@ -239,7 +239,7 @@ def test_a_kept_connection_is_idle_between_messages(tmp_path: Path, protocol: Pr
 @pytest.mark.parametrize(
     "protocol", sorted(ASKERS.keys() - {Protocol.MILTER})
 )  # a mail server may wait for its own clients for hours
-def test_who_says_nothing_is_not_waited_for(tmp_path: Path, protocol: Protocol) -> None:
+def test_a_silent_client_is_disconnected(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> None:
         _, writer = await served.connect()
         await until(lambda: served.door.connections == 1)
@@ -273,7 +273,9 @@ def test_half_a_message_is_never_judged(
     ],
 )
 @pytest.mark.parametrize("protocol", sorted(ASKERS.keys() - {Protocol.MILTER}))
-def test_who_drips_is_cut_off(tmp_path: Path, protocol: Protocol, begin: bytes) -> None:
+def test_a_client_that_sends_too_slowly_is_cut_off(
+    tmp_path: Path, protocol: Protocol, begin: bytes
+) -> None:
     async def talk(served: Served) -> float:
         reader, writer = await served.connect()
         answered = asyncio.create_task(reader.read())
@@ -292,7 +294,9 @@ def test_who_drips_is_cut_off(tmp_path: Path, protocol: Protocol, begin: bytes) 
     )
 
 
-def test_who_goes_in_the_middle_leaves_nothing_behind(tmp_path: Path, protocol: Protocol) -> None:
+def test_a_client_that_leaves_during_its_request_leaves_nothing_behind(
+    tmp_path: Path, protocol: Protocol
+) -> None:
     async def talk(served: Served) -> str:
         for _ in range(5):
             task = asyncio.create_task(ask(served, protocol, MAIL * 300, cut=len(MAIL) * 150))
@@ -309,7 +313,7 @@ def test_who_goes_in_the_middle_leaves_nothing_behind(tmp_path: Path, protocol: 
     )
 
 
-def test_who_goes_while_it_is_judged_leaves_nothing_behind(
+def test_a_client_that_leaves_while_it_is_judged_leaves_nothing_behind(
     tmp_path: Path, protocol: Protocol
 ) -> None:
     async def talk(served: Served) -> str:
@@ -395,7 +399,7 @@ def test_draining_finishes_what_is_under_way(tmp_path: Path, protocol: Protocol)
     assert run(tmp_path, protocol, talk) == "spam"
 
 
-def test_who_has_just_come_is_served_while_it_drains(tmp_path: Path, protocol: Protocol) -> None:
+def test_a_new_client_is_served_while_the_door_drains(tmp_path: Path, protocol: Protocol) -> None:
     async def talk(served: Served) -> str:
         streams = await served.connect()
         await until(lambda: served.door.connections == 1)
@@ -409,7 +413,7 @@ def test_who_has_just_come_is_served_while_it_drains(tmp_path: Path, protocol: P
     assert run(tmp_path, protocol, talk) == "spam"
 
 
-def test_nobody_keeps_a_door_open(
+def test_no_client_can_keep_a_door_open(
     tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "_CANCEL_TIMEOUT", 0.2)
@@ -430,7 +434,7 @@ def test_nobody_keeps_a_door_open(
     run(tmp_path, protocol, talk)
 
 
-def test_noise_harms_nobody(
+def test_random_bytes_affect_no_other_client(
     tmp_path: Path, protocol: Protocol, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bytes by chance, behind what begins well."""

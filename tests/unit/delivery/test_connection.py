@@ -46,7 +46,7 @@ def soon(connection: NextHopConnection) -> float:
     return connection.deadline_after(0.3)
 
 
-def test_what_was_said_before_hanging_up_is_heard_even_when_writing_fails_first() -> None:
+def test_a_last_reply_is_read_even_if_writing_fails_first() -> None:
     async def run() -> None:
         async with connected() as (connection, other):
             other.sendall(b"552 5.3.4 too big\r\n")
@@ -127,7 +127,7 @@ def test_what_still_waits_at_an_abort_is_never_sent() -> None:
     asyncio.run(run())
 
 
-def test_a_flood_that_nobody_reads_has_to_wait() -> None:
+def test_reading_pauses_while_replies_are_unread() -> None:
     async def run() -> int:
         async with connected() as (_, other):
             other.setblocking(False)
@@ -198,7 +198,7 @@ def test_a_connection_that_has_ended_is_not_quiet() -> None:
     asyncio.run(run())
 
 
-def test_errors_are_told_in_words(tmp_path: Path) -> None:
+def test_errors_are_described_in_words(tmp_path: Path) -> None:
     async def told(endpoint: Endpoint) -> str:
         with pytest.raises(UnreachableError) as error:
             await dial(endpoint, 5)

@@ -90,7 +90,7 @@ def test_a_refusal_in_the_middle_comes_back(act: Act, after: int) -> None:
 
 
 @pytest.mark.parametrize("said", [b"250 fine\r\n", b"354 more\r\n", b"25", b"nonsense\r\n"])
-def test_nothing_said_in_the_middle_is_a_yes(said: bytes) -> None:
+def test_no_reply_before_the_end_of_data_is_a_yes(said: bytes) -> None:
     fake = FakeHop({}, middle=Middle(100, Then(said, Act.STALL)))
     assert talk(fake, lambda hop: hand_on(hop, message=content(LARGE)))[2:] == [LOST]
     assert not fake.messages

@@ -253,7 +253,7 @@ for n in range(50):
     assert len(files(tmp_path / "Maildir")) == 150
 
 
-def test_whoever_is_cancelled_waits_until_its_message_is_written(
+def test_a_cancelled_delivery_waits_until_its_message_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, go = threading.Event(), threading.Event()
@@ -292,7 +292,7 @@ def test_whoever_is_cancelled_waits_until_its_message_is_written(
 # ---- trouble
 
 
-def test_what_cannot_be_written_is_told_without_telling_why(
+def test_a_failed_delivery_gives_the_client_no_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()

@@ -48,7 +48,7 @@ def test_a_hop_that_does_not_welcome_us_is_down(step: str, answer: bytes, lmtp: 
     assert not [command for command in fake.commands if command.startswith(("MAIL", "HELO"))]
 
 
-def test_what_a_hop_says_as_it_closes_is_told_as_it_said_it(
+def test_the_text_of_a_closing_hop_is_passed_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     talk(FakeHop({"GREETING": b"421-4.3.2 going\r\n421 down\r\n"}), hand_on)
@@ -192,7 +192,7 @@ def test_required_tls_with_a_certificate_of_a_known_authority(
 
 @needs_openssl
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_required_tls_with_a_certificate_of_nobody_or_for_another(
+def test_required_tls_with_an_untrusted_certificate_or_one_for_another_host(
     pem: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     if host == "127.0.0.1":

@@ -24,7 +24,7 @@ def test_nothing_is_known_before() -> None:
     talk(FakeHop({}), run)
 
 
-def test_many_who_ask_share_one_look_and_its_session_serves_a_message() -> None:
+def test_simultaneous_probes_share_one_session_which_serves_a_message() -> None:
     fake = FakeHop({})
 
     async def run(hop: SmtpNextHop) -> None:
@@ -77,7 +77,7 @@ def test_a_hop_that_is_down_stays_unknown_and_is_not_asked_by_everybody(
     assert len(fake.sessions) == 1
 
 
-def test_who_asks_can_give_up_without_harm_to_the_others() -> None:
+def test_a_cancelled_probe_does_not_affect_the_others() -> None:
     fake = FakeHop({})
 
     async def run(hop: SmtpNextHop) -> None:

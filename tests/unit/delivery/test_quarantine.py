@@ -202,7 +202,7 @@ def test_what_is_not_there(held: Quarantine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "\xff", '{"envelope": 1}'])
-def test_a_damaged_note_is_told_and_hides_no_other(
+def test_a_damaged_note_is_logged_and_hides_no_other(
     held: Quarantine, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     held.store(name(2), content(tmp_path), ENVELOPE, "spam", 0)
@@ -270,7 +270,7 @@ def test_a_release_gives_it_to_everybody_once(held: Quarantine, lmtp: bool) -> N
     assert release(held, lmtp=lmtp) == ([], [], [])
 
 
-def test_who_was_refused_is_tried_again_alone(held: Quarantine) -> None:
+def test_only_refused_recipients_are_tried_again(held: Quarantine) -> None:
     replies, _, _ = release(
         held,
         {"RCPT": (b"450 later\r\n", b"250 yes\r\n"), "DOT": (b"250 yes\r\n", b"452 later\r\n")},
@@ -425,7 +425,7 @@ def test_what_is_being_stored_stays_whatever_the_clock_says(
     assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
 
 
-def test_where_nobody_can_tell_whether_there_is_a_note_the_message_stays(
+def test_a_message_whose_note_cannot_be_looked_up_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quarantine, place, now, stat = (
@@ -449,7 +449,7 @@ def test_where_nobody_can_tell_whether_there_is_a_note_the_message_stays(
     assert {path.name for path in place.iterdir()} == {f"{name(2)}.eml", f"{name(2)}.json"}
 
 
-def test_killed_at_any_step_of_deleting_no_file_stays_that_nobody_lists(tmp_path: Path) -> None:
+def test_killed_at_any_step_of_deleting_no_unlisted_file_stays(tmp_path: Path) -> None:
     """What is left goes with the next message that is deleted."""
     seen = set()
     for step in range(60):

@@ -83,7 +83,7 @@ def test_a_transaction_without_a_message_ends_the_session() -> None:
     assert len(fake.sessions) == 2
 
 
-def test_a_transaction_in_which_nothing_was_said_keeps_it() -> None:
+def test_an_unused_transaction_keeps_the_session() -> None:
     fake = FakeHop({"EHLO": b"250 hop\r\n"})
 
     async def run(hop: SmtpNextHop) -> None:
@@ -144,7 +144,7 @@ def test_sessions_are_kept_for_a_time() -> None:
 
 
 @pytest.mark.slow
-def test_the_time_begins_anew_with_every_message() -> None:
+def test_the_idle_time_restarts_with_every_message() -> None:
     fake = FakeHop({})
     talk(fake, messages(3, pause=1.6), idle=3.0)
     assert len(fake.sessions) == 1
@@ -232,7 +232,7 @@ def test_a_kept_session_that_stalls_is_not() -> None:
     assert len(fake.sessions) == 1
 
 
-def test_every_recipient_is_told_again() -> None:
+def test_every_recipient_is_sent_again() -> None:
     answers: list[Answer] = [b"250 a\r\n", b"550 5.1.1 b\r\n", b"250 c\r\n"]
     fake = FakeHop({"RCPT": [*answers, *answers], "DATA": [Act.DROP, b"354 go on\r\n"]}, lmtp=True)
     replies = talk(fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example", "c@r.example"]))

@@ -132,7 +132,7 @@ def test_after_trouble_everything_is_answered_alike_and_nothing_sent() -> None:
     assert len(fake.sessions) == 1
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_hop() -> None:
     fake = FakeHop({})
 
     async def late(hop: object) -> list[Reply]:

@@ -75,7 +75,7 @@ def test_all_of_many_are_looked_at(place: Path) -> None:
 
 
 @needs_root
-def test_who_is_in_the_group_may_read(place: Path) -> None:
+def test_members_of_the_group_may_read(place: Path) -> None:
     (group,) = set(os.getgrouplist("nobody", NOBODY.pw_gid)) - {0}
     os.chown(place / "home/anna", 0, group)
     (place / "home/anna").chmod(0o750)
@@ -153,7 +153,7 @@ def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
     )
 
 
-def test_a_pattern_that_nothing_fits_is_told(
+def test_a_pattern_that_matches_nothing_is_a_warning(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A slip in the path, and no move is ever learnt: `check` found nothing to say."""
@@ -176,7 +176,7 @@ listeners:
     ]
 
 
-def test_a_socket_where_nobody_listens(place: Path) -> None:
+def test_a_socket_without_listener(place: Path) -> None:
     step = checks.check_mailboxes(settings(place, watch_socket=place / "none.sock"), NOBODY)
     assert step.outcome is StepOutcome.FAILED
     assert "nobody opens mailboxes there" in step.detail

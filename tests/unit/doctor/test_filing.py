@@ -57,7 +57,7 @@ def test_the_snippet_files(told, tmp_path):
     assert (outcome, "asks for X-Spam-Flag" in words) == ("skipped", True)
 
 
-def test_without_sieve_it_is_told(told):
+def test_without_sieve_filing_fails_or_is_skipped(told):
     ((outcome, words),) = told("protocols = imap lmtp\n", settings())
     assert (outcome, "no Sieve where it delivers" in words) == ("skipped", True)
     ((outcome, words),) = told("protocols = imap lmtp\n", settings(we_file=True))

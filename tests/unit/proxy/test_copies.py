@@ -72,7 +72,7 @@ def transactions(case: Case) -> list[list[str]]:
     return found
 
 
-def test_each_gets_what_they_have_said_in_a_transaction_of_its_own(case: Case) -> None:
+def test_each_group_gets_its_own_verdict_in_its_own_transaction(case: Case) -> None:
     assert case.send(recipients=(ANNA, BEN, "sales+x@example.net", CARL)) == [OK] * 4
     assert transactions(case) == [
         [ANNA, BEN, "sales+x@example.net", CARL],
@@ -89,7 +89,7 @@ def test_each_gets_what_they_have_said_in_a_transaction_of_its_own(case: Case) -
     assert body(ham) == body(spam) == body(RAW)
 
 
-def test_whoever_agrees_gets_the_message_as_ever(case: Case) -> None:
+def test_recipients_with_the_shared_verdict_get_the_usual_copy(case: Case) -> None:
     case.judge.found = replace(
         scan(HAM), personal={"anna": replace(HAM, probability=0.02, log_odds=-3.9)}
     )
@@ -107,7 +107,7 @@ def test_one_recipient_needs_no_second_transaction(case: Case) -> None:
     assert "verdict=spam probability=0.999000 personal=anna:spam action=tag" in str(case.entries[0])
 
 
-def test_nobody_is_asked_about_unless_that_is_wanted(case: Case) -> None:
+def test_no_user_is_resolved_unless_configured(case: Case) -> None:
     case.send(recipients=(ANNA, BEN))
     assert case.judge.users == (ANNA, "anna", BEN, "ben")
     case.people = None
@@ -172,7 +172,7 @@ def test_a_fault_before_anything_was_handed_on_makes_one_message_of_it(
     assert entry.row("f").label == "not-scanned"
 
 
-def test_a_message_that_could_not_be_tagged_tells_of_nobody(case: Case) -> None:
+def test_a_message_that_could_not_be_tagged_has_no_personal_verdicts(case: Case) -> None:
     case.key = [].pop
     assert case.send(recipients=(ANNA,)) == [OK]
     assert case.entries[0].row("f").personal == {}
@@ -247,7 +247,7 @@ def test_every_copy_has_its_line_and_its_row(case: Case) -> None:
     assert first.packed == second.packed
 
 
-def test_many_who_differ_are_told_in_a_few_words(case: Case) -> None:
+def test_many_personal_verdicts_are_shortened_in_the_log(case: Case) -> None:
     users = [f"user{number}" for number in range(MAX_RECIPIENTS)]
     case.judge.found = replace(scan(HAM), personal=dict.fromkeys(users, SPAM))
     recipients: Sequence[str] = [f"{user}@example.net" for user in users] * 3
@@ -262,7 +262,7 @@ def test_many_who_differ_are_told_in_a_few_words(case: Case) -> None:
     assert len(line) < 1000
 
 
-def test_a_server_of_its_own_tells_nobody_of_the_others(case: Case) -> None:
+def test_copies_of_a_standalone_server_name_no_other_recipient(case: Case) -> None:
     case.listener = at(Position.STANDALONE)
     case.send(recipients=(ANNA, BEN))
     for content in case.hop.contents:

@@ -103,7 +103,7 @@ def scripts(draw: st.DrawFn) -> dict[str, list[Answer]]:
 @pytest.mark.slow
 @settings(repeatable, max_examples=100)
 @given(scripts())
-def test_one_attempt_for_each_and_a_yes_for_nobody_who_did_not_get_it(
+def test_one_attempt_for_each_copy_and_a_yes_only_for_delivered_recipients(
     script: dict[str, list[Answer]],
 ) -> None:
     accepted, replies, messages = asyncio.run(sent(script))

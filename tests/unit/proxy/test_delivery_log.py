@@ -29,7 +29,7 @@ def test_what_is_not_there_is_empty() -> None:
         assert (decode_subject(header), decode_author(header)) == ("", ""), header
 
 
-def test_several_from_are_all_told_of() -> None:
+def test_several_from_fields_are_one_list() -> None:
     """Which of them people are shown is up to their mail programs."""
     assert (
         decode_author(b"From: Bank <info@bank.example>\r\nFrom: x@evil.example")

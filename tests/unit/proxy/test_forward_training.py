@@ -227,7 +227,7 @@ def test_a_recipient_that_was_refused_does_not_count(tmp_path):
     assert len(outcome.lessons) == 1
 
 
-def test_yes_is_not_said_before_it_is_kept(tmp_path):
+def test_a_lesson_is_confirmed_only_once_it_is_kept(tmp_path):
     outcome = send(
         tmp_path, "spam@example.org", queue=LessonQueue(tmp_path / "teach", max_lessons=0)
     )

@@ -38,7 +38,7 @@ def scan(shared: float, **personal: float) -> Scan:
     )
 
 
-def test_who_has_said_nothing_gets_what_all_get() -> None:
+def test_users_without_votes_share_one_verdict() -> None:
     (group,) = group_recipients(scan(0.99, anna=0.1), ["", ""], POLICY, separate_copies=True)
     assert (list(group.indices), group.verdict, group.decision.action, group.personal) == (
         [0, 1],
@@ -48,7 +48,7 @@ def test_who_has_said_nothing_gets_what_all_get() -> None:
     )
 
 
-def test_those_who_differ_get_their_own() -> None:
+def test_personal_verdicts_form_groups() -> None:
     groups = group_recipients(
         scan(0.05, anna=0.97, ben=0.04, carl=0.96, dora=0.9999),
         ["anna", "", "ben", "carl", "dora", "anna"],

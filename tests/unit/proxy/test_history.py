@@ -289,7 +289,7 @@ def spoil_words(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_header, spoil_program, spoil_table, spoil_words])
-def test_what_is_no_history_is_told_in_one_line(
+def test_a_file_that_is_no_history_is_one_line_of_error(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     with opened(tmp_path) as history:

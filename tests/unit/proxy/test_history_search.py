@@ -145,7 +145,7 @@ def test_parts_of_addresses(history: History) -> None:
     )  # who asks looks at each
 
 
-def test_by_what_was_told_of_them(history: History) -> None:
+def test_search_by_lesson(history: History) -> None:
     history.append([row(number, label="unsure") for number in range(10)])
     history.search.set_lessons(
         {row(1).digest: "spam", row(2).digest: "ham", row(3).digest: "spam", b"other": "ham"}
@@ -181,7 +181,7 @@ def test_counts_by_hour(history: History) -> None:
     ) == [(1, "ham", ("1.2@x",), 1)]
 
 
-def test_what_was_said_of_some(history: History) -> None:
+def test_verdicts_of_given_messages(history: History) -> None:
     history.append([row(1), row(2, label="ham", personal={}), row(3)])
     asked = [row(2).digest, row(1).digest, row(2).digest, b"nobody"]
     assert sorted(history.search.find_verdicts(asked)) == [
@@ -199,7 +199,7 @@ def test_what_was_said_of_some(history: History) -> None:
         lambda found: found.find_verdicts([row(1).digest]),
     ],
 )
-def test_what_is_damaged_is_told(
+def test_damaged_rows_are_errors(
     history: History, tmp_path: Path, ask: Callable[[history_search.HistorySearch], object]
 ) -> None:
     """In one line, as everywhere: else it would be called a fault of the program."""
@@ -212,7 +212,7 @@ def test_what_is_damaged_is_told(
         ask(history.search)
 
 
-def test_looking_keeps_nobody_from_writing(history: History, tmp_path: Path) -> None:
+def test_a_search_blocks_no_writer(history: History, tmp_path: Path) -> None:
     with History.open(tmp_path / HISTORY_FILE, 64 << 20, 30) as other:
         other.search.set_lessons({b"x": "spam"})
         history.append([row(1)])

@@ -121,7 +121,7 @@ def test_closing_does_not_wait_for_ever(place: Path) -> None:
     assert kept(place) == 1
 
 
-def test_trouble_is_told_once_and_mended_by_itself(
+def test_trouble_is_logged_once_and_ends_by_itself(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)

@@ -67,7 +67,7 @@ class Asked:
         return [lesson for name in queue.names() if (lesson := queue.take(name))]
 
 
-def test_what_is_judged_is_told_signed_and_remembered(tmp_path: Path) -> None:
+def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     result = asked.judged(
         sender="a@x.example",
@@ -231,7 +231,7 @@ def test_whom_it_comes_from_counts_where_the_client_is_trusted(tmp_path: Path) -
 # ---- teaching
 
 
-def test_only_who_may_teaches(tmp_path: Path) -> None:
+def test_only_admitted_clients_teach(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret word\nmore\n")
     nobody = Asked(tmp_path)
     by_password = Asked(tmp_path, password_file=tmp_path / "password")

@@ -75,7 +75,7 @@ def test_a_lesson_is_in_force_at_the_next_message(tmp_path: Path) -> None:
     run(work())
 
 
-def test_who_is_asked_about_is_told_of_and_nobody_else(state: Path) -> None:
+def test_personal_verdicts_are_those_of_the_requested_users_only(state: Path) -> None:
     async def work() -> None:
         async with pool(state) as judge:
             large = MAIL[0][1] + b"and so on\n" * 100_000
@@ -185,7 +185,7 @@ def test_a_message_is_not_blamed_for_a_full_disk(
     run(work())
 
 
-def test_a_fault_in_judging_harms_nobody(state: Path) -> None:
+def test_a_fault_in_judging_affects_no_other_message(state: Path) -> None:
     async def work() -> None:
         async with pool(state) as judge:
             number = await who(judge)

@@ -90,7 +90,7 @@ def test_as_many_users_as_may_be_asked_about_fit() -> None:
 
 
 @pytest.mark.parametrize("users", [(), ("anna",), ("Anna", "ben@example.org")])
-def test_nobody_is_told_of_who_was_not_asked_about(users: tuple[str, ...]) -> None:
+def test_users_that_were_not_requested_are_an_error(users: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="not a scan of what was asked"):
         decode_scan(only(encode_scan(replace(SCAN, personal=OWN))), users)
 
@@ -104,7 +104,7 @@ def test_nobody_is_told_of_who_was_not_asked_about(users: tuple[str, ...]) -> No
         {"probabilities": {"ham": 2.0, "spam": 0.0}},
     ],
 )
-def test_what_a_user_is_told_is_checked_too(own: dict[str, object]) -> None:
+def test_personal_verdicts_are_validated_too(own: dict[str, object]) -> None:
     wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scan"):
         decode_scan(only(encode_scan(wrong)), ["anna"])

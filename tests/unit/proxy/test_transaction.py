@@ -166,7 +166,7 @@ def test_or_deferred_when_the_operator_says_so(case: Case) -> None:
     assert case.hop.contents == []
 
 
-def test_a_fault_of_ours_is_temporary_and_told_in_the_log_only(
+def test_a_fault_of_ours_is_temporary_and_shows_in_the_log_only(
     case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     case.hop.broken = True
@@ -204,7 +204,7 @@ def test_a_fault_before_anything_was_handed_on_is_like_no_verdict(
         assert case.hop.contents == []
 
 
-def test_what_was_handed_on_is_said_even_when_it_cannot_be_recorded(
+def test_a_delivered_message_is_confirmed_even_if_it_cannot_be_recorded(
     case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any other answer would bring the message a second time."""
@@ -243,7 +243,7 @@ def test_received_tells_that_a_message_came_by_smtputf8(
     assert b" with %b id" % told in case.judge.on_top
 
 
-def test_who_sent_it_is_evidence_where_no_server_has_said_so(case: Case) -> None:
+def test_the_client_is_evidence_where_no_server_has_recorded_it(case: Case) -> None:
     case.send()
     assert case.judge.on_top == b""
     case.client = replace(case.client, forwarded=True, name="host.example")
@@ -332,7 +332,7 @@ def test_the_history_row_is_complete(case: Case) -> None:
     assert row.words[0].text == "offer"
 
 
-def test_lessons_that_wait_for_settling_are_told(case: Case) -> None:
+def test_settling_is_requested_when_lessons_wait(case: Case) -> None:
     case.send()
     assert case.settled == []
     case.judge.found = scan(SPAM, settle=True)
@@ -341,7 +341,7 @@ def test_lessons_that_wait_for_settling_are_told(case: Case) -> None:
 
 
 @pytest.mark.parametrize(("reason", "settled"), [("no-model", [True]), ("timeout", [])])
-def test_where_nothing_can_be_judged_tables_are_to_be_made_anew(
+def test_settling_is_requested_when_tables_are_missing(
     case: Case, reason: str, settled: list[bool]
 ) -> None:
     case.judge.found = NotScanned(reason)

@@ -51,7 +51,7 @@ def test_whose_mail_it_may_be(address: str, users: list[str]) -> None:
     assert list(UserResolver(ALIASES).candidates(address)) == users
 
 
-def test_the_first_who_is_known_counts() -> None:
+def test_the_first_existing_user_counts() -> None:
     people = UserResolver(ALIASES)
     addresses = ["anna+x@example.org", "ben@example.org", "lists@example.org", "sales@example.org"]
     assert people.resolve(addresses, {"anna", "anna@example.org", "lists"}) == [

@@ -28,7 +28,7 @@ def run(directory, talk, proxy=None, **options):
     return asyncio.run(main())
 
 
-def test_who_says_nothing_is_sent_away(tmp_path):
+def test_a_silent_client_is_disconnected(tmp_path):
     async def talk(served):
         caller = await served.call()
         await caller.code()
@@ -274,7 +274,7 @@ def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
     assert heard.endswith(b"421 4.7.0 Too many commands without a message, closing connection\r\n")
 
 
-def test_who_went_while_nothing_was_read_is_let_go():
+def test_a_client_that_leaves_while_reading_is_paused_is_forgotten():
     async def main():
         loop = asyncio.get_running_loop()
         connection = smtp_connection.SmtpConnection(

@@ -110,7 +110,7 @@ def test_a_client_with_too_many_connections_evicts_its_own():
     assert evicted == [own]
 
 
-def test_one_client_may_have_half_of_the_bytes_and_who_speaks_for_many_all():
+def test_one_client_may_have_half_of_the_bytes_and_a_trusted_one_all():
     load = ByteQuota(DoorLimits(size_in_flight=100, message_size=10))
     assert [load.take(size, "a") for size in (30, 20, 1)] == [True, True, False]
     assert (load.has_room(1, "a"), load.has_room(50, "b"), load.has_room(50)) == (False, True, True)

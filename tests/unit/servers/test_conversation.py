@@ -73,7 +73,7 @@ def test_a_lost_network_is_no_fault_of_ours(
 
 
 @pytest.mark.parametrize("protocol", [Protocol.SPAMD, Protocol.RSPAMD])
-def test_who_is_sent_away_while_sending_hears_that_all_was_said(
+def test_a_refused_client_that_is_sending_sees_the_end_of_the_answer(
     tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would wait for more of the answer for as long as we still hear it out."""
@@ -91,7 +91,7 @@ def test_who_is_sent_away_while_sending_hears_that_all_was_said(
 
 
 @pytest.mark.parametrize("protocol", [Protocol.SPAMD, Protocol.RSPAMD])
-def test_who_takes_no_answer_is_dropped_at_once(
+def test_a_client_that_reads_no_answer_is_dropped_at_once(
     tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not sent is not waited for once more, when the conversation ends."""
@@ -111,7 +111,7 @@ def test_who_takes_no_answer_is_dropped_at_once(
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
-def test_who_takes_a_long_answer_in_drops_has_the_time_of_a_message_for_it(tmp_path: Path) -> None:
+def test_a_slow_reader_of_a_long_answer_has_the_time_of_a_message(tmp_path: Path) -> None:
     """Else its message would be in flight for hours, and keep out those of others."""
 
     async def main() -> None:

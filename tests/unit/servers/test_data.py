@@ -70,7 +70,9 @@ def test_only_one_sequence_ends_a_message(tmp_path, name, step):
 
 @pytest.mark.parametrize("position", Position)
 @pytest.mark.parametrize("odd_bytes", [None, *OddBytes])
-def test_who_refuses_odd_bytes_and_who_repairs_them(tmp_path, position, odd_bytes, caplog):
+def test_which_doors_refuse_odd_bytes_and_which_normalise_them(
+    tmp_path, position, odd_bytes, caplog
+):
     caplog.set_level("INFO")
     proxy = ScriptedProxy()
     heard = run(

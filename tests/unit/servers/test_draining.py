@@ -25,7 +25,7 @@ def soon(seconds):
     return asyncio.get_running_loop().time() + seconds
 
 
-def test_who_does_nothing_is_told_soon_and_nobody_new_is_taken(tmp_path):
+def test_idle_clients_get_a_421_soon_and_no_connection_is_accepted(tmp_path):
     async def talk(served):
         fresh, idle = await served.call(), await served.call()
         await fresh.code()
@@ -45,7 +45,7 @@ def test_who_does_nothing_is_told_soon_and_nobody_new_is_taken(tmp_path):
     assert run(tmp_path, ScriptedProxy(), talk) == [GOODBYE, GOODBYE, True, "nobody"]
 
 
-def test_who_came_just_before_and_is_speaking_is_served(tmp_path):
+def test_a_client_that_has_just_begun_is_served(tmp_path):
     proxy = ScriptedProxy()
 
     async def talk(served):
@@ -67,7 +67,7 @@ def test_who_came_just_before_and_is_speaking_is_served(tmp_path):
     assert proxy.contents == [MESSAGE]
 
 
-def test_who_was_served_is_sent_away_between_messages(tmp_path, monkeypatch):
+def test_a_served_client_gets_a_421_between_messages(tmp_path, monkeypatch):
     monkeypatch.setattr(smtp_session, "_DRAIN_GRACE_SECONDS", 0.1)
 
     async def talk(served):
@@ -80,7 +80,7 @@ def test_who_was_served_is_sent_away_between_messages(tmp_path, monkeypatch):
     assert run(tmp_path, ScriptedProxy(), talk) == ([250], GOODBYE)
 
 
-def test_who_was_served_a_while_ago_is_sent_away_at_once(tmp_path, monkeypatch):
+def test_a_client_served_some_time_ago_gets_a_421_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(smtp_session, "_DRAIN_GRACE_SECONDS", 3600.0)
 
     async def talk(served):
@@ -95,7 +95,7 @@ def test_who_was_served_a_while_ago_is_sent_away_at_once(tmp_path, monkeypatch):
     assert run(tmp_path, ScriptedProxy(), talk) == ([250], GOODBYE)
 
 
-def test_who_was_served_just_now_can_still_say_goodbye(tmp_path):
+def test_a_client_just_served_can_still_quit(tmp_path):
     """Python's smtplib calls mail refused whose sender is told 421 here, though it was taken: it
     would be sent twice.
     """

@@ -174,7 +174,7 @@ def test_a_transaction_can_be_given_up(tmp_path, line):
     assert [transaction.ended for transaction in proxy.passed] == [1, 1]
 
 
-def test_the_proxy_is_told_who_calls(tmp_path):
+def test_the_proxy_gets_the_client(tmp_path):
     proxy = ScriptedProxy()
 
     async def talk(served):
@@ -279,7 +279,7 @@ def test_xforward_holds_for_one_message(tmp_path):
     assert (third.address, third.name, third.helo, third.forwarded) == ("", "", "", True)
 
 
-def test_xclient_begins_the_session_anew(tmp_path):
+def test_xclient_restarts_the_session(tmp_path):
     proxy = ScriptedProxy()
 
     async def talk(served):
@@ -341,7 +341,7 @@ def test_commands_that_lead_nowhere_do_not_keep_a_place(tmp_path):
     assert run(tmp_path, talk, limits=DoorLimits(connections=2)) == (220, 421, [250])
 
 
-def test_who_was_served_just_now_can_still_say_goodbye_when_the_door_is_full(tmp_path, monkeypatch):
+def test_a_client_just_served_can_still_quit_when_the_door_is_full(tmp_path, monkeypatch):
     """Programs that hear 421 in place of 221 send the message again."""
 
     async def talk(served):
@@ -363,7 +363,7 @@ def test_who_was_served_just_now_can_still_say_goodbye_when_the_door_is_full(tmp
     assert run(tmp_path, talk_later, limits=DoorLimits(connections=1)) == [250, 220, 421]
 
 
-def test_strangers_take_nobodys_place(tmp_path):
+def test_unlisted_clients_evict_nobody(tmp_path):
     async def talk(served):
         caller, stranger = await served.call(), await served.call(local_addr=("127.0.0.2", 0))
         return await caller.code(), await stranger.code(), await caller.codes(b"NOOP")

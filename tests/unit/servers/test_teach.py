@@ -76,7 +76,7 @@ async def said(path: str, data: bytes) -> bytes:
         writer.close()
 
 
-def test_a_lesson_is_kept_before_yes_is_said(tmp_path):
+def test_a_lesson_is_on_the_disk_before_it_is_confirmed(tmp_path):
     large = os.urandom(3 << 20)
     lessons = served(
         tmp_path,
@@ -90,7 +90,7 @@ def test_a_lesson_is_kept_before_yes_is_said(tmp_path):
     ]
 
 
-def test_who_is_not_listed_speaks_for_nobody_else_and_that_is_told_once(tmp_path, caplog):
+def test_an_unlisted_account_cannot_name_another_user_and_is_warned_about_once(tmp_path, caplog):
     """Where all mail belongs to one account and for_others does not name it, all people were one,
     without a word.
     """
@@ -109,7 +109,7 @@ def test_who_is_not_listed_speaks_for_nobody_else_and_that_is_told_once(tmp_path
     ]
 
 
-def test_who_may_name_others():
+def test_accounts_that_may_name_another_user():
     nobody = pwd.getpwnam("nobody").pw_uid
     assert TrainingAccounts(["nobody", "no-such-account"]).resolve_user(nobody, "anna") == "anna"
     assert TrainingAccounts(["nobody"]).resolve_user(nobody, "") == "nobody"
@@ -156,7 +156,7 @@ def test_half_a_lesson_is_none(tmp_path):
     assert served(tmp_path, use) == []
 
 
-def test_who_dawdles_is_cut_off_and_others_are_served_meanwhile(tmp_path, monkeypatch):
+def test_a_slow_client_is_cut_off_and_others_are_served_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(teach, "LESSON_TIMEOUT", 0.5)
 
     async def use(path: str) -> None:
@@ -173,7 +173,7 @@ def test_who_dawdles_is_cut_off_and_others_are_served_meanwhile(tmp_path, monkey
     ("speakers", "limit"),
     [(TrainingAccounts(()), "MAX_CONNECTIONS"), (Nobody(()), "MAX_CONNECTIONS_PER_ACCOUNT")],
 )
-def test_too_many_connections_are_told_to_come_again(tmp_path, monkeypatch, speakers, limit):
+def test_too_many_connections_are_deferred(tmp_path, monkeypatch, speakers, limit):
     monkeypatch.setattr(teach, limit, 2)
 
     async def use(path: str) -> None:
@@ -199,7 +199,7 @@ def test_too_many_connections_are_told_to_come_again(tmp_path, monkeypatch, spea
     ("speakers", "limit"),
     [(TrainingAccounts(()), "MAX_BYTES_IN_FLIGHT"), (Nobody(()), "MAX_BYTES_PER_ACCOUNT")],
 )
-def test_too_many_bytes_are_told_to_come_again(tmp_path, monkeypatch, speakers, limit):
+def test_too_many_bytes_are_deferred(tmp_path, monkeypatch, speakers, limit):
     monkeypatch.setattr(teach, limit, 10)
 
     async def use(path: str) -> None:

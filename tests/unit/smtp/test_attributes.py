@@ -90,7 +90,7 @@ def test_what_is_refused(argument: bytes, text: str) -> None:
         port=st.integers(0, 65535).map(str),
     )
 )
-def test_a_client_is_told_on_as_it_is(client: Client) -> None:
+def test_a_client_goes_out_unchanged(client: Client) -> None:
     attributes = understood(xforward_commands(client, ALL))
     assert list(attributes) == ALL.split()
     for name, value in attributes.items():
@@ -99,7 +99,7 @@ def test_a_client_is_told_on_as_it_is(client: Client) -> None:
         )
 
 
-def test_an_address_is_told_in_its_form() -> None:
+def test_an_address_goes_out_in_its_form() -> None:
     assert xforward_commands(Client(address="2001:db8::1"), "ADDR") == [
         b"XFORWARD ADDR=IPV6:2001:db8::1\r\n"
     ]
@@ -108,7 +108,7 @@ def test_an_address_is_told_in_its_form() -> None:
     ]
 
 
-def test_what_is_unknown_is_told_so_that_nothing_older_stays() -> None:
+def test_unknown_values_go_out_as_unavailable() -> None:
     line = (
         b"XFORWARD "
         + b" ".join([name + b"=[UNAVAILABLE]" for name in ALL.encode().split()])
@@ -136,7 +136,7 @@ def test_much_goes_in_several_lines() -> None:
     }
 
 
-def test_only_what_is_known_and_asked_for_is_told() -> None:
+def test_only_offered_attributes_go_out() -> None:
     assert xforward_commands(Client(name="a", login="secret"), "NAME LOGIN COLOUR") == [
         b"XFORWARD NAME=a\r\n"
     ]

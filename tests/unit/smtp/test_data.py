@@ -150,7 +150,7 @@ def test_a_half_line_end_at_the_end_is_never_sent() -> None:
             list(dot_stuff(chunks))
 
 
-def test_oddities_are_told_as_soon_as_they_are_certain() -> None:
+def test_oddities_show_as_soon_as_they_are_certain() -> None:
     reader = DataReader()
     assert reader.feed(b"a\r") == b"a"
     assert reader.oddities == set()

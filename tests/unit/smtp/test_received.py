@@ -18,7 +18,7 @@ STAMP = re.compile(
 )
 
 
-def test_all_that_is_known_is_told():
+def test_every_known_fact_is_written():
     assert received_field(CLIENT, "mx.example", "abc", "b@x.example", 1700000000.5) == (
         b"Received: from mail.example (out.example [192.0.2.7])\r\n"
         b"\tby mx.example with ESMTPS id abc\r\n"

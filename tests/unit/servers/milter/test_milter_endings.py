@@ -25,7 +25,7 @@ def test_a_door_that_closes_serves_its_connections_to_their_end(tmp_path):
     assert run(tmp_path, asking, talk) == [b"iii", b"iii"]
 
 
-def test_at_the_deadline_who_is_left_is_cut_off(tmp_path):
+def test_remaining_connections_are_cut_off_at_the_deadline(tmp_path):
     async def talk(served):
         asking.hold = asyncio.Event()
         idle, busy = await served.ready(), await served.ready()

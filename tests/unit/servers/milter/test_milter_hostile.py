@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow  # waits for seconds
         b"\xff\xff\xff\xff",
     ],
 )
-def test_who_is_no_mail_server_is_left_alone(tmp_path, said, caplog):
+def test_a_client_that_is_no_mail_server_is_disconnected(tmp_path, said, caplog):
     async def talk(served):
         server = await served.connect()
         server.writer.write(said + b"more of it")

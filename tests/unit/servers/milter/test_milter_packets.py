@@ -74,7 +74,7 @@ def test_any_bytes_are_packets_or_malformed(raw):
         b"\x16\x03\x01\x02\x00",  # TLS
     ],
 )
-def test_what_cannot_become_a_packet_is_told_at_once(raw):
+def test_bytes_that_can_be_no_packet_fail_at_once(raw):
     reader = PacketReader()
     reader.feed(raw)
     with pytest.raises(MilterProtocolError):
@@ -126,7 +126,7 @@ def test_any_data_of_a_command_is_understood_or_malformed(data, parse):
         (b"\xff\0U", ConnectingClient("\ufffd", "", "")),
     ],
 )
-def test_who_the_client_is(data, told):
+def test_the_client_in_connect(data, told):
     assert milter_protocol.parse_connect(data) == told
 
 

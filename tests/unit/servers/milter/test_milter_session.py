@@ -100,7 +100,7 @@ def test_forged_fields_go_before_ours_come(tmp_path):
         (ScanResult("1", FIELDS[2:], Action.TAG, "timeout"), (b"c", b""), b"i"),
     ],
 )
-def test_what_the_server_is_told(tmp_path, judged, reply, letters):
+def test_the_reply_for_each_result(tmp_path, judged, reply, letters):
     async def talk(served):
         answer, _ = await (await served.ready()).message(RAW)
         return (answer.reply, answer.text), answer.letters()

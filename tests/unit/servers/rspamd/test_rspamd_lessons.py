@@ -64,7 +64,7 @@ def test_a_password_may_be_as_long_as_its_file_may_have_it(tmp_path: Path) -> No
     )
 
 
-def test_who_may_not_teach_is_told_before_the_message_is_kept(tmp_path: Path) -> None:
+def test_a_client_that_may_not_teach_is_refused_before_its_message_is_kept(tmp_path: Path) -> None:
     async def talk(served: Served) -> bytes:
         reader, writer = await served.connect()
         try:

@@ -83,7 +83,7 @@ def test_actions_as_rspamd_writes_them(
     assert answer["is_skipped"] is isinstance(judge.says, NotScanned)
 
 
-def test_the_exact_probability_is_told_only_when_asked_for(tmp_path: Path) -> None:
+def test_the_exact_probability_is_shown_only_if_configured(tmp_path: Path) -> None:
     answer = said(tmp_path, request("/checkv2"), policy=Policy(tell_probability=True)).json
     assert answer["symbols"]["SPAMGUARD_SPAM"]["options"][1] == "cheap +1.50"
     assert answer["milter"]["add_headers"]["X-Spamguard-Probability"] == "0.9990"
@@ -145,7 +145,7 @@ FIELDS = {
 }
 
 
-def test_what_is_said_of_a_message_is_remembered(tmp_path: Path) -> None:
+def test_the_description_of_a_message_is_recorded(tmp_path: Path) -> None:
     async def talk(served: Served) -> Any:
         await served.say(request("/checkv2", fields=FIELDS))
         assert served.judge.on_top[0].startswith(
@@ -293,7 +293,7 @@ def test_a_connection_that_is_kept_has_a_last_request(tmp_path: Path) -> None:
     assert b"pong" not in answer.body
 
 
-def test_who_waits_to_be_told_to_go_on_is_told(tmp_path: Path) -> None:
+def test_a_client_that_waits_for_100_continue_gets_it(tmp_path: Path) -> None:
     async def talk(served: Served) -> bytes:
         reader, writer = await served.connect()
         try:

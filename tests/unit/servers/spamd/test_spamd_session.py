@@ -294,7 +294,7 @@ def test_a_message_of_no_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [100, None])
-def test_who_breaks_the_connection_is_no_fault_of_ours(
+def test_a_reset_connection_logs_no_fault(
     tmp_path: Path, cut: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the middle of a request, or without taking the answer: by a reset, as programs do that end
