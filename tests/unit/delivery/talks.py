@@ -1,4 +1,4 @@
-"""Handing messages to scripted next hops."""
+"""Messages sent to scripted next hops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes underneath: what must hold whatever is said over a connection."""
+"""A connection to a next hop: deadlines, bounded memory, and its errors."""
 
 from __future__ import annotations
 

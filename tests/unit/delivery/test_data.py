@@ -1,4 +1,4 @@
-"""The message itself: byte for byte, in bounded memory, and never an end that is not its own."""
+"""The message goes out byte for byte, in bounded memory, and with one end only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message delivered in one call: each recipient has the reply of the last step it got to."""
+"""A message delivered in one call: each recipient gets the reply of its last step."""
 
 from __future__ import annotations
 

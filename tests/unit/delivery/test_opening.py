@@ -1,6 +1,4 @@
-"""How sessions begin: greeting, EHLO and what stands in for it, STARTTLS and what may not be
-believed before it.
-"""
+"""How a session with a next hop begins: greeting, EHLO or HELO, STARTTLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a next hop before the first message, and how it comes to be known."""
+"""A probe of a next hop before the first message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quarantine: whole messages or none, every byte, and nobody gets one twice or never."""
+"""The quarantine holds whole messages or none, and each recipient gets a message once."""
 
 from __future__ import annotations
 

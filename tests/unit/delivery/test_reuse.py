@@ -1,4 +1,4 @@
-"""When a session serves the next message, and what happens when it turns out to be gone."""
+"""When a session serves the next message, and what happens when it was lost."""
 
 from __future__ import annotations
 

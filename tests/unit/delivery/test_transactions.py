@@ -1,4 +1,4 @@
-"""What a client hears of what a next hop says, or does not say, at every step before the data."""
+"""The replies of a transaction for every reply or failure of the next hop before the data."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Whether mailboxes can be read by the daemon's user is told, with the remedy; what only root can
-set up is tried as root.
-"""
+"""Whether the daemon's user can read the mailboxes; some cases need root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What teaching by moving mail rests on."""
+"""Checks of the state directory, the watcher, file events, Dovecot and next hops."""
 
 from __future__ import annotations
 

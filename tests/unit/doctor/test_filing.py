@@ -1,4 +1,4 @@
-"""Whether Dovecot files what we tag: by its own `doveconf`, with the snippets that we ship."""
+"""Whether Dovecot files tagged spam, by its own `doveconf` with the snippets that we ship."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether Postfix knows of our doors: by its own `postconf`, with the snippets that we ship."""
+"""Whether Postfix names our doors, by its own `postconf` with the snippets that we ship."""
 
 from __future__ import annotations
 

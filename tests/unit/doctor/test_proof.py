@@ -1,4 +1,4 @@
-"""The proof that moving mail teaches, and that nothing of it is left."""
+"""The proof that moving mail teaches, and that it leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scorers that do as a message says, and a pool of them."""
+"""Scorers that obey orders in a message, and a pool of them."""
 
 from __future__ import annotations
 

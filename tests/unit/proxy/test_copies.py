@@ -1,6 +1,4 @@
-"""Recipients who disagree get copies of their own: each once, with its own fields, and with its own
-answer.
-"""
+"""Groups of recipients get copies of their own, each with its own fields and reply."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Copies for those who disagree, over real LMTP sessions that refuse and drop at any step: one
-attempt for each recipient, never more.
-"""
+"""Copies over real LMTP sessions that refuse and drop at any step: one attempt each."""
 
 from __future__ import annotations
 

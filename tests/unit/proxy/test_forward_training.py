@@ -1,6 +1,4 @@
-"""Mail to addresses that teach: of known people it is learnt, of others it goes on; never both,
-never half.
-"""
+"""Mail to addresses that teach: from known senders it is a lesson, from others usual mail."""
 
 from __future__ import annotations
 

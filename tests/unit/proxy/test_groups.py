@@ -1,6 +1,4 @@
-"""Recipients in groups by what is decided for each: nobody is left out, and nobody is told anything
-harsher than the mildest.
-"""
+"""Recipients grouped by decision: none is left out, and the mildest verdict counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history: what was judged can be found again, and it stays within its bytes and days."""
+"""The history keeps judgements within its size and age."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Looking through the history: what fits is found, whatever its case, page by page; and nothing
-else is.
-"""
+"""Search in the history: every condition, page by page, whatever the case."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The history's writer: rows arrive, in batches; nothing that goes wrong reaches whoever hands them
-over.
-"""
+"""The writer of the history: rows arrive in batches, and its errors stay with it."""
 
 from __future__ import annotations
 

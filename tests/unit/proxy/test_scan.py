@@ -1,6 +1,4 @@
-"""Judging and teaching for those who hand mail on themselves: remembered, signed, personal for whom
-is believed, and never a lie.
-"""
+"""The service behind scanner doors: verdicts, records, signatures, personal verdicts, lessons."""
 
 from __future__ import annotations
 

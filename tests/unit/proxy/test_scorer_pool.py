@@ -1,6 +1,4 @@
-"""Scorers are processes that may hang, crash and lie: every message is answered all the same, and
-soon.
-"""
+"""Scorers may hang, crash and lie: every message still gets an answer soon."""
 
 from __future__ import annotations
 

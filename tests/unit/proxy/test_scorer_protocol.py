@@ -1,4 +1,4 @@
-"""What a scorer says is believed only if it has the right form in every part."""
+"""An answer of a scorer is accepted only if every part has the right form."""
 
 from __future__ import annotations
 

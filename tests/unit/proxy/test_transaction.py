@@ -1,6 +1,4 @@
-"""What becomes of a message between door and next hop: every action, every kind of trouble, and
-what is told about it.
-"""
+"""A message between door and next hop: every action, every failure, and its record."""
 
 from __future__ import annotations
 

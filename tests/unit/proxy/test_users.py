@@ -1,6 +1,4 @@
-"""Whose mail it is: aliases first, then the address itself in its usual forms; never more work than
-for some recipients.
-"""
+"""Addresses resolved to users: aliases first, then the usual forms, with bounded work."""
 
 from __future__ import annotations
 
