@@ -96,8 +96,8 @@ def protocol(request: pytest.FixtureRequest) -> Any:
 async def ask(
     served: Served, protocol: Protocol, raw: bytes = MAIL, *, cut: int | None = None
 ) -> str:
-    """What a client makes of what it is told: spam, pass, later, refused, hung up. cut: so much of
-    the request is sent, and no more.
+    """What a client understands: spam, pass, later, refused, hung up. cut: bytes of the request
+    that are sent.
     """
     streams = await served.connect()
     try:
@@ -366,7 +366,7 @@ def test_too_much_at_once_is_not_judged(tmp_path: Path, protocol: Protocol) -> N
 def test_a_stranger_may_have_half_of_what_may_come_at_once(
     tmp_path: Path, protocol: Protocol, trusted: tuple[str, ...], judged: bool
 ) -> None:
-    """Who sends messages but for their ends keeps nobody else's out."""
+    """Clients that do not send the ends of their messages keep out no other message."""
 
     async def talk(served: Served) -> str:
         served.judge.hold = asyncio.Event()

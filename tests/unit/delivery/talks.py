@@ -46,7 +46,7 @@ class BrokenSpool(Spool):
 
 
 def hop_to(fake: FakeHop, **settings: object) -> SmtpNextHop:
-    """The way to this server. It waits for an hour unless told otherwise."""
+    """A next hop that leads to this server, with waits of an hour by default."""
     waits = {
         "connect": 3600.0,
         "command": 3600.0,

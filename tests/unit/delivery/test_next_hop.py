@@ -35,7 +35,7 @@ def test_the_next_hop_of_an_endpoint(text: str, kind: type, each: bool) -> None:
 
 
 def sent(hop: Hop, directory: Path, *, probe: bool = False) -> tuple[list[str], list[int]]:
-    """What was told, and the codes that were answered to MAIL and RCPT."""
+    """The errors that were reported, and the codes of all replies."""
     told: list[str] = []
 
     async def run() -> list[int]:

@@ -320,8 +320,8 @@ def test_two_at_once_give_it_out_once(held: Quarantine, tmp_path: Path) -> None:
 
 
 def test_what_is_being_released_is_not_deleted_beneath(held: Quarantine, tmp_path: Path) -> None:
-    """Who has got it is noted afterwards: in a note that nobody could read, nor delete, without its
-    message.
+    """Delivered recipients are noted afterwards: without its message, nobody could read or delete
+    the note.
     """
 
     class Busy(MaildirNextHop):

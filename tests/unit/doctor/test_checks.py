@@ -76,8 +76,8 @@ def test_a_disk_that_cannot_be_written(tmp_path):
 
 
 def test_a_directory_that_others_may_look_into(state):
-    """Made by an administrator: it is told what that means, and is trouble only where a file is
-    open to others, too.
+    """An administrator may have made the directory. That is a failure only if others can read a
+    file in it.
     """
     state.chmod(0o755)
     first, *_ = checks.check_installation(state)
@@ -274,7 +274,7 @@ def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_
 
 @pytest.fixture
 def welcoming(tmp_path):
-    """The ports and sockets of two servers that greet whoever comes, and take leave."""
+    """The addresses of two servers that greet every client, and end the session."""
 
     class Greeting(socketserver.StreamRequestHandler):
         def handle(self):

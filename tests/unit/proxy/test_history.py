@@ -205,9 +205,7 @@ def test_a_clock_that_was_ahead_keeps_nothing_for_longer(tmp_path: Path) -> None
 
 
 def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) -> None:
-    """As of a machine that begins in 1970 until it is told better: what came before is no older for
-    it.
-    """
+    """A machine may start in 1970 until its clock is set: earlier rows are no older for it."""
     with opened(tmp_path, days=30) as history:
         history.append([row(number, time=1e9 + number) for number in range(300)])
         history.append([row(number, time=number) for number in range(300, 600)])
@@ -218,9 +216,7 @@ def test_a_clock_that_was_behind_costs_nothing_but_its_own_rows(tmp_path: Path) 
 
 
 def test_a_clock_that_jumps_forward_removes_nothing_at_once(tmp_path: Path) -> None:
-    """It removed all that was kept: some minutes of a wrong year, and nobody could ask why any
-    more.
-    """
+    """Some minutes of a wrong year once removed all rows."""
     now, jumped = 1e9, 1.2e9
     with opened(tmp_path, days=30) as history:
         history.append([row(number, time=now + number * 60) for number in range(100)])

@@ -30,8 +30,8 @@ HAM = Verdict("ham", 0.001, -6.9, {"spam": 0.001, "ham": 0.999})
 
 @dataclass
 class FakeHop:
-    """A next hop that writes down what it is told. answers: by what is asked ("mail", "rcpt
-    b@example.net", "send"), or one by one.
+    """A next hop that records its calls. answers: replies by call ("mail", "rcpt
+    b@example.net", "send").
     """
 
     answers_each: bool = False

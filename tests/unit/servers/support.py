@@ -32,7 +32,7 @@ class Passed:
 
 
 class ScriptedProxy:
-    """Says yes, unless told otherwise: `answers` maps "mail", an address, or "data" to a reply, a
+    """Says yes by default. `answers` maps "mail", an address, or "data" to a reply, a
     list of them, or an exception.
     """
 

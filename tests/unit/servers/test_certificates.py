@@ -1,6 +1,4 @@
-"""The certificate that doors show: read anew when it is another one, without a moment in which
-there is none.
-"""
+"""The certificate of a door is read again after a change, and there is always one in use."""
 
 from __future__ import annotations
 
@@ -72,8 +70,8 @@ def test_a_broken_certificate_leaves_the_old_one(
 
 
 def test_rights_that_are_mended_later_are_seen(tmp_path: Path) -> None:
-    """Who renews it often writes first, and gives rights then: that leaves the time of writing as
-    it was.
+    """A renewal often writes the file first and changes its rights later, which leaves the time of
+    writing unchanged.
     """
     pem = self_signed(tmp_path)
     reloader = CertificateReloader(Certificate(pem, pem))

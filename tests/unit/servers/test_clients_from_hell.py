@@ -1,4 +1,4 @@
-"""Clients that are slow, gone, deaf or flooding: they harm nobody else, and no mail."""
+"""Clients that are slow, gone, deaf or flooding harm no other client and no mail."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Counts, and who may come."""
+"""Limits on connections and bytes, and who is evicted."""
 
 from dataclasses import dataclass
 

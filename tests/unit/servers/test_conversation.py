@@ -1,4 +1,4 @@
-"""Clients that let their time pass while the door closes, or get lost on the way."""
+"""Clients that miss deadlines while the door closes, or lose their network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of messages: where it ends, what is refused in it, how much of it is taken."""
+"""The data of messages: its end, what is refused in it, and its limits."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How a door closes."""
+"""How the SMTP door drains."""
 
 import asyncio
 
@@ -96,8 +96,8 @@ def test_a_client_served_some_time_ago_gets_a_421_at_once(tmp_path, monkeypatch)
 
 
 def test_a_client_just_served_can_still_quit(tmp_path):
-    """Python's smtplib calls mail refused whose sender is told 421 here, though it was taken: it
-    would be sent twice.
+    """After a 421 here Python's smtplib takes the accepted message for refused, and the program
+    would send it again.
     """
 
     async def talk(served):

@@ -1,6 +1,4 @@
-"""A message as it comes in: what it takes of a door's limits is given back, whichever thread it
-comes in by.
-"""
+"""A message that comes in gives back all it took of the door's limits, in any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door and clients that others wrote."""
+"""The SMTP door with clients that others wrote."""
 
 import asyncio
 import shutil
@@ -18,7 +18,7 @@ def needs(program):
 
 
 def run(directory, proxy, program, *arguments, **options):
-    """Exit status and output of a program that is told host and port at the end."""
+    """Exit status and output of a program; host and port go into its arguments."""
 
     async def main():
         async with serving(directory, proxy, **options) as served:

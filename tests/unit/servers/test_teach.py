@@ -1,6 +1,4 @@
-"""The teaching door: who speaks is what the kernel says, yes is said once it is on the disk, and
-nobody keeps others waiting.
-"""
+"""The teaching door: users by account, confirmation once on the disk, limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""XFORWARD and XCLIENT: what a trusted peer tells is understood, made harmless, and told on, the
-full set each time.
-"""
+"""XFORWARD and XCLIENT: attributes are parsed, made harmless, and all sent on each time."""
 
 from __future__ import annotations
 

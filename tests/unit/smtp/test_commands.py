@@ -1,6 +1,4 @@
-"""Addresses and parameters: what is taken, what is refused and how, and that nothing gets through
-that could be two commands.
-"""
+"""Addresses and parameters: what is accepted, what is refused, and never two commands."""
 
 from __future__ import annotations
 

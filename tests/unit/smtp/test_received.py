@@ -1,4 +1,4 @@
-"""Received as a server writes it, whatever the client calls itself."""
+"""The Received field, whatever the client calls itself."""
 
 import re
 from email import message_from_bytes

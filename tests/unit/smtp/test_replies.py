@@ -136,7 +136,7 @@ def test_extensions_of_a_hop() -> None:
 
 
 def test_what_a_hop_offers_can_be_offered_to_others() -> None:
-    """They were told 451 instead: the reply could not be written."""
+    """Such clients got a 451: the reply could not be encoded."""
     offered = parse_extensions(
         Reply(250, (b"h", b"DSN \xc3\xa9", b"8BITMIME \x1b[31m", b"SMTPUTF8\ta", b"PIPELINING\t"))
     )

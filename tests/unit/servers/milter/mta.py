@@ -1,6 +1,4 @@
-"""A mail server as a milter sees it, on a real socket; it does what it is told with a message, as
-Postfix and Sendmail do.
-"""
+"""A mail server on a real socket that obeys a milter, as Postfix and Sendmail do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A milter door on a real socket, and somebody behind it who judges as told."""
+"""A milter door on a real socket with a scripted service behind it."""
 
 from __future__ import annotations
 

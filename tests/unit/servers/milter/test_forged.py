@@ -1,4 +1,4 @@
-"""Forged fields: each is named by how many of its name stand above it, and none is missed."""
+"""Forged fields: each is named by its occurrence, and none is missed."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,4 @@
-"""The table of states is whole: every pair is either in it or out of order, and from everywhere
-there is a way to the end.
-"""
+"""The table of states: every state has a way to the end of the connection."""
 
 import pytest
 

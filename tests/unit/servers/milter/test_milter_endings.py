@@ -1,4 +1,4 @@
-"""How connections at the milter door end: the door closes, or the server goes."""
+"""How connections at the milter door end: the door closes, or the server leaves."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Servers from hell at the milter door: nonsense, out of order, too slow, too many."""
+"""Hostile servers at the milter door: nonsense, out of order, too slow, too many."""
 
 import asyncio
 from contextlib import suppress

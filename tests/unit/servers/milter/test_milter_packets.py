@@ -1,6 +1,4 @@
-"""The milter protocol: whatever the cuts, the same packets; whatever the bytes, no traceback but
-`MalformedError`.
-"""
+"""Packets of the milter protocol, however they are cut; bad bytes are an error."""
 
 import struct
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What a mail server hears of the milter door, and what is made of what it says."""
+"""Sessions of the milter door: scan requests, replies, and changes to messages."""
 
 import asyncio
 

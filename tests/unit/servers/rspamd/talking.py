@@ -1,4 +1,4 @@
-"""What the tests of rspamd's protocol share: requests, their answers, and a door to say them to."""
+"""Requests and answers of rspamd's protocol, and a door for them."""
 
 from __future__ import annotations
 

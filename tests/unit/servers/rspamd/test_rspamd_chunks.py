@@ -1,4 +1,4 @@
-"""Chunks of a request are made fewer, and nothing else about them changes."""
+"""Merged chunks carry the same body in fewer chunks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Lessons by rspamd's protocol: from those who may teach, and nobody finds out quickly how to be
-one.
-"""
+"""Lessons by rspamd's protocol: who may teach, and how slowly a password can be guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rspamd's protocol as its clients speak it, and as nobody should."""
+"""rspamd's protocol as its clients speak it, and malformed requests."""
 
 from __future__ import annotations
 

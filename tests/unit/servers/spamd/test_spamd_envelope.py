@@ -1,4 +1,4 @@
-"""Who a message is from and to, where a client of spamd says so on top of it."""
+"""The envelope that clients of spamd put on top of a message."""
 
 from __future__ import annotations
 

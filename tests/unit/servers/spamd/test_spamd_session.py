@@ -1,4 +1,4 @@
-"""spamd's protocol as its clients speak it, and as nobody should."""
+"""spamd's protocol as its clients speak it, and malformed requests."""
 
 from __future__ import annotations
 
