@@ -195,11 +195,12 @@ def printable(value: str, max_length: int) -> str:
 
 
 def readable(value: str, max_length: int) -> str:
-    """The same for sentences, which keep their joiners; in an address they would only deceive."""
-    cut = value[:max_length]
-    if cut.isprintable():
-        return cut
-    return "".join(letter if letter in _JOINERS else printable(letter, 1) for letter in cut)
+    """As `printable`, for sentences: they keep their joiners, which would only deceive in an
+    address.
+    """
+    return log.printable(
+        value[:max_length], lambda letter: letter if letter in _JOINERS else "\ufffd"
+    )
 
 
 # ---- the file

@@ -219,11 +219,11 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
     async def talk(served):
         deaf = flood(served.port)
         try:
-            await until(lambda: sessions(served) and sessions(served)[0]._blocked)
+            await until(lambda: sessions(served) and sessions(served)[0]._writing_paused)
             session = sessions(served)[0]
             buffered = (
-                len(session.lines.bytes)
-                + session._said_bytes
+                len(session.lines.data)
+                + session._unsent_bytes
                 + session.transport.get_write_buffer_size()
             )
             await until(lambda: served.door.connections == 0)

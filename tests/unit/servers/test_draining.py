@@ -88,7 +88,7 @@ def test_a_client_served_some_time_ago_gets_a_421_at_once(tmp_path, monkeypatch)
         await caller.begin()
         heard = await caller.codes(MESSAGE + b".")
         (only,) = served.door._tasks
-        only._served -= 3600.0
+        only._last_message_end -= 3600.0
         await served.door.drain(soon(7200))
         return heard, await caller.reply()
 
