@@ -26,7 +26,7 @@ FAULTS = ("refuse", "stall", "drop")
 
 
 @dataclass
-class Hop:
+class FaultyHop:
     """The next hop. share: of all steps that go wrong; stall: seconds."""
 
     share: float

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import daemon
+from tests.e2e.passing import ProxySite, passing
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +21,15 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def state(tmp_path: Path) -> Path:
     """The same for one test, to do with as it likes."""
     return daemon.taught(tmp_path / "state")
+
+
+@pytest.fixture(scope="module")
+def proxy_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxySite]:
+    with passing(tmp_path_factory.mktemp("proxy")) as site:
+        yield site
+
+
+@pytest.fixture
+def place(proxy_site: ProxySite) -> ProxySite:
+    """As if nothing had passed yet."""
+    return proxy_site.reset()

@@ -18,7 +18,7 @@ MESSAGE = b"Subject: hello\r\n\r\nsome text\r\n"
 
 
 @dataclass
-class Place:
+class ProxySite:
     """The daemon, its ports by name, and the next hops behind them."""
 
     running: daemon.Daemon
@@ -31,8 +31,8 @@ class Place:
         """A client past its EHLO."""
         return Client(self.ports[name]).hello(b"LHLO" if name.startswith("lmtp") else b"EHLO")
 
-    def renewed(self) -> Place:
-        """Reset: the next hops have heard nothing and give the usual replies."""
+    def reset(self) -> ProxySite:
+        """Let the next hops forget all sessions and give the usual replies."""
         for hop in (self.hop, self.each, self.poor):
             hop.forget()
             hop.answers = dict(USUAL)
@@ -41,7 +41,7 @@ class Place:
 
 
 @contextmanager
-def passing(directory: Path) -> Iterator[Place]:
+def passing(directory: Path) -> Iterator[ProxySite]:
     """The daemon, while it runs."""
     state = daemon.taught(directory / "state", messages=60)
     hop, each, poor = Hop(), Hop(each=True), Hop({"EHLO": b"250 hop\r\n"})
@@ -69,7 +69,7 @@ def passing(directory: Path) -> Iterator[Place]:
         poor.serving(),
         daemon.running(state, "--config", str(file), port=ports["poor"]) as running,
     ):
-        yield Place(running, ports, hop, each, poor)
+        yield ProxySite(running, ports, hop, each, poor)
 
 
 def body(raw: bytes) -> bytes:

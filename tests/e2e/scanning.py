@@ -19,7 +19,7 @@ IN_FORCE_SECONDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ScannerSite:
     """A running daemon. port: of its scanner door. password: of clients that teach there."""
 
     running: daemon.Daemon
@@ -28,7 +28,9 @@ class Site:
 
 
 @contextmanager
-def site(root: Path, protocol: str, more: str = "", *, personal: bool = False) -> Iterator[Site]:
+def site(
+    root: Path, protocol: str, more: str = "", *, personal: bool = False
+) -> Iterator[ScannerSite]:
     """A daemon with a filter that was taught something, and one scanner. more: further lines of it,
     indented by four.
     """
@@ -43,4 +45,4 @@ def site(root: Path, protocol: str, more: str = "", *, personal: bool = False) -
     with daemon.running(
         daemon.taught(root / "state", _MESSAGES), "--config", str(file), port=port
     ) as running:
-        yield Site(running, port)
+        yield ScannerSite(running, port)

@@ -37,13 +37,13 @@ def state(tmp_path: Path) -> Path:
 
 async def exchange(
     state: Path, *, messages: int, share: float, kill_after: int
-) -> tuple[chaos.Hop, chaos.Clients, int]:
+) -> tuple[chaos.FaultyHop, chaos.Clients, int]:
     """All messages through the daemon; how often it was killed. kill_after: each time so many more
     were acknowledged, however long that takes here: after some seconds a busy machine has not even
     started all of it.
     """
     door, hop_port = free_port(), free_port()
-    hop, clients = chaos.Hop(share), chaos.Clients(door)
+    hop, clients = chaos.FaultyHop(share), chaos.Clients(door)
     arguments = (
         "--listen",
         f"smtp://127.0.0.1:{door}",
@@ -80,7 +80,7 @@ class Started:
             assert self._running.stop() == 0
 
 
-def check(hop: chaos.Hop, clients: chaos.Clients, messages: int) -> None:
+def check(hop: chaos.FaultyHop, clients: chaos.Clients, messages: int) -> None:
     assert len(clients.acknowledged) == messages
     assert clients.acknowledged - set(hop.received) == set(), "acknowledged and lost"
     assert {name: times for name, times in hop.received.items() if times > 1} == {}, "doubled"

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e import exim
 from tests.e2e.exim import Exim
 from tests.e2e.ports import free_port, open_directory, wait_for_port
-from tests.e2e.scanning import HAM, SPAM, Site, site
+from tests.e2e.scanning import HAM, SPAM, ScannerSite, site
 from tests.support.recipes import UNPACKED, snippet
 from tests.support.waiting import PATIENCE
 
@@ -86,7 +86,7 @@ def asking(address: str) -> Iterator[Exim]:
 @pytest.fixture(scope="module", params=WAYS)
 def asked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Site, Exim]]:
+) -> Iterator[tuple[ScannerSite, Exim]]:
     with (
         site(
             tmp_path_factory.mktemp(request.param),
@@ -103,7 +103,7 @@ def send(server: Exim, raw: bytes) -> None:
         client.sendmail("a@x.example", ["anna@example.net", "ben@example.net"], raw)
 
 
-def test_exim_shows_our_verdict(asked: tuple[Site, Exim]) -> None:
+def test_exim_shows_our_verdict(asked: tuple[ScannerSite, Exim]) -> None:
     found, server = asked
     for raw in (*SPAM, *HAM):
         send(server, b"X-Spam-Status: No, score=-99\r\n" + raw)

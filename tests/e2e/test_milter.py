@@ -40,7 +40,7 @@ ID = re.compile(r"id=([0-9a-v]{16})")
 
 
 @dataclass
-class Place:
+class MilterSite:
     """A Postfix that asks a daemon. smtp, rspamd: ports of other doors of that daemon, the first
     with `hop` behind it.
     """
@@ -86,7 +86,7 @@ def name_of(raw: bytes) -> str:
 
 
 @contextmanager
-def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Iterator[Place]:
+def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Iterator[MilterSite]:
     """more: of the scanner's settings. main: lines of main.cf."""
     hop, smtp, rspamd = Hop(), free_port(), free_port()
     file = directory / "spamguard.yaml"
@@ -102,18 +102,18 @@ def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Itera
             f"  - listen: milter://127.0.0.1:{server.filter_port}\n{more}"
         )
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
-            yield Place(server, running, smtp, rspamd, hop)
+            yield MilterSite(server, running, smtp, rspamd, hop)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilterSite]:
     directory = tmp_path_factory.mktemp("milter")
     with asked(directory, daemon.taught(directory / "state")) as result:
         yield result
 
 
 @pytest.mark.parametrize("label", ["spam", "ham"])
-def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
+def test_mail_is_judged_and_tagged(place: MilterSite, label: str) -> None:
     forged = (
         b"X-Spam-Flag: NO\r\nX-Spam-Flag : NO\r\nx-spam-STATUS: No,\r\n score=-99\r\n"
         b"X-Spamguard: ham\r\nX-Spam-Flag:NO\r\n"
@@ -142,7 +142,7 @@ def test_mail_is_judged_and_tagged(place: Place, label: str) -> None:
 
 
 @pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
-def test_bodies_arrive_as_they_were_sent(place: Place, text: bytes) -> None:
+def test_bodies_arrive_as_they_were_sent(place: MilterSite, text: bytes) -> None:
     raw = place.sent(HEAD + text, b"<a@example.org> BODY=8BITMIME")
     assert body(raw) == text.replace(b"\r\n", b"\n")
     assert len(fields(raw, "X-Spamguard")) == 1
@@ -173,7 +173,7 @@ ODD = {
 @pytest.mark.parametrize(
     "raw", [MAIL["spam"][1], MAIL["ham"][1], *ODD.values()], ids=["spam", "ham", *ODD]
 )
-def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes) -> None:
+def test_the_same_mail_by_other_doors_is_the_same_mail(place: MilterSite, raw: bytes) -> None:
     """Digest, verdict and features agree: the milter puts the message together
     exactly as it was.
     """
@@ -204,7 +204,7 @@ def test_the_same_mail_by_other_doors_is_the_same_mail(place: Place, raw: bytes)
     assert place.row(ID.search(third)[1]).digest == first.digest
 
 
-def test_several_messages_and_aborted_ones_between_them(place: Place) -> None:
+def test_several_messages_and_aborted_ones_between_them(place: MilterSite) -> None:
     with Client(place.server.smtp_port, 60) as client:
         client.hello()
         raws = []
@@ -224,7 +224,7 @@ def test_several_messages_and_aborted_ones_between_them(place: Place) -> None:
     assert "helo=again.example" in place.running.lines(name_of(raws[2]))[0]
 
 
-def test_a_client_that_goes_in_the_middle_of_its_message(place: Place) -> None:
+def test_a_client_that_goes_in_the_middle_of_its_message(place: MilterSite) -> None:
     judged = len(place.running.lines("verdict=", 0))
     with Client(place.server.smtp_port) as client:
         client.hello().begin(b"<anna@example.net>")
@@ -234,7 +234,7 @@ def test_a_client_that_goes_in_the_middle_of_its_message(place: Place) -> None:
     assert len(place.running.lines("verdict=", judged + 1)) == judged + 1
 
 
-def test_several_recipients_get_one_verdict(place: Place) -> None:
+def test_several_recipients_get_one_verdict(place: MilterSite) -> None:
     with Client(place.server.smtp_port) as client:
         raw = place.arrives(
             lambda: (
@@ -248,7 +248,7 @@ def test_several_recipients_get_one_verdict(place: Place) -> None:
     assert list(place.row(name_of(raw)).recipients) == ["anna@example.net", "ben@example.net"]
 
 
-def test_mail_of_programs_of_this_machine(place: Place) -> None:
+def test_mail_of_programs_of_this_machine(place: MilterSite) -> None:
     def sending() -> bytes:
         line = [
             "sendmail",
@@ -272,7 +272,7 @@ def test_mail_of_programs_of_this_machine(place: Place) -> None:
     assert fields(raw, "X-Spam-Flag") == ["YES"]
 
 
-def test_swaks(place: Place) -> None:
+def test_swaks(place: MilterSite) -> None:
     if shutil.which("swaks") is None:
         pytest.skip("needs swaks: apt-get install swaks")
     line = [
@@ -300,13 +300,13 @@ def test_swaks(place: Place) -> None:
     assert len(fields(raw, "X-Spam-Status")) == 1
 
 
-def test_very_many_forged_fields(place: Place) -> None:
+def test_very_many_forged_fields(place: MilterSite) -> None:
     raw = place.sent(b"X-Spam-Flag: NO\r\n" * 900 + MAIL["spam"][1])
     assert "NO" not in fields(raw, "X-Spam-Flag")
     assert len(fields(raw, "X-Spam-Status")) == 1
 
 
-def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: Place) -> None:
+def test_settings_are_taken_over_under_load_and_no_mail_is_refused(place: MilterSite) -> None:
     if shutil.which("smtp-source") is None:
         pytest.skip("needs smtp-source: apt-get install postfix")
     before, said = len(place.server.delivered(0)), len(place.server.log())

@@ -31,7 +31,7 @@ XCLIENT = "smtpd_authorized_xclient_hosts=127.0.0.0/8"
 
 
 @dataclass
-class Place:
+class PostfixSite:
     """A Postfix with the daemon in it. count: messages that were delivered so far."""
 
     server: postfix.Postfix
@@ -64,7 +64,7 @@ class Place:
 @pytest.fixture(scope="module", params=PLACES.values(), ids=PLACES)
 def place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+) -> Iterator[PostfixSite]:
     directory = tmp_path_factory.mktemp("postfix")
     position, replace = request.param
     state = daemon.taught(directory / "state", messages=60)
@@ -73,17 +73,17 @@ def place(
     ) as server:
         file = configuration(directory / "spamguard.yaml", server, position)
         with daemon.running(state, "--config", str(file), port=server.filter_port) as running:
-            yield Place(server, running)
+            yield PostfixSite(server, running)
 
 
 @pytest.mark.parametrize("text", BODIES.values(), ids=BODIES)
-def test_bodies_arrive_as_they_were_sent(place: Place, text: bytes) -> None:
+def test_bodies_arrive_as_they_were_sent(place: PostfixSite, text: bytes) -> None:
     assert body(place.sent(HEAD + text, b"<a@example.org> BODY=8BITMIME")) == text.replace(
         b"\r\n", b"\n"
     )
 
 
-def test_internationalised_mail(place: Place) -> None:
+def test_internationalised_mail(place: PostfixSite) -> None:
     raw = place.sent(
         "Subject: grüße\r\nFrom: <müller@exämple.org>\r\n\r\ngrüße\r\n".encode(),
         "<müller@exämple.org> SMTPUTF8".encode(),
@@ -96,19 +96,19 @@ def test_internationalised_mail(place: Place) -> None:
 @pytest.mark.parametrize(
     "sender", ["<grün@example.org>", "a@example.org", "<a@example.org> ENVID=cGFkZGVk=="]
 )
-def test_senders_that_postfix_accepts_are_accepted(place: Place, sender: str) -> None:
+def test_senders_that_postfix_accepts_are_accepted(place: PostfixSite, sender: str) -> None:
     address = sender.partition(" ")[0].strip("<>")
     assert place.sent(HEAD + b"text\r\n", sender.encode()).startswith(
         f"Return-Path: <{address}>\n".encode()
     )
 
 
-def test_the_null_sender(place: Place) -> None:
+def test_the_null_sender(place: PostfixSite) -> None:
     assert place.sent(HEAD + b"text\r\n", b"<>").startswith(b"Return-Path: <>\n")
 
 
 @pytest.mark.parametrize("first", [b" folded?", b"From a@b Thu Jan  1 00:00:00 1970"])
-def test_a_first_line_that_is_no_field(place: Place, first: bytes) -> None:
+def test_a_first_line_that_is_no_field(place: PostfixSite, first: bytes) -> None:
     raw = place.sent(first + b"\r\nSubject: x\r\n\r\ntext\r\n")
     (ours,) = fields(raw, "X-Spamguard")
     assert "\n" not in ours
@@ -116,7 +116,7 @@ def test_a_first_line_that_is_no_field(place: Place, first: bytes) -> None:
 
 
 @pytest.mark.parametrize("address", ["192.0.2.77", "2001:db8::77"])
-def test_the_original_client_is_in_both_logs(place: Place, address: str) -> None:
+def test_the_original_client_is_in_both_logs(place: PostfixSite, address: str) -> None:
     told = address if "." in address else f"IPV6:{address}"
     place.sent(
         HEAD + b"text\r\n", xclient=b"NAME=mail.stranger.example PORT=4242 ADDR=" + told.encode()
@@ -133,7 +133,7 @@ def test_the_original_client_is_in_both_logs(place: Place, address: str) -> None
     assert address not in took_back(place)[-1]
 
 
-def took_back(place: Place) -> list[str]:
+def took_back(place: PostfixSite) -> list[str]:
     """The lines in which Postfix logs from which client it took mail back."""
     return [
         line

@@ -15,7 +15,7 @@ import pytest
 
 from spamguard.proxy.history import History
 from tests.e2e import daemon
-from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
+from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, ScannerSite, site
 from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannerSite]:
     root = tmp_path_factory.mktemp("rspamc")
     with site(root, "rspamd", f"    password_file: {root}/password\n", personal=True) as found:
         yield found
 
 
-def rspamc(where: Site, *arguments: str, raw: bytes = b"") -> str:
+def rspamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> str:
     """Its output. AssertionError: it failed."""
     command = ["rspamc", "-h", f"127.0.0.1:{where.port}", *arguments]
     done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
@@ -39,13 +39,13 @@ def rspamc(where: Site, *arguments: str, raw: bytes = b"") -> str:
     return done.stdout.decode()
 
 
-def told(where: Site, *arguments: str, raw: bytes) -> Any:
+def told(where: ScannerSite, *arguments: str, raw: bytes) -> Any:
     """The answer of `symbols` as JSON."""
     return json.loads(rspamc(where, "--compact", "--json", *arguments, "symbols", raw=raw))
 
 
 @pytest.mark.parametrize("packed", [(), ("-z",)])
-def test_verdicts(here: Site, packed: tuple[str, ...]) -> None:
+def test_verdicts(here: ScannerSite, packed: tuple[str, ...]) -> None:
     for raw, spam in ((SPAM[0], True), (HAM[0], False)):
         text = rspamc(here, *packed, "symbols", raw=raw)
         assert (
@@ -62,7 +62,7 @@ def test_verdicts(here: Site, packed: tuple[str, ...]) -> None:
     assert "X-Spam: yes" in mail
 
 
-def test_verdicts_are_in_the_history(here: Site) -> None:
+def test_verdicts_are_in_the_history(here: ScannerSite) -> None:
     arguments = (
         "-i",
         "192.0.2.9",
@@ -98,7 +98,7 @@ def test_verdicts_are_in_the_history(here: Site) -> None:
     assert b"spam" in explained.stdout
 
 
-def test_learning(here: Site) -> None:
+def test_learning(here: ScannerSite) -> None:
     raw = SPAM[2]
     assert told(here, "-d", "anna", raw=raw)["action"] == "add header"
     teaching = ("-P", here.password, "-u", "anna", "learn_ham")
@@ -114,7 +114,7 @@ def test_learning(here: Site) -> None:
     here.running.lines('lesson user="" by=rspamd class=spam')
 
 
-def test_learning_takes_a_password(here: Site) -> None:
+def test_learning_takes_a_password(here: ScannerSite) -> None:
     for arguments in ((), ("-P", "wrong")):
         command = ["rspamc", "-h", f"127.0.0.1:{here.port}", *arguments, "learn_spam"]
         done = subprocess.run(
@@ -126,13 +126,13 @@ def test_learning_takes_a_password(here: Site) -> None:
 
 
 @pytest.mark.parametrize("command", ["counters", "stat_reset", "fuzzy_add", "fuzzy_del"])
-def test_commands_that_do_not_exist_get_an_error(here: Site, command: str) -> None:
+def test_commands_that_do_not_exist_get_an_error(here: ScannerSite, command: str) -> None:
     line = ["rspamc", "-h", f"127.0.0.1:{here.port}", "-f", "1", command]
     done = subprocess.run(line, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, b"no such thing here" in done.stdout + done.stderr) == (1, True)
 
 
-def test_status(here: Site) -> None:
+def test_status(here: ScannerSite) -> None:
     text = rspamc(here, "stat")
     learnt = next(line for line in text.splitlines() if line.startswith("Messages learned: "))
     assert int(learnt.rpartition(" ")[2]) >= daemon.MESSAGES
@@ -140,7 +140,7 @@ def test_status(here: Site) -> None:
     assert "Uptime: " in rspamc(here, "uptime")
 
 
-def test_a_program_without_rspamc(here: Site) -> None:
+def test_a_program_without_rspamc(here: ScannerSite) -> None:
     """As a script with curl does it: over one connection, with keep-alive."""
     connection = http.client.HTTPConnection("127.0.0.1", here.port, timeout=PATIENCE)
     try:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @dataclass
-class Place:
+class SendmailSite:
     """A Sendmail at a port that asks a daemon, and where its mail goes."""
 
     port: int
@@ -43,7 +43,7 @@ class Place:
 
 
 @contextmanager
-def asked(directory: Path, more: str = "") -> Iterator[Place]:
+def asked(directory: Path, more: str = "") -> Iterator[SendmailSite]:
     milter = free_port()
     file = directory / "spamguard.yaml"
     file.write_text(f"workers: 1\nscanners:\n  - listen: milter://127.0.0.1:{milter}\n{more}")
@@ -53,7 +53,7 @@ def asked(directory: Path, more: str = "") -> Iterator[Place]:
         daemon.running(state, "--config", str(file), port=milter) as running,
         sendmail.running(hop.port, milter) as port,
     ):
-        yield Place(port, running, hop)
+        yield SendmailSite(port, running, hop)
 
 
 def test_mail_is_judged_and_tagged(tmp_path: Path) -> None:

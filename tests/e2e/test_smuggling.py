@@ -7,22 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.passing import MESSAGE, POSITIONS, Place, body, heard, passing
+from tests.e2e.passing import MESSAGE, POSITIONS, ProxySite, body, heard
 from tests.e2e.peers import ANY_END
 from tests.unit.smtp.smuggling import ENDS
 
 REFUSING = ("before-queue", "standalone")
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with passing(tmp_path_factory.mktemp("smuggling")) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def place(shared: Place) -> Place:
-    return shared.renewed()
 
 
 def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
@@ -42,7 +31,7 @@ def pieces(blob: bytes, around: bytes) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("odd", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("position", POSITIONS)
-def test_nothing_but_the_end_is_an_end(place: Place, position: str, odd: bytes) -> None:
+def test_nothing_but_the_end_is_an_end(place: ProxySite, position: str, odd: bytes) -> None:
     smuggled = (
         b"MAIL FROM:<evil@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: evil\r\n"
         b"\r\nevil\r\n"
@@ -116,7 +105,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("line", COMMANDS, ids=range(len(COMMANDS)))
-def test_odd_commands_are_refused_and_never_passed_on(place: Place, line: bytes) -> None:
+def test_odd_commands_are_refused_and_never_passed_on(place: ProxySite, line: bytes) -> None:
     with place.client() as client:
         assert client.ask(line)[:1] == b"5"
         assert client.ask(b"NOOP") == b"250 2.0.0 Ok\r\n"
@@ -142,7 +131,7 @@ def test_odd_commands_are_refused_and_never_passed_on(place: Place, line: bytes)
         b"<b@[]>",
     ],
 )
-def test_odd_recipients_are_refused_and_never_passed_on(place: Place, line: bytes) -> None:
+def test_odd_recipients_are_refused_and_never_passed_on(place: ProxySite, line: bytes) -> None:
     with place.client() as client:
         client.begin()
         assert client.ask(b"RCPT TO:" + line)[:1] == b"5"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, Site, site
+from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, ScannerSite, site
 from tests.support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
@@ -26,23 +26,23 @@ TEACHERS = "    teachers: [127.0.0.1]\n"
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannerSite]:
     with site(tmp_path_factory.mktemp("spamc"), "spamd", TEACHERS, personal=True) as found:
         yield found
 
 
-def spamc(where: Site, *arguments: str, raw: bytes = b"") -> tuple[int, bytes]:
+def spamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> tuple[int, bytes]:
     """Exit status and output. -F /dev/null: no configuration of this machine."""
     command = ["spamc", "-F", "/dev/null", "-d", "127.0.0.1", "-p", str(where.port), *arguments]
     done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
     return done.returncode, done.stdout
 
 
-def test_ping(here: Site) -> None:
+def test_ping(here: ScannerSite) -> None:
     assert spamc(here, "-K")[0] == 0
 
 
-def test_verdicts(here: Site) -> None:
+def test_verdicts(here: ScannerSite) -> None:
     for raw, code in ((SPAM[0], 1), (HAM[0], 0)):
         status, told = spamc(here, "-c", raw=raw)
         score, _, required = told.decode().strip().partition("/")
@@ -54,7 +54,7 @@ def test_verdicts(here: Site) -> None:
         assert (b"spamguard: spam" in spamc(here, "-r", raw=raw)[1]) is bool(code)
 
 
-def test_a_message_comes_back_but_for_our_fields(here: Site) -> None:
+def test_a_message_comes_back_but_for_our_fields(here: ScannerSite) -> None:
     raw = b"X-Spam-Status: No, score=-99.0\r\n" + SPAM[1] + b"\x00\xff bare\rcr and\nlf\r\n"
     status, found = spamc(here, raw=raw)
     flag, verdict, signed, rest = found.split(b"\r\n", 3)
@@ -71,7 +71,7 @@ def test_a_message_comes_back_but_for_our_fields(here: Site) -> None:
     assert unix.endswith(SPAM[1].replace(b"\r\n", b"\n"))
 
 
-def test_messages_over_the_limit_of_the_client_come_back_unchanged(here: Site) -> None:
+def test_messages_over_the_limit_of_the_client_come_back_unchanged(here: ScannerSite) -> None:
     large = SPAM[2] + random.Random(1).randbytes(800_000)
     assert spamc(here, raw=large) == (0, large)  # more than its own limit of 500 kB
     status, found = spamc(here, "-s", "10000000", raw=large)
@@ -87,7 +87,7 @@ def test_beyond_our_limit(tmp_path: Path) -> None:
         assert spamc(small, "-c", raw=SPAM[0])[0] == 1
 
 
-def test_teaching_and_taking_back(here: Site) -> None:
+def test_teaching_and_taking_back(here: ScannerSite) -> None:
     raw = SPAM[3]
     before = spamc(here, "-c", "-u", "anna", raw=raw)
     assert before[0] == 1
@@ -106,7 +106,7 @@ def test_teaching_and_taking_back(here: Site) -> None:
     assert "user=anna" in here.running.lines("class=- ")[0]
 
 
-def test_reporting_to_others_is_not_done_but_learning_is(here: Site) -> None:
+def test_reporting_to_others_is_not_done_but_learning_is(here: ScannerSite) -> None:
     spamc(here, "-C", "report", "-u", "ben", raw=SPAM[4])
     here.running.lines("lesson user=ben by=spamd class=spam")
 
@@ -118,7 +118,7 @@ def test_only_teachers_teach(tmp_path: Path) -> None:
         assert "lesson" not in found.running.log().replace("lessons", "")
 
 
-def test_a_reload_loses_no_request(here: Site) -> None:
+def test_a_reload_loses_no_request(here: ScannerSite) -> None:
     """Clients go on asking meanwhile: none of them is refused."""
     usual = spamc(here, "-x", "-c", raw=SPAM[0])[0]
 

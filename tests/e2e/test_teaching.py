@@ -73,7 +73,7 @@ def moved(text: str, root: Path) -> str:
     return text
 
 
-class Place:
+class SieveSite:
     """A Dovecot with the shipped snippets, and where spamguard and it meet."""
 
     def __init__(self, server: Dovecot, state: Path) -> None:
@@ -121,13 +121,13 @@ def in_force(spam_filter: Filter) -> list[Vote]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[SieveSite]:
     extra = _FOLDERS + "".join(
         (SNIPPETS / name).read_text() for name in ("lmtp.conf", "imapsieve-2.3.conf")
     )
     with dovecot.running(lambda root: prepare(root, extra)) as server:
         compile_scripts(server)
-        yield Place(server, daemon.taught(tmp_path / "state"))
+        yield SieveSite(server, daemon.taught(tmp_path / "state"))
 
 
 def prepare(root: Path, extra: str) -> str:

@@ -5,24 +5,11 @@ unchanged.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.passing import MESSAGE, POSITIONS, Place, body, heard, passing
+from tests.e2e.passing import MESSAGE, POSITIONS, ProxySite, body, heard
 from tests.e2e.peers import USUAL
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with passing(tmp_path_factory.mktemp("transparency")) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def place(shared: Place) -> Place:
-    return shared.renewed()
-
 
 # ---- what the next hop says
 
@@ -42,7 +29,7 @@ REFUSALS = {
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "dot"])
 @pytest.mark.parametrize("position", POSITIONS)
 def test_refusals_come_back_byte_for_byte(
-    place: Place, position: str, step: str, refusal: bytes
+    place: ProxySite, position: str, step: str, refusal: bytes
 ) -> None:
     place.hop.answers[step] = refusal
     with place.client(position) as client:
@@ -61,7 +48,7 @@ def test_refusals_come_back_byte_for_byte(
     "text",
     [b"250 2.1.5 fine, wherever\r\n", b"251 2.1.5 forwarded\r\n", b"250-a\r\n250 b \xff\r\n"],
 )
-def test_agreement_comes_back_byte_for_byte(place: Place, text: bytes) -> None:
+def test_agreement_comes_back_byte_for_byte(place: ProxySite, text: bytes) -> None:
     place.hop.answers |= {"MAIL": text, "RCPT": text, "dot": text}
     with place.client() as client:
         assert client.ask(b"MAIL FROM:<a@example.org>") == text
@@ -70,7 +57,7 @@ def test_agreement_comes_back_byte_for_byte(place: Place, text: bytes) -> None:
 
 
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "dot", "greeting"])
-def test_a_421_ends_its_session_and_not_ours(place: Place, step: str) -> None:
+def test_a_421_ends_its_session_and_not_ours(place: ProxySite, step: str) -> None:
     place.hop.answers["QUIT"] = None
     place.hop.answers["dot"] = b"450 4.0.0 no\r\n"  # so that no session is kept
     with place.client() as client:
@@ -87,7 +74,7 @@ def test_a_421_ends_its_session_and_not_ours(place: Place, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "dot"])
-def test_a_hop_that_sends_every_reply_twice(place: Place, step: str) -> None:
+def test_a_hop_that_sends_every_reply_twice(place: ProxySite, step: str) -> None:
     usual = b"250 2.0.0 ok\r\n"
     place.hop.answers[step] = usual + b"550 5.0.0 what\r\n"
     with place.client() as client:
@@ -116,7 +103,7 @@ def mixed(heard: object, line: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["before-queue", "lmtp", "lmtp-to-smtp"])
-def test_very_many_recipients_each_with_its_answer(place: Place, name: str) -> None:
+def test_very_many_recipients_each_with_its_answer(place: ProxySite, name: str) -> None:
     hop = place.each if name == "lmtp" else place.hop
     hop.answers["RCPT"] = mixed
 
@@ -146,7 +133,7 @@ def test_very_many_recipients_each_with_its_answer(place: Place, name: str) -> N
     assert len(hop.messages) == 1
 
 
-def test_lmtp_without_recipients_gives_no_replies(place: Place) -> None:
+def test_lmtp_without_recipients_gives_no_replies(place: ProxySite) -> None:
     place.each.answers["RCPT"] = b"550 5.1.1 no\r\n"
     with place.client("lmtp") as client:
         client.send(b"MAIL FROM:<>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nNOOP\r\n")
@@ -156,7 +143,7 @@ def test_lmtp_without_recipients_gives_no_replies(place: Place) -> None:
 # ---- sessions
 
 
-def test_whole_transactions_in_one_segment(place: Place) -> None:
+def test_whole_transactions_in_one_segment(place: ProxySite) -> None:
     one = (
         b"MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.net>\r\nDATA\r\nSubject: %d\r\n\r\n"
         b"..text %d\r\n.\r\n"
@@ -170,7 +157,7 @@ def test_whole_transactions_in_one_segment(place: Place) -> None:
     assert [body(raw) for raw in place.hop.messages] == [b".text %d\r\n" % at for at in range(20)]
 
 
-def test_a_reset_in_the_middle_forgets_everything(place: Place) -> None:
+def test_a_reset_in_the_middle_forgets_everything(place: ProxySite) -> None:
     with place.client() as client:
         client.begin(b"<forgotten@example.net>")
         assert client.ask(b"RSET").startswith(b"250")
@@ -184,7 +171,7 @@ def test_a_reset_in_the_middle_forgets_everything(place: Place) -> None:
     assert taken.said(b"RCPT") == [b"RCPT TO:<d@example.net>"]
 
 
-def test_parameters_arrive_as_they_were_written(place: Place) -> None:
+def test_parameters_arrive_as_they_were_written(place: ProxySite) -> None:
     sender = b"<A.b@Example.ORG> SIZE=1234 BODY=8BITMIME RET=HDRS ENVID=QQ314159+2Bx"
     recipient = b"<b@example.net> NOTIFY=SUCCESS,Failure ORCPT=rfc822;Bob@Example.Net"
     with place.client() as client:
@@ -202,7 +189,7 @@ def test_parameters_arrive_as_they_were_written(place: Place) -> None:
     ]
 
 
-def test_a_hop_without_extensions(place: Place) -> None:
+def test_a_hop_without_extensions(place: ProxySite) -> None:
     """Wishes it does not know are dropped, but internationalised mail is refused (RFC 6531, section
     3.5).
     """
@@ -221,7 +208,7 @@ def test_a_hop_without_extensions(place: Place) -> None:
     assert body(place.poor.messages[0]) == b"some text\r\n\xff\r\n"
 
 
-def test_the_offered_extensions(place: Place) -> None:
+def test_the_offered_extensions(place: ProxySite) -> None:
     with place.client() as client:
         offered = client.ask(b"EHLO client.example")
         assert {line[4:].split(b" ")[0].strip() for line in offered.splitlines()[1:]} >= {
@@ -261,7 +248,7 @@ HARD = {
 @pytest.mark.parametrize("message", HARD.values(), ids=HARD)
 @pytest.mark.parametrize("name", ["before-queue", "after-queue", "lmtp"])
 def test_the_bytes_below_our_fields_are_those_that_came(
-    place: Place, name: str, message: bytes
+    place: ProxySite, name: str, message: bytes
 ) -> None:
     with place.client(name) as client:
         stuffed = (b"\r\n" + message).replace(b"\r\n.", b"\r\n..")[2:]
@@ -275,7 +262,7 @@ def test_the_bytes_below_our_fields_are_those_that_came(
     assert top == 0 or message.startswith(b"From ")
 
 
-def test_xforward_is_passed_on_without_its_odd_bytes(place: Place) -> None:
+def test_xforward_is_passed_on_without_its_odd_bytes(place: ProxySite) -> None:
     place.hop.answers["EHLO"] = (
         b"250-hop\r\n250-PIPELINING\r\n250 XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE\r\n"
     )

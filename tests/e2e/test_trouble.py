@@ -26,7 +26,7 @@ MESSAGE = b"Subject: hello\r\n\r\nsome text %d\r\n"
 
 
 @dataclass
-class Place:
+class TroubleSite:
     """The daemon, its ports by name, and the next hop behind it."""
 
     running: daemon.Daemon
@@ -55,7 +55,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TroubleSite]:
     directory = tmp_path_factory.mktemp("trouble")
     state = daemon.taught(directory / "state", messages=60)
     hop = Hop()
@@ -85,11 +85,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         hop.serving(),
         daemon.running(state, "--config", str(file), port=ports["small"]) as running,
     ):
-        yield Place(running, ports, hop)
+        yield TroubleSite(running, ports, hop)
 
 
 @pytest.fixture
-def place(shared: Place) -> Place:
+def place(shared: TroubleSite) -> TroubleSite:
     """The daemon as it was at the beginning, with sessions to the next hop that are new."""
     shared.hop.answers = {**USUAL, "dot": b"450 4.0.0 this session is not kept\r\n"}
     for _ in range(3):
@@ -104,7 +104,7 @@ def place(shared: Place) -> Place:
 
 
 @pytest.mark.parametrize("step", ["RCPT", "DATA"])
-def test_a_session_lost_before_the_data_is_opened_again_once(place: Place, step: str) -> None:
+def test_a_session_lost_before_the_data_is_opened_again_once(place: TroubleSite, step: str) -> None:
     place.hop.answers[step] = lost_once = RepliesInTurn(None, USUAL.get(step, b"250 2.0.0 ok\r\n"))
     with place.client() as client:
         assert client.begin().data(MESSAGE) == b"250 2.0.0 ok\r\n"
@@ -125,7 +125,7 @@ class RepliesInTurn:
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
 
-def test_other_answers_on_the_new_session_are_temporary(place: Place) -> None:
+def test_other_answers_on_the_new_session_are_temporary(place: TroubleSite) -> None:
     place.hop.answers["DATA"] = RepliesInTurn(None, USUAL["DATA"])
     with place.client() as client:
         client.begin()
@@ -137,7 +137,7 @@ def test_other_answers_on_the_new_session_are_temporary(place: Place) -> None:
 @pytest.mark.parametrize(
     "said", [None, b"", b"nonsense\r\n", b"354 again\r\n", b"421 4.0.0 gone\r\n"], ids=str
 )
-def test_after_the_final_dot_there_is_one_attempt(place: Place, said: bytes | None) -> None:
+def test_after_the_final_dot_there_is_one_attempt(place: TroubleSite, said: bytes | None) -> None:
     place.hop.answers["dot"] = said
     with place.client() as client:
         assert client.begin().data(MESSAGE).startswith(b"451 4.")
@@ -146,7 +146,7 @@ def test_after_the_final_dot_there_is_one_attempt(place: Place, said: bytes | No
         assert client.begin().data(MESSAGE).startswith(b"250")
 
 
-def test_a_hop_that_refuses_in_the_middle_of_the_data(place: Place) -> None:
+def test_a_hop_that_refuses_in_the_middle_of_the_data(place: TroubleSite) -> None:
     def refuse(heard: object, line: bytes) -> bytes | None:
         return b"354 go on\r\n552 5.3.4 too big for me\r\n"
 
@@ -157,7 +157,7 @@ def test_a_hop_that_refuses_in_the_middle_of_the_data(place: Place) -> None:
 
 
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA", "dot"])
-def test_a_hop_that_says_nothing_is_not_waited_for_ever(place: Place, step: str) -> None:
+def test_a_hop_that_says_nothing_is_not_waited_for_ever(place: TroubleSite, step: str) -> None:
     place.hop.answers[step] = b""
     begun = time.monotonic()
     with place.client() as client:
@@ -171,7 +171,7 @@ def test_a_hop_that_says_nothing_is_not_waited_for_ever(place: Place, step: str)
 # ---- the client
 
 
-def test_the_answer_may_come_when_the_client_has_gone(place: Place) -> None:
+def test_the_answer_may_come_when_the_client_has_gone(place: TroubleSite) -> None:
     def slowly(heard: object, line: bytes) -> bytes:
         time.sleep(0.7)
         return b"250 2.0.0 late\r\n"
@@ -187,11 +187,11 @@ def test_the_answer_may_come_when_the_client_has_gone(place: Place) -> None:
     assert len(place.hop.messages) == 1
 
 
-def _lines(place: Place) -> list[str]:
+def _lines(place: TroubleSite) -> list[str]:
     return [line for line in place.running.log().splitlines() if " verdict=" in line]
 
 
-def test_a_half_close_behind_the_final_dot_is_answered(place: Place) -> None:
+def test_a_half_close_behind_the_final_dot_is_answered(place: TroubleSite) -> None:
     with place.client() as client:
         client.send(b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n" + MESSAGE + b".\r\n")
         client.socket.shutdown(socket.SHUT_WR)
@@ -199,7 +199,7 @@ def test_a_half_close_behind_the_final_dot_is_answered(place: Place) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "half"])
-def test_a_client_that_goes_within_the_data_has_sent_nothing(place: Place, how: str) -> None:
+def test_a_client_that_goes_within_the_data_has_sent_nothing(place: TroubleSite, how: str) -> None:
     with place.client() as client:
         client.begin()
         assert client.ask(b"DATA").startswith(b"354")
@@ -221,7 +221,7 @@ def fields(raw: bytes) -> bytes:
     return raw.partition(b"\r\n\r\n")[0]
 
 
-def judged(place: Place) -> None:
+def judged(place: TroubleSite) -> None:
     """Send until a scorer works again."""
 
     def once() -> bool:
@@ -233,7 +233,7 @@ def judged(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("pass", b"250"), ("defer", b"451 4.3.0")])
-def test_a_scorer_that_hangs(place: Place, name: str, wanted: bytes) -> None:
+def test_a_scorer_that_hangs(place: TroubleSite, name: str, wanted: bytes) -> None:
     os.kill(place.scorer, signal.SIGSTOP)
     with place.client(name) as client:
         assert (
@@ -246,7 +246,7 @@ def test_a_scorer_that_hangs(place: Place, name: str, wanted: bytes) -> None:
     judged(place)
 
 
-def test_a_message_that_kills_scorers_passes_unjudged_from_then_on(place: Place) -> None:
+def test_a_message_that_kills_scorers_passes_unjudged_from_then_on(place: TroubleSite) -> None:
     killer = MESSAGE % 666
     reasons = []
     for _ in range(3):
@@ -268,7 +268,7 @@ def test_a_message_that_kills_scorers_passes_unjudged_from_then_on(place: Place)
     judged(place)
 
 
-def test_a_worker_that_is_killed_is_replaced_and_its_mail_comes_again(place: Place) -> None:
+def test_a_worker_that_is_killed_is_replaced_and_its_mail_comes_again(place: TroubleSite) -> None:
     with place.client() as client:
         client.begin()
         worker = place.worker
@@ -285,7 +285,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_mail_comes_again(place: Pla
 # ---- too much, and too slow
 
 
-def test_a_message_that_is_too_large_is_refused_and_the_session_goes_on(place: Place) -> None:
+def test_a_message_that_is_too_large_is_refused_and_the_session_goes_on(place: TroubleSite) -> None:
     with place.client("small") as client:
         assert b"250-SIZE 1048576\r\n" in client.ask(b"EHLO client.example")
         assert client.ask(b"MAIL FROM:<a@b> SIZE=1048577").startswith(b"552 5.3.4")
@@ -302,7 +302,7 @@ def test_a_message_that_is_too_large_is_refused_and_the_session_goes_on(place: P
     assert len(place.hop.messages) == 2
 
 
-def test_bytes_in_flight_are_shared(place: Place) -> None:
+def test_bytes_in_flight_are_shared(place: TroubleSite) -> None:
     with place.client("small") as first, place.client("small") as second:
         first.begin()
         assert first.ask(b"DATA").startswith(b"354")
@@ -315,7 +315,7 @@ def test_bytes_in_flight_are_shared(place: Place) -> None:
         assert second.begin().data(MESSAGE + b"0123456789\r\n" * 50_000).startswith(b"250")
 
 
-def test_connections_are_limited(place: Place) -> None:
+def test_connections_are_limited(place: TroubleSite) -> None:
     clients = [place.client("small").begin() for _ in range(8)]  # idle ones would make room
     with Client(place.ports["small"]) as one_more:
         assert one_more.reply().startswith(b"421 4.7.0")
@@ -334,7 +334,7 @@ def test_connections_are_limited(place: Place) -> None:
     ("line", "count"),
     [(b"NOOP", 10), (b"HELP", 10), (b"RSET", 10), (b"VRFY x", 10), (b"WHAT", 6), (b"MAIL x", 6)],
 )
-def test_patience_ends(place: Place, line: bytes, count: int) -> None:
+def test_patience_ends(place: TroubleSite, line: bytes, count: int) -> None:
     """EHLO is one of the idle ones."""
     with place.client("impatient") as client:
         client.send((line + b"\r\n") * 500)
@@ -345,7 +345,7 @@ def test_patience_ends(place: Place, line: bytes, count: int) -> None:
 
 @pytest.mark.parametrize(("within", "drop"), [(b"", b"N"), (b"DATA\r\n", b"x"), (b"DATA\r\n", b"")])
 def test_a_slow_client_is_cut_off_and_delays_no_other(
-    place: Place, within: bytes, drop: bytes
+    place: TroubleSite, within: bytes, drop: bytes
 ) -> None:
     begun = time.monotonic()
     with place.client("impatient") as slow:
@@ -367,7 +367,7 @@ def test_a_slow_client_is_cut_off_and_delays_no_other(
 # ---- what is left behind
 
 
-def test_the_state_directory_is_private(place: Place) -> None:
+def test_the_state_directory_is_private(place: TroubleSite) -> None:
     judged(place)
     with place.client("held") as client:
         assert client.begin().data(MESSAGE).startswith(b"250 2.0.0 Held as ")

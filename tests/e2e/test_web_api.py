@@ -33,7 +33,7 @@ MESSAGE = {"Content-Type": "message/rfc822"}
 HOLDING = {"rules": [{"when": "spam", "action": "quarantine"}]}
 
 
-class Site:
+class ApiSite:
     """A daemon with page and API, and its clients."""
 
     def __init__(self, state: Path, **more: Any) -> None:
@@ -120,9 +120,9 @@ def passed(client: httpx.Client, number: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSite]:
     """With mail for anna (0, 1), for ben (2) and for both (3), the oldest first."""
-    site = Site(daemon.taught(tmp_path_factory.mktemp("site") / "state"))
+    site = ApiSite(daemon.taught(tmp_path_factory.mktemp("site") / "state"))
     with site.running():
         letters = [*daemon.unseen("spam", 3), *daemon.unseen("ham", 1)]
         for raw, recipients in zip(
@@ -140,11 +140,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Daemon]]:
+def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiSite, Daemon]]:
     """A daemon whose processes a test may end, and whose configuration it may change for a while.
     It quarantines spam.
     """
-    site = Site(daemon.taught(tmp_path_factory.mktemp("another") / "state"), listener=HOLDING)
+    site = ApiSite(daemon.taught(tmp_path_factory.mktemp("another") / "state"), listener=HOLDING)
     with site.running() as running:
         yield site, running
 
@@ -295,7 +295,7 @@ def test_metrics_are_those_of_prometheus(olga: httpx.Client, anna: httpx.Client)
     assert anna.get("/metrics").status_code == 403
 
 
-def test_users_are_refused_or_see_their_own_mail(site: Site) -> None:
+def test_users_are_refused_or_see_their_own_mail(site: ApiSite) -> None:
     """To somebody without mail every operation answers with one of the described statuses."""
     dora = site.client("--user", "dora")
     described = dora.get("/openapi.json").json()
@@ -318,7 +318,7 @@ def test_users_are_refused_or_see_their_own_mail(site: Site) -> None:
             assert response.headers["content-type"] == "application/problem+json"
 
 
-def test_revoked_is_refused(site: Site) -> None:
+def test_revoked_is_refused(site: ApiSite) -> None:
     token = site.command("token", "create", "lost", "--user", "anna")
     fields = {"Authorization": f"Bearer {token}"}
     url = f"http://127.0.0.1:{site.port}/api/v1/classes"
@@ -327,7 +327,7 @@ def test_revoked_is_refused(site: Site) -> None:
     assert httpx.get(url, headers=fields).status_code == 401
 
 
-def test_a_link_leads_to_the_page(site: Site) -> None:
+def test_a_link_leads_to_the_page(site: ApiSite) -> None:
     link = site.command("login-link", "--user", "anna")
     assert link.startswith(f"http://127.0.0.1:{site.port}/login?link=")
     with httpx.Client(
@@ -346,14 +346,14 @@ def test_a_link_leads_to_the_page(site: Site) -> None:
         assert browser.get("/history").status_code == 401
 
 
-def test_status_names_it(site: Site) -> None:
+def test_status_names_it(site: ApiSite) -> None:
     assert f"page and API on http://127.0.0.1:{site.port}" in site.command("status")
 
 
 # ---- quarantine
 
 
-def test_quarantined_mail_is_released_or_deleted(another: tuple[Site, Daemon]) -> None:
+def test_quarantined_mail_is_released_or_deleted(another: tuple[ApiSite, Daemon]) -> None:
     site, _ = another
     anna, ben, olga = (
         site.client("--user", "anna"),
@@ -398,7 +398,7 @@ def open_files(pid: int) -> Iterator[str]:
             yield str(path.readlink())
 
 
-def test_uploads_are_spooled_where_messages_are(another: tuple[Site, Daemon]) -> None:
+def test_uploads_are_spooled_where_messages_are(another: tuple[ApiSite, Daemon]) -> None:
     site, running = another
     with socket.create_connection(("127.0.0.1", site.port), 10) as browser:
         fields = (
@@ -422,7 +422,7 @@ def test_uploads_are_spooled_where_messages_are(another: tuple[Site, Daemon]) ->
         )
 
 
-def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[Site, Daemon]) -> None:
+def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[ApiSite, Daemon]) -> None:
     site, running = another
     begun, ended = map(running.log().count, ("page and API on", "the web process has ended"))
     carla = site.client("--user", "carla")
@@ -437,7 +437,7 @@ def test_mail_needs_none_of_it_and_it_comes_back(another: tuple[Site, Daemon]) -
     running.lines("the web process has ended", ended + 2)
 
 
-def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[Site, Daemon]) -> None:
+def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[ApiSite, Daemon]) -> None:
     site, running = another
     olga, web = site.client("--operator"), {"listen": f"127.0.0.1:{site.port}"}
     assert olga.get("/classes").status_code == 200
@@ -458,7 +458,7 @@ def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[Site, Daemon])
 
 
 def test_a_port_in_use_is_logged_and_mail_flows(tmp_path: Path) -> None:
-    site = Site(daemon.taught(tmp_path / "state"))
+    site = ApiSite(daemon.taught(tmp_path / "state"))
     with socket.create_server(("127.0.0.1", site.port)), site.running(served=False) as running:
         running.lines("page and API cannot be served")
         site.send(daemon.unseen("ham", 1)[0], "anna@example.net")
@@ -466,7 +466,7 @@ def test_a_port_in_use_is_logged_and_mail_flows(tmp_path: Path) -> None:
 
 
 def test_https_and_a_new_certificate(tmp_path: Path) -> None:
-    site = Site(daemon.taught(tmp_path / "state"))
+    site = ApiSite(daemon.taught(tmp_path / "state"))
     pem = certificates.self_signed(tmp_path)
     site.configure(
         {

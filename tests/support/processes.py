@@ -31,6 +31,11 @@ def alive(process: int) -> bool:
     return False
 
 
+def own_descriptors() -> int:
+    """The number of files that this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def has_open(process: int, file: Path) -> bool:
     """Whether it has this file open."""
     with suppress(FileNotFoundError):  # it, or one of its descriptors, has gone

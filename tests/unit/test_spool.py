@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spamguard.spool import MAX_MEMORY_BYTES, Spool, SpoolView
+from tests.support.processes import own_descriptors
 
 LARGE = os.urandom(MAX_MEMORY_BYTES + 300_000)
 
@@ -139,7 +140,7 @@ def unusable(spool: Spool) -> None:
 
 @pytest.mark.parametrize("room", [0, 100_000, MAX_MEMORY_BYTES + 100_000])
 def test_a_full_disk(spool: Spool, tmp_path: Path, room: int) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = own_descriptors()
     spool.write(LARGE[:1000])
     with full_disk(room), pytest.raises(OSError, match="too large") as first:
         spool.write(LARGE[1000:])
@@ -152,7 +153,7 @@ def test_a_full_disk(spool: Spool, tmp_path: Path, room: int) -> None:
     with pytest.raises(OSError, match="too large"):
         spool.read()
     assert list(tmp_path.iterdir()) == []
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert own_descriptors() == before
 
 
 def test_a_disk_that_fills_up_later(spool: Spool) -> None:

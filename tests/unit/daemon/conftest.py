@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -160,3 +161,9 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     daemon.configure()
     yield daemon
     daemon.end()
+
+
+@pytest.fixture
+def selector() -> Iterator[selectors.BaseSelector]:
+    with selectors.DefaultSelector() as selector:
+        yield selector

@@ -29,12 +29,6 @@ SETTINGS = Settings(Path("/nowhere"), ())
 
 
 @pytest.fixture
-def selector() -> Iterator[selectors.BaseSelector]:
-    with selectors.DefaultSelector() as selector:
-        yield selector
-
-
-@pytest.fixture
 def one(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.05)
     process = Service("the sleeper", "tests.unit.daemon.sleeper", selector)

@@ -19,12 +19,6 @@ from tests.e2e.ports import open_directory
 from tests.support.waiting import PATIENCE
 
 
-@pytest.fixture
-def selector():
-    with selectors.DefaultSelector() as selector:
-        yield selector
-
-
 def answer_of_served(selector, state):
     """The answer that a client gets while the master serves its selector."""
     answers = []

@@ -15,6 +15,7 @@ import pytest
 from spamguard.web import app, middleware
 from spamguard.web.credentials import CredentialKind
 from tests.support.certificates import self_signed, server_context
+from tests.support.processes import own_descriptors
 from tests.support.waiting import eventually
 from tests.unit.web.served import ANNA, OPERATOR, ROOT, Served, served
 
@@ -50,10 +51,6 @@ def hung_up(one: socket.socket) -> bool:
         return True
 
 
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_clients_without_tls_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake is no connection yet, and has a file descriptor all the same."""
     monkeypatch.setattr(app, "MAX_HANDSHAKES", 5)
@@ -63,11 +60,11 @@ def test_clients_without_tls_take_no_room(tmp_path: Path, monkeypatch: pytest.Mo
         running.verify = ssl.create_default_context(cafile=pem)
         client = running.client(ANNA)
         assert client.get(CLASSES).status_code == 200
-        before = descriptors()
+        before = own_descriptors()
         with connections(running, 60, b"") as idle:
             eventually(lambda: sum(map(hung_up, idle)) == 60 - 5, "the oldest are gone")
             assert [running.client(ANNA).get(CLASSES).status_code for _ in range(3)] == [200] * 3
-        eventually(lambda: descriptors() <= before + 4, "all are gone")
+        eventually(lambda: own_descriptors() <= before + 4, "all are gone")
 
 
 def test_strangers_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

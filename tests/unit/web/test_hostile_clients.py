@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from spamguard.web import app, middleware
 from spamguard.web.credentials import CredentialKind
+from tests.support.processes import own_descriptors
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
 
@@ -351,16 +352,14 @@ def test_a_stop_finishes_requests_under_way(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_open(server: Served) -> None:
-    def descriptors() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
 
     for _ in range(3):
         server.raw(close(b"GET /nothing"))
-    before = descriptors()
+    before = own_descriptors()
     for _ in range(30):
         server.raw(close(b"POST /login", b"Content-Length: 99999", content=b"x"), end=True)
         server.raw(b"GET / HTTP/1.1\r\n", end=True)
-    eventually(lambda: descriptors() <= before + 2, "closed")
+    eventually(lambda: own_descriptors() <= before + 2, "closed")
 
 
 @settings(
