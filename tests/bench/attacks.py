@@ -75,9 +75,7 @@ class UnreadableError(ValueError):
 
 
 def appended(raw: bytes, words: Sequence[str], count: int) -> bytes:
-    """So many of the words, others or at least in another order in each message, below what it
-    says.
-    """
+    """So many of the words below the text; each message gets others, or another order."""
     some = _lines(_random(raw).sample(words, count))
     return _rewritten(
         raw, lambda text: f"{text}\n\n{some}\n", lambda page: _before_end(page, f"<p>{some}</p>")
@@ -85,7 +83,7 @@ def appended(raw: bytes, words: Sequence[str], count: int) -> bytes:
 
 
 def gibberish(raw: bytes, count: int) -> bytes:
-    """So many words of random letters, other ones in each message, below what it says."""
+    """So many words of random letters below the text; each message gets others."""
     rng = _random(raw)
     made = [
         "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(4, 10)))
@@ -95,7 +93,7 @@ def gibberish(raw: bytes, count: int) -> bytes:
 
 
 def hidden(raw: bytes, words: Sequence[str], count: int, place: str) -> bytes:
-    """So many of the words where HTML hides them, in one of HIDING_PLACES; a message without HTML
+    """So many of the words where HTML hides them, in one of HIDING_PLACES. A message without HTML
     becomes a page that looks the same.
     """
     covered = HIDING_PLACES[place].format(_lines(_random(raw).sample(words, count)))
@@ -199,8 +197,8 @@ def in_base64(raw: bytes) -> bytes:
 
 
 def in_damaged_base64(raw: bytes) -> bytes:
-    """Base64 with characters that do not belong there; readers pass over them (RFC 2045, section
-    6.8).
+    """Base64 with characters that do not belong there; readers skip them (RFC 2045,
+    section 6.8).
     """
     return _encoded(raw, lambda text, charset: (_littered(text.encode(charset)), charset, "base64"))
 
@@ -255,8 +253,8 @@ def _picture(rng: Random, width: int = 480, height: int = 240) -> bytes:
 
 
 def dictionary_mail(raw: bytes, words: Sequence[str]) -> bytes:
-    """The header of a message above a dictionary: sent to be taught as spam, so that its words
-    count for that (Nelson et al. 2008).
+    """The header of a message above a dictionary, sent to be taught as spam, so that the words
+    count as spam (Nelson et al. 2008).
     """
     text = _lines(words)
     message = MIMEText(text, "plain", "us-ascii" if text.isascii() else "utf-8", policy=_POLICY)
@@ -267,14 +265,14 @@ def dictionary_mail(raw: bytes, words: Sequence[str]) -> bytes:
 
 
 def shown(raw: bytes) -> str:
-    """The text of a message as a reader sees it, nearly: of HTML what is not markup, comment,
-    script, style or title.
+    """The text of a message as a reader sees it, nearly: HTML without markup, comments, scripts,
+    styles and titles.
     """
     return "\n".join([_of_page(text) if page else text for page, text in _texts(_parsed(raw))])
 
 
 def words_of(raw: bytes) -> set[str]:
-    """The distinct words that it shows, in lower case."""
+    """The distinct shown words, in lower case."""
     return set(_WORD.findall(shown(raw).lower()))
 
 
@@ -298,9 +296,7 @@ def _read(match: re.Match[str]) -> str:
 
 
 def rebuilt(raw: bytes) -> bytes:
-    """The message taken apart and put together, nothing changed; raises UnreadableError if that can
-    not be done.
-    """
+    """The message taken apart and put together unchanged. UnreadableError: that is impossible."""
     return _rewritten(raw, str, str)
 
 
@@ -316,7 +312,7 @@ def _rewritten(raw: bytes, plain: Change, page: Change, subject: Change | None =
 
 
 def _as_pages(raw: bytes, change: Change) -> bytes:
-    """Pages changed; where there is none, the first text becomes one."""
+    """All pages changed; without a page the first text becomes one."""
     message = _parsed(raw)
     leaves = [(leaf, *_text(leaf)) for leaf in _text_leaves(message)]
     if not any(is_page for _, is_page, _ in leaves):
@@ -335,8 +331,8 @@ def _as_pages(raw: bytes, change: Change) -> bytes:
 
 
 def _encoded(raw: bytes, how: Callable[[str, str], tuple[bytes, str, str]]) -> bytes:
-    """All text as the bytes, charset and transfer encoding that `how` makes of it and of a charset
-    that fits.
+    """All text as the bytes, charset and transfer encoding that `how` makes of it and of a fitting
+    charset.
     """
     message = _parsed(raw)
     for leaf in _text_leaves(message):
@@ -375,7 +371,7 @@ def _bytes(message: Message) -> bytes:
 
 
 def _below_header_of(message: Message, body: Message) -> bytes:
-    """The body under the header fields of a message that do not speak of its own body."""
+    """The body below those header fields of a message that do not describe its own body."""
     own = list(body.raw_items())
     for name, _ in own:
         del body[name]
@@ -412,7 +408,7 @@ def _text(leaf: Message) -> tuple[bool, str]:
 
 
 def _put(leaf: Message, before: str, text: str) -> None:
-    """New text in the old charset and transfer encoding as far as they fit."""
+    """The new text in the old charset and transfer encoding, as far as they fit."""
     if text == before:
         return
     charset = _fitting(text, leaf)

@@ -1,8 +1,8 @@
-"""Mail as other sources have it, with hardly a header: what a filter makes of the text alone, and
-of what a sender writes himself.
+"""Mail with hardly a header, as some corpora have it: for measuring what the text alone, and the
+fields that a sender writes, are worth to a filter.
 
-What is kept has its bytes kept. Marks of mailing lists are cut from the subject, as they tell the
-class.
+Kept fields keep their bytes. Marks of mailing lists are cut from the subject, because they reveal
+the class.
 """
 
 from __future__ import annotations

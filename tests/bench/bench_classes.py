@@ -57,7 +57,7 @@ _SWINDLES = (b"credit card", b"nigeria", b"million")
 
 
 class Mail(NamedTuple):
-    """One message: its class, its bytes, and what teaching it needs."""
+    """One message: its class, its bytes, and its features for teaching."""
 
     label: str
     raw: bytes
@@ -65,7 +65,7 @@ class Mail(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What was said of a message, beside its class: a label, probabilities of classes, log-odds of
+    """The verdict on a message, beside its class: a label, probabilities of classes, log-odds of
     being unwanted.
     """
 
@@ -83,12 +83,12 @@ Judge = Callable[[Sequence[Mail]], list[Answer]]
 
 
 def head_of(raw: bytes) -> list[bytes]:
-    """Its header fields, whole."""
+    """All of its header fields."""
     return _FIELD_END.split(re.split(rb"\r?\n\r?\n", raw, maxsplit=1)[0])
 
 
 def field(raw: bytes, *names: bytes) -> bytes:
-    """What stands in the first field of any of these names, in lower case."""
+    """The value of the first field with any of these names, in lower case."""
     return next((one.lower() for one in head_of(raw) if one.lower().startswith(names)), b"")
 
 
@@ -98,7 +98,7 @@ def as_it_is(_raw: bytes, label: str) -> str:
 
 
 def by_kind(raw: bytes, label: str) -> str:
-    """Ham: mailing lists, feeds, what can be unsubscribed from, and the rest."""
+    """Ham in kinds: mailing lists, feeds, mail with an unsubscribe link, and the rest."""
     if label != "ham":
         return label
     if field(raw, b"list-id:", b"x-beenthere:", b"mailing-list:") or b"mailing list" in field(
@@ -111,12 +111,12 @@ def by_kind(raw: bytes, label: str) -> str:
 
 
 def only(*kept: str) -> Sort:
-    """By kind, but these alone stand apart."""
+    """By kind, but only these kinds are classes of their own."""
     return lambda raw, label: kind if (kind := by_kind(raw, label)) in (*kept, "spam") else "ham"
 
 
 def without_ham(raw: bytes, label: str) -> str:
-    """By kind, where what is left is a class of its own, too."""
+    """By kind; the rest is a class of its own, too."""
     return "personal" if (kind := by_kind(raw, label)) == "ham" else kind
 
 
@@ -135,7 +135,7 @@ def by_list(*names: bytes) -> Sort:
 
 
 def swindles(raw: bytes, label: str) -> str:
-    """Spam about money is unwanted in a way of its own."""
+    """Spam about money is a second unwanted class."""
     text = raw.lower() if label == "spam" else b""
     found = any(word in text for word in _SWINDLES) or (b"account" in text and b"verify" in text)
     return "swindle" if found else label
@@ -172,7 +172,7 @@ def unmarked(raw: bytes) -> bytes:
 
 
 def read(index: Path, change: Callable[[bytes], bytes] = bytes) -> list[tuple[Mail, bytes]]:
-    """Messages as they are judged, each with how it was."""
+    """Messages with their features, each with its present class."""
     preparer = ExampleReader(KEY)
     found = []
     for label, path in streams.labelled(index):
@@ -183,7 +183,7 @@ def read(index: Path, change: Callable[[bytes], bytes] = bytes) -> list[tuple[Ma
 
 
 def sorted_by(sort: Sort, mail: Sequence[tuple[Mail, bytes]]) -> list[Mail]:
-    """The same, each in its class."""
+    """The same messages in other classes."""
     return [one._replace(label=sort(was, one.label)) for one, was in mail]
 
 
@@ -192,7 +192,7 @@ def sorted_by(sort: Sort, mail: Sequence[tuple[Mail, bytes]]) -> list[Mail]:
 
 @contextmanager
 def pupil(labels: set[str]) -> Iterator[Filter]:
-    """A new filter that knows these classes."""
+    """A new filter with these classes."""
     with tempfile.TemporaryDirectory(prefix="spamguard-bench-") as directory:
         keys.store_key(Path(directory) / "key", KEY)
         with Filter.open(directory, durable=False) as spam_filter:
@@ -202,7 +202,7 @@ def pupil(labels: set[str]) -> Iterator[Filter]:
 
 
 def judged(one: Filter, message: Mail) -> Answer:
-    """What it says of a message."""
+    """Its verdict on a message."""
     verdict = one.judge_features(message.ready.features)
     return Answer(message.label, verdict.label, dict(verdict.probabilities), verdict.log_odds)
 
@@ -219,7 +219,7 @@ def online(mail: Sequence[Mail]) -> list[Answer]:
 
 
 def ours(lessons: Sequence[Mail]) -> Judge:
-    """Taught these, settled."""
+    """Our filter, taught these and settled."""
 
     def judge(mail: Sequence[Mail]) -> list[Answer]:
         with pupil({message.label for message in lessons}) as one:
@@ -232,8 +232,8 @@ def ours(lessons: Sequence[Mail]) -> Judge:
 
 
 def scikit_learn(name: str) -> Callable[[Sequence[Mail]], Judge]:
-    """An estimator of theirs over hashed words of header and decoded text: counts, or counts scaled
-    to length 1.
+    """An estimator of scikit-learn over hashed words of header and decoded text: counts, or counts
+    scaled to length 1.
     """
 
     def taught(lessons: Sequence[Mail]) -> Judge:
@@ -289,7 +289,7 @@ FILTERS: dict[str, Callable[[Sequence[Mail]], Judge]] = {
 
 
 def right(answers: Sequence[Answer]) -> float:
-    """Percent whose likeliest class is theirs."""
+    """Percent of messages whose likeliest class is the true one."""
     return 100 * float(
         np.mean(
             [
@@ -341,14 +341,14 @@ def row(name: str, *runs: Sequence[Answer]) -> str:
 
 
 def tabled(title: str, rows: Iterator[str]) -> None:
-    """Rows as they come."""
+    """Print rows as they are made."""
     print(f"\n{title}\n\n{HEADER}\n|{'---|' * HEADER.count(' | ')}---|", flush=True)
     for line in rows:
         print(line, flush=True)
 
 
 def drawn(mail: Sequence[Mail], each: int, seed: int) -> list[Mail]:
-    """So many of each class, or all there are, drawn and mixed."""
+    """So many messages of each class, or all there are, drawn and mixed."""
     chance = random.Random(seed)
     by_class = [
         [message for message in mail if message.label == label]
@@ -359,7 +359,7 @@ def drawn(mail: Sequence[Mail], each: int, seed: int) -> list[Mail]:
 
 
 def later(mail: Sequence[Mail], border: int, lessons: Sequence[Mail]) -> list[Mail]:
-    """What comes behind the border and is of a class that was taught."""
+    """The messages behind the border whose class was taught."""
     known = {lesson.label for lesson in lessons}
     return [message for message in mail[border:] if message.label in known]
 
@@ -384,8 +384,8 @@ def split(mail: Sequence[Mail]) -> Iterator[str]:
 
 
 def rare(mail: Sequence[Mail], label: str) -> Iterator[str]:
-    """Online: a class of few messages, the rest of which are left out; one that is ham until
-    somebody makes it; beside the whole.
+    """Online: a class of which few messages are kept; a class that is ham until it is made; beside
+    the whole.
     """
     places = [place for place, one in enumerate(mail) if one.label == label]
     kept = {places[number * len(places) // RARE] for number in range(RARE)}
@@ -413,7 +413,7 @@ PARTS = ("online", "split", "few", "rare")
 
 
 def main() -> None:
-    """Run what has to be run, and print."""
+    """Run the parts and print their tables."""
     options = arguments()
     for name, index, sorts, change in (
         ("SpamAssassin", options.spamassassin, SPAMASSASSIN, bytes),
@@ -444,7 +444,7 @@ def measure(
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

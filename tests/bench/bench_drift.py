@@ -1,15 +1,15 @@
-"""What a filter does when the mail changes, beside peers.
+"""How a filter copes when the mail changes, beside peers.
 
     python tests/bench/bench_drift.py --first INDEX --second INDEX --scores DIR
         [--peers NAMES] [--only PART] [--picture FILE.svg]
 
 Parts: `splice`: two thirds of one corpus and then the whole of the other, online and with
-corrections, in windows of 500 messages around the splice; and what is forgotten: the next 1,000
-messages of the first corpus, judged frozen before the second is taught and after. `time`: the first
-3,000 messages of a corpus taught, the rest judged frozen, beside the same messages online.
-`unequal`: one to twenty of either class, beside the same messages inside the whole stream.
-`ageing`: ours, with every lesson but the last N forgotten. Files of scores stay in DIR: what a peer
-said is taken from there the next time.
+corrections, in windows of 500 messages around the splice; and forgetting: the next 1,000 messages
+of the first corpus, judged frozen before and after the second is taught. `time`: the first 3,000
+messages of a corpus taught, the rest judged frozen, beside the same messages online. `unequal`: one
+to twenty of either class, beside the same messages inside the whole stream. `ageing`: our filter
+with every lesson but the last N forgotten. Files of scores stay in DIR; scores of peers are read
+from there the next time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AGES = (1000, 3000)
 
 
 def main() -> None:
-    """Run the parts that were asked for."""
+    """Run the chosen parts."""
     options = arguments()
     bench = Bench(
         options.scores,
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -96,7 +96,7 @@ class Bench:
     def splice(
         self, stream: str, before: Sequence[Mail], after: Sequence[Mail], picture: Path | None
     ) -> None:
-        """Windows around the splice, and what is forgotten."""
+        """Windows around the splice, and forgetting."""
         border = 2 * len(before) // 3
         for corrections in (False, True):
             runs = {
@@ -167,7 +167,7 @@ class Bench:
         )
 
     def time(self, stream: str, mail: Sequence[Mail]) -> None:
-        """How fast what was learnt grows old."""
+        """How fast lessons grow old."""
 
         def run(rival: Rival) -> list[ScoredMessage]:
             for label, path in mail[:TAUGHT]:
@@ -221,7 +221,7 @@ class Bench:
                 )
 
     def ageing(self, first: str, one: Sequence[Mail], second: str, other: Sequence[Mail]) -> None:
-        """Ours with only the last lessons in force."""
+        """Our filter with only the last lessons in force."""
         border = 2 * len(one) // 3, 2 * len(other) // 3
         mails = {
             first: (one, 0),
@@ -249,7 +249,7 @@ class Bench:
 
 
 class Forgetful(Spamguard):
-    """Ours, forgetting each lesson when so many younger ones are there."""
+    """Our filter; it forgets each lesson once so many younger ones are there."""
 
     def __init__(self, place: Path, lessons: int) -> None:
         super().__init__(place)

@@ -1,14 +1,14 @@
-"""What evasion and poison cost us, and what they cost Debian's bogofilter on the same mail.
+"""Losses by evasion and poisoning, ours and those of Debian's bogofilter on the same mail.
 
     python tests/bench/bench_evasion.py [--corpus INDEX] [--teach N] [--words FILE] [--only TEXT]
 
-Both filters are taught the first N messages and judge the rest, spam attacked and ham as it is;
-nothing is taught on the way. Without --corpus, mail from the generator. Needs the command
-`bogofilter` (its stock settings: spam from 0.99, ham up to 0.45). The attacks are in `attacks.py`.
-Attackers know the mail taught: good words are those that tell most of its ham, telltale words those
-of its spam. Random words are from the dictionary FILE (default: /usr/share/dict/words), or made up
-where there is none. Loss is what a measure rises above the run without attack, a ratio our loss
-over bogofilter's: where that loses next to nothing it says nothing.
+Both filters are taught the first N messages and judge the rest, spam attacked and ham unchanged;
+nothing is taught meanwhile. Without --corpus the mail is made up. Needs the command `bogofilter`
+(its stock settings: spam from 0.99, ham up to 0.45). The attacks are in `attacks.py`. Attackers
+know the taught mail: good words speak most for its ham, telltale words for its spam. Random words
+are from the dictionary FILE (default: /usr/share/dict/words), or made up without one. A loss is the
+rise of a measure above the run without attack, a ratio our loss over bogofilter's. A ratio means
+nothing where bogofilter loses next to nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Attack = Callable[[bytes], bytes]
 
 
 class Words(NamedTuple):
-    """What an attacker knows. good: tell most of ham; telltale: of spam; random: of a dictionary;
+    """An attacker's words. good: speak most for ham; telltale: for spam; random: of a dictionary;
     ham: all of ham, most frequent first.
     """
 
@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def measures(self) -> tuple[float, float, float, float]:
-        """Of which losses are told: area, sm at hm 0.5 %, spam not caught, ham not let through."""
+        """The measures of losses: area, sm at hm 0.5 %, spam not caught, ham not let through."""
         return (
             self.roca,
             self.sm_at_hm_05,
@@ -171,7 +171,7 @@ FILTERS = {
 
 
 def known_words(taught: Labelled, dictionary: Path) -> Words:
-    """From the mail taught, and a dictionary."""
+    """The words of an attacker who knows the taught mail and a dictionary."""
     seen = {"ham": Counter[str](), "spam": Counter[str]()}
     size = Counter(label for label, _ in taught)
     for label, raw in taught:
@@ -189,8 +189,8 @@ def known_words(taught: Labelled, dictionary: Path) -> Words:
 def _telling(
     seen: Counter[str], size: int, elsewhere: Counter[str], other_size: int, share: float
 ) -> dict[str, float]:
-    """Words in at least this share of one class, and how much commoner they are there, most telling
-    first.
+    """Words in at least this share of one class, the most typical first, with their ratio to the
+    other class.
     """
 
     def ratio(word: str) -> float:
@@ -204,7 +204,7 @@ def _telling(
 
 
 def _dictionary(path: Path) -> list[str]:
-    """Its plain words; without one, words of mail that nobody taught, half of them made up."""
+    """Its plain words; without one, words of mail that was not taught, and as many made-up ones."""
     if path.exists():
         return sorted(
             {
@@ -221,7 +221,7 @@ def _dictionary(path: Path) -> list[str]:
 
 
 def evasions(words: Words) -> dict[str, Attack]:
-    """Attacks on what is judged, by name."""
+    """Attacks on judged messages, by name."""
     disguises = {
         "spaced out": attacks.spaced,
         "Cyrillic look-alikes": attacks.lookalikes,
@@ -253,8 +253,8 @@ def _hiding(words: Words, place: str) -> Attack:
 
 
 def poison(taught: Labelled, words: Words, share: float, *, sliced: bool) -> Labelled:
-    """Spam that carries a dictionary, as this share of all that is taught with it. sliced: each
-    only a part, so that no limit on a message's text helps.
+    """Spam that carries a dictionary, as this share of all taught mail. sliced: each carries a part
+    only, so that no limit on the length of a text helps.
     """
     spam = [raw for label, raw in taught if label == "spam"]
     count = round(share / (1 - share) * len(taught))
@@ -357,7 +357,7 @@ def run(place: Path, taught: Labelled, rest: Labelled, words: Words, only: str) 
 def poisoned(
     place: Path, name: str, more: Labelled, ham: list[bytes], spam: list[bytes]
 ) -> Outcome:
-    """What a filter answers that was taught this as well."""
+    """The answers of a filter that was taught the poison as well."""
     teach, ask = FILTERS[name]
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "copy"
@@ -382,8 +382,8 @@ def heading() -> None:
 
 
 def line(attack: str, changed: str, found: dict[str, Outcome], plain: dict[str, Outcome]) -> None:
-    """A row: for each filter area, sm, spam as ham and unsure, ham as spam and unsure; then what we
-    lose over what bogofilter loses.
+    """A row: for each filter area, sm, spam as ham and unsure, ham as spam and unsure; then our
+    losses over those of bogofilter.
     """
     cells = []
     for one in found.values():

@@ -70,7 +70,7 @@ OPERATOR, PERSON, NOBODY = Person("root", operator=True), Person("user7"), Perso
 
 
 def rows(number: int, scans: list[Scan], fingerprint: str, now: float) -> Iterator[HistoryRow]:
-    """As the journal has them, the oldest first."""
+    """Rows of the history, the oldest first."""
     dice = Random(1)
     for at in range(number):
         when, scan = now - (number - at) * _SECONDS_BETWEEN, scans[at % len(scans)]
@@ -99,7 +99,7 @@ def rows(number: int, scans: list[Scan], fingerprint: str, now: float) -> Iterat
 
 
 def fill(state: Path, number: int, receipts: int) -> None:
-    """What there is to look through."""
+    """Make the rows and receipts."""
     (state / "spool").mkdir(parents=True, exist_ok=True)
     with Filter.open(state, durable=False) as spam_filter:
         short = list(generate(MESSAGES + 2, 5))
@@ -150,14 +150,14 @@ def teach(
 
 @dataclass(frozen=True)
 class Asked:
-    """What is measured."""
+    """One question to measure."""
 
     name: str
     work: Callable[[Service], Awaitable[object]]
 
 
 def questions(state: Path) -> Iterator[Asked]:
-    """Of operators, and of one of 200 users."""
+    """Questions of operators, and of one of 200 users."""
     for name, wanted in {
         "newest page": Search(),
         "a sender that is nowhere": Search(sender="nobody@nowhere"),
@@ -204,8 +204,8 @@ async def _preview(person: Person, state: Path, raw: bytes, service: Service) ->
 
 
 async def measure(state: Path) -> None:
-    """Each question in turn, some times; the first answer apart, as that of a process that has just
-    begun.
+    """Ask each question in turn, several times; the first time apart, as of a process that has just
+    started.
     """
     listener = Listener(
         parse_endpoint("smtp://127.0.0.1:10025"),

@@ -4,13 +4,13 @@
         [--peers NAMES] [--natural] [--picture FILE.svg]
 
 A filter is taught 10, 20, 50, 100, 200 and 500 messages of each class, and after each of these
-judges, frozen, the messages that came after all that it was taught. Several draws: the stream is
-split at places from where 500 of each class have arrived to where enough are left; lessons are
-drawn from before the place, judged is what follows it. With --natural the lessons are the first 20,
-40 and so on as they come, where ham and spam of the corpus are laid side by side so that both run
-out together. Figures are means over the draws, which overlap: they say less than as many
-independent ones would. Files of scores stay in DIR: what a peer said is taken from there the next
-time.
+judges, frozen, messages that came after all taught ones. There are several draws: the stream is
+split at places between the one where 500 of each class have arrived and the one where enough are
+left; lessons are drawn from before the place, and the messages after it are judged. With --natural
+the lessons are the first 20, 40 and so on as they come, where ham and spam of the corpus are laid
+side by side so that both run out together. Figures are means over the draws, which overlap: they
+say less than as many independent ones would. Files of scores stay in DIR; scores of peers are read
+from there the next time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Curves = dict[str, NDArray[np.float64]]
 
 
 def main() -> None:
-    """Run what has to be run, and print."""
+    """Run the draws and print the tables."""
     options = arguments()
     mail = streams.labelled(options.corpus)
     draws = natural_draws(mail) if options.natural else balanced_draws(mail)
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -115,7 +115,7 @@ def natural_draws(mail: Sequence[Mail]) -> list[Draw]:
 
 
 def taught_by_and_by(rival: Rival, draw: Draw) -> list[ScoredMessage]:
-    """What it says about all that is judged after each of the SIZES, one after the other."""
+    """Scores of all judged messages after each of the SIZES, one after the other."""
     rows: list[ScoredMessage] = []
     taught = 0
     for size in SIZES:

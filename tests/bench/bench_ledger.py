@@ -116,7 +116,7 @@ def bench_reading(path: Path) -> None:
 
 
 def bench_crowd(directory: Path, packed: bytes, mails: int = 200, crowd: int = 300) -> None:
-    """Mail that reaches many people who all vote, one after the other."""
+    """Mail that reaches many users who all vote, one after the other."""
     digests = [index.to_bytes(4) * 4 for index in range(mails)]
     with SqliteLedger.open(directory / "crowd.ledger", "key", durable=False) as ledger:
         for user in range(crowd):

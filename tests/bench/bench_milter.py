@@ -1,10 +1,10 @@
-"""What asking us as a milter costs a Postfix, beside the same Postfix that asks nobody, and one
-that hands its mail through us.
+"""The cost of a milter for a Postfix, beside the same Postfix without it, and with mail passing
+through our proxy.
 
     python tests/bench/bench_milter.py [--messages 1000] [--connections 10] [--rounds 3]
 
-Needs Postfix with its smtp-source. Mail is thrown away behind Postfix's queue. Ratios count, not
-rates: machines are noisy.
+Needs Postfix with its smtp-source. Mail is discarded behind the queue. Compare ratios, not rates:
+machines are noisy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGE = 20_000_000
 def asked(
     place: Path, position: str | None
 ) -> Iterator[tuple[postfix.Postfix, daemon.Daemon | None]]:
-    """A Postfix in front of the daemon; position None: alone."""
+    """A Postfix before the daemon; position None: alone."""
     with ExitStack() as stack:
         server = stack.enter_context(postfix.running(position, main=THROWN_AWAY))
         if position is None:
@@ -57,7 +57,7 @@ def asked(
 
 
 async def by_hand(port: int, messages: int, connections: int, raw: bytes) -> float:
-    """Messages per second of servers that do nothing but ask."""
+    """Messages per second of mail servers that only ask the milter."""
     left = iter(range(messages))
 
     async def server() -> None:

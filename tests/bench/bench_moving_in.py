@@ -1,12 +1,11 @@
-"""What a word list of another filter is worth: 1-ROCA with and without it, after some lessons of
-one's own.
+"""The worth of another filter's word list: 1-ROCA with and without it, after some lessons.
 
     python tests/bench/bench_moving_in.py CORPUS/index [OTHER/index]
 
 The first half of the corpus is taught to bogofilter, whose list is imported into a new filter; of
-the second half the first 0, 10, 30, 100 and 500 messages are taught, and what comes after the first
-500 is judged. OTHER: a corpus whose whole list is imported as well, as that of somebody else's
-mail. Messages should be free of the verdicts of other filters.
+the second half the first 0, 10, 30, 100 and 500 messages are taught, and the messages after the
+first 500 are judged. OTHER: a corpus whose whole list is imported as well, as one of another site.
+Messages should be free of the verdicts of other filters.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ KEYS = (KEY, b"another key for the same trials!")
 
 
 def word_list(messages: list[Mail]) -> bytes:
-    """What bogofilter knows after these."""
+    """The word list of bogofilter after these lessons."""
     with tempfile.TemporaryDirectory() as place:
         for label, flag in (("spam", "-s"), ("ham", "-n")):
             names = "".join(f"{path}\n" for kind, path in messages if kind == label)

@@ -1,4 +1,4 @@
-"""How good we are beside every peer on the same mail, and how far each can be believed.
+"""Accuracy beside every peer on the same mail, and how reliable their probabilities are.
 
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR
         [--peers NAMES] [--protocol corrections]
@@ -8,14 +8,14 @@
     python tests/bench/bench_peers.py --corpus INDEX --corpus OTHER --scores DIR --together
     python tests/bench/bench_peers.py --corpus INDEX --scores DIR --as line|tokenised|chinese
 
-Online: every message is judged and then taught; with --protocol corrections only what was wrong or
-in doubt. Files of scores stay in DIR: what a peer said is taken from there the next time, ours is
-always asked anew. Tables: measures; paired bootstrap of 1-ROCA, ours minus theirs (below zero ours
-is better; only an interval without zero is evidence); calibration after the first 1,000 messages,
-where peers' scores become probabilities by the best constant recalibration, found with hindsight on
-the very messages that are measured. --bare: of the header only subject, content fields and the
---fields named. --as: rewritten to what other corpora hold (tests/bench/foreign.py). --together: the
-corpora as one stream, side by side.
+Online: every message is judged and then taught; with --protocol corrections only mistakes and
+doubtful messages are taught. Files of scores stay in DIR; scores of peers are read from there the
+next time, ours are always made again. Tables: measures; paired bootstrap of 1-ROCA, ours minus
+theirs (below zero ours is better; only an interval without zero is evidence); calibration after the
+first 1,000 messages, where scores of peers become probabilities by the best constant recalibration,
+found with hindsight on the very messages that are measured. --bare: of the header only subject,
+content fields and the named --fields. --as: rewritten into the form of other corpora
+(tests/bench/foreign.py). --together: the corpora as one stream, side by side.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Runs = dict[str, list[ScoredMessage]]
 
 
 def main() -> None:
-    """Run what has to be run, and print."""
+    """Run the filters and print the tables."""
     options = arguments()
     names = rivals.available([OURS, *(name for name in options.peers.split(",") if name)])
     curves = {}
@@ -81,7 +81,7 @@ def asked(options: argparse.Namespace) -> Iterator[tuple[str, list[Mail]]]:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -129,7 +129,7 @@ def columns(
 
 
 def areas(runs: Runs) -> None:
-    """Measures, and what ours gains."""
+    """Measures, and the gain of our filter."""
     print(
         "| filter | 1-ROCA % (95 %) | hm | sm | sm at hm 0.5 % | taught | ours minus theirs "
         "(95 %) |\n|---|---|---|---|---|---|---|"
@@ -150,8 +150,8 @@ def areas(runs: Runs) -> None:
 
 
 def beliefs(runs: Runs) -> None:
-    """Log-loss as it stands for ours, and for all at their best recalibration; then what the three
-    answers are worth.
+    """Log-loss of ours as it is, and of all at their best recalibration; then the worth of the
+    three labels.
     """
     print(
         f"\nafter the first {START:,}:\n\n| filter | log-loss | ECE | log-loss recalibrated "

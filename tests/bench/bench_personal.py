@@ -1,10 +1,10 @@
-"""What judging for users costs: a scan for nobody, for users who have said nothing, and for 1 and
-50 who have. Run as a script.
+"""The cost of personal verdicts: a scan without users, for users without votes, and for 1 and 50
+users with votes. Run as a script.
 
     python -m tests.bench.bench_personal [--votes N] [--messages N]
 
-On made-up mail. Each vote is on a message of its own; the scans of one kind are timed in turns with
-the others, the median counts.
+On made-up mail. Each vote is on a message of its own; scans of each kind are timed in turns, and
+the median counts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def teach(spam_filter: Filter, votes: int) -> None:
 
 
 def measure(spam_filter: Filter, mail: list[bytes]) -> None:
-    """The first scan reads what the users have said; the others know it."""
+    """The first scan reads the users' votes; later ones have them in memory."""
     kinds = {
         "nobody": [],
         "50 who have said nothing": SILENT,

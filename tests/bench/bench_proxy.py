@@ -1,11 +1,11 @@
-"""How fast mail goes through, beside a bare pass-through with the same next hop, in one run.
+"""Throughput of the proxy beside a bare pass-through with the same next hop, in one run.
 
     python tests/bench/bench_proxy.py [--messages 3000] [--connections 10] [--rounds 3]
 
 Needs Postfix's smtp-source and smtp-sink (Debian: postfix). The bare pass-through is aiosmtpd with
-a handler that hands every message on over one kept connection for each client: no judging, one
-process. Ratios count, not rates, and where others use the machine the processor time of a message
-tells more than either: that of all processes of the server, without smtp-source and smtp-sink.
+a handler that sends every message on over one kept connection for each client, without judging, in
+one process. Compare ratios, not rates. On a shared machine the processor time of a message tells
+more than either: that of all processes of the server, without smtp-source and smtp-sink.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _HISTORY_SECONDS = 0.6  # until it is written, which is beside the mail's way
 
 
 class PassThrough:
-    """A handler of aiosmtpd's that says what the next hop says."""
+    """A handler of aiosmtpd that returns the replies of the next hop."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802  aiosmtpd's name
-        """Hand one message on."""
+        """Send one message on."""
         reader, writer = session.hop = getattr(session, "hop", None) or await self._open()
         commands = [
             f"MAIL FROM:<{envelope.mail_from}>",
@@ -84,7 +84,7 @@ async def pass_through(port: int, hop: int) -> None:
 
 @contextmanager
 def process(line: list[str], port: int, **settings: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A server of somebody else's."""
+    """A server of another project."""
     running = subprocess.Popen(
         line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **settings
     )
@@ -97,7 +97,7 @@ def process(line: list[str], port: int, **settings: Any) -> Iterator[subprocess.
 
 
 def rate(port: int, messages: int, size: int, connections: int) -> float:
-    """Messages per second that smtp-source gets rid of."""
+    """Messages per second that smtp-source sends."""
     line = [
         "smtp-source",
         "-s",
@@ -216,7 +216,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, place: Path) -> None:
-    """Everything, beside each other."""
+    """Measure all servers side by side."""
     sink, bare, door = free_port(), free_port(), free_port()
     state = daemon.taught(place / "state", messages=400)
     ours = ("--listen", f"smtp://127.0.0.1:{door}", "--next-hop", f"smtp://127.0.0.1:{sink}")

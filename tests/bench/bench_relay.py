@@ -1,7 +1,7 @@
-"""What handing on costs: messages of 5 kB over pooled sessions to smtp-sink, time on the wall and
-of our processor.
+"""The cost of delivery: messages of 5 kB over pooled sessions to smtp-sink, in wall-clock time and
+in our processor time.
 
-python -m tests.bench.bench_relay [messages] [connections]
+    python -m tests.bench.bench_relay [messages] [connections]
 """
 
 from __future__ import annotations

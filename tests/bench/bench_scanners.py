@@ -1,11 +1,11 @@
-"""How fast verdicts come from the doors for rspamd's and SpamAssassin's clients, beside the SMTP
-door of the same worker, which judges too, and the doors' answer to a ping, which does not. One
-worker, real processes, messages of about 5 kB.
+"""Verdicts per second of the doors for rspamd's and SpamAssassin's clients, beside the SMTP door of
+the same worker, which judges too, and beside a ping of the doors, which does not. One worker, real
+processes, messages of about 5 kB.
 
     python tests/bench/bench_scanners.py [--requests 2000] [--connections 8] [--rounds 3]
 
-Ratios count, not rates: machines are noisy. The clients run in this process and take their share of
-the machine. The SMTP door is asked by Postfix's smtp-source, with its smtp-sink behind (Debian:
+Compare ratios, not rates: machines are noisy. The clients run in this process and take their share
+of the machine. Postfix's smtp-source asks the SMTP door, with its smtp-sink behind (Debian:
 postfix).
 """
 
@@ -32,7 +32,7 @@ SIZE = 5_000
 
 
 def messages() -> list[bytes]:
-    """Some of about that size."""
+    """Messages of about that size."""
     padded = []
     for raw in daemon.unseen("ham", 30) + daemon.unseen("spam", 30):
         padded.append(
@@ -59,7 +59,7 @@ async def kept(port: int, requests: Iterator[bytes]) -> None:
 
 
 async def anew(port: int, requests: Iterator[bytes]) -> None:
-    """A connection for each."""
+    """A new connection for each request."""
     for request in requests:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)

@@ -154,8 +154,8 @@ def _batches(mail: Labelled) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _bogofilter(place: Path, mail: Labelled) -> tuple[Callable[[], object], float]:
-    """What classifies everything with bogofilter's bulk mode and its Berkeley DB, and the seconds
-    it took to learn everything.
+    """A function that classifies everything with bogofilter's bulk mode and its Berkeley DB, and
+    the seconds of learning everything.
     """
     if shutil.which("bogofilter") is None:
         raise SystemExit("bench_speed: needs bogofilter beside it: apt-get install bogofilter")

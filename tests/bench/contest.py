@@ -1,8 +1,8 @@
-"""What is asked of every filter on trial, and what they answer.
+"""The interface of every filter on trial: questions and answers.
 
-Scores are log-odds of spam (natural logarithm; higher is more likely spam), bounded by what the
-filter prints, so that a probability printed as 1 is not infinite evidence. Every process ends with
-`close`.
+Scores are log-odds of spam (natural logarithm; higher is more likely spam), bounded by the
+precision of the printed value, so that a probability printed as 1 is not infinite evidence. Every
+process ends with `close`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """score: log-odds of spam. label: "spam", "ham" or "unsure". doubt: taught by those who teach
-    only what went wrong or nearly so.
+    """score: log-odds of spam. label: "spam", "ham" or "unsure". doubt: a filter that is trained on
+    errors would be taught this.
     """
 
     score: float
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 
 def log_odds(probability: float, resolution: float) -> float:
-    """Of a printed probability; no nearer to 0 and 1 than half its last digit."""
+    """Of a printed probability, no nearer to 0 and 1 than half its last digit."""
     return math.log(max(probability, resolution / 2)) - math.log(
         max(1 - probability, resolution / 2)
     )
@@ -36,18 +36,18 @@ def answer(probability: float, resolution: float, ham_to: float, spam_from: floa
 
 
 class Rival:
-    """A filter on trial. place: a directory for it alone, made here."""
+    """A filter on trial. place: its own directory, made here."""
 
     def __init__(self, place: Path) -> None:
         place.mkdir(exist_ok=True)
         self.place = place
 
     def judge(self, path: Path) -> Answer:
-        """What it says about the message in this file; nothing is taught by that."""
+        """Its answer for the message in this file; that teaches nothing."""
         raise NotImplementedError
 
     def judge_all(self, paths: Sequence[Path]) -> list[Answer]:
-        """The same for many, as it is."""
+        """Its answers for many messages, in its present state."""
         return [self.judge(path) for path in paths]
 
     def teach(self, path: Path, label: str) -> None:
@@ -55,7 +55,7 @@ class Rival:
         raise NotImplementedError
 
     def bulk_taught(self) -> None:
-        """A pile of lessons is over, and somebody has time; most have nothing to do then."""
+        """A bulk of lessons has ended, and there is time for upkeep; most filters need none."""
 
     def close(self) -> None:
-        """End its processes; most keep none."""
+        """End its processes; most have none."""

@@ -1,7 +1,7 @@
-"""A filter's way through a stream of mail, and the score files that keep it.
+"""Run a filter through a stream of mail, and keep its scores in files.
 
-Peers do not change, so a peer's file that is there is read instead of asking the peer again; ours
-is asked each time. It never compares.
+Peers do not change, so an existing file of a peer is read instead of running it again; ours always
+runs. It never compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OURS = "spamguard"
 def online(
     rival: Rival, mail: Sequence[Mail], *, corrections: bool = False, first: int = 1
 ) -> Iterator[ScoredMessage]:
-    """Judge, then teach, every message; with corrections only what was wrong or in doubt."""
+    """Judge, then teach, every message; with corrections only mistakes and doubtful messages."""
     for number, (label, path) in enumerate(mail, first):
         said = rival.judge(path)
         trained = not corrections or said.label != label or said.doubt
@@ -45,8 +45,8 @@ def kept(
     protocol: str,
     run: Callable[[Rival], Sequence[ScoredMessage]],
 ) -> list[ScoredMessage]:
-    """The scores of a run, from its file if it is a peer's and there, else from the run, written to
-    the file.
+    """The scores of a run: for a peer from its file if there is one, otherwise from the run, which
+    writes the file.
     """
     path = directory / f"{stream}__{name}__{protocol}.csv"
     if name == OURS or not path.exists():
@@ -59,7 +59,7 @@ def kept(
 def course(
     directory: Path, stream: str, name: str, mail: Sequence[Mail], *, corrections: bool = False
 ) -> list[ScoredMessage]:
-    """A whole stream online, kept."""
+    """A whole stream online, with its scores stored."""
     protocol = "corrections" if corrections else "online"
     return kept(
         directory,

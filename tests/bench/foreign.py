@@ -1,10 +1,10 @@
-"""Mail as corpora have it that are not at hand, made of those that are: a message of one line
-without a header, a text taken apart into words, a language without blanks in charsets that are
-named rightly, wrongly or not at all.
+"""Mail in the form of corpora that are not at hand, made from those that are: one line without a
+header, a text split into words, a language without blanks in charsets that are named rightly,
+wrongly or not at all.
 
-Each way treats all messages alike, whatever their class, and the same message the same each time.
-Marks of mailing lists are cut from the subject. Nothing here is mail that anybody sent: it shows
-what a filter misreads, not what it will be worth.
+Each form treats all messages alike, whatever their class, and each message the same every time.
+Marks of mailing lists are cut from the subject. No person has sent such mail: it shows misreadings
+of a filter, not its accuracy.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def line(raw: bytes) -> bytes:
 
 
 def tokenised(raw: bytes) -> bytes:
-    """Subject and text in small letters, blanks around every sign, and no line between."""
+    """Subject and text in lower case, blanks around every sign, and no line between them."""
     subject, text = _read(raw)
     lines = [subject, *filter(str.strip, text.lower().splitlines())]
     return (
@@ -62,9 +62,7 @@ def tokenised(raw: bytes) -> bytes:
 
 
 def chinese(raw: bytes) -> bytes:
-    """Every word as one to three ideographs, nothing between them; what stands around words as it
-    is.
-    """
+    """Every word as one to three ideographs without blanks; text between words stays."""
     subject, text = map(_in_ideographs, _read(raw))
     codec, declared, encoding = _charset(_number(text) % 100)
     title, body = subject.encode(codec, "replace"), text.encode(codec, "replace")

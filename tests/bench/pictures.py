@@ -1,7 +1,7 @@
 """Small pictures for RESULTS.md, as SVG: readable on light and dark pages, a few kB, the same bytes
 for the same numbers.
 
-Values in, text out: it never reads a score and never writes a file. (`spamguard.evaluation.plots`
+Values in, text out: it never reads a score and never writes a file. (`spamguard.engine.plots`
 draws a run in detail, as PNG.)
 """
 
@@ -25,8 +25,8 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What x and y are, and whether they are logarithmic; then nothing at or below `least` can be
-    drawn, and is drawn there.
+    """Names of x and y, and whether they are logarithmic; then values at or below `least` are drawn
+    at `least`.
     """
 
     x: str
@@ -112,7 +112,7 @@ class Bin:
 
 
 def reliability(named: Mapping[str, Sequence[Bin]]) -> str:
-    """What was spam when the filter said p, with intervals and numbers of messages, beside the
+    """The share of spam at each predicted p, with intervals and numbers of messages, beside the
     diagonal.
     """
     axes = Axes("probability of spam, as judged", "share that was spam")

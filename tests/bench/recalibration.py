@@ -1,8 +1,7 @@
-"""How far probabilities can be believed where it matters: in doubt, and beside filters whose scores
-are no probabilities.
+"""Reliability of probabilities in doubt, and beside filters whose scores are no probabilities.
 
-Pure: arrays in, numbers out, in the terms of `spamguard.evaluation.metrics`. It must never change a
-filter's probability: what is fitted here is fitted with hindsight, to be fair to others, and shown.
+Pure: arrays in, numbers out, in the terms of `spamguard.engine.measures`. It must never change a
+filter's probability: each fit here knows the truth, which is fair to peers, and is only shown.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _NEAR_ENOUGH = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class Recalibration:
-    """log-odds = slope * score + offset, scores beyond `clip` counting as `clip`; log_loss: what
-    that gives, in nats.
+    """log-odds = slope * score + offset, where scores beyond `clip` count as `clip`. log_loss: of
+    the result, in nats.
     """
 
     slope: float
@@ -62,8 +61,8 @@ def best_recalibration(gold: ArrayLike, score: ArrayLike) -> Recalibration:
 
 
 def _fitted(truth: Bools, scores: Floats, clip: float) -> Recalibration:
-    """Logistic regression on one variable, by Newton's method with halved steps; where scores part
-    the classes it ends early.
+    """Logistic regression on one variable, by Newton's method with halved steps. Where scores
+    separate the classes it ends early.
     """
     design = np.column_stack([_clipped(scores, clip), np.ones(len(scores))])
     weights = np.zeros(2)
@@ -116,7 +115,7 @@ class Doubtful:
 
     @property
     def honest(self) -> bool:
-        """Whether what was predicted lies within the interval of what was observed."""
+        """Whether the prediction lies within the interval of the observed share."""
         return self.observed.low <= self.predicted <= self.observed.high
 
 

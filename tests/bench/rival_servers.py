@@ -1,7 +1,7 @@
-"""Other filters of which one process answers for all messages, line for line: "J FILE" by a number,
-"S FILE" and "H FILE" by anything.
+"""Other filters of which one process answers for all messages, line by line: a number to "J FILE",
+anything to "S FILE" and "H FILE".
 
-It never tunes one: settings are stock, or what its authors advise, and are named here.
+It never tunes one: settings are stock, or those that its authors advise, and are named here.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ class Crm114(_Server):
 
 
 class Crm114Near(Crm114):
-    """The same, taught by its own advice: only what it gets wrong or nearly so, whatever is
-    offered.
-    """
+    """The same, taught by its own advice: only mistakes and near mistakes, whatever is offered."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place, near=True)

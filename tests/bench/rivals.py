@@ -1,7 +1,7 @@
-"""Other filters, each driven the same way: asked about files, taught files, in a directory of its
+"""Other filters behind one interface: they judge files, learn files, and have a directory of their
 own.
 
-It never tunes one: settings are stock, or what its authors advise, and are named here.
+It never tunes one: settings are stock, or those that its authors advise, and are named here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ KEY = b"the key of every filter on trial"
 
 
 class Spamguard(Rival):
-    """This package, from Python; settles when the daemon would. Reads each file once, whatever it
-    is asked.
-    """
+    """This package, from Python; settles when the daemon would. Reads each file once."""
 
     def __init__(self, place: Path, profile: str = "default", key: bytes = KEY) -> None:
         super().__init__(place)
@@ -214,7 +212,7 @@ PROGRAMS = {
 
 
 def available(names: Sequence[str]) -> list[str]:
-    """Those of these that can be run here; says which cannot."""
+    """Those of these filters that can run here; prints the others."""
     for name in names:
         if name not in RIVALS:
             raise SystemExit(f"no filter {name!r}: choose from {', '.join(RIVALS)}")

@@ -1,9 +1,9 @@
-"""Mail in order of arrival, and what trials make of it: halves, splices, unequal classes, lessons
-and what comes after them.
+"""Mail in order of arrival, and the trials made of it: halves, splices, unequal classes, lessons
+and the messages after them.
 
-Pure but for reading an index: it never reads a message and never asks a filter. Nothing that is
-judged comes before a lesson, and order is kept: near-copies arrive together, so that mail split at
-random is known already.
+Pure but for reading an index: it never reads a message and never asks a filter. No judged message
+comes before a lesson, and order is kept, because near-copies arrive together: mail split at random
+would be known already.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Mail(NamedTuple):
-    """One message: what it truly is, and its file."""
+    """One message: its true class, and its file."""
 
     label: str
     path: Path
@@ -32,7 +32,9 @@ def labelled(index: str | Path) -> list[Mail]:
 
 
 def thinned(mail: Sequence[Mail], label: str, others: int) -> list[Mail]:
-    """The same with so little of one class, evenly taken, that it is one to so many others."""
+    """The same stream with so little of one class, evenly chosen, that there is one to so many
+    others.
+    """
     total = sum(message.label == label for message in mail)
     wanted = max(1, round((len(mail) - total) / others))
     kept, seen = [], 0
@@ -47,15 +49,15 @@ def thinned(mail: Sequence[Mail], label: str, others: int) -> list[Mail]:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one trial teaches, in this order, and what it judges, frozen, after it."""
+    """The messages that one trial teaches, in this order, and those that it then judges, frozen."""
 
     lessons: list[Mail]
     judged: list[Mail]
 
 
 def balanced(mail: Sequence[Mail], split: int, each: int, judged: int, seed: int) -> Draw:
-    """As many of each class, in turns, drawn from what came before place `split`; the next `judged`
-    messages are judged.
+    """As many of each class, in turns, drawn from before place `split`; the next `judged` messages
+    are judged.
     """
     chance = random.Random(seed)
     sides = [
@@ -69,8 +71,8 @@ def balanced(mail: Sequence[Mail], split: int, each: int, judged: int, seed: int
 
 
 def splits(mail: Sequence[Mail], each: int, judged: int, draws: int) -> list[int]:
-    """Places at equal distances, from where as many of each class have arrived to where as many are
-    left to be judged.
+    """Places at equal distances, between the one where as many of each class have arrived and the
+    one where as many are left to be judged.
     """
     counts = {"spam": 0, "ham": 0}
     first = len(mail)
@@ -89,7 +91,7 @@ def splits(mail: Sequence[Mail], each: int, judged: int, draws: int) -> list[int
 
 
 def natural(mail: Sequence[Mail], start: int, lessons: int, judged: int) -> Draw:
-    """So many messages from place `start` on, as they come; the next `judged` are judged."""
+    """So many messages from place `start` on, in their order; the next `judged` are judged."""
     return Draw(
         list(mail[start : start + lessons]), list(mail[start + lessons : start + lessons + judged])
     )
