@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard import sources
-from spamguard.cli import common
+from spamguard.cli import arguments, common
 from spamguard.errors import UsageError
 from spamguard.users import is_class_name
 
@@ -26,33 +26,36 @@ if TYPE_CHECKING:
 
 # ---- corpus
 
-CORPUS_ABOUT = """Fetch public corpora of labelled mail, to measure on. `list` names them, `fetch` makes a directory with a TREC-style index.
+CORPUS_ABOUT = """\
+Fetch public corpora of labelled mail, to measure on. `list` names them, `fetch` makes a directory
+with a TREC-style index.
 
-Some must be fetched by hand, after agreeing to their terms: give the archive with --archive. An archive with another SHA-256 than the
-known or given one is not kept. Never send such mail to anybody."""
+Some must be fetched by hand, after agreeing to their terms: give the archive with --archive. An
+archive with another SHA-256 than the known or given one is not kept. Never send such mail to
+anybody."""
 CORPUS_EXAMPLE = """  spamguard corpus list
-  spamguard corpus fetch spamassassin /srv/corpora/spamassassin && spamguard evaluate /srv/corpora/spamassassin/index
+  spamguard corpus fetch spamassassin /srv/corpora/spamassassin
+  spamguard evaluate /srv/corpora/spamassassin/index
   spamguard corpus fetch trec07p /srv/corpora/trec07p --archive trec07p.tgz"""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def add_corpus(commands: common.Commands) -> None:
-    """Describe the arguments of `corpus`."""
-    parser = common.add_command(commands, "corpus", run_corpus, CORPUS_ABOUT, CORPUS_EXAMPLE)
-    actions = common.add_actions(parser)
-    common.add_action(actions, "list", _list_corpora, "the corpora, with their terms")
-    fetching = common.add_action(actions, "fetch", _fetch_corpus, "make a directory of one")
+def add_corpus(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "corpus", run_corpus, CORPUS_ABOUT, CORPUS_EXAMPLE)
+    actions = arguments.add_actions(parser)
+    arguments.add_action(actions, "list", _list_corpora, "the corpora, with their terms")
+    fetching = arguments.add_action(actions, "fetch", _fetch_corpus, "make a directory of one")
     fetching.add_argument("name", metavar="NAME", help="as `list` has it")
     about = "the directory to make (default: NAME, here)"
     fetching.add_argument(
-        "directory", nargs="?", type=common.directory_argument, metavar="DIR", help=about
+        "directory", nargs="?", type=arguments.parse_directory, metavar="DIR", help=about
     )
     about = "an archive that was fetched already; may be repeated"
     fetching.add_argument(
         "--archive",
         action="append",
         default=[],
-        type=common.file_argument,
+        type=arguments.parse_file,
         metavar="FILE",
         help=about,
     )
@@ -118,18 +121,20 @@ def _fetch_corpus(options: argparse.Namespace) -> int:
 
 # ---- evaluate
 
-EVALUATE_ABOUT = """Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
+EVALUATE_ABOUT = """\
+Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
 
-A new filter in a temporary directory judges every message before it is taught (or not taught at all, `split`). Protocols:
+A new filter in a temporary directory judges every message before it is taught (or not taught at
+all, `split`). Protocols:
   online       every message is taught right after it was judged
   delayed      every message is taught some messages later
   corrections  only messages judged wrong or unsure are taught
   split        the first part is taught, the rest judged
 
-Folders are read side by side, each in its own order; an index in the order of its lines. An index may have classes of its own: they
-are wanted, unless your filter (--state) knows them as unwanted."""
+Folders are read side by side, each in its own order; an index in the order of its lines. An index
+may have classes of its own: they are wanted, unless your filter (--state) knows them as unwanted."""
 EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
-  spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots pictures
+  spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
   spamguard evaluate corpus/index --against scores.csv"""
 
@@ -137,12 +142,11 @@ MessageSource = Callable[[], Iterable[sources.SourceMessage]]
 """Returns the labelled messages, from the first one at each call."""
 
 
-def add_evaluate(commands: common.Commands) -> None:
-    """Describe the arguments of `evaluate`."""
-    parser = common.add_command(
+def add_evaluate(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(
         commands, "evaluate", run_evaluate, EVALUATE_ABOUT, EVALUATE_EXAMPLE
     )
-    common.add_json(parser)
+    arguments.add_json(parser)
     about = "TREC index, or a directory that holds one"
     parser.add_argument("paths", nargs="*", metavar="INDEX", help=about)
     about = "wanted mail (may be given again)"
@@ -152,15 +156,15 @@ def add_evaluate(commands: common.Commands) -> None:
     protocols = ("online", "delayed", "corrections", "split")
     parser.add_argument("--protocol", choices=protocols, default="online", help="default: online")
     about = "messages until feedback, in `delayed` (default: 500)"
-    parser.add_argument("--delay", type=common.count_argument, default=500, metavar="N", help=about)
+    parser.add_argument("--delay", type=arguments.parse_count, default=500, metavar="N", help=about)
     about = "part that is taught first, in `split` (default: 0.7)"
     parser.add_argument("--share", type=_share_argument, default=0.7, metavar="X", help=about)
     about = "write n,gold,label,score,trained of every judged message"
-    parser.add_argument("--scores", type=common.file_argument, metavar="FILE.csv", help=about)
+    parser.add_argument("--scores", type=arguments.parse_file, metavar="FILE.csv", help=about)
     about = "compare with another run on the same mail (its --scores)"
-    parser.add_argument("--against", type=common.file_argument, metavar="FILE.csv", help=about)
+    parser.add_argument("--against", type=arguments.parse_file, metavar="FILE.csv", help=about)
     about = "draw ROC, calibration, scores and learning curve"
-    parser.add_argument("--plots", type=common.directory_argument, metavar="DIR", help=about)
+    parser.add_argument("--plots", type=arguments.parse_directory, metavar="DIR", help=about)
 
 
 def _share_argument(text: str) -> float:

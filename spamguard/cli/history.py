@@ -1,6 +1,6 @@
-"""Messages that passed, named by the id in X-Spamguard: what the history has of them.
+"""Messages that passed: what the history says about an id of X-Spamguard.
 
-Commands that teach or explain take such ids in place of files. Must never write to the history.
+Commands that teach and explain take such an id in place of a file. Must never write to the history.
 """
 
 from __future__ import annotations
@@ -18,54 +18,32 @@ if TYPE_CHECKING:
     from spamguard.proxy.history_schema import HistoryRow
 
 
-def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
-    """The arguments PATH… and the option --id; `names_messages` looks at them."""
-    parser.add_argument(
-        "--id",
-        action="append",
-        dest="ids",
-        default=[],
-        metavar="ID",
-        help="a message that passed, by the id in X-Spamguard",
-    )
-    common.add_paths(parser, needed=False)
-
-
-def check_paths_or_ids(options: argparse.Namespace) -> None:
-    """Wrong usage unless there are PATHs, or ids instead."""
-    if not options.paths and not options.ids:
-        options.wrong_usage("the following arguments are required: PATH")
-    if options.paths and options.ids:
-        options.wrong_usage("argument --id: not allowed with PATH")
-
-
-def find_rows(options: argparse.Namespace, names: Sequence[str]) -> list[HistoryRow]:
-    """What the history has of these ids; UsageError at the first that it does not have."""
-    if not names:
+def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRow]:
+    """The history's rows of these ids; UsageError at the first id that it does not have."""
+    if not ids:
         return []
-    from spamguard.config.options import HistorySettings as Limits
+    from spamguard.config.options import HistorySettings
     from spamguard.proxy.history import History
     from spamguard.proxy.history_schema import HISTORY_FILE
 
     path = common.state_directory(options) / HISTORY_FILE
     if not path.exists():
         raise UsageError(
-            f"{path}: no history there, so {names[0]} is not known: name the state directory of the daemon with --state"
+            f"{path}: no history there, so {ids[0]} is not known: "
+            "name the state directory of the daemon with --state"
         )
-    limits = Limits()  # nothing is appended, so they change nothing
+    limits = HistorySettings()  # nothing is appended, so any limits will do
+    rows = []
     with History.open(path, limits.size, limits.age) as history:
-        return [_require_row(history.find(name) if is_id(name) else None, name) for name in names]
-
-
-def _require_row(row: HistoryRow | None, name: str) -> HistoryRow:
-    if row is None:
-        raise UsageError(
-            f"{name}: no message with that id in the history: it is another filter's, or too old, or was never judged"
-        )
-    return row
-
-
-# ---- what was said then
+        for message_id in ids:
+            row = history.find(message_id) if is_id(message_id) else None
+            if row is None:
+                raise UsageError(
+                    f"{message_id}: no message with that id in the history: "
+                    "it is another filter's, or too old, or was never judged"
+                )
+            rows.append(row)
+    return rows
 
 
 def row_values(row: HistoryRow) -> dict[str, Any]:
@@ -76,45 +54,36 @@ def row_values(row: HistoryRow) -> dict[str, Any]:
 
 
 def row_text(row: HistoryRow, words: int) -> str:
-    """A row for people: who, what was said and done, and the strongest words each way."""
-    return "\n".join(
-        (
-            f"{row.id}, {local_time(row.time)}, from {sender_text(row.author, row.sender)} at {row.client or 'an unknown client'}"
-            f" to {_recipients_text(row)}",
-            f'"{row.subject}", {row.size:,} bytes',
-            *_verdict_lines(row),
-            f"{row.action or 'handed on'}; answered: {row.reply}",
-            *(f"  {word.part:+9.3f}  {word.text}" for word in _strongest_words(row, words)),
-            "",
+    """A row for people: the envelope, the verdict, the action, the strongest words each way."""
+    first, *others = row.recipients or ("nobody",)
+    recipients = f"<{first}>" + (f" and {len(others)} more" if others else "")
+    up = [word for word in row.words if word.part > 0][:words]
+    down = [word for word in row.words if word.part < 0][:words]
+    strongest = sorted((*up, *down), key=lambda word: -abs(word.part))
+    lines = [
+        f"{row.id}, {local_time(row.time)}, from {sender_text(row.author, row.sender)} "
+        f"at {row.client or 'an unknown client'} to {recipients}",
+        f'"{row.subject}", {row.size:,} bytes',
+    ]
+    if row.was_scanned:
+        lines.append(
+            f"then: {row.label}: probability {row.probability:.4f} of being unwanted, "
+            f"log-odds {row.log_odds:+.3f}"
         )
-    )
+        if row.personal:
+            own = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
+            lines.append(f"by what users have taught themselves: {own}")
+    else:
+        lines.append(f"then: {row.label}")
+    lines.append(f"{row.action or 'handed on'}; answered: {row.reply}")
+    lines += (f"  {word.part:+9.3f}  {word.text}" for word in strongest)
+    return "\n".join((*lines, ""))
 
 
 def sender_text(author: str, sender: str) -> str:
-    """Who the header's From says has written it (`mail.author`), and the envelope's sender where
-    that is another.
-    """
+    """The author (of the header's From), and the envelope's sender if that is another."""
     from spamguard.mail.headers import is_sender, split_author
 
     if author and not is_sender(author, sender):
         return f"{author}, envelope sender <{sender}>"
     return author if split_author(author)[0] else f"<{sender}>"
-
-
-def _verdict_lines(row: HistoryRow) -> Sequence[str]:
-    if not row.was_scanned:
-        return (f"then: {row.label}",)
-    told = f"then: {row.label}: probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
-    own = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
-    return (told, f"by what they have said themselves: {own}") if own else (told,)
-
-
-def _strongest_words(row: HistoryRow, words: int) -> list[Any]:
-    up = [word for word in row.words if word.part > 0][:words]
-    down = [word for word in row.words if word.part < 0][:words]
-    return sorted((*up, *down), key=lambda word: -abs(word.part))
-
-
-def _recipients_text(row: HistoryRow) -> str:
-    first, *others = row.recipients or ("nobody",)
-    return f"<{first}>" + (f" and {len(others)} more" if others else "")

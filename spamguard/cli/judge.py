@@ -1,28 +1,27 @@
-"""`judge`: a verdict per message, as a line and as an exit status. Never writes to the filter.
+"""`judge`, `explain` and `filter`: ask the filter about messages.
 
-`explain`: why a message gets its verdict, as parts that sum to the score. Never judges otherwise
-than `judge` does.
+`judge` prints a line for each message, and its exit status is the verdict. `explain` prints the
+log-odds of a message as parts that sum to them. `filter` adds the verdict to a message on its way
+from standard input to standard output, for delivery agents.
 
-`filter`: a message from standard input to standard output with the verdict on top, for delivery
-agents.
-
-Must never lose or change mail: whatever fails, the message comes out with all its bytes and the
-exit status is 0. Only a message that could not be read or written at all gives another one: 75
-(EX_TEMPFAIL), on which delivery agents keep it and try again.
+`judge` and `explain` must never teach, and `explain` must never judge otherwise than `judge`.
+`filter` must never lose or change mail: whatever fails, the message comes out with all its bytes
+and the exit status is 0. Only if the message cannot be read or written is the status 75
+(EX_TEMPFAIL); delivery agents then keep the message and try again.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
-from spamguard.cli import common, history
+from spamguard.cli import arguments, common, history
 from spamguard.errors import MemoryLimitError, SourceError, UsageError
 from spamguard.keys import is_id
 from spamguard.log import local_time, printable, rfc3339
@@ -33,9 +32,12 @@ if TYPE_CHECKING:
     from spamguard.records import Explanation, Verdict, Vote
 
 
+# ---- judge
+
 JUDGE_ABOUT = """Judge messages. One line for each: label, probability of being unwanted, name.
 
-Exit status: 1 when at least one message is unwanted; else 3 when at least one is unsure; else 0. 2 is an error."""
+Exit status: 1 when at least one message is unwanted; else 3 when at least one is unsure; else 0. 2
+is an error."""
 JUDGE_EXAMPLE = """  spamguard judge message.eml
   spamguard judge --json ~/Maildir/.Junk
   spamguard judge --user anna message.eml
@@ -45,36 +47,36 @@ EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
 _COLOURS = {EXIT_WANTED: "32", EXIT_UNWANTED: "31", EXIT_UNSURE: "33"}
 
 
-def add_judge(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(commands, "judge", run_judge, JUDGE_ABOUT, JUDGE_EXAMPLE)
-    common.add_user(parser)
-    common.add_json(parser, common.JSON_LINES_HELP)
-    common.add_paths(parser)
+def add_judge(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "judge", run_judge, JUDGE_ABOUT, JUDGE_EXAMPLE)
+    arguments.add_user(parser)
+    arguments.add_json(parser, arguments.JSON_LINES_HELP)
+    arguments.add_paths(parser)
 
 
 def run_judge(options: argparse.Namespace) -> int:
-    """Judge and print."""
-    seen: set[int] = set()
+    """Judge every message and print its verdict."""
+    statuses: set[int] = set()
     paint = common.painter()
-    found = common.read_messages(options.paths)
-    if not sys.stdout.isatty():  # where the verdicts would break a bar
-        found = common.with_progress(found, common.expected_count(options.paths))
+    messages = common.read_messages(options.paths)
+    if not sys.stdout.isatty():  # on a terminal the verdicts would break the bar
+        messages = common.with_progress(messages, common.expected_count(options.paths))
     with common.open_for_judging(options) as spam_filter:
-        named, read = tee(found)
-        for message, verdict in zip(
-            named, spam_filter.judge_all((one.raw for one in read), user=options.user), strict=True
-        ):
-            kind = _exit_status(verdict, spam_filter.unwanted)
-            seen.add(kind)
+        named, read = tee(messages)
+        verdicts = spam_filter.judge_all((message.raw for message in read), user=options.user)
+        for message, verdict in zip(named, verdicts, strict=True):
+            status = _exit_status(verdict, spam_filter.unwanted)
+            statuses.add(status)
             print(
                 _verdict_json(message.name, verdict)
                 if options.json
-                else _verdict_line(message.name, verdict, paint, _COLOURS[kind])
+                else _verdict_line(message.name, verdict, paint, _COLOURS[status])
             )
-    if not seen:
+    if not statuses:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
-    return next(kind for kind in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if kind in seen)
+    return next(
+        status for status in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if status in statuses
+    )
 
 
 def _exit_status(verdict: Verdict, unwanted: frozenset[str]) -> int:
@@ -94,12 +96,17 @@ def _verdict_json(name: str, verdict: Verdict) -> str:
     return common.to_json({"name": name, **api_models.verdict_json(verdict)})
 
 
-EXPLAIN_ABOUT = """Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the message;
-the numbers behind a word are the messages of each class that have it. Who has taught the message itself is told first.
+# ---- explain
 
-In place of PATH, the ID of a message that passed, as X-Spamguard has it. What was said and done then, and the verdict by what is
-known now; its words are told as far as they were among the strongest then. One that another version has read has no now: it is told
-why."""
+EXPLAIN_ABOUT = """\
+Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the
+message; the numbers behind a word are the messages of each class that have it. The votes on the
+message itself come first.
+
+In place of PATH, the ID of a message that passed, as X-Spamguard has it. It shows the verdict and
+the action of that time, and the verdict by today's tables; of its words only those are shown that
+were among the strongest then. There is no verdict of today for a message that another version has
+read: the reason is shown."""
 EXPLAIN_EXAMPLE = """  spamguard explain message.eml
   spamguard explain --words 30 message.eml
   spamguard explain --json message.eml
@@ -110,82 +117,69 @@ _MAX_BAR = 24  # letters of the longest bar
 _MAX_VOTES = 20  # in the text: a circular may have those of thousands
 
 SumPart = tuple[float, str, str]
-"""A part, what it is of, and a remark."""
+"""A part, its name, and a remark."""
 
 
-def add_explain(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(commands, "explain", run_explain, EXPLAIN_ABOUT, EXPLAIN_EXAMPLE)
-    parser.add_argument(
-        "--words",
-        type=common.count_argument,
-        default=10,
-        metavar="N",
-        help="how many words each way (default: 10)",
-    )
-    common.add_user(parser)
-    common.add_json(parser, common.JSON_LINES_HELP)
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        metavar="PATH|ID",
-        help=f"{common.PATHS_HELP}; or the id of a message that passed",
-    )
+def add_explain(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "explain", run_explain, EXPLAIN_ABOUT, EXPLAIN_EXAMPLE)
+    about = "how many words each way (default: 10)"
+    parser.add_argument("--words", type=arguments.parse_count, default=10, metavar="N", help=about)
+    arguments.add_user(parser)
+    arguments.add_json(parser, arguments.JSON_LINES_HELP)
+    about = f"{arguments.PATHS_HELP}; or the id of a message that passed"
+    parser.add_argument("paths", nargs="+", metavar="PATH|ID", help=about)
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Explain every message: first those named by an id."""
+    """Explain every message, first those named by an id."""
     from spamguard.engine.prepare import ExampleReader
 
-    names = [path for path in options.paths if is_id(path) and not Path(path).exists()]
-    paths = [path for path in options.paths if path not in names]
-    known = history.find_rows(options, names)
-    found = common.read_messages(paths)
-    told = len(known)
+    ids = [path for path in options.paths if is_id(path) and not Path(path).exists()]
+    paths = [path for path in options.paths if path not in ids]
+    rows = history.find_rows(options, ids)
+    messages = common.read_messages(paths)
+    explained = len(rows)
     with common.open_for_judging(options) as spam_filter:
-        preparer = ExampleReader(spam_filter.key)
-        for row in known:
+        reader = ExampleReader(spam_filter.key)
+        for row in rows:
             _explain_row(spam_filter, row, options)
-        for message in found:
+        for message in messages:
             why = spam_filter.explain(message.raw, user=options.user)
-            votes = list(spam_filter.ledger.users.votes_on_message(preparer.digest(message.raw)))
+            votes = list(spam_filter.ledger.users.votes_on_message(reader.digest(message.raw)))
             common.print_answer(
                 options,
                 _explanation_text(message.name, why, votes, options.words),
                 _explanation_values(message.name, why, votes, options.words),
             )
-            told += 1
-    if not told:
+            explained += 1
+    if not explained:
         raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
     return 0
 
 
 def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
-    """Then, and now. A message that was not scanned has no now; of one that cannot be compared it
-    is told why not.
-    """
-    then = {"name": row.id, "then": history.row_values(row)}
+    """Show the verdict of then, and that of now if there can be one."""
+    text = history.row_text(row, options.words)
+    values = {"name": row.id, "then": history.row_values(row)}
     if not row.was_scanned:
-        common.print_answer(options, history.row_text(row, options.words), then)
+        common.print_answer(options, text, values)
         return
     from spamguard.proxy.history import example_from_row
 
     try:
         features = example_from_row(spam_filter, row).features
     except UsageError as error:
-        told = common.describe_error(error)
-        common.print_answer(
-            options,
-            f"{history.row_text(row, options.words)}\nnow: cannot be told. {told}\n",
-            then | {"no_now": told},
-        )
+        reason = common.describe_error(error)
+        text = f"{text}\nnow: cannot be told. {reason}\n"
+        common.print_answer(options, text, values | {"no_now": reason})
         return
-    texts = {word.token: word.text for word in row.words}
-    why = spam_filter.explain_features(features, texts, options.user)
+    word_texts = {word.token: word.text for word in row.words}
+    why = spam_filter.explain_features(features, word_texts, options.user)
     votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
-    text = f"{history.row_text(row, options.words)}\n{_explanation_text('now', why, votes, options.words)}"
     common.print_answer(
-        options, text, then | _explanation_values(row.id, why, votes, options.words)
+        options,
+        f"{text}\n{_explanation_text('now', why, votes, options.words)}",
+        values | _explanation_values(row.id, why, votes, options.words),
     )
 
 
@@ -195,111 +189,102 @@ def _explanation_values(
     from spamguard.web import api_models
 
     taught = [
-        {"class": one.label, "user": one.user, "origin": one.origin, "time": rfc3339(one.time)}
-        for one in votes
+        {"class": vote.label, "user": vote.user, "origin": vote.origin, "time": rfc3339(vote.time)}
+        for vote in votes
     ]
     return {"name": name, "taught": taught, **api_models.explanation_json(why, words)}
-
-
-# ---- the report
 
 
 def _explanation_text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str:
     from spamguard.engine.explain_text import describe_flip, describe_odds
 
     verdict = why.verdict
-    return "\n".join(
-        (
-            name,
-            f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, log-odds {verdict.log_odds:+.3f}",
-            describe_flip(why),
-            *map(_vote_line, votes[:_MAX_VOTES]),
-            *(
-                [f"and by {len(votes) - _MAX_VOTES:,} more (--json shows all)"]
-                if len(votes) > _MAX_VOTES
-                else ()
-            ),
-            "",
-            f"by expert: log-odds of {describe_odds(why)}",
-            *_sum_lines([(why.prior, "prior", ""), *_sorted_parts(why.shares)], why.log_odds),
-            "",
-            f"by feature: log-odds of {describe_odds(why)}",
-            *_sum_lines(_feature_parts(why, words), why.log_odds),
-            "",
-        )
-    )
+    more_votes = len(votes) - _MAX_VOTES
+    lines = [
+        name,
+        f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
+        f"log-odds {verdict.log_odds:+.3f}",
+        describe_flip(why),
+        *map(_vote_line, votes[:_MAX_VOTES]),
+        *([f"and by {more_votes:,} more (--json shows all)"] if more_votes > 0 else ()),
+        "",
+        f"by expert: log-odds of {describe_odds(why)}",
+        *_sum_lines([(why.prior, "prior", ""), *_sorted_parts(why.shares)], why.log_odds),
+        "",
+        f"by feature: log-odds of {describe_odds(why)}",
+        *_sum_lines(_feature_parts(why, words), why.log_odds),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _vote_line(vote: Vote) -> str:
-    """Who says what it is, from where and when."""
     return printable(
-        f"taught as {vote.label} by {vote.user or common.SITE}: {vote.origin}, {local_time(vote.time)}"
+        f"taught as {vote.label} by {vote.user or arguments.SITE}: "
+        f"{vote.origin}, {local_time(vote.time)}"
     )
 
 
 def _feature_parts(why: Explanation, words: int) -> list[SumPart]:
     from spamguard.engine.explain_text import OTHERS_LABEL, strongest_clues
 
-    shown, other = strongest_clues(why, words)
+    clues, others = strongest_clues(why, words)
     return [
-        *((clue.part, printable(clue.text), _counts_text(clue.counts)) for clue in shown),
-        (other, OTHERS_LABEL, f"{len(why.clues) - len(shown):,} of them"),
-        *((part, f"trait: {name}", "") for part, name, _ in _sorted_parts(why.traits)),
-        *((part, f"number: {name}", "") for part, name, _ in _sorted_parts(why.numbers)),
+        *((clue.part, printable(clue.text), _counts_text(clue.counts)) for clue in clues),
+        (others, OTHERS_LABEL, f"{len(why.clues) - len(clues):,} of them"),
+        *_sorted_parts(why.traits, "trait: "),
+        *_sorted_parts(why.numbers, "number: "),
         (why.biases, "biases of the experts", ""),
         (why.prior, "prior", ""),
     ]
 
 
-def _sorted_parts(parts: Mapping[str, float]) -> list[SumPart]:
-    return [
-        (part, name, "") for name, part in sorted(parts.items(), key=lambda item: -abs(item[1]))
-    ]
+def _sorted_parts(parts: Mapping[str, float], prefix: str = "") -> Iterator[SumPart]:
+    """The parts with their names, the strongest first."""
+    for name, part in sorted(parts.items(), key=lambda item: -abs(item[1])):
+        yield part, f"{prefix}{name}", ""
 
 
 def _counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in counts.items())
 
 
-def _sum_lines(rows: Sequence[SumPart], whole: float) -> list[str]:
-    """Lines of a sum, each with a bar; what is printed adds up."""
+def _sum_lines(parts: Sequence[SumPart], whole: float) -> list[str]:
+    """The lines of a sum, each with a bar; the printed figures add up."""
     from spamguard.engine.explain_text import OTHERS_LABEL, STEPS_PER_NAT, round_parts
 
-    steps = round_parts([part for part, _, _ in rows], whole)
-    longest = max(
-        1, *(abs(step) for step, row in zip(steps, rows, strict=True) if row[1] != OTHERS_LABEL)
+    steps = round_parts([part for part, _, _ in parts], whole)
+    rows = list(
+        zip(steps, (name for _, name, _ in parts), (text for *_, text in parts), strict=True)
     )
-    wide = min(40, max(_display_width(name) for _, name, _ in rows))
-    lines = [
-        _sum_line(step, longest, wide, *row[1:])
-        for step, row in zip(steps, rows, strict=True)
-        if step
-    ]
+    longest = max(1, *(abs(step) for step, name, _ in rows if name != OTHERS_LABEL))
+    width = min(40, max(_display_width(name) for _, name, _ in rows))
+    lines = []
+    for step, name, remark in rows:
+        if step:
+            padding = " " * (width - _display_width(name))
+            length = 0 if name == OTHERS_LABEL else -(-abs(step) * _MAX_BAR // longest)
+            bar = ("+" if step > 0 else "-") * length
+            line = f"  {step / STEPS_PER_NAT:+9.3f}  {name}{padding}  {bar:{_MAX_BAR}}  {remark}"
+            lines.append(line.rstrip())
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
 
 
-def _sum_line(step: int, longest: int, wide: int, name: str, remark: str) -> str:
-    from spamguard.engine.explain_text import OTHERS_LABEL, STEPS_PER_NAT
-
-    padding = " " * (wide - _display_width(name))
-    bar = "" if name == OTHERS_LABEL else _draw_bar(step, longest)
-    return f"  {step / STEPS_PER_NAT:+9.3f}  {name}{padding}  {bar:{_MAX_BAR}}  {remark}".rstrip()
-
-
 def _display_width(text: str) -> int:
-    """Columns that a text takes on a terminal; ideographs take two."""
+    """Columns of a text on a terminal, where ideographs take two."""
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def _draw_bar(step: int, longest: int) -> str:
-    return ("+" if step > 0 else "-") * -(-abs(step) * _MAX_BAR // longest)
+# ---- filter
 
+FILTER_ABOUT = """\
+Add the verdict to a message on its way through. It is read from standard input and written to
+standard output.
 
-FILTER_ABOUT = """Add the verdict to a message on its way through. It is read from standard input and written to standard output.
-
-The fields X-Spam-Flag (unwanted mail only), X-Spam-Status and X-Spamguard are put on top; those that the message brings
-along are taken out, all else stays as it is, byte for byte. A message that cannot be judged goes through with
-`X-Spamguard: not-scanned`, and the exit status is 0 all the same. It is 75 only when the message could not be read or written."""
+The fields X-Spam-Flag (unwanted mail only), X-Spam-Status and X-Spamguard are put on top. Fields of
+these names that the message brings along are taken out; all else stays as it is, byte for byte. A
+message that cannot be judged goes through with `X-Spamguard: not-scanned`, and the exit status is 0
+all the same. It is 75 only when the message could not be read or written."""
 FILTER_EXAMPLE = """  spamguard filter < message.eml
 
   in .procmailrc:
@@ -312,10 +297,9 @@ FILTER_EXAMPLE = """  spamguard filter < message.eml
 EXIT_TEMPFAIL = 75  # EX_TEMPFAIL of sysexits.h
 
 
-def add_filter(commands: common.Commands) -> None:
-    """The command's arguments."""
-    common.add_user(
-        common.add_command(commands, "filter", run_filter, FILTER_ABOUT, FILTER_EXAMPLE)
+def add_filter(commands: arguments.Commands) -> None:
+    arguments.add_user(
+        arguments.add_command(commands, "filter", run_filter, FILTER_ABOUT, FILTER_EXAMPLE)
     )
 
 
@@ -329,34 +313,32 @@ def pass_unscanned(reason: str) -> int:
     return _pass_message(lambda raw: _add_not_scanned(raw, reason))
 
 
-def _pass_message(answer: Callable[[bytes], bytes]) -> int:
+def _pass_message(add_fields: Callable[[bytes], bytes]) -> int:
     try:
         raw = sys.stdin.buffer.read()
-        _write_message(_answer_or_original(raw, answer))
-    except BaseException as error:  # noqa: BLE001  whatever it is, mail goes on
+        sys.stdout.buffer.write(_tag_if_possible(raw, add_fields))
+        sys.stdout.buffer.flush()
+    except BaseException as error:  # noqa: BLE001  after an interrupt, too, the mail must be kept
         _report_failure("the message could not be passed on", error)
         common.discard_output()
         return EXIT_TEMPFAIL
     return 0
 
 
-def _answer_or_original(raw: bytes, answer: Callable[[bytes], bytes]) -> bytes:
+def _tag_if_possible(raw: bytes, add_fields: Callable[[bytes], bytes]) -> bytes:
     try:
-        return answer(raw)
-    except (
-        MemoryLimitError
-    ) as error:  # what adds a field to the message would load numpy, which ends us
+        return add_fields(raw)
+    except MemoryLimitError as error:  # to add a field would load numpy, which would end us
         _report_failure("the message was not scanned", error)
         return raw
-    except BaseException as error:  # noqa: BLE001  whatever it is, mail goes on
+    except BaseException as error:  # noqa: BLE001  after an interrupt, too, the mail goes on
         _report_failure("the message was not scanned", error)
         return _add_not_scanned(raw, type(error).__name__)
 
 
 def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
-    with common.open_for_judging(
-        options
-    ) as spam_filter:  # first, which looks whether there is memory for what is loaded here
+    # First of all, because it checks whether there is memory for the modules loaded below.
+    with common.open_for_judging(options) as spam_filter:
         from secrets import token_hex
 
         from spamguard import keys
@@ -364,11 +346,11 @@ def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
         from spamguard.engine import policy
         from spamguard.mail.rewrite import add_fields
 
-        found = spam_filter.scan(raw, words=0, users=(options.user,))
-        verdict = found.personal.get(options.user, found.verdict)
-        decision = policy.decide(verdict, Policy(), found.threshold)
+        scan = spam_filter.scan(raw, words=0, users=(options.user,))
+        verdict = scan.personal.get(options.user, scan.verdict)
+        decision = policy.decide(verdict, Policy(), scan.threshold)
         key = keys.derive_key(spam_filter.key, b"verdict")
-    signed = keys.sign_verdict(key, verdict, decision.action, token_hex(10), found.digest)
+    signed = keys.sign_verdict(key, verdict, decision.action, token_hex(10), scan.digest)
     return add_fields(raw, policy.header_fields(verdict, decision, signed), policy.VERDICT_FIELDS)
 
 
@@ -378,15 +360,10 @@ def _add_not_scanned(raw: bytes, reason: str) -> bytes:
         from spamguard.mail.rewrite import add_fields
 
         return add_fields(raw, policy.not_scanned_fields(reason), policy.VERDICT_FIELDS)
-    except BaseException:  # noqa: BLE001  whatever it is, mail goes on
+    except BaseException:  # noqa: BLE001  nothing of ours works: the mail goes on as it came
         return raw
 
 
-def _report_failure(what: str, error: BaseException) -> None:
-    with suppress(BaseException):  # telling why is worth less than the mail
-        common.say(f"{what}: {common.describe_error(error)}")
-
-
-def _write_message(message: bytes) -> None:
-    sys.stdout.buffer.write(message)
-    sys.stdout.buffer.flush()
+def _report_failure(text: str, error: BaseException) -> None:
+    with suppress(BaseException):  # the report is worth less than the mail
+        common.say(f"{text}: {common.describe_error(error)}")

@@ -1,8 +1,9 @@
-"""Messages that are named by an id, since they have gone on: how commands are told, and tell, of
-them.
+"""`quarantine`: list, show, release and delete the messages that are held back.
 
-`quarantine`: look at the messages that are held back, hand them on after all, throw them away.
-Never the last unless told which.
+`release` hands messages on to the recipients who have not got them yet, and teaches them as ham.
+
+Must never delete a message that is not named, and never release to a spamguard that would hold the
+message again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import common, history
+from spamguard.cli import arguments, common, history
 from spamguard.errors import QuarantineError, UsageError
 from spamguard.keys import is_id
 from spamguard.log import local_time, printable, rfc3339
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
     from spamguard.smtp.envelope import Recipient, Reply
 
-
-QUARANTINE_ABOUT = """Look after the messages that are held back. They stay until they are released or deleted.
+QUARANTINE_ABOUT = """\
+Look after the messages that are held back. They stay until they are released or deleted.
 
 Exit status of `release`: 1 when a recipient has still not got a message."""
 QUARANTINE_EXAMPLE = """  spamguard quarantine list
@@ -33,54 +34,44 @@ QUARANTINE_EXAMPLE = """  spamguard quarantine list
   spamguard quarantine delete 0iq5r8jo4c1n2f3g"""
 
 QuarantineAction = Callable[["Quarantine", Sequence["QuarantineEntry"], argparse.Namespace], int]
+Replies = Sequence[tuple["Recipient", "Reply"]]
 
-_MAX_TEXT = 1000  # characters of one that is told
-EXIT_REFUSED = 1  # exit status of `release`: at least one recipient has not got the message
+EXIT_REFUSED = 1  # of `release`: at least one recipient has not got the message
+_MAX_AUTHOR = 1000  # characters
 
 
-def add_quarantine(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(
+def add_quarantine(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(
         commands, "quarantine", run_quarantine, QUARANTINE_ABOUT, QUARANTINE_EXAMPLE
     )
-    actions = common.add_actions(parser)
-    listing = common.add_action(
-        actions, "list", _list_entries, "the newest 1,000, newest first", common.JSON_LINES_HELP
-    )
-    listing.add_argument(
-        "--before", default="", metavar="ID", help="only messages older than this one"
-    )
+    actions, lines = arguments.add_actions(parser), arguments.JSON_LINES_HELP
+    about = "the newest 1,000, newest first"
+    listing = arguments.add_action(actions, "list", _list_entries, about, lines)
+    about = "only messages older than this one"
+    listing.add_argument("--before", default="", metavar="ID", help=about)
     listing.set_defaults(ids=[])
-    _add_ids(
-        common.add_action(
-            actions,
-            "show",
-            _show_entries,
-            "envelope, header section and file of messages",
-            common.JSON_LINES_HELP,
-        )
-    )
+    about = "envelope, header section and file of messages"
+    _add_ids(arguments.add_action(actions, "show", _show_entries, about, lines))
     about = "hand messages on to those who have not got them yet, and learn them as ham"
-    releasing = common.add_action(
-        actions, "release", _release_entries, about, common.JSON_LINES_HELP
-    )
+    releasing = arguments.add_action(actions, "release", _release_entries, about, lines)
     releasing.add_argument(
         "--next-hop",
-        type=_endpoint_argument,
+        type=_parse_endpoint,
         required=True,
         metavar="ENDPOINT",
         help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
     )
     releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
     _add_ids(releasing)
-    _add_ids(common.add_action(actions, "delete", _delete_entries, "throw messages away, for good"))
+    about = "throw messages away, for good"
+    _add_ids(arguments.add_action(actions, "delete", _delete_entries, about))
 
 
 def _add_ids(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
 
 
-def _endpoint_argument(text: str) -> Endpoint:
+def _parse_endpoint(text: str) -> Endpoint:
     from spamguard.config.options import parse_endpoint
 
     try:
@@ -90,13 +81,11 @@ def _endpoint_argument(text: str) -> Endpoint:
 
 
 def run_quarantine(options: argparse.Namespace) -> int:
-    """Do what was asked."""
+    """Look up the messages, then perform the action on them."""
     from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 
     quarantine = Quarantine(common.existing_state_directory(options) / DIRECTORY)
-    entries = [
-        quarantine.entry(name) for name in options.ids
-    ]  # a slip is told before anything is done
+    entries = [quarantine.entry(message_id) for message_id in options.ids]
     work: QuarantineAction = options.work
     return work(quarantine, entries, options)
 
@@ -108,17 +97,17 @@ def _list_entries(
 
     if options.before and not is_id(options.before):
         raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
-    found = list(quarantine.entries(MAX_ENTRIES + 1, options.before))
-    for entry in found[:MAX_ENTRIES]:
+    entries = list(quarantine.entries(MAX_ENTRIES + 1, options.before))
+    for entry in entries[:MAX_ENTRIES]:
         header = b""
         with suppress(QuarantineError, OSError):  # it was deleted meanwhile
             header = quarantine.header(entry.id)
         values = _entry_values(entry, header)
         common.print_answer(options, _entry_line(entry, values), values)
-    if not found:
+    if not entries:
         common.say("note: nothing is held there")
-    if found[MAX_ENTRIES:]:
-        common.say(f"note: there are older ones: --before {found[MAX_ENTRIES - 1].id}")
+    if entries[MAX_ENTRIES:]:
+        common.say(f"note: there are older ones: --before {entries[MAX_ENTRIES - 1].id}")
     return 0
 
 
@@ -140,13 +129,56 @@ def _delete_entries(
 ) -> int:
     for entry in entries:
         quarantine.delete(entry.id)
-    common.print_answer(
-        options, f"deleted {common.count_text(len(entries))}", {"deleted": len(entries)}
-    )
+    text = f"deleted {common.count_text(len(entries))}"
+    common.print_answer(options, text, {"deleted": len(entries)})
     return 0
 
 
-# ---- releasing
+def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
+    from spamguard.proxy.delivery_log import decode_author
+    from spamguard.proxy.history_schema import readable
+
+    recipients = [recipient.address for recipient in entry.envelope.recipients]
+    return {
+        "id": entry.id,
+        "time": rfc3339(entry.when),
+        "reason": entry.reason,
+        "size": entry.size,
+        "client": entry.envelope.client.address,
+        "from": entry.envelope.sender.address,
+        "author": readable(decode_author(header), _MAX_AUTHOR),
+        "to": recipients,
+        "waiting": [recipients[number] for number in entry.waiting],
+        "released": entry.released,
+    }
+
+
+def _entry_line(entry: QuarantineEntry, values: dict[str, Any]) -> str:
+    state = "held"
+    if entry.released:
+        state = "released"
+    elif entry.delivered:
+        state = f"waits for {len(entry.waiting)}"
+    first, *others = values["to"] or [""]
+    more = f" and {len(others)} more" if others else ""
+    sender = history.sender_text(values["author"], values["from"])
+    return printable(
+        f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  "
+        f"{sender} to <{first}>{more}"
+    )
+
+
+def _entry_text(values: dict[str, Any]) -> str:
+    fields = (
+        f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if name != "header"
+    )
+    header = (line.expandtabs() for line in values["header"].splitlines())
+    return "\n".join((*map(printable, fields), "", *map(printable, header), ""))
+
+
+# ---- release
 
 
 def _release_entries(
@@ -158,7 +190,7 @@ def _release_entries(
     with ExitStack() as stack:
         teacher = None if options.no_learn else stack.enter_context(common.open_filter(options))
         if teacher is not None:
-            teacher.require_receipts()  # while nothing is done yet
+            teacher.require_receipts()  # before anything is released
         complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
         if teacher is not None:
             common.settle_if_due(teacher)
@@ -166,18 +198,18 @@ def _release_entries(
 
 
 def _refuse_mail_loop(options: argparse.Namespace) -> None:
-    """UsageError: the messages would be judged, and held, once more."""
+    """UsageError if the daemon itself listens there: it would hold the messages once more."""
     from spamguard.config.checks import reaches
     from spamguard.config.options import parse_endpoint
     from spamguard.daemon import status
 
-    told = status.ask_daemon(common.state_directory(options)) or {}
-    for listener in told.get("listeners", ()):
+    daemon = status.ask_daemon(common.state_directory(options)) or {}
+    for listener in daemon.get("listeners", ()):
         if reaches(options.next_hop, parse_endpoint(listener["listen"])):
-            where = (
-                f"{options.next_hop}: spamguard itself listens there, and would hold them once more"
+            raise UsageError(
+                f"{options.next_hop}: spamguard itself listens there, and would hold them once "
+                f"more: hand them to {listener['next_hop']}"
             )
-            raise UsageError(f"{where}: hand them to {listener['next_hop']}")
 
 
 async def _release_all(
@@ -186,123 +218,66 @@ async def _release_all(
     teacher: Filter | None,
     options: argparse.Namespace,
 ) -> bool:
-    """Whether every recipient has got its messages."""
+    """Release and teach the messages; return whether every recipient has got them."""
     from spamguard.aio import hostname
     from spamguard.config.options import Hop
     from spamguard.delivery.smtp import create_next_hop
 
-    hop = create_next_hop(Hop(options.next_hop), hostname())
+    next_hop = create_next_hop(Hop(options.next_hop), hostname())
     complete = True
     try:
         for entry in entries:
-            replies = await quarantine.release(entry.id, hop)
-            now = quarantine.entry(entry.id)
+            replies = await quarantine.release(entry.id, next_hop)
+            after = quarantine.entry(entry.id)
             taught = (
                 teacher is not None
-                and bool(now.delivered)
+                and bool(after.delivered)
                 and _learn_ham(quarantine, entry.id, teacher)
             )
-            complete &= now.released
+            complete &= after.released
             common.print_answer(
                 options,
-                _release_text(now, replies, taught=taught),
-                _release_values(now, replies, taught=taught),
+                _release_text(after, replies, taught=taught),
+                _release_values(after, replies, taught=taught),
             )
     finally:
-        await hop.close()
+        await next_hop.close()
     return complete
 
 
-def _learn_ham(quarantine: Quarantine, name: str, teacher: Filter) -> bool:
-    """Teach a message as ham; whether that was new."""
+def _learn_ham(quarantine: Quarantine, message_id: str, teacher: Filter) -> bool:
+    """Teach a message as ham; return whether that was new."""
     from spamguard.engine.prepare import ExampleReader
     from spamguard.learning.lessons import LessonOutcome, LessonService
 
-    with closing(quarantine.open(name).spool) as spool:
-        lesson = ExampleReader(teacher.key).read_example(spool.read())
-    outcomes = LessonService(teacher).submit([lesson], "ham", "", "quarantine")
+    with closing(quarantine.open(message_id).spool) as spool:
+        example = ExampleReader(teacher.key).read_example(spool.read())
+    outcomes = LessonService(teacher).submit([example], "ham", "", "quarantine")
     return outcomes == [LessonOutcome.LEARNT]
 
 
-def _release_text(
-    entry: QuarantineEntry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool
-) -> str:
-    lines = [
-        printable(f"  <{one.address}>: {reply.code} {_reply_text(reply)}")
-        for one, reply in replies
-        if not reply.is_positive
-    ]
+def _release_text(entry: QuarantineEntry, replies: Replies, *, taught: bool) -> str:
     if not replies:
-        what = "had been released before"
+        outcome = "had been released before"
     elif entry.released:
-        what = f"released to {common.count_text(len(replies), 'recipient')}"
+        outcome = f"released to {common.count_text(len(replies), 'recipient')}"
     else:
-        what = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
-    return "\n".join((f"{entry.id} {what}" + (", learned as ham" if taught else ""), *lines))
+        outcome = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
+    refusals = (
+        printable(f"  <{recipient.address}>: {reply.code} {_reply_text(reply)}")
+        for recipient, reply in replies
+        if not reply.is_positive
+    )
+    return "\n".join((f"{entry.id} {outcome}{', learned as ham' if taught else ''}", *refusals))
 
 
-def _release_values(
-    entry: QuarantineEntry, replies: Sequence[tuple[Recipient, Reply]], *, taught: bool
-) -> dict[str, Any]:
-    told = [
-        {"address": one.address, "code": reply.code, "reply": _reply_text(reply)}
-        for one, reply in replies
+def _release_values(entry: QuarantineEntry, replies: Replies, *, taught: bool) -> dict[str, Any]:
+    recipients = [
+        {"address": recipient.address, "code": reply.code, "reply": _reply_text(reply)}
+        for recipient, reply in replies
     ]
-    return {"id": entry.id, "released": entry.released, "recipients": told, "taught": taught}
+    return {"id": entry.id, "released": entry.released, "recipients": recipients, "taught": taught}
 
 
 def _reply_text(reply: Reply) -> str:
     return b" ".join(reply.lines).decode("utf-8", "replace")
-
-
-# ---- what is shown
-
-
-def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
-    from spamguard.proxy.delivery_log import decode_author
-    from spamguard.proxy.history_schema import readable
-
-    return {
-        "id": entry.id,
-        "time": rfc3339(entry.when),
-        "reason": entry.reason,
-        "size": entry.size,
-        "client": entry.envelope.client.address,
-        "from": entry.envelope.sender.address,
-        "author": readable(decode_author(header), _MAX_TEXT),
-        "to": [one.address for one in entry.envelope.recipients],
-        "waiting": [entry.envelope.recipients[number].address for number in entry.waiting],
-        "released": entry.released,
-    }
-
-
-def _entry_line(entry: QuarantineEntry, values: dict[str, Any]) -> str:
-    first, *others = values["to"] or [""]
-    more = f" and {len(others)} more" if others else ""
-    state = (
-        "released"
-        if entry.released
-        else "held"
-        if not entry.delivered
-        else f"waits for {len(entry.waiting)}"
-    )
-    whence = history.sender_text(values["author"], values["from"])
-    return printable(
-        f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  {whence} to <{first}>{more}"
-    )
-
-
-def _entry_text(values: dict[str, Any]) -> str:
-    facts = [
-        f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
-        for name, value in values.items()
-        if name != "header"
-    ]
-    return "\n".join(
-        (
-            *map(printable, facts),
-            "",
-            *(printable(line.expandtabs()) for line in values["header"].splitlines()),
-            "",
-        )
-    )

@@ -1,10 +1,11 @@
-"""`run`: the daemon, in the foreground. A configuration with mistakes has an exit status of its
-own: restarting would not mend it.
+"""`run`, `check` and `open-mailboxes`: the daemon, its configuration, and the mailbox broker.
 
-`check`: is the configuration right, and what is in force with it? Never writes and never connects.
+`run` is the daemon in the foreground. `check` prints the configuration that is in force, or every
+mistake in it, and warns of what would keep the daemon from working. `open-mailboxes` is the process
+that opens people's mail for the daemon, so that the code that parses mail needs no right to do so.
 
-`open-mailboxes`: the process that opens people's mail for the daemon, so that whatever parses mail
-needs no right to do so.
+A configuration with mistakes has an exit status of its own, because restarting would not mend it.
+`check` must never write and never connect. `open-mailboxes` must never load what parses mail.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spamguard.cli import common
+from spamguard import log
+from spamguard.cli import arguments, common
 from spamguard.errors import ConfigError, StartError
 from spamguard.storage import account_owner
 
@@ -27,57 +29,60 @@ if TYPE_CHECKING:
 _log = logging.getLogger("spamguard.config")
 
 
-RUN_ABOUT = """Run the mail proxy. It takes mail by SMTP or LMTP, judges it, tags it and hands it on; it says yes only when the next hop has.
+# ---- run
 
-Without a file it listens on smtp://127.0.0.1:10025 and delivers to a Maildir in its state directory, spam to .Junk in it: to try it
-out. Moving a message into .Junk there, or out of it, teaches.
+RUN_ABOUT = """\
+Run the mail proxy. It takes mail by SMTP or LMTP, judges it, tags it and hands it on; it accepts a
+message only when the next hop has.
 
-SIGHUP: read the configuration anew, no connection is lost; SIGTERM: finish what is under way, within 10 seconds.
-Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or the limit on memory (`ulimit -v`) is too low."""
+Without a file it listens on smtp://127.0.0.1:10025 and delivers to a Maildir in its state
+directory, spam to .Junk in it: to try it out. Moving a message into .Junk there, or out of it,
+teaches.
+
+SIGHUP: read the configuration anew, no connection is lost; SIGTERM: finish what is under way,
+within 10 seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the
+same), or the limit on memory (`ulimit -v`) is too low."""
 RUN_EXAMPLE = """  spamguard run
   spamguard --state /var/lib/spamguard run --config /etc/spamguard/spamguard.yaml
   spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
 
 
-def add_run(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(commands, "run", run_run, RUN_ABOUT, RUN_EXAMPLE)
-    parser.add_argument(
-        "--config",
-        type=common.file_argument,
-        metavar="FILE",
-        help="the configuration (YAML); see config/spamguard.yaml",
+def add_run(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "run", run_run, RUN_ABOUT, RUN_EXAMPLE)
+    about = "the configuration (YAML); see config/spamguard.yaml"
+    parser.add_argument("--config", type=arguments.parse_file, metavar="FILE", help=about)
+    about = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says"
+    parser.add_argument("--listen", metavar="ENDPOINT", help=about)
+    about = (
+        "smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, "
+        "instead of what the file says"
     )
-    parser.add_argument(
-        "--listen",
-        metavar="ENDPOINT",
-        help="smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says",
-    )
-    parser.add_argument(
-        "--next-hop",
-        metavar="ENDPOINT",
-        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path, instead of what the file says",
+    parser.add_argument("--next-hop", metavar="ENDPOINT", help=about)
+    about = (
+        "where moving mail teaches, such as /home/*/Maildir, instead of what the file says; "
+        "may be repeated"
     )
     parser.add_argument(
         "--watch",
         metavar="MAILDIR",
-        type=common.directory_argument,
+        type=arguments.parse_directory,
         action="append",
         default=[],
-        help="where moving mail teaches, such as /home/*/Maildir, instead of what the file says; may be repeated",
+        help=about,
     )
 
 
 def run_run(options: argparse.Namespace) -> int:
-    """Serve until told to stop."""
-    from spamguard import log
+    """Serve until a signal ends it."""
     from spamguard.daemon.master import Master
 
-    file = options.config and options.config.absolute()
-    watch = [str(one.absolute()) for one in options.watch]
     read = common.config_reader(
-        options, file, listen=options.listen, next_hop=options.next_hop, watch=watch
+        options,
+        options.config and options.config.absolute(),
+        listen=options.listen,
+        next_hop=options.next_hop,
+        watch=[str(maildir.absolute()) for maildir in options.watch],
     )
     log.configure(os.environ)
     try:
@@ -87,7 +92,7 @@ def run_run(options: argparse.Namespace) -> int:
 
 
 def _log_warnings(settings: Settings) -> Settings:
-    """The same; warnings go to the log."""
+    """Write the warnings of the settings to the log; return the settings."""
     from spamguard.config import checks
 
     for warning in checks.find_warnings(settings):
@@ -95,69 +100,61 @@ def _log_warnings(settings: Settings) -> Settings:
     return settings
 
 
-CHECK_ABOUT = """Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake with its line.
+# ---- check
 
-Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit status 0. Run as root, or as
-the daemon's user, it warns of watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
-where the daemon would not start: no such user, or a state directory of somebody else.
+CHECK_ABOUT = """\
+Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake
+with its line.
 
-With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you type. Begin the file with
-`# yaml-language-server: $schema=PATH`, or name it in the settings of your editor."""
+Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit
+status 0. Run as root, or as the daemon's user, it warns of watched mailboxes that this user cannot
+read; run as root, also of files that this user cannot, and where the daemon would not start: no
+such user, or a state directory of somebody else.
+
+With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you
+type. Begin the file with `# yaml-language-server: $schema=PATH`, or name it in the settings of your
+editor."""
 CHECK_EXAMPLE = """  spamguard check /etc/spamguard/spamguard.yaml
   spamguard check --schema > /etc/spamguard/schema.json"""
 
 
-def add_check(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(commands, "check", run_check, CHECK_ABOUT, CHECK_EXAMPLE)
-    parser.add_argument(
-        "file",
-        nargs="?",
-        type=common.file_argument,
-        metavar="FILE",
-        help="the configuration (YAML)",
-    )
-    parser.add_argument(
-        "--schema",
-        action="store_true",
-        help="print the JSON Schema of the configuration, for editors",
-    )
+def add_check(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "check", run_check, CHECK_ABOUT, CHECK_EXAMPLE)
+    about = "the configuration (YAML)"
+    parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
+    about = "print the JSON Schema of the configuration, for editors"
+    parser.add_argument("--schema", action="store_true", help=about)
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """Print what is in force, or what is wrong, or what there is."""
+    """Print the configuration in force, its mistakes, or its schema."""
     from spamguard.config import checks, schema
     from spamguard.daemon import privileges
+    from spamguard.learning.queue import explain_unread_spool
 
     if options.schema:
-        return _print_schema()
+        print(common.to_json(schema.schema_for_editors(), indent=2))
+        return 0
     settings = common.config_reader(options, options.file)()
-    itself = (
-        [] if options.file is None else [options.file]
-    )  # root starts the daemon even so, but it cannot reload
-    seen = [
+    warnings = [
+        *checks.find_warnings(settings),
         *_start_errors(settings),
-        *_unreadable_files(settings, itself),
+        # root can start the daemon if this file is unreadable, but the daemon cannot reload it
+        *_unreadable_files(settings, [] if options.file is None else [options.file]),
         *_mailbox_warnings(settings),
-        *_lost_lessons(settings),
     ]
-    for warning in [*checks.find_warnings(settings), *seen]:
+    if settings.teach is not None and (lost := explain_unread_spool(settings.teach.spool)):
+        warnings.append(lost)
+    for warning in warnings:
         common.say(f"warning: {warning}")
-    if closed := _unreadable_files(settings, privileges.required_files(settings)):
-        raise ConfigError(*closed)
+    if unreadable := _unreadable_files(settings, privileges.required_files(settings)):
+        raise ConfigError(*unreadable)
     print(schema.dump_settings(settings), end="")
     return 0
 
 
-def _print_schema() -> int:
-    from spamguard.config.schema import schema_for_editors
-
-    print(common.to_json(schema_for_editors(), indent=2))
-    return 0
-
-
 def _start_errors(settings: Settings) -> list[str]:
-    """Why root cannot start the daemon so. (Whoever is not root may ask for another machine.)"""
+    """Why root cannot start the daemon here. Another user may check for another machine."""
     from spamguard.daemon import privileges
 
     try:
@@ -169,7 +166,7 @@ def _start_errors(settings: Settings) -> list[str]:
 
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
-    """Which of these the daemon's user cannot read. Root alone can tell."""
+    """Complaints about files that the daemon's user cannot read; only root can find out."""
     from spamguard.daemon import privileges
 
     if os.geteuid() != 0:
@@ -179,16 +176,8 @@ def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
     return []
 
 
-def _lost_lessons(settings: Settings) -> list[str]:
-    """Lessons that wait for nobody."""
-    from spamguard.learning.queue import explain_unread_spool
-
-    lost = explain_unread_spool(settings.teach.spool) if settings.teach is not None else ""
-    return [lost] if lost else []
-
-
 def _mailbox_warnings(settings: Settings) -> Iterator[str]:
-    """What the daemon's user has no right to, where that can be told."""
+    """Warn of mailboxes that the daemon's user has no right to, as far as we can find out."""
     from spamguard.daemon import privileges
 
     if not settings.watch or settings.watch_socket is not None:
@@ -197,18 +186,22 @@ def _mailbox_warnings(settings: Settings) -> Iterator[str]:
 
     with suppress(StartError):  # the user is on another machine, or yet to come
         account = privileges.service_account(settings)
-        if (found := checks.check_access(settings, account)) is not None:
-            yield from found.unmatched
-            if trouble := found.find_trouble(account.pw_name):
+        if (access := checks.check_access(settings, account)) is not None:
+            yield from access.unmatched
+            if trouble := access.find_trouble(account.pw_name):
                 yield "; ".join(trouble)
 
 
-OPEN_MAILBOXES_ABOUT = """Open people's mail for a daemon that has no right to. Messages of the mailboxes that `watch` names go to it over the socket
-`watch_socket`.
+# ---- open-mailboxes
 
-For a service of its own (systemd/spamguard-watch.service), which may read everything, while the daemon, which parses mail, may not.
-It reads the configuration itself, answers the daemon's user and root only, writes nothing and knows no network. Started by root it
-becomes the user below, and keeps the right to read of all of root's (CAP_DAC_READ_SEARCH).
+OPEN_MAILBOXES_ABOUT = """\
+Open people's mail for a daemon that has no right to. Messages of the mailboxes that `watch` names
+go to it over the socket `watch_socket`.
+
+For a service of its own (systemd/spamguard-watch.service), which may read everything, while the
+daemon, which parses mail, may not. It reads the configuration itself, answers the daemon's user and
+root only, writes nothing and knows no network. Started by root it becomes the user below, and keeps
+the right to read of all of root's (CAP_DAC_READ_SEARCH).
 
 SIGHUP: read the configuration anew. Exit status 78: the configuration has mistakes."""
 OPEN_MAILBOXES_EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml"""
@@ -216,35 +209,25 @@ OPEN_MAILBOXES_EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/s
 DEFAULT_USER = "spamguard-watch"
 
 
-def add_open_mailboxes(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(
+def add_open_mailboxes(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(
         commands, "open-mailboxes", run_open_mailboxes, OPEN_MAILBOXES_ABOUT, OPEN_MAILBOXES_EXAMPLE
     )
+    about = "the configuration of the daemon (YAML)"
     parser.add_argument(
-        "--config",
-        type=common.file_argument,
-        metavar="FILE",
-        required=True,
-        help="the configuration of the daemon (YAML)",
+        "--config", type=arguments.parse_file, metavar="FILE", required=True, help=about
     )
-    parser.add_argument(
-        "--user",
-        metavar="NAME",
-        default=DEFAULT_USER,
-        help="whom to run as when started as root (default: %(default)s)",
-    )
+    about = "the user to become when started as root (default: %(default)s)"
+    parser.add_argument("--user", metavar="NAME", default=DEFAULT_USER, help=about)
 
 
 def run_open_mailboxes(options: argparse.Namespace) -> int:
-    """Serve until told to stop."""
-    from spamguard import log
+    """Serve until a signal ends it."""
     from spamguard.daemon.mailbox_broker import MailboxBroker
 
+    read = common.config_reader(options, options.config.absolute())
     log.configure(os.environ)
     try:
-        return MailboxBroker(
-            common.config_reader(options, options.config.absolute()), options.user
-        ).run()
+        return MailboxBroker(read, options.user).run()
     except ConfigError as error:
         return common.fail_config(error)

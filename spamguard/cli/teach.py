@@ -1,29 +1,29 @@
-"""`learn`: teach messages. Commits some at a time; what is committed stays, whatever happens next.
-Never teaches part of a message.
+"""`learn`, `forget`, `undo` and `teach-pipe`: teach messages, and take teaching back.
 
-`forget`: take teaching back, exactly, as if it had never been. Never needs to know what the
-messages were taught as.
+`learn` casts votes in batches; what is committed stays, whatever happens next. `forget` takes back
+what was taught about messages, exactly, without knowing as what they were taught. `undo` takes back
+what one user has taught, or an imported word list. All of them use `learning`, the one way in for a
+lesson, and settle at the end. `teach-pipe` hands a lesson to the daemon; `spamguard.__main__` runs
+it without this module, because somebody waits for it.
 
-`undo`: take back what one user has taught. Never touches what others have said about the same
-messages.
-
-`teach-pipe` among the other commands; `spamguard.__main__` runs it without loading them, as it is
-to be quick.
+Must never teach a part of a message, and never touch what others have taught.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from spamguard.cli import common, dates, history
+from spamguard.cli import arguments, common, history
 from spamguard.errors import UsageError
 from spamguard.learning import client
 from spamguard.log import printable
@@ -37,78 +37,63 @@ if TYPE_CHECKING:
     from spamguard.learning.undo import UndoneVote, VoteSelection
 
 
-LEARN_ABOUT = """Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
+# ---- learn
+
+LEARN_ABOUT = """\
+Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
 Messages of a TREC index bring their class along; for all others say it with --as.
 
-Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log does."""
+Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
+does."""
 LEARN_EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
   spamguard learn --as ham --id 0iq5r8jo4c1n2f3g"""
 
 
-def add_learn(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(commands, "learn", run_learn, LEARN_ABOUT, LEARN_EXAMPLE)
-    parser.add_argument(
-        "--as",
-        dest="label",
-        metavar="CLASS",
-        help="what the messages are: spam, ham, or a class of your own",
-    )
-    parser.add_argument(
-        "--unwanted", action="store_true", help="messages of this class are unwanted, as spam is"
-    )
-    parser.add_argument(
-        "--new",
-        action="store_true",
-        help="the class is new, even if its name resembles another one's",
-    )
-    add_teacher_option(parser)
-    common.add_json(parser)
-    history.add_paths_or_ids(parser)
-
-
-def add_teacher_option(parser: argparse.ArgumentParser) -> None:
-    """The option --user."""
-    about = "whose word it is; a majority of users counts (default: the site's)"
-    parser.add_argument(
-        "--user", type=common.teacher_argument, default="", metavar="NAME", help=about
-    )
+def add_learn(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "learn", run_learn, LEARN_ABOUT, LEARN_EXAMPLE)
+    about = "what the messages are: spam, ham, or a class of your own"
+    parser.add_argument("--as", dest="label", metavar="CLASS", help=about)
+    about = "messages of this class are unwanted, as spam is"
+    parser.add_argument("--unwanted", action="store_true", help=about)
+    about = "the class is new, even if its name resembles another one's"
+    parser.add_argument("--new", action="store_true", help=about)
+    arguments.add_teacher(parser)
+    arguments.add_json(parser)
+    arguments.add_paths_or_ids(parser)
 
 
 def run_learn(options: argparse.Namespace) -> int:
-    """Teach; say how many."""
-    from spamguard.engine import parallel_extract
+    """Teach the messages; print how many were taught as what."""
+    from spamguard.engine.parallel_extract import LabelledExample, extract_examples
     from spamguard.learning.lessons import LessonService, NewClass
     from spamguard.proxy.history import example_from_row
 
-    history.check_paths_or_ids(options)
+    arguments.check_paths_or_ids(options)
     if options.unwanted and options.label is None:
         raise UsageError("--unwanted says something about a class: name it with --as")
     if options.ids and options.label is None:
         raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
     rows = history.find_rows(options, options.ids)
-    found = common.with_progress(
+    messages = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)
     )
     with common.open_filter(options) as spam_filter:
-        lessons = [
-            parallel_extract.LabelledExample(options.label, example_from_row(spam_filter, row))
-            for row in rows
+        passed = [
+            LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
         ]
         service = LessonService(spam_filter)
         new_class = NewClass.CREATE if options.new else NewClass.UNLESS_SIMILAR
-        check = cache(partial(service.open_class, new_class=new_class, unwanted=options.unwanted))
+        open_class = cache(
+            partial(service.open_class, new_class=new_class, unwanted=options.unwanted)
+        )
         if options.label is not None:
-            check(options.label)
-        ready = parallel_extract.extract_examples(
-            spam_filter.key, _label_messages(found, options.label, check)
-        )
-        taught, known, outvoted = _learn_batches(
-            spam_filter, service, chain(lessons, ready), options.user
-        )
-        # the command settles itself: there may be no daemon to ask
+            open_class(options.label)
+        labelled = _label_messages(messages, options.label, open_class)
+        examples = chain(passed, extract_examples(spam_filter.key, labelled))
+        taught, known, outvoted = _learn_batches(spam_filter, service, examples, options.user)
+        # the command settles by itself: there may be no daemon to do it
         settled = common.settle_if_due(spam_filter)
     values = {"taught": taught, "known": known, "outvoted": outvoted, "settled": settled}
     common.print_answer(options, _learn_summary(taught, known, outvoted), values)
@@ -116,231 +101,247 @@ def run_learn(options: argparse.Namespace) -> int:
 
 
 def _label_messages(
-    messages: Iterable[SourceMessage], said: str | None, check: Callable[[str], None]
+    messages: Iterable[SourceMessage], label: str | None, open_class: Callable[[str], None]
 ) -> Iterator[SourceMessage]:
-    """The messages, each with its class. said: by the command line. check: is told each class
-    before its first message is taught.
+    """Yield the messages, each with its class.
+
+    label: of the command line. open_class: called with each class before its first message.
     """
     for message in messages:
-        if said is None and message.label is None:
+        if label is None and message.label is None:
             raise UsageError(
-                f"{message.name}: say what it is with --as CLASS; only a TREC index tells that by itself"
+                f"{message.name}: say what it is with --as CLASS; "
+                "only a TREC index tells that by itself"
             )
-        if said and message.label not in (None, said):
+        if label and message.label not in (None, label):
             raise UsageError(
-                f"{message.name}: its index calls it {message.label}, --as says {said}: leave --as out, or name the files"
+                f"{message.name}: its index calls it {message.label}, --as says {label}: "
+                "leave --as out, or name the files"
             )
-        label = said or message.label or ""
-        check(label)
-        yield replace(message, label=label)
+        message_label = label or message.label or ""
+        open_class(message_label)
+        yield replace(message, label=message_label)
 
 
 def _learn_batches(
-    spam_filter: Filter, service: LessonService, lessons: Iterable[LabelledExample], user: str
+    spam_filter: Filter, service: LessonService, examples: Iterable[LabelledExample], user: str
 ) -> tuple[dict[str, int], dict[str, int], int]:
-    """How many messages of each class were taught, how many were known as that already, and of how
-    many others' votes do not let it count.
+    """Teach the examples batch by batch.
+
+    Returns how many messages of each class were taught, how many were taught as that before, and
+    how many count as another class because of other users' votes.
 
     There is no need to pause for other writers: the next batch is scored before it locks the
     ledger. With four commands teaching 3,000 messages each, a fifth writer waited 0.1 ms at the
     median, 60-90 ms at the 99th percentile and 0.2 s at most; pauses of 2 and 10 ms between the
     batches changed nothing.
     """
-    from spamguard.engine import parallel_extract
+    from spamguard.engine.parallel_extract import group_by_class
     from spamguard.learning.lessons import LessonOutcome
 
     taught: Counter[str] = Counter()
     known: Counter[str] = Counter()
     outvoted = 0
-    for batch in chain.from_iterable(map(_split_contradictions, batches(lessons))):
-        for label, some in parallel_extract.group_by_class(batch).items():
-            outcomes = service.submit(some, label, user, "cli")
+    for batch in chain.from_iterable(map(_split_contradictions, batches(examples))):
+        for label, lessons in group_by_class(batch).items():
+            outcomes = service.submit(lessons, label, user, "cli")
             taught[label] += outcomes.count(LessonOutcome.LEARNT)
             known[label] += outcomes.count(LessonOutcome.UNCHANGED)
-            standing = spam_filter.ledger.users.find_standings([one.digest for one in some], user)
-            outvoted += sum(one.label != label for one in standing.values())
+            digests = [lesson.digest for lesson in lessons]
+            standings = spam_filter.ledger.users.find_standings(digests, user)
+            outvoted += sum(standing.label != label for standing in standings.values())
     return dict(taught), dict(known), outvoted
 
 
 def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[LabelledExample]]:
-    """The batch, parted where it says something else about a message than before: what is said last
-    must be taught last.
-    """
-    said: dict[bytes, str | None] = {}
+    """Split a batch where it repeats a message with another class: the last one must win."""
+    labels: dict[bytes, str | None] = {}
     part: list[LabelledExample] = []
-    for one in batch:
-        if said.setdefault(one.example.digest, one.label) != one.label:
+    for labelled in batch:
+        digest = labelled.example.digest
+        if labels.setdefault(digest, labelled.label) != labelled.label:
             yield part
-            said, part = {one.example.digest: one.label}, []
-        part.append(one)
+            labels, part = {digest: labelled.label}, []
+        part.append(labelled)
     yield part
 
 
 def _learn_summary(taught: dict[str, int], known: dict[str, int], outvoted: int) -> str:
     if not taught:
         return "taught nothing: no messages there"
-    told = ", ".join(
-        f"{common.count_text(number)} as {label}" for label, number in sorted(taught.items())
-    )
-    repeated = sum(known.values())
-    told += f" ({repeated:,} already known)" if repeated else ""
-    return f"taught {told}" + (
-        f"; {outvoted:,} of these others call something else, so that it does not count: see `explain`"
-        if outvoted
-        else ""
-    )
+    counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(taught.items()))
+    text = f"taught {', '.join(counts)}"
+    if repeated := sum(known.values()):
+        text += f" ({repeated:,} already known)"
+    if outvoted:
+        text += (
+            f"; {outvoted:,} of these others call something else, so that it does not count: "
+            "see `explain`"
+        )
+    return text
 
 
-FORGET_ABOUT = """Take back what was taught about messages. What was never taught is no error. What others have said stays: `explain` tells who has
-said what, --user takes it back."""
+# ---- forget
+
+FORGET_ABOUT = """\
+Take back what was taught about messages. What was never taught is no error. The votes of others
+stay: `explain` shows them, --user takes them back."""
 FORGET_EXAMPLE = """  spamguard forget message.eml
   spamguard forget ~/Maildir/.Junk
   spamguard forget --id 0iq5r8jo4c1n2f3g"""
 
 
-def add_forget(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(commands, "forget", run_forget, FORGET_ABOUT, FORGET_EXAMPLE)
-    add_teacher_option(parser)
-    common.add_json(parser)
-    history.add_paths_or_ids(parser)
+def add_forget(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "forget", run_forget, FORGET_ABOUT, FORGET_EXAMPLE)
+    arguments.add_teacher(parser)
+    arguments.add_json(parser)
+    arguments.add_paths_or_ids(parser)
 
 
 def run_forget(options: argparse.Namespace) -> int:
-    """Forget; say how many."""
+    """Retract the votes on the messages; print how many there were."""
     from spamguard.engine.prepare import ExampleReader
     from spamguard.learning.lessons import LessonService
     from spamguard.proxy.history import row_digest
 
-    history.check_paths_or_ids(options)
+    arguments.check_paths_or_ids(options)
     rows = history.find_rows(options, options.ids)
-    forgotten = unknown = others = 0
-    found = common.with_progress(
+    messages = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)
     )
+    forgotten = unknown = by_others = 0
     with common.open_existing(options) as spam_filter:
-        service, preparer = LessonService(spam_filter), ExampleReader(spam_filter.key)
-        known = [row_digest(spam_filter, row) for row in rows]
-        for batch in batches(chain(known, (preparer.digest(message.raw) for message in found))):
-            changed = service.retract(batch, options.user, "cli")
-            forgotten += sum(changed)
-            unknown += len(changed) - sum(changed)
-            left = [digest for digest, done in zip(batch, changed, strict=True) if not done]
-            others += sum(
-                one.label is not None
-                for one in spam_filter.ledger.users.find_standings(left, options.user).values()
-            )
+        service, reader = LessonService(spam_filter), ExampleReader(spam_filter.key)
+        passed = [row_digest(spam_filter, row) for row in rows]
+        for batch in batches(chain(passed, (reader.digest(message.raw) for message in messages))):
+            retracted = service.retract(batch, options.user, "cli")
+            untaught = [digest for digest, done in zip(batch, retracted, strict=True) if not done]
+            forgotten += sum(retracted)
+            unknown += len(untaught)
+            standings = spam_filter.ledger.users.find_standings(untaught, options.user)
+            by_others += sum(standing.label is not None for standing in standings.values())
         settled = common.settle_if_due(spam_filter)
     text = f"forgot {common.count_text(forgotten)}" + (
         f" ({unknown:,} not known)" if unknown else ""
     )
-    if others:
-        text += f"; {others:,} of these stay taught by others: `explain` tells by whom, --user takes it back"
-    common.print_answer(
-        options,
-        text,
-        {"forgotten": forgotten, "unknown": unknown, "by_others": others, "settled": settled},
-    )
+    if by_others:
+        text += (
+            f"; {by_others:,} of these stay taught by others: "
+            "`explain` tells by whom, --user takes it back"
+        )
+    values = {"forgotten": forgotten, "unknown": unknown}
+    common.print_answer(options, text, values | {"by_others": by_others, "settled": settled})
     return 0
 
 
-_MAX_ORIGINS = 8  # of a user, those that most was said at: told where another one was meant
+# ---- undo
 
-UNDO_ABOUT = """Take back what a user has taught. It is exactly as if it had never been said: what that user had said about a message before is
-in force again. Doing it twice changes nothing. Likewise a word list that was imported.
+UNDO_ABOUT = """\
+Take back what a user has taught. It is exactly as if it had never been taught: the user's earlier
+vote on a message is in force again. Doing it twice changes nothing. Likewise a word list that was
+imported.
 
-Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place. Of several users at once the
-experts are settled once, which is most of the time it takes."""
+Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place.
+Of several users at once the experts are settled once, which is most of the time it takes."""
 UNDO_EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --since '2026-11-17 08:00'
   spamguard undo --user anna --origin 'folder Junk'
   spamguard undo --user anna --user ben --origin 'folders, before they were watched'
   spamguard undo --import bogofilter"""
 
+_MAX_ORIGINS = 8  # the most frequent origins of a user's votes that a note names
 
-def add_undo(commands: common.Commands) -> None:
-    """The command's arguments."""
-    parser = common.add_command(commands, "undo", run_undo, UNDO_ABOUT, UNDO_EXAMPLE)
+
+def add_undo(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "undo", run_undo, UNDO_ABOUT, UNDO_EXAMPLE)
     what = parser.add_mutually_exclusive_group(required=True)
-    about = f"whose word to take back, as `status` tells it; the site's is {common.SITE!r}; may be repeated"
+    about = (
+        "whose word to take back, as `status` tells it; "
+        f"the site's is {arguments.SITE!r}; may be repeated"
+    )
     what.add_argument("--user", action="append", dest="users", metavar="NAME", help=about)
-    what.add_argument(
-        "--import",
-        dest="word_list",
-        metavar="NAME",
-        help="the word list to take back; `status` names them",
-    )
-    parser.add_argument(
-        "--since",
-        metavar="WHEN",
-        help="only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)",
-    )
-    parser.add_argument(
-        "--origin",
-        default="",
-        metavar="TEXT",
-        help="only what was said there: cli, folder, 'folder Junk'",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
-    common.add_json(parser, "answer in JSON, on a line for each user")
+    about = "the word list to take back; `status` names them"
+    what.add_argument("--import", dest="word_list", metavar="NAME", help=about)
+    about = "only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)"
+    parser.add_argument("--since", metavar="WHEN", help=about)
+    about = "only what was taught there: cli, folder, 'folder Junk'"
+    parser.add_argument("--origin", default="", metavar="TEXT", help=about)
+    about = "only say what would be taken back"
+    parser.add_argument("--dry-run", action="store_true", help=about)
+    arguments.add_json(parser, "answer in JSON, on a line for each user")
 
 
 def run_undo(options: argparse.Namespace) -> int:
-    """Take back, settle; say how much."""
-    from spamguard.learning import undo
+    """Take back, settle, print how much was taken back."""
+    from spamguard.learning.undo import VoteSelection
 
     if options.word_list is not None:
         return _undo_import(options)
     if not all(options.users):
         raise UsageError(
-            f"--user is empty, as of a variable that is not set: say whose word to take back; the site's is {common.SITE!r}"
+            "--user is empty, as of a variable that is not set: say whose word to take back; "
+            f"the site's is {arguments.SITE!r}"
         )
-    since = _since_seconds(options)
-    everybody = [
-        undo.VoteSelection(common.teacher_argument(user), since, options.origin)
+    since = 0 if options.since is None else parse_since(options.since, datetime.now())
+    selections = [
+        VoteSelection(arguments.parse_teacher(user), since, options.origin)
         for user in options.users
     ]
     with common.open_existing(options) as spam_filter:
-        messages = [_find_messages(spam_filter, chosen) for chosen in everybody]
-        with common.progress(sum(map(len, messages)), " messages") as advance:
-            done = [
-                list(
-                    _with_advance(
-                        advance, undo.undo_votes(spam_filter, *one, dry_run=options.dry_run)
-                    )
-                )
-                for one in zip(messages, everybody, strict=True)
-            ]
-        # also when nothing is left to take back: whoever did it may have been interrupted before
-        # settling
+        digests = [_find_messages(spam_filter, selection) for selection in selections]
+        undone = _undo_votes(spam_filter, digests, selections, dry_run=options.dry_run)
+        # Settle also if there were votes but none is left: whoever took them back may have been
+        # interrupted before settling.
         settled = not options.dry_run and (
-            any(done) or (any(messages) and spam_filter.status().unsettled > 0)
+            any(undone) or (any(digests) and spam_filter.status().unsettled > 0)
         )
         if settled:
             spam_filter.settle()
-        for found, chosen in zip(messages, everybody, strict=True):
-            _warn_about_origin(spam_filter, found, chosen)
-    _warn_about_age(since, done)
-    for name, chosen, taken in zip(options.users, everybody, done, strict=True):
-        whose = f"{printable(name)}: " if len(done) > 1 else ""
+        for user_digests, selection in zip(digests, selections, strict=True):
+            _warn_about_origin(spam_filter, user_digests, selection)
+    if any(undone):
+        _warn_about_age(since)
+    for name, selection, votes in zip(options.users, selections, undone, strict=True):
+        prefix = f"{printable(name)}: " if len(undone) > 1 else ""
         common.print_answer(
             options,
-            whose + _undo_summary(taken, dry=options.dry_run),
-            _undo_values(taken, chosen, settled, dry=options.dry_run),
+            prefix + _undo_summary(votes, dry_run=options.dry_run),
+            _undo_values(votes, selection, settled=settled, dry_run=options.dry_run),
         )
     return 0
 
 
-def _find_messages(spam_filter: Filter, chosen: VoteSelection) -> list[bytes]:
-    """UsageError: this user has never said anything."""
+def _find_messages(spam_filter: Filter, selection: VoteSelection) -> list[bytes]:
+    """The digests of the messages that this user voted on; UsageError if the user never voted."""
     from spamguard.learning import undo
 
-    found = undo.affected_messages(spam_filter, chosen)
-    if not found and not spam_filter.ledger.users.voted_digests(chosen.user, 0):
+    digests = undo.affected_messages(spam_filter, selection)
+    if not digests and not spam_filter.ledger.users.voted_digests(selection.user, 0):
         raise UsageError(
-            f"{chosen.user or common.SITE!r} has taught nothing here: `spamguard status` lists who has"
+            f"{selection.user or arguments.SITE!r} has taught nothing here: "
+            "`spamguard status` lists who has"
         )
-    return found
+    return digests
+
+
+def _undo_votes(
+    spam_filter: Filter,
+    digests: Sequence[list[bytes]],
+    selections: Sequence[VoteSelection],
+    *,
+    dry_run: bool,
+) -> list[list[UndoneVote]]:
+    """Undo each selection on its messages."""
+    from spamguard.learning import undo
+
+    undone: list[list[UndoneVote]] = []
+    with common.progress(sum(map(len, digests)), " messages") as advance:
+        for user_digests, selection in zip(digests, selections, strict=True):
+            undone.append([])
+            for batch in undo.undo_votes(spam_filter, user_digests, selection, dry_run=dry_run):
+                advance(BATCH_SIZE)
+                undone[-1] += batch
+    return undone
 
 
 def _undo_import(options: argparse.Namespace) -> int:
@@ -350,96 +351,113 @@ def _undo_import(options: argparse.Namespace) -> int:
     if options.since is not None or options.origin:
         raise UsageError("a word list is taken back whole: leave --since and --origin out")
     with common.open_existing(options) as spam_filter:
-        taken = importers.remove_word_list(
+        removed = importers.remove_word_list(
             spam_filter, options.word_list, UNDO_ORIGIN, dry_run=options.dry_run
         )
-    verb = "would take" if options.dry_run else "took"
-    text = f"{verb} back {common.count_text(taken.about.used, 'word')} from {printable(taken.about.source)}"
-    values = {
-        "name": taken.name,
-        "source": taken.about.source,
-        "words": taken.about.used,
-        "dry_run": options.dry_run,
-    }
-    common.print_answer(options, text, values)
+    verb, about = "would take" if options.dry_run else "took", removed.about
+    words, source = common.count_text(about.used, "word"), printable(about.source)
+    values = {"name": removed.name, "source": about.source, "words": about.used}
+    common.print_answer(
+        options, f"{verb} back {words} from {source}", values | {"dry_run": options.dry_run}
+    )
     return 0
 
 
-def _since_seconds(options: argparse.Namespace) -> int:
-    return dates.parse_since(options.since, datetime.now()) if options.since is not None else 0
-
-
-def _with_advance(
-    advance: Callable[[int], object], batches: Iterable[list[UndoneVote]]
-) -> Iterator[UndoneVote]:
-    """One by one. advance: is told how many messages were looked at."""
-    for batch in batches:
-        advance(BATCH_SIZE)
-        yield from batch
-
-
 def _warn_about_origin(
-    spam_filter: Filter, digests: Sequence[bytes], chosen: VoteSelection
+    spam_filter: Filter, digests: Sequence[bytes], selection: VoteSelection
 ) -> None:
-    """A slip in the place must not look as if all were taken back."""
+    """Name the user's origins if the given one fits none: it may be a slip."""
     users = spam_filter.ledger.users
-    if not chosen.origin or users.last_vote(chosen.user, chosen.origin):
+    if not selection.origin or users.last_vote(selection.user, selection.origin):
         return
-    anywhere = chosen._replace(origin="")
-    if said := Counter(
+    any_origin = selection._replace(origin="")
+    origins = Counter(
         vote.origin
-        for one in digests
-        for vote in users.all_votes(chosen.user, one)
-        if anywhere.matches(vote)
-    ):
-        places = ", ".join(repr(place) for place, _ in said.most_common(_MAX_ORIGINS))
-        common.say(f"note: this user has said nothing at {chosen.origin!r}, but at: {places}")
+        for digest in digests
+        for vote in users.all_votes(selection.user, digest)
+        if any_origin.matches(vote)
+    )
+    if origins:
+        names = ", ".join(repr(origin) for origin, _ in origins.most_common(_MAX_ORIGINS))
+        common.say(f"note: this user has said nothing at {selection.origin!r}, but at: {names}")
 
 
-def _warn_about_age(since: int, done: Sequence[list[UndoneVote]]) -> None:
-    """What is older than votes are kept for cannot come back, which nobody should have to guess."""
+def _warn_about_age(since: int) -> None:
+    """Say that votes older than the ledger keeps them cannot come back."""
     from spamguard.engine.store import UNDO_SECONDS
 
-    if any(done) and 0 < since < time.time() - UNDO_SECONDS:
+    if 0 < since < time.time() - UNDO_SECONDS:
         common.say(
-            f"note: votes that were replaced more than {UNDO_SECONDS // 86_400} days ago are not known any more and did not come back"
+            f"note: votes that were replaced more than {UNDO_SECONDS // 86_400} days ago "
+            "are not known any more and did not come back"
         )
 
 
-def _undo_summary(done: list[UndoneVote], *, dry: bool) -> str:
-    if not done:
+def _undo_summary(votes: list[UndoneVote], *, dry_run: bool) -> str:
+    if not votes:
         return "nothing to take back"
-    back = sum(1 for one in done if one.new_label is not None)
-    told = f"{'would take' if dry else 'took'} back {common.count_text(len(done), 'vote')}"
-    return told + (
-        f"; on {back:,} of these messages an earlier vote is in force again" if back else ""
-    )
+    text = f"{'would take' if dry_run else 'took'} back {common.count_text(len(votes), 'vote')}"
+    if restored := sum(vote.new_label is not None for vote in votes):
+        text += f"; on {restored:,} of these messages an earlier vote is in force again"
+    return text
 
 
 def _undo_values(
-    done: list[UndoneVote], chosen: VoteSelection, settled: bool, *, dry: bool
+    votes: list[UndoneVote], selection: VoteSelection, *, settled: bool, dry_run: bool
 ) -> dict[str, object]:
+    labels = Counter(vote.old_label for vote in votes if vote.old_label is not None)
     return {
-        "user": chosen.user,
-        "since": chosen.since,
-        "origin": chosen.origin,
-        "taken_back": len(done),
-        "by_class": dict(
-            sorted(Counter(str(one.old_label) for one in done if one.old_label is not None).items())
-        ),
-        "earlier_in_force": len([one for one in done if one.new_label is not None]),
+        "user": selection.user,
+        "since": selection.since,
+        "origin": selection.origin,
+        "taken_back": len(votes),
+        "by_class": dict(sorted(labels.items())),
+        "earlier_in_force": sum(vote.new_label is not None for vote in votes),
         "settled": settled,
-        "dry_run": dry,
+        "dry_run": dry_run,
     }
 
 
-def add_teach_pipe(commands: common.Commands) -> None:
-    """The command's arguments."""
+_AGO = re.compile(r"([0-9]{1,5})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
+_FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
+
+
+def parse_since(text: str, now: datetime) -> int:
+    """The time that a text of --since names, in seconds since 1970.
+
+    A day means its beginning, a weekday the last such day, which may be today. now: local time,
+    without a zone. UsageError: the text names no time, or one in the future.
+    """
+    moment = _parse_time(text.strip().lower(), now)
+    if moment is None:
+        raise UsageError(f"{text!r} is no time: {_FORMS}")
+    if moment > now:
+        raise UsageError(f"{text!r} is still to come: {_FORMS}")
+    return int(moment.timestamp())
+
+
+def _parse_time(text: str, now: datetime) -> datetime | None:
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if ago := _AGO.fullmatch(text):
+        return max(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}), datetime(1971, 1, 1))
+    if text in _WEEKDAYS:
+        return midnight - timedelta(days=(now.weekday() - _WEEKDAYS.index(text)) % 7)
+    if text in ("today", "yesterday"):
+        return midnight - timedelta(days=int(text == "yesterday"))
+    if _DATE.fullmatch(text.upper()):
+        with suppress(ValueError):  # no such day
+            moment = datetime.fromisoformat(text.upper())
+            return moment if moment.year > 1970 else None
+    return None
+
+
+# ---- teach-pipe
+
+
+def add_teach_pipe(commands: arguments.Commands) -> None:
     client.add_arguments(
-        common.add_command(commands, "teach-pipe", run_teach_pipe, client.ABOUT, client.EXAMPLE)
+        arguments.add_command(commands, "teach-pipe", client.run, client.ABOUT, client.EXAMPLE)
     )
-
-
-def run_teach_pipe(options: argparse.Namespace) -> int:
-    """Hand a lesson over."""
-    return client.run(options)

@@ -154,4 +154,4 @@ def test_one_that_does_not_answer_and_none_at_all(tmp_path):
     ],
 )
 def test_durations(seconds, text):
-    assert status._duration_text(seconds) == text
+    assert status.duration_text(seconds) == text

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from spamguard.cli import dates
+from spamguard.cli.teach import parse_since
 from spamguard.engine.filter import Filter
 from spamguard.errors import UsageError
 from tests.unit.cli.conftest import some
@@ -33,7 +33,7 @@ NOW = datetime(2026, 11, 19, 10, 30)  # a Thursday
     ],
 )
 def test_times(text, meant):
-    assert dates.parse_since(text, NOW) == int(meant.timestamp())
+    assert parse_since(text, NOW) == int(meant.timestamp())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_times(text, meant):
 )
 def test_no_times(text):
     with pytest.raises(UsageError, match="say it as"):
-        dates.parse_since(text, NOW)
+        parse_since(text, NOW)
 
 
 def test_a_user_is_taken_back(run, taught, tmp_path):

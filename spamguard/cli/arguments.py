@@ -1,0 +1,176 @@
+"""Parsers of commands, and the types of their arguments.
+
+`add_command` makes the parser of a command, `add_action` that of one of its actions. The other
+`add_…` functions add arguments that several commands share. The `parse_…` functions are types for
+argparse: they take a text and return a value, or raise ArgumentTypeError with a sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Commands = Any  # what argparse's `add_subparsers` returns has no public name
+
+PATHS_HELP = "message, mbox, Maildir, directory tree, TREC index, or - for standard input"
+JSON_HELP = "answer in JSON"
+JSON_LINES_HELP = "answer in JSON, on a line for each message"
+SITE = "(the site)"  # how people write the user "", the site itself
+_MAX_COLUMNS = 130
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fills paragraphs up to the width of the terminal.
+
+    Lines that begin with a blank, those of lists and examples, stay as they are.
+    """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  as the base class has it
+        lines = re.sub(r"(?<=\S)\n(?=\S)", " ", text).splitlines()
+        return "\n".join(
+            line if line.startswith(" ") else textwrap.fill(line, min(width, _MAX_COLUMNS))
+            for line in lines
+        )
+
+
+# ---- parsers
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    about: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    """Return the parser of a command.
+
+    The first sentence of `about`, which stands on one line, is also shown in the list of commands.
+    `example` stands at the end of the help.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, description=about, epilog=f"example:\n{example}", formatter_class=HelpFormatter
+    )
+    parser.set_defaults(run=run, wrong_usage=parser.error)
+    _add_common(parser)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Allow the options of the program behind the command too: most people write them there."""
+    parser.add_argument(
+        "--state",
+        type=parse_directory,
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="directory of the filter (default: see `spamguard --help`)",
+    )
+    parser.add_argument("--profile", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def add_actions(parser: argparse.ArgumentParser) -> Commands:
+    """Return the group for a command's actions; one must be named. `options.work` performs it."""
+    return parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+
+
+def add_action(
+    actions: Commands, name: str, work: Callable[..., int], about: str, json_help: str = JSON_HELP
+) -> argparse.ArgumentParser:
+    """Return the parser of an action, which the function `work` performs."""
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=about, description=about)
+    parser.set_defaults(work=work, wrong_usage=parser.error)
+    _add_common(parser)
+    add_json(parser, json_help)
+    return parser
+
+
+# ---- arguments that several commands share
+
+
+def add_paths(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add the argument PATH…"""
+    nargs = "+" if required else "*"
+    parser.add_argument("paths", nargs=nargs, metavar="PATH", help=PATHS_HELP)
+
+
+def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments PATH… and the option --id; the command calls `check_paths_or_ids`."""
+    about = "a message that passed, by the id in X-Spamguard"
+    parser.add_argument("--id", action="append", dest="ids", default=[], metavar="ID", help=about)
+    add_paths(parser, required=False)
+
+
+def check_paths_or_ids(options: argparse.Namespace) -> None:
+    """Refuse a command line that names neither PATHs nor ids, or both."""
+    if not options.paths and not options.ids:
+        options.wrong_usage("the following arguments are required: PATH")
+    if options.paths and options.ids:
+        options.wrong_usage("argument --id: not allowed with PATH")
+
+
+def add_json(parser: argparse.ArgumentParser, about: str = JSON_HELP) -> None:
+    """Add the option --json."""
+    parser.add_argument("--json", action="store_true", help=about)
+
+
+def add_user(parser: argparse.ArgumentParser) -> None:
+    """Add the option --user of commands that judge."""
+    about = "whose mail it is: what this user has taught weighs more (default: nobody's)"
+    parser.add_argument("--user", type=parse_user, default="", metavar="NAME", help=about)
+
+
+def add_teacher(parser: argparse.ArgumentParser) -> None:
+    """Add the option --user of commands that teach."""
+    about = "whose word it is; a majority of users counts (default: the site's)"
+    parser.add_argument("--user", type=parse_teacher, default="", metavar="NAME", help=about)
+
+
+# ---- types
+
+
+def parse_directory(text: str) -> Path:
+    """The path of a directory.
+
+    An empty name is refused. It comes from a variable that is not set, and would mean the current
+    directory.
+    """
+    return _parse_path(text, "a directory")
+
+
+def parse_file(text: str) -> Path:
+    """The path of a file."""
+    return _parse_path(text, "a file")
+
+
+def parse_stream(text: str) -> str:
+    """The name of a file, or - for standard input or output."""
+    parse_file(text)
+    return text
+
+
+def _parse_path(text: str, kind: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError(f"the name of {kind} is empty")
+    return Path(text)
+
+
+def parse_user(text: str) -> str:
+    """The name of a user, with bytes that are not UTF-8 escaped as in names of directories."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def parse_teacher(text: str) -> str:
+    """The name of a user, or "" for the site."""
+    return "" if text == SITE else parse_user(text)
+
+
+def parse_count(text: str) -> int:
+    """A whole number of things."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
