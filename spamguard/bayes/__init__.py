@@ -1,7 +1,13 @@
-"""Naive Bayes as arithmetic: arrays in, numbers out. Nothing here knows mail, files or time.
+"""Naive Bayes as arithmetic: arrays in, numbers out.
 
-The four estimators are loaded at first use, because importing scikit-learn takes long and judging
-mail does not need it.
+`formulas` has the mathematics. `tables` holds the counts and weights of all features, `experts`
+gives the ten log-odds of a message by them, and `fusion` combines these into one. `online` changes
+the tables by one lesson; `replay` makes the weights from all lessons. `explain` takes log-odds
+apart, `personal` adds a user's own votes. `estimators` offers the same formulas as estimators of
+scikit-learn; they are loaded at first use, because importing scikit-learn takes long and judging
+mail does not need it. Must never touch mail, files, clocks or sockets, and never add up floats in
+an order that the number of messages changes: the same lessons give the same bits. Read `tables`
+first, then `experts`.
 """
 
 from __future__ import annotations
