@@ -5,9 +5,8 @@ gives the ten log-odds of a message by them, and `fusion` combines these into on
 the tables by one lesson; `replay` makes the weights from all lessons. `explain` takes log-odds
 apart, `personal` adds a user's own votes. `estimators` offers the same formulas as estimators of
 scikit-learn; they are loaded at first use, because importing scikit-learn takes long and judging
-mail does not need it. Must never touch mail, files, clocks or sockets, and never add up floats in
-an order that the number of messages changes: the same lessons give the same bits. Read `tables`
-first, then `experts`.
+mail does not need it. Must never touch mail, files, clocks or sockets, and never depend on the
+machine: the same lessons give the same bits everywhere. Read `tables` first, then `experts`.
 """
 
 from __future__ import annotations
