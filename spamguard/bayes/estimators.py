@@ -97,24 +97,24 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         """
         first = not hasattr(self, "classes_")
         sorted_classes = None if classes is None else np.unique(np.asarray(classes))
-        known = sorted_classes if first else self.classes_
-        if known is None:
+        known_classes = sorted_classes if first else self.classes_
+        if known_classes is None:
             raise ValueError("The first call of partial_fit needs all classes: pass classes=[...].")
-        if sorted_classes is not None and not np.array_equal(sorted_classes, known):
+        if sorted_classes is not None and not np.array_equal(sorted_classes, known_classes):
             raise ValueError(
                 f"The classes {sorted_classes.tolist()} are not those of the first call of "
-                f"partial_fit, {known.tolist()}."
+                f"partial_fit, {known_classes.tolist()}."
             )
         X, y = self._validate_input(X, y=y, reset=first)
-        unknown = np.setdiff1d(y, known)
+        unknown = np.setdiff1d(y, known_classes)
         if unknown.size:
             raise ValueError(
-                f"The labels {unknown.tolist()} are not among the classes {known.tolist()}."
+                f"The labels {unknown.tolist()} are not among the classes {known_classes.tolist()}."
             )
-        evidence = self._sum_samples(X, y, known)
+        evidence = self._sum_samples(X, y, known_classes)
         if not first:
             return self._set_sums(self._combine(add, evidence))
-        self.classes_ = known
+        self.classes_ = known_classes
         return self._set_sums(evidence)
 
     def unlearn(self, X: Any, y: Any) -> Self:
@@ -251,8 +251,8 @@ class BernoulliNB(NaiveBayes):
         return present
 
     def _is_possible(self, sums: ExactSums) -> bool:
-        sizes, shown = (values.numerators for values in sums)
-        return super()._is_possible(sums) and bool((shown <= sizes[:, np.newaxis]).all())
+        sizes, counts = (values.numerators for values in sums)
+        return super()._is_possible(sums) and bool((counts <= sizes[:, np.newaxis]).all())
 
     def _set_estimates(self, sums: ExactSums) -> None:
         a, b = np.broadcast_to(np.asarray(self.alpha, dtype=np.float64), 2)

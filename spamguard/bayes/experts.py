@@ -231,14 +231,16 @@ class ExpertParts:
     gaussian: list[float]
 
 
-def feature_parts(parameters: ExpertParameters, seen: Evidence, rows: BucketRows) -> ExpertParts:
+def feature_parts(
+    parameters: ExpertParameters, evidence: Evidence, rows: BucketRows
+) -> ExpertParts:
     """Every feature's part in every expert's log-odds."""
     counts = sum_by_side(rows.counts, parameters.sides)
     return ExpertParts(
-        multinomial_parts(counts, parameters.side_estimates.scales, seen.sizes),
+        multinomial_parts(counts, parameters.side_estimates.scales, evidence.sizes),
         rows.weights,
-        list(map(getitem, parameters.traits, seen.traits.tolist())),
-        list(map(getitem, parameters.numbers, seen.numbers.tolist())),
+        list(map(getitem, parameters.traits, evidence.traits.tolist())),
+        list(map(getitem, parameters.numbers, evidence.numbers.tolist())),
     )
 
 
@@ -265,8 +267,8 @@ def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Sizes)
 
 def look_up_ratios(ratios: Floats, values: NDArray[np.integer]) -> Floats:
     """Entries of ratios (K-1, m, V) for values (..., m): (K-1, ..., m)."""
-    others, features, each = ratios.shape
-    return ratios.reshape(others, -1).take(values + _value_offsets(features, each), axis=1)
+    rows, features, each = ratios.shape
+    return ratios.reshape(rows, -1).take(values + _value_offsets(features, each), axis=1)
 
 
 @lru_cache(maxsize=8)
@@ -285,9 +287,9 @@ def damping_factors(sizes: Sizes, traits: int, numbers: int) -> Floats:
     return factors
 
 
-def set_sums(terms: NDArray[Any], seen: Evidence) -> NDArray[Any]:
+def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
     """Sums of columns (K-1, n) over each token set, (K-1, SETS)."""
-    return run_sums(terms, seen.starts, seen.sizes)
+    return run_sums(terms, evidence.starts, evidence.sizes)
 
 
 def run_sums(terms: NDArray[Any], starts: Sizes, sizes: Sizes) -> NDArray[Any]:
@@ -308,7 +310,7 @@ def run_sums(terms: NDArray[Any], starts: Sizes, sizes: Sizes) -> NDArray[Any]:
 def message_scores(
     tables: Tables,
     parameters: ExpertParameters,
-    seen: Evidence,
+    evidence: Evidence,
     rows: BucketRows,
     parts: ExpertParts,
 ) -> list[list[int]]:
@@ -317,12 +319,12 @@ def message_scores(
     rows are those of its buckets, parts its `feature_parts`.
     """
     if len(tables.classes) == N_BASE:
-        return two_class_scores(parts, seen, tables.biases, parameters.bounds)
+        return two_class_scores(parts, evidence, tables.biases, parameters.bounds)
     batch = EvidenceBatch(
-        seen.buckets,
-        seen.sizes[np.newaxis],
-        seen.traits.astype(np.intp)[np.newaxis],
-        seen.numbers.astype(np.int64)[np.newaxis],
+        evidence.buckets,
+        evidence.sizes[np.newaxis],
+        evidence.traits.astype(np.intp)[np.newaxis],
+        evidence.numbers.astype(np.int64)[np.newaxis],
     )
     scores = _batch_scores(tables, parameters, batch, rows)
     bounded: list[list[int]] = bound_scores(scores, parameters.bounds)[0].tolist()
@@ -330,15 +332,15 @@ def message_scores(
 
 
 def two_class_scores(
-    parts: ExpertParts, seen: Evidence, biases: Integers, bounds: ScoreBounds
+    parts: ExpertParts, evidence: Evidence, biases: Integers, bounds: ScoreBounds
 ) -> list[list[int]]:
     """The scores of one message where there are two classes, (1, EXPERTS), in 1/STEPS_PER_NAT.
 
     The same bits as `batch_scores` and `bound_scores` give for many messages.
     """
-    damping, roots = zip(*map(_set_factors, seen.sizes.tolist()), strict=True)
-    counted = set_sums(parts.multinomial, seen)[0].tolist()
-    weighed: list[int] = set_sums(parts.logistic, seen)[0].tolist()
+    damping, roots = zip(*map(_set_factors, evidence.sizes.tolist()), strict=True)
+    counted = set_sums(parts.multinomial, evidence)[0].tolist()
+    weighed: list[int] = set_sums(parts.logistic, evidence)[0].tolist()
     of_logistic = [
         logistic.margin(total, bias, root) / logistic.ONE
         for total, bias, root in zip(weighed, biases[0].tolist(), roots, strict=True)
@@ -346,12 +348,15 @@ def two_class_scores(
     raw = (
         *map(mul, counted, damping),
         *of_logistic,
-        sum(parts.categorical) * len(seen.traits) ** -0.5,
-        sum(parts.gaussian) * len(seen.numbers) ** -0.5,
+        sum(parts.categorical) * len(evidence.traits) ** -0.5,
+        sum(parts.gaussian) * len(evidence.numbers) ** -0.5,
     )
     # conditional expressions take a third of the time of `min` and `max`
-    least, most = -MAX_SCORE_NATS, MAX_SCORE_NATS
-    clipped = [least if nats < least else most if nats > most else nats for nats in raw]
+    lowest_score, highest_score = -MAX_SCORE_NATS, MAX_SCORE_NATS
+    clipped = [
+        lowest_score if nats < lowest_score else highest_score if nats > highest_score else nats
+        for nats in raw
+    ]
     lowest, below = bounds
     scores = [round(nats * STEPS_PER_NAT) for nats in clipped]
     inside = [lowest if score < lowest else score for score in scores]
@@ -369,7 +374,7 @@ def _set_factors(size: int) -> tuple[float, int]:
 
 
 def familiarity(
-    counts: NDArray[np.int32], scores: list[list[int]], seen: Evidence
+    counts: NDArray[np.int32], scores: list[list[int]], evidence: Evidence
 ) -> tuple[float, float]:
     """What one message has in common with the lessons, for the caution of the first days.
 
@@ -381,7 +386,7 @@ def familiarity(
     tokens (header fields, hosts, structure) that no lesson has.
     """
     row = scores[-1]
-    start, size = int(seen.starts[_CLUES_SET]), int(seen.sizes[_CLUES_SET])
+    start, size = int(evidence.starts[_CLUES_SET]), int(evidence.sizes[_CLUES_SET])
     familiar = np.count_nonzero(counts[:, start : start + size].any(axis=0))
     # a logistic score is about twice as large
     text = max(row[_WORDS_SET], row[N_TOKEN_SETS + _WORDS_SET] / 2) / STEPS_PER_NAT
@@ -455,11 +460,11 @@ def quantise_scores(raw: Floats) -> Integers:
     With more than two classes, scores more than that behind the likeliest class are raised, so that
     classes are told apart however far the first one is from all of them.
     """
-    kept = np.minimum(np.maximum(raw, -MAX_SCORE_NATS), MAX_SCORE_NATS)
+    clipped = np.minimum(np.maximum(raw, -MAX_SCORE_NATS), MAX_SCORE_NATS)
     if len(raw) > 1:
-        least = np.maximum(raw[:-1].max(axis=0), 0.0) - MAX_SCORE_NATS
-        kept[:-1] = np.maximum(raw[:-1], least) - np.maximum(least, 0.0)
-    return np.asarray(np.rint(kept * STEPS_PER_NAT).astype(np.int64))
+        floor = np.maximum(raw[:-1].max(axis=0), 0.0) - MAX_SCORE_NATS
+        clipped[:-1] = np.maximum(raw[:-1], floor) - np.maximum(floor, 0.0)
+    return np.asarray(np.rint(clipped * STEPS_PER_NAT).astype(np.int64))
 
 
 def bound_scores(scores: Integers, bounds: ScoreBounds) -> Integers:

@@ -48,11 +48,13 @@ class MessageScores(NamedTuple):
     scores: list[list[int]]
 
 
-def score_message(tables: Tables, parameters: ExpertParameters, seen: Evidence) -> MessageScores:
+def score_message(
+    tables: Tables, parameters: ExpertParameters, evidence: Evidence
+) -> MessageScores:
     """Score a message as the default profile does, and keep the steps."""
-    rows = read_rows(tables, seen.buckets)
-    parts = experts.feature_parts(parameters, seen, rows)
-    scores = experts.message_scores(tables, parameters, seen, rows, parts)
+    rows = read_rows(tables, evidence.buckets)
+    parts = experts.feature_parts(parameters, evidence, rows)
+    scores = experts.message_scores(tables, parameters, evidence, rows, parts)
     return MessageScores(rows, parts, scores)
 
 
@@ -60,7 +62,7 @@ def break_down(
     message: MessageScores,
     tables: Tables,
     parameters: ExpertParameters,
-    seen: Evidence,
+    evidence: Evidence,
     favoured: int,
     against: int,
 ) -> LogOddsBreakdown:
@@ -72,7 +74,7 @@ def break_down(
     parts, nats = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
     confidence = _fused_confidence(message, tables, parameters)
     weights = _expert_weights(tables, confidence)
-    factors, remainder = _scale_experts(message, tables, seen, favoured, against)
+    factors, remainder = _scale_experts(message, tables, evidence, favoured, against)
     factors = factors * weights
     shares = weights * nats
     prior = float(confidence * tables.fusion_biases[0] / fusion.ONE)
@@ -82,7 +84,7 @@ def break_down(
         experts=shares,
         scores=nats,
         biases=float(weights @ remainder),
-        buckets=_token_parts(parts, seen, factors, favoured, against),
+        buckets=_token_parts(parts, evidence, factors, favoured, against),
         traits=np.array(parts.categorical) * factors[-2],
         numbers=np.array(parts.gaussian) * factors[-1],
         counts=message.rows.counts,
@@ -93,14 +95,14 @@ def bucket_parts(
     message: MessageScores,
     tables: Tables,
     parameters: ExpertParameters,
-    seen: Evidence,
+    evidence: Evidence,
     favoured: int,
     against: int,
 ) -> Floats:
     """Only `LogOddsBreakdown.buckets`: the part of each token."""
     weights = _expert_weights(tables, _fused_confidence(message, tables, parameters))
-    factors = _scale_experts(message, tables, seen, favoured, against)[0] * weights
-    return _token_parts(message.parts, seen, factors, favoured, against)
+    factors = _scale_experts(message, tables, evidence, favoured, against)[0] * weights
+    return _token_parts(message.parts, evidence, factors, favoured, against)
 
 
 def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
@@ -141,23 +143,23 @@ def _expert_weights(tables: Tables, confidence: float) -> Floats:
 
 
 def _scale_experts(
-    message: MessageScores, tables: Tables, seen: Evidence, favoured: int, against: int
+    message: MessageScores, tables: Tables, evidence: Evidence, favoured: int, against: int
 ) -> tuple[Floats, Floats]:
     """The factor of the parts in each expert's sum, and the remainder of each score, in nats.
 
     The factors contain damping, clipping and rounding; the remainder belongs to no feature.
     """
     parts, scores = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
-    damping = experts.damping_factors(seen.sizes, len(seen.traits), len(seen.numbers))
+    damping = experts.damping_factors(evidence.sizes, len(evidence.traits), len(evidence.numbers))
     differences = _class_difference(parts.logistic, favoured, against)
-    by_set = experts.set_sums(np.stack((parts.multinomial[0], differences)), seen)
+    by_set = experts.set_sums(np.stack((parts.multinomial[0], differences)), evidence)
     counted, weighed = by_set.tolist()
     of_logistic = [weight / logistic.ONE for weight in weighed]
     sums = np.array([*counted, *of_logistic, sum(parts.categorical), sum(parts.gaussian)]) * damping
     biases = np.zeros(len(EXPERTS))
     biases[_LOGISTIC] = _class_difference(tables.biases, favoured, against) / logistic.ONE
-    whole = sums + biases
-    factors = np.divide(scores, whole, out=np.zeros(len(EXPERTS)), where=whole != 0)
+    totals = sums + biases
+    factors = np.divide(scores, totals, out=np.zeros(len(EXPERTS)), where=totals != 0)
     # With two classes always inside. With more, two of them do not give all of what the logistic
     # experts make of both sides.
     factors = np.minimum(np.maximum(factors, 0.0), _MAX_FACTOR)
@@ -171,10 +173,10 @@ def _class_difference(rows: NDArray[Any], favoured: int, against: int) -> NDArra
 
 
 def _token_parts(
-    parts: experts.ExpertParts, seen: Evidence, factors: Floats, favoured: int, against: int
+    parts: experts.ExpertParts, evidence: Evidence, factors: Floats, favoured: int, against: int
 ) -> Floats:
     """What each token adds over all experts."""
-    total = parts.multinomial[0] * factors[:N_TOKEN_SETS].repeat(seen.sizes)
+    total = parts.multinomial[0] * factors[:N_TOKEN_SETS].repeat(evidence.sizes)
     weights = _class_difference(parts.logistic, favoured, against)
-    total += weights * (factors[_LOGISTIC] / logistic.ONE).repeat(seen.sizes)
+    total += weights * (factors[_LOGISTIC] / logistic.ONE).repeat(evidence.sizes)
     return np.asarray(total)

@@ -84,8 +84,8 @@ class FixedPoint:
         if shape != other_shape:
             raise ValueError(f"Sums of shape {shape} do not go with sums of shape {other_shape}.")
         bits = max(self.bits, other.bits)
-        ours, theirs = (_ensure_room(sums.numerators_at(bits), 2) for sums in (self, other))
-        return _canonicalise(ours + sign * theirs, bits)
+        left, right = (_ensure_room(sums.numerators_at(bits), 2) for sums in (self, other))
+        return _canonicalise(left + sign * right, bits)
 
     def to_floats(self) -> NDArray[np.float64]:
         """Each value rounded once, to the nearest float64."""

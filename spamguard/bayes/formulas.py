@@ -193,8 +193,8 @@ def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence
     likelihood = absence.finite + weighted_log_sum(presence, features.weight)
     if not absence.certain.any():
         return np.asarray(likelihood)
-    shown = np.asarray(presence @ features.certain.T.astype(np.float64))
-    return np.where(shown < absence.certain, -np.inf, likelihood)
+    certain_hits = np.asarray(presence @ features.certain.T.astype(np.float64))
+    return np.where(certain_hits < absence.certain, -np.inf, likelihood)
 
 
 # ---- Gaussian, from exact sums: whole numbers in units of 2**-fraction_bits

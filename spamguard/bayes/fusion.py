@@ -164,5 +164,5 @@ def _score_rows(side: list[int]) -> list[int]:
 
 def _scores_within(scores: Integers, side: list[int]) -> Integers:
     """Scores of all but the first class of a side, against that first class."""
-    own = scores[:, _score_rows(side)]
-    return own - scores[:, [side[0] - 1]] if side[0] else own
+    differences = scores[:, _score_rows(side)]
+    return differences - scores[:, [side[0] - 1]] if side[0] else differences

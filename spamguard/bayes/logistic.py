@@ -70,12 +70,12 @@ def margin(total: int, bias: int, root: int) -> int:
     return ((total * root) >> _ROOT_BITS) + bias
 
 
-def true_probabilities(targets: NDArray[np.intp], others: int) -> Floats:
+def true_probabilities(targets: NDArray[np.intp], n_other_classes: int) -> Floats:
     """The true probability in 1/ONE of each class but the first, (..., others).
 
     targets, (..., 1), are the numbers of the true classes.
     """
-    return np.where(targets == np.arange(1, others + 1), float(ONE), 0.0)
+    return np.where(targets == np.arange(1, n_other_classes + 1), float(ONE), 0.0)
 
 
 def errors(log_odds: Integers, targets: NDArray[np.intp]) -> Integers:
@@ -114,12 +114,12 @@ def scale_steps(errors: Integers, gains: Integers) -> Ints32:
     return steps.astype(np.int32)
 
 
-def step_shares(first: Ints32, others: Ints32) -> Ints32:
+def step_shares(first: Ints32, other_counts: Ints32) -> Ints32:
     """The share of a step that each feature takes, (K-1, n) in 1/ONE.
 
     first, (n,), counts its lessons in the first class, others, (K-1, n), in each other class.
     """
-    return STEP_SHARES.take(np.minimum(first, others), mode="clip")
+    return STEP_SHARES.take(np.minimum(first, other_counts), mode="clip")
 
 
 def weight_decay(sizes: NDArray[np.intp]) -> Ints32:
@@ -134,8 +134,8 @@ def weight_decay(sizes: NDArray[np.intp]) -> Ints32:
 def weight_moves(steps: Ints32, shares: Ints32, weights: Ints32, decay: Ints32) -> Ints32:
     """The moves of weights: steps times shares, less decay where there is a step; rounded."""
     lost = weights * np.where(steps != 0, decay, 0).astype(np.int64)
-    whole = steps * shares.astype(np.int64) - lost
-    return np.asarray((whole + _ROUNDING_HALF >> _ONE_BITS).astype(np.int32))
+    moves = steps * shares.astype(np.int64) - lost
+    return np.asarray((moves + _ROUNDING_HALF >> _ONE_BITS).astype(np.int32))
 
 
 def bias_steps(errors: Integers) -> Integers:
@@ -156,8 +156,8 @@ def undo_errors(
     """
     caused = errors(before, targets)
     all_the_way = ((before - log_odds) << (4 + _ONE_BITS)) // (LEARNING_RATE * reach)
-    least, most = np.minimum(-caused, 0), np.maximum(-caused, 0)
-    return np.asarray(np.minimum(np.maximum(all_the_way, least), most))
+    lower, upper = np.minimum(-caused, 0), np.maximum(-caused, 0)
+    return np.asarray(np.minimum(np.maximum(all_the_way, lower), upper))
 
 
 def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:

@@ -69,17 +69,17 @@ def apply_prior(learnt: Tables, word_odds: Iterable[WordOdds], lessons: int) -> 
 # ---- one lesson
 
 
-def add_lesson(learnt: Tables, seen: Evidence, name: str) -> None:
+def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
     """Teach one message as class `name`."""
     index = tables.ensure_class_index(learnt, name)
-    counts = tables.read_counts(learnt, seen.buckets)
-    roots, margins = _lesson_margins(learnt, seen)
-    _apply_step(learnt, seen, roots, logistic.errors(margins, np.array([index])))
-    tables.count_lesson(learnt, seen, counts, index, 1)
-    count_table_column(learnt, index).add_number(seen.buckets, 1)
+    counts = tables.read_counts(learnt, evidence.buckets)
+    roots, margins = _lesson_margins(learnt, evidence)
+    _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
+    tables.count_lesson(learnt, evidence, counts, index, 1)
+    count_table_column(learnt, index).add_number(evidence.buckets, 1)
 
 
-def subtract_lesson(learnt: Tables, seen: Evidence, name: str, scores: Integers) -> None:
+def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integers) -> None:
     """Take back one message that is counted as class `name`.
 
     Parameters
@@ -95,27 +95,27 @@ def subtract_lesson(learnt: Tables, seen: Evidence, name: str, scores: Integers)
     if name not in learnt.classes:
         raise tables.not_counted_error(name)
     index = learnt.classes.index(name)
-    counts = tables.read_counts(learnt, seen.buckets)
-    tables.count_lesson(learnt, seen, counts, index, -1)
-    count_table_column(learnt, index).add_number(seen.buckets, -1)
+    counts = tables.read_counts(learnt, evidence.buckets)
+    tables.count_lesson(learnt, evidence, counts, index, -1)
+    count_table_column(learnt, index).add_number(evidence.buckets, -1)
     if len(scores) == (len(learnt.classes) - 1) * len(experts.EXPERTS):
         counts[index] -= 1
-        _undo_step(learnt, seen, counts, index, scores)
+        _undo_step(learnt, evidence, counts, index, scores)
     else:  # no scores, or scores from a time with other classes
-        _remove_shares(learnt, seen, counts, index)
+        _remove_shares(learnt, evidence, counts, index)
     tables.drop_empty_class(learnt, index)
 
 
-def _lesson_margins(learnt: Tables, seen: Evidence) -> tuple[Integers, Integers]:
+def _lesson_margins(learnt: Tables, evidence: Evidence) -> tuple[Integers, Integers]:
     """1/√size (SETS, 1) and the logistic experts' log-odds (SETS, K-1) of every token set."""
-    roots = logistic.inverse_roots(seen.sizes)[:, np.newaxis]
+    roots = logistic.inverse_roots(evidence.sizes)[:, np.newaxis]
     sums = np.empty((len(learnt.biases), N_TOKEN_SETS), np.int64)
     for weights, out in zip(weight_table_columns(learnt), sums, strict=True):
-        weights.sum_runs(weights.locate(seen.buckets), seen.starts, seen.sizes, out)
+        weights.sum_runs(weights.locate(evidence.buckets), evidence.starts, evidence.sizes, out)
     return roots, logistic.margins(sums.T, learnt.biases.T, roots)
 
 
-def _apply_step(learnt: Tables, seen: Evidence, roots: Integers, errors: Integers) -> None:
+def _apply_step(learnt: Tables, evidence: Evidence, roots: Integers, errors: Integers) -> None:
     """Step weights and biases of every token set; the lesson itself is not counted meanwhile.
 
     errors are (SETS, K-1).
@@ -123,23 +123,25 @@ def _apply_step(learnt: Tables, seen: Evidence, roots: Integers, errors: Integer
     learnt.biases += logistic.bias_steps(errors).T
     moves = np.ascontiguousarray(logistic.weight_steps(errors, roots).T)
     for weights, move in zip(weight_table_columns(learnt), moves, strict=True):
-        weights.apply_steps(weights.locate(seen.buckets), seen.sizes, move, learnt.rows, _NO_DECAY)
+        weights.apply_steps(
+            weights.locate(evidence.buckets), evidence.sizes, move, learnt.rows, _NO_DECAY
+        )
 
 
 def _undo_step(
-    learnt: Tables, seen: Evidence, counts: Ints32, index: int, scores: Integers
+    learnt: Tables, evidence: Evidence, counts: Ints32, index: int, scores: Integers
 ) -> None:
     shares = logistic.step_shares(counts[0], counts[1:])
-    sizes = np.maximum(seen.sizes, 1)[:, np.newaxis]
-    reach = np.maximum(experts.set_sums(shares, seen).T // sizes, 1)
+    sizes = np.maximum(evidence.sizes, 1)[:, np.newaxis]
+    reach = np.maximum(experts.set_sums(shares, evidence).T // sizes, 1)
     of_logistic = scores.reshape(-1, len(experts.EXPERTS))[:, N_TOKEN_SETS : 2 * N_TOKEN_SETS]
     before = of_logistic.T * (logistic.ONE // experts.STEPS_PER_NAT)
-    roots, margins = _lesson_margins(learnt, seen)
+    roots, margins = _lesson_margins(learnt, evidence)
     errors = logistic.undo_errors(margins, before, np.array([index]), reach)
-    _apply_step(learnt, seen, roots, errors)
+    _apply_step(learnt, evidence, roots, errors)
 
 
-def _remove_shares(learnt: Tables, seen: Evidence, counts: Ints32, index: int) -> None:
+def _remove_shares(learnt: Tables, evidence: Evidence, counts: Ints32, index: int) -> None:
     """Take the share of one lesson from every weight.
 
     counts (K, n) are the lessons of every class with each feature, this one included. Lessons of a
@@ -148,7 +150,7 @@ def _remove_shares(learnt: Tables, seen: Evidence, counts: Ints32, index: int) -
     of_all = np.add.reduce(counts, axis=0, dtype=np.int32)
     for number, weights in enumerate(weight_table_columns(learnt), start=1):
         lessons, sign = (counts[index], 1) if number == index else (of_all - counts[number], -1)
-        weights.remove_lesson_share(seen.buckets, lessons, sign)
+        weights.remove_lesson_share(evidence.buckets, lessons, sign)
 
 
 # ---- the inner loop
@@ -206,9 +208,9 @@ class TableColumn(NamedTuple):
         ends, first = sizes.cumsum(), rows.reshape(-1)  # `take` of a column would copy the column
         for run in steps.nonzero()[0]:
             here = places[ends[run] - sizes[run] : ends[run]]
-            ham, own = first.take(here // self.width * width), self.cells.take(here - 1)
+            ham, counts = first.take(here // self.width * width), self.cells.take(here - 1)
             step, weights = steps[run : run + 1], self.cells.take(here)
-            shares = logistic.step_shares(ham, own)
+            shares = logistic.step_shares(ham, counts)
             self.cells[here] += logistic.weight_moves(step, shares, weights, decay[run : run + 1])
 
     def remove_lesson_share(self, buckets: Indices, lessons: Ints32, sign: int) -> None:
@@ -236,8 +238,8 @@ def count_table_column(learnt: Tables, index: int) -> TableColumn:
 def weight_table_columns(learnt: Tables) -> list[TableColumn]:
     """The logistic weights of every class but the first."""
     of_spam = TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([N_BASE]))
-    others = (TableColumn(column.reshape(-1), 2, np.array([1])) for column in learnt.columns)
-    return [of_spam, *others]
+    columns = (TableColumn(column.reshape(-1), 2, np.array([1])) for column in learnt.columns)
+    return [of_spam, *columns]
 
 
 def count_features(rows: Ints32, buckets: Indices, sizes: Indices, columns: Indices) -> None:

@@ -133,28 +133,32 @@ def token_frequencies(tables: Tables, counts: NDArray[np.int32]) -> Floats:
 
 
 def compute_correction(
-    own: UserVoteCounts, classes: Sequence[str], seen: Evidence, shared: Floats
+    user_votes: UserVoteCounts, classes: Sequence[str], features: Evidence, shared: Floats
 ) -> UserCorrection:
     """What a user's votes change about one message.
 
     classes are those of the tables; votes for others do not count. shared: `token_frequencies`.
     """
-    buckets = seen.buckets.astype(np.uint32)
-    at = own.buckets.searchsorted(buckets)
-    same = own.buckets.take(at, mode="clip") == buckets if len(own.buckets) else at[:0]
+    buckets = features.buckets.astype(np.uint32)
+    at = user_votes.buckets.searchsorted(buckets)
+    same = (
+        user_votes.buckets.take(at, mode="clip") == buckets if len(user_votes.buckets) else at[:0]
+    )
     places = same.nonzero()[0]
     expected = shared.take(places, axis=1)
     frequencies = expected.copy()
-    own_counts = own.counts.take(at.take(places), axis=1)
-    for name, votes, counts in zip(own.classes, own.votes.tolist(), own_counts, strict=True):
+    own_counts = user_votes.counts.take(at.take(places), axis=1)
+    for name, votes, counts in zip(
+        user_votes.classes, user_votes.votes.tolist(), own_counts, strict=True
+    ):
         if name in classes:
             index = classes.index(name)
             prior = PRIOR_VOTES * expected[index]
             frequencies[index] = (counts + prior) / (votes + PRIOR_VOTES)
     of_user, of_all = np.log(frequencies[1:] / frequencies[0]), np.log(expected[1:] / expected[0])
     is_news = (of_user * of_all < 0) | (np.abs(of_all) < CLEAR_NATS)
-    damping = EVIDENCE_SCALE * experts.damping_factors(seen.sizes, 1, 1)[:N_TOKEN_SETS]
-    parts = np.where(is_news, of_user - of_all, 0.0) * damping.repeat(seen.sizes).take(places)
+    damping = EVIDENCE_SCALE * experts.damping_factors(features.sizes, 1, 1)[:N_TOKEN_SETS]
+    parts = np.where(is_news, of_user - of_all, 0.0) * damping.repeat(features.sizes).take(places)
     evidence = parts.sum(axis=1)
     shifts = shrink_evidence(evidence)
     factors = np.divide(shifts, evidence, out=np.zeros_like(shifts), where=evidence != 0)

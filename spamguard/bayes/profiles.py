@@ -34,11 +34,11 @@ class Profile:
 # ---- the default
 
 
-def fuse(tables: Tables, parameters: ExpertParameters, seen: Evidence) -> list[float]:
+def fuse(tables: Tables, parameters: ExpertParameters, evidence: Evidence) -> list[float]:
     """Fuse all experts; the result is held back while there are few lessons."""
-    rows = read_rows(tables, seen.buckets)
-    parts = experts.feature_parts(parameters, seen, rows)
-    scores = experts.message_scores(tables, parameters, seen, rows, parts)
+    rows = read_rows(tables, evidence.buckets)
+    parts = experts.feature_parts(parameters, evidence, rows)
+    scores = experts.message_scores(tables, parameters, evidence, rows, parts)
     return fuse_scores(tables, parameters, scores)
 
 
@@ -77,9 +77,9 @@ def _fuse_batch_scores(
 # ---- single experts
 
 
-def _word_counts(tables: Tables, seen: Evidence) -> NDArray[np.int32]:
+def _word_counts(tables: Tables, evidence: Evidence) -> NDArray[np.int32]:
     """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
-    counts = read_rows(tables, seen.buckets[: int(seen.sizes[0])]).counts
+    counts = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])]).counts
     return counts.compress(np.bitwise_or.reduce(counts), axis=1)
 
 
@@ -90,8 +90,8 @@ def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
 
 
 def _make_bernoulli_judge(alpha: float) -> JudgeFunction:
-    def judge(tables: Tables, _parameters: ExpertParameters, seen: Evidence) -> list[float]:
-        counts, messages = _word_counts(tables, seen), tables.messages[:, np.newaxis]
+    def judge(tables: Tables, _parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+        counts, messages = _word_counts(tables, evidence), tables.messages[:, np.newaxis]
         presence = formulas.bernoulli_presence(counts, messages, alpha, alpha)
         # a message without any word, from the histogram of counts instead of the vocabulary
         values = np.flatnonzero(tables.histogram.any(axis=0))
@@ -109,8 +109,8 @@ def _make_bernoulli_judge(alpha: float) -> JudgeFunction:
 
 
 def _make_multinomial_judge(alpha: float) -> JudgeFunction:
-    def judge(tables: Tables, _parameters: ExpertParameters, seen: Evidence) -> list[float]:
-        counts = _word_counts(tables, seen)
+    def judge(tables: Tables, _parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+        counts = _word_counts(tables, evidence)
         if not counts.size:
             return _add_prior(tables, np.zeros(len(tables.classes)))
         # the sum of smoothed_log over the words; its denominator is the same for all of them
@@ -121,20 +121,28 @@ def _make_multinomial_judge(alpha: float) -> JudgeFunction:
     return judge
 
 
-def _judge_logistic(tables: Tables, _parameters: ExpertParameters, seen: Evidence) -> list[float]:
-    weights = read_rows(tables, seen.buckets[: int(seen.sizes[0])]).weights
+def _judge_logistic(
+    tables: Tables, _parameters: ExpertParameters, evidence: Evidence
+) -> list[float]:
+    weights = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])]).weights
     sums = weights.sum(axis=1, dtype=np.int64)
-    margins = logistic.margins(sums, tables.biases[:, 0], logistic.inverse_roots(seen.sizes[:1]))
+    margins = logistic.margins(
+        sums, tables.biases[:, 0], logistic.inverse_roots(evidence.sizes[:1])
+    )
     return [0.0, *(margins / logistic.ONE).tolist()]
 
 
-def _judge_categorical(tables: Tables, parameters: ExpertParameters, seen: Evidence) -> list[float]:
-    parts = experts.look_up_ratios(parameters.class_estimates.traits, seen.traits)
+def _judge_categorical(
+    tables: Tables, parameters: ExpertParameters, evidence: Evidence
+) -> list[float]:
+    parts = experts.look_up_ratios(parameters.class_estimates.traits, evidence.traits)
     return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
 
 
-def _judge_gaussian(tables: Tables, parameters: ExpertParameters, seen: Evidence) -> list[float]:
-    parts = experts.look_up_ratios(parameters.class_estimates.numbers, seen.numbers)
+def _judge_gaussian(
+    tables: Tables, parameters: ExpertParameters, evidence: Evidence
+) -> list[float]:
+    parts = experts.look_up_ratios(parameters.class_estimates.numbers, evidence.numbers)
     return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
 
 

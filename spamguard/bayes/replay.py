@@ -221,10 +221,10 @@ class _Replayer:
             self.fusion_lessons += np.bincount(bad, minlength=2)
         weights, biases = fusion.side_weights(learnt.fusion_weights), learnt.fusion_biases[:1]
         for first in range(0, len(targets), STEP_LESSONS):
-            some = slice(first, first + STEP_LESSONS)
-            fusion.update_weights(scores[some, -1:], bad[some], weights, biases)
+            block = slice(first, first + STEP_LESSONS)
+            fusion.update_weights(scores[block, -1:], bad[block], weights, biases)
             if further:
-                fusion.update_class_weights(scores[some, :-1], targets[some], learnt, self.sides)
+                fusion.update_class_weights(scores[block, :-1], targets[block], learnt, self.sides)
 
     def _add_class_sums(self, batch: EvidenceBatch, targets: Indices) -> None:
         """Count what is not counted by feature."""
@@ -260,18 +260,18 @@ class _Replayer:
         learnt = self.tables
         for column, weights in zip(self.weights, other.weights, strict=True):
             used = ((column | weights) != 0).nonzero()[0]
-            one, two = column.take(used), weights.take(used)
+            first, second = column.take(used), weights.take(used)
             # the mean rounded down; the sum of both might not fit
-            column[used] = (one >> 1) + (two >> 1) + (one & two & 1)
+            column[used] = (first >> 1) + (second >> 1) + (first & second & 1)
         learnt.biases[:] = learnt.biases + other.biases >> 1
         here, there = int(self.fusion_lessons.min()), other.fusion_lessons
         if not here and not there:
             here = there = 1
-        for ours, theirs in (
+        for array, other_array in (
             (learnt.fusion_weights, other.fusion_weights),
             (learnt.fusion_biases, other.fusion_biases),
         ):
-            ours[:] = (ours * here + theirs * there) // (here + there)
+            array[:] = (array * here + other_array * there) // (here + there)
 
     def finish(self) -> Tables:
         """The tables, with vocabulary and histogram made from the counts."""

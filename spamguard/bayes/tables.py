@@ -113,9 +113,9 @@ def make_evidence(features: Features, bits: int) -> Evidence:
     """
     compiled = native.functions()
     if compiled is not None:
-        found = np.frombuffer(compiled.place(features.tokens, None, bits), np.intp)
-        starts, sizes = found[:N_TOKEN_SETS], found[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
-        buckets = found[2 * N_TOKEN_SETS :]
+        packed = np.frombuffer(compiled.place(features.tokens, None, bits), np.intp)
+        starts, sizes = packed[:N_TOKEN_SETS], packed[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
+        buckets = packed[2 * N_TOKEN_SETS :]
         return Evidence(buckets, sizes, starts, features.traits, features.numbers)
     narrow = features.tokens >> _bucket_shift(bits)
     if len(narrow) > 1:
@@ -170,15 +170,15 @@ def make_evidence_batch(
     runs = (len(offsets) - 1) * N_TOKEN_SETS
     compiled = native.functions()
     if compiled is not None:
-        found = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp)
-        buckets, sizes = found[2 * runs :], found[runs : 2 * runs]
+        packed = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp)
+        buckets, sizes = packed[2 * runs :], packed[runs : 2 * runs]
     else:
         buckets = (tokens >> np.uint32(32 - bits)).astype(np.intp)
         # those of each message above those of the message before
         buckets += (np.arange(len(offsets) - 1) << bits).repeat(np.diff(offsets))
-        again = (buckets[1:] == buckets[:-1]).nonzero()[0]
-        if len(again):
-            buckets = np.delete(buckets, again)
+        repeats = (buckets[1:] == buckets[:-1]).nonzero()[0]
+        if len(repeats):
+            buckets = np.delete(buckets, repeats)
         sizes = np.diff(buckets.searchsorted(np.arange(runs + 1) << (bits - 2)))
         buckets &= (1 << bits) - 1
     sizes = sizes.reshape(-1, N_TOKEN_SETS)
@@ -266,9 +266,9 @@ def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
     base = read_base_columns(tables, buckets, 3)
     if not tables.columns:
         return BucketRows(base[:2], base[2:3])
-    others = [column.take(buckets, axis=0).T for column in tables.columns]
-    counts = np.vstack([base[:2], *(other[:1] for other in others)])
-    return BucketRows(counts, np.vstack([base[2:3], *(other[1:] for other in others)]))
+    columns = [column.take(buckets, axis=0).T for column in tables.columns]
+    counts = np.vstack([base[:2], *(other[:1] for other in columns)])
+    return BucketRows(counts, np.vstack([base[2:3], *(other[1:] for other in columns)]))
 
 
 def read_base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.int32]:
@@ -327,7 +327,7 @@ def drop_empty_class(tables: Tables, index: int) -> None:
 
 
 def count_lesson(
-    tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int
+    tables: Tables, evidence: Evidence, counts: NDArray[np.int32], index: int, sign: int
 ) -> None:
     """Count one lesson of class `index` (sign 1), or take it away (-1), in all sums.
 
@@ -338,19 +338,19 @@ def count_lesson(
     TableError
         A count would become negative, so the lesson was never counted; nothing is changed.
     """
-    traits = np.arange(len(seen.traits))
+    traits = np.arange(len(evidence.traits))
     if sign < 0 and (
         counts[index].min(initial=1) < 1
         or tables.messages[index] < 1
-        or tables.trait_counts[index, traits, seen.traits].min(initial=1) < 1
-        or (tables.totals[index] < seen.sizes).any()
+        or tables.trait_counts[index, traits, evidence.traits].min(initial=1) < 1
+        or (tables.totals[index] < evidence.sizes).any()
     ):
         raise not_counted_error(tables.classes[index])
-    _update_vocabulary(tables, seen, counts, index, sign)
+    _update_vocabulary(tables, evidence, counts, index, sign)
     tables.messages[index] += sign
-    tables.totals[index] += sign * seen.sizes
-    tables.trait_counts[index, traits, seen.traits] += sign
-    numbers = seen.numbers.astype(np.int64)
+    tables.totals[index] += sign * evidence.sizes
+    tables.trait_counts[index, traits, evidence.traits] += sign
+    numbers = evidence.numbers.astype(np.int64)
     tables.number_sums[index] += sign * numbers
     tables.number_products[index] += sign * np.multiply.outer(numbers, numbers)
     tables.changes += 1
@@ -365,16 +365,16 @@ def not_counted_error(name: str) -> TableError:
 
 
 def _update_vocabulary(
-    tables: Tables, seen: Evidence, counts: NDArray[np.int32], index: int, sign: int
+    tables: Tables, evidence: Evidence, counts: NDArray[np.int32], index: int, sign: int
 ) -> None:
     """Keep vocabulary and histogram. counts are those before the change."""
     of_all = np.add.reduce(counts, axis=0)
     changed = of_all == (0 if sign > 0 else 1)  # a first lesson with the feature comes, or goes
-    _, first, second, third = seen.starts.tolist()
+    _, first, second, third = evidence.starts.tolist()
     parts = (changed[:first], changed[first:second], changed[second:third], changed[third:])
     by_set = [np.count_nonzero(part) for part in parts]
     tables.vocabulary += sign * np.array(by_set)
-    before = counts[index, : int(seen.sizes[0])]
+    before = counts[index, : int(evidence.sizes[0])]
     width = int(before.max(initial=0)) + 2
     spare = tables.histogram.shape[1]
     if width > spare:

@@ -50,23 +50,23 @@ def find_contradictions(
     listeners: Mapping[int, tuple[Listener, Entry]], scanners: Mapping[int, tuple[Scanner, Entry]]
 ) -> Iterator[ConfigProblem]:
     """Everything that contradicts, by the number of the listener or scanner in the file."""
-    taken: dict[tuple[str, int], str] = {}
+    listener_names: dict[tuple[str, int], str] = {}
     for number, (listener, entry) in listeners.items():
         here: KeyPath = ("listeners", number)
         yield from (((*here, *path), text) for path, text in _listener_problems(listener, entry))
         address = (listener.listen.host, listener.listen.port)
-        if address in taken:
-            yield (*here, "listen"), f"{taken[address]} listens there already"
-        taken.setdefault(address, f"listener {number + 1}")
+        if address in listener_names:
+            yield (*here, "listen"), f"{listener_names[address]} listens there already"
+        listener_names.setdefault(address, f"listener {number + 1}")
         target = listener.next_hop.to
         if any(reaches(target, other.listen) for other, _ in listeners.values()):
             text = f"mail would come back: {target} is where this daemon listens"
             yield (*here, "next_hop"), text
     for number, (scanner, entry) in scanners.items():
         address = (str(scanner.listen.path or scanner.listen.host), scanner.listen.port)
-        if address in taken:
-            yield ("scanners", number, "listen"), f"{taken[address]} listens there already"
-        taken.setdefault(address, f"scanner {number + 1}")
+        if address in listener_names:
+            yield ("scanners", number, "listen"), f"{listener_names[address]} listens there already"
+        listener_names.setdefault(address, f"scanner {number + 1}")
         problems = _scanner_problems(scanner, entry)
         yield from ((("scanners", number, key), text) for key, text in problems)
 
@@ -212,10 +212,10 @@ def find_warnings(settings: Settings) -> Sequence[str]:
 
 def _misspelt_classes(settings: Settings) -> Iterator[str]:
     """Spam that is moved to a folder of class `spamm` would be learnt as good mail."""
-    known = ("spam", "ham", "unsure", *NON_TEACHING_ROLES)
+    usual_names = ("spam", "ham", "unsure", *NON_TEACHING_ROLES)
     for where, label in _named_classes(settings):
-        near = ["spam"] if label == "junk" else get_close_matches(label, known, 1, 0.7)
-        if near and label not in known:
+        near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
+        if near and label not in usual_names:
             yield (
                 f"{where}: {label} is a class of its own, of good mail unless it was made with "
                 f"`learn --unwanted`: did you mean {near[0]}?"
@@ -282,7 +282,7 @@ def _pattern_covers(wide: str, narrow: str) -> bool:
 
 def _port_conflicts(settings: Settings) -> Iterator[str]:
     """Page or monitors where something else listens: the later one cannot."""
-    taken = {
+    door_names = {
         (door.listen.host, door.listen.port): str(door.listen)
         for door in settings.doors
         if door.listen.path is None
@@ -291,10 +291,10 @@ def _port_conflicts(settings: Settings) -> Iterator[str]:
     for name, place in (("metrics", settings.metrics), ("web", page)):
         if place is not None:
             address = (place.host, place.port)
-            if address in taken:
-                text = f"{place} is where {taken[address]} listens already"
+            if address in door_names:
+                text = f"{place} is where {door_names[address]} listens already"
                 yield f"{name}: {text}: choose another port"
-            taken.setdefault(address, name)
+            door_names.setdefault(address, name)
 
 
 def _subject_warnings(settings: Settings) -> Iterator[str]:

@@ -224,7 +224,7 @@ def _written_path(path: KeyPath, value: Any) -> KeyPath:
 
 def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     key = next((part for part in reversed(path) if isinstance(part, str)), "the file")
-    given = error["input"]
+    value = error["input"]
     match error["type"]:
         case "extra_forbidden":
             keys = _keys(_part_at(path[:-1]))
@@ -234,17 +234,17 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
         case "too_short":
             return f"{key}: expected at least one, found none"
         case "list_type":
-            if given is None:
+            if value is None:
                 hint = "begin each with a dash, or write [] for none"
             else:
-                is_entry = isinstance(given, dict)
+                is_entry = isinstance(value, dict)
                 hint = "begin it with a dash" if is_entry else "put it into brackets, as in [a, b]"
-            return f"{key}: expected a list, found {describe_value(given)}: {hint}"
-    expected = f"{key}: expected a mapping of keys to values, found {describe_value(given)}"
-    return expected + _mapping_hint(given, path)
+            return f"{key}: expected a list, found {describe_value(value)}: {hint}"
+    expected = f"{key}: expected a mapping of keys to values, found {describe_value(value)}"
+    return expected + _mapping_hint(value, path)
 
 
-def _key_hint(key: str, known: list[str]) -> str:
+def _key_hint(key: str, known_keys: list[str]) -> str:
     """What somebody who wrote this unknown key may have wanted."""
     if key == "<<":
         return ": write out what it stands for"
@@ -255,17 +255,17 @@ def _key_hint(key: str, known: list[str]) -> str:
     ]
     if places:
         return f" here: it stands {' or '.join(dict.fromkeys(places))}"
-    return types.did_you_mean(key, known) or f": expected one of {', '.join(known)}"
+    return types.did_you_mean(key, known_keys) or f": expected one of {', '.join(known_keys)}"
 
 
-def _mapping_hint(given: object, path: KeyPath) -> str:
+def _mapping_hint(value: object, path: KeyPath) -> str:
     """The keys that are needed at a path, or one of those that it may have."""
     part = _part_at(path)
     if part is None:
         return ""
     required = [key for key, option in part.model_fields.items() if option.is_required()]
     keys = ", ".join(f"{key}: …" for key in required or _keys(part)[:1])
-    return f": {'leave it out, or ' if given is None else ''}write as in {{{keys}}}"
+    return f": {'leave it out, or ' if value is None else ''}write as in {{{keys}}}"
 
 
 def _part_at(path: KeyPath) -> type[Part] | None:

@@ -33,13 +33,15 @@ class Part(BaseModel):
 
     def build(self) -> Any:
         """The dataclass, with its own defaults for what was not said."""
-        said = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
+        values_in_file = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
         values: dict[str, Any] = {"listeners": ()} if self.fills is Settings else {}
         for name, kind, inline in _options(self.fills):
             if inline is None:
-                values |= {name: said[name]} if name in said else {}
+                values |= {name: values_in_file[name]} if name in values_in_file else {}
             else:
-                values[name] = kind(**{key: said[key] for key in inline & said.keys()})
+                values[name] = kind(
+                    **{key: values_in_file[key] for key in inline & values_in_file.keys()}
+                )
         return self.fills(**values)
 
     @pydantic.model_validator(mode="after")
@@ -150,11 +152,11 @@ def part_in(annotation: Any) -> type[Part] | None:
 
 def all_parts(model: type[Part] | None = None) -> dict[type[Part], str]:
     """All models, each with the key under which it first stands."""
-    found: dict[type[Part], str] = {FILE_PART: ""} if model is None else {}
+    models: dict[type[Part], str] = {FILE_PART: ""} if model is None else {}
     for key, field in (model or FILE_PART).model_fields.items():
         if part := part_in(field.annotation):
-            found |= {part: key} | all_parts(part)
-    return found
+            models |= {part: key} | all_parts(part)
+    return models
 
 
 FILE_PART = part_model(Settings)

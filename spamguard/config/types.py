@@ -53,9 +53,9 @@ class Shorthand:
 
     key: str
 
-    def expand(self, given: object) -> object:
+    def expand(self, value: object) -> object:
         """The mapping that a word stands for."""
-        return given if isinstance(given, dict) else {self.key: given}
+        return value if isinstance(value, dict) else {self.key: value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,16 @@ AT_LEAST_ONE: Final = object()
 """Metadata of a list or mapping that may not be empty."""
 
 
-def did_you_mean(word: object, known: list[str]) -> str:
+def did_you_mean(word: object, names: list[str]) -> str:
     """`: did you mean 'x'?`, or nothing."""
-    near = get_close_matches(str(word).lower(), known, 1, 0.6)
+    near = get_close_matches(str(word).lower(), names, 1, 0.6)
     return f": did you mean {near[0]!r}?" if near else ""
 
 
-def _unquote_hint(given: object) -> str:
+def _unquote_hint(value: object) -> str:
     """What to do about a number or a truth value that quotes have made a text."""
     plain = r"[-+]?[0-9]+(\.[0-9]+)?|(?i:true|false)"
-    is_quoted = isinstance(given, str) and re.fullmatch(plain, given)
+    is_quoted = isinstance(value, str) and re.fullmatch(plain, value)
     return ": leave the quotes out" if is_quoted else ""
 
 
@@ -90,11 +90,11 @@ def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
     """One of some words; the word `unset` stands for None."""
     names = [*([unset] if unset else []), *(member.value for member in kind)]
 
-    def check(given: object) -> StrEnum | None:
-        if isinstance(given, str) and given in names:
-            return None if given == unset else kind(given)
-        expected = f"expected one of {', '.join(names)}, found {describe_value(given)}"
-        raise ValueError(f"{expected}{did_you_mean(given, names)}")
+    def check(value: object) -> StrEnum | None:
+        if isinstance(value, str) and value in names:
+            return None if value == unset else kind(value)
+        expected = f"expected one of {', '.join(names)}, found {describe_value(value)}"
+        raise ValueError(f"{expected}{did_you_mean(value, names)}")
 
     return Option(check, {"enum": names}, lambda value: str(value or unset))
 
@@ -104,37 +104,37 @@ def _pattern_option(
 ) -> Option:
     """A text. empty: it may be empty, too. editors: their pattern where it is another one."""
 
-    def check(given: object) -> str:
-        if isinstance(given, str) and (pattern.fullmatch(given) or (empty and not given)):
-            return given
-        raise ValueError(f"expected {expected}, found {describe_value(given)}")
+    def check(value: object) -> str:
+        if isinstance(value, str) and (pattern.fullmatch(value) or (empty and not value)):
+            return value
+        raise ValueError(f"expected {expected}, found {describe_value(value)}")
 
     text = f"({pattern.pattern})?" if empty else pattern.pattern
     return Option(check, _text_schema(editors or text))
 
 
 def _integer_option(minimum: int, maximum: int) -> Option:
-    def check(given: object) -> int:
-        if isinstance(given, int) and not isinstance(given, bool) and minimum <= given <= maximum:
-            return given
+    def check(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
+            return value
         expected = f"expected a whole number from {minimum} to {maximum:,}"
-        raise ValueError(f"{expected}, found {describe_value(given)}{_unquote_hint(given)}")
+        raise ValueError(f"{expected}, found {describe_value(value)}{_unquote_hint(value)}")
 
     return Option(check, {"type": "integer", "minimum": minimum, "maximum": maximum})
 
 
-def _class_option(*others: str) -> Option:
+def _class_option(*other_names: str) -> Option:
     """A class, or one of these words."""
     expected = "a class such as spam or ham"
-    expected += f", or one of {', '.join(others)}" if others else ""
+    expected += f", or one of {', '.join(other_names)}" if other_names else ""
 
-    def check(given: object) -> str:
-        if isinstance(given, str) and (
-            given in others or (is_class_name(given) and given != "class")
+    def check(value: object) -> str:
+        if isinstance(value, str) and (
+            value in other_names or (is_class_name(value) and value != "class")
         ):
-            return given
-        hint = did_you_mean(given, ["spam", "ham", *others])
-        raise ValueError(f"expected {expected}, found {describe_value(given)}{hint}")
+            return value
+        hint = did_you_mean(value, ["spam", "ham", *other_names])
+        raise ValueError(f"expected {expected}, found {describe_value(value)}{hint}")
 
     return Option(check, _text_schema(_LABEL.pattern))
 
@@ -142,29 +142,29 @@ def _class_option(*others: str) -> Option:
 # ---- numbers, choices and truth values
 
 
-def _check_flag(given: object) -> bool:
-    if isinstance(given, bool):
-        return given
-    raise ValueError(f"expected true or false, found {describe_value(given)}{_unquote_hint(given)}")
+def _check_flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"expected true or false, found {describe_value(value)}{_unquote_hint(value)}")
 
 
-def _check_probability(given: object) -> float:
-    if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1:
-        return float(given)
+def _check_probability(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
     expected = "expected a probability from 0 to 1 such as 0.95"
-    raise ValueError(f"{expected}, found {describe_value(given)}{_unquote_hint(given)}")
+    raise ValueError(f"{expected}, found {describe_value(value)}{_unquote_hint(value)}")
 
 
 _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
 
 
-def _check_spam_threshold(given: object) -> int:
-    if given == "fixed":
+def _check_spam_threshold(value: object) -> int:
+    if value == "fixed":
         return 0
-    match = _ONE_IN.fullmatch(given) if isinstance(given, str) else None
+    match = _ONE_IN.fullmatch(value) if isinstance(value, str) else None
     number = int(match[1].replace(",", "")) if match else 0
     if number < 2:
-        raise ValueError(f"expected fixed, or such as 1 in 1000, found {describe_value(given)}")
+        raise ValueError(f"expected fixed, or such as 1 in 1000, found {describe_value(value)}")
     return number
 
 
@@ -206,41 +206,41 @@ _MAX_SECRET_BYTES = 1000
 _MAX_SOCKET_PATH = 80  # the kernel takes 107, and a new socket first gets a longer name
 
 
-def _check_path(given: object) -> Path:
-    if isinstance(given, str) and given.startswith("/") and "\0" not in given:
-        return Path(given)
-    raise ValueError(f"expected an absolute path, found {describe_value(given)}")
+def _check_path(value: object) -> Path:
+    if isinstance(value, str) and value.startswith("/") and "\0" not in value:
+        return Path(value)
+    raise ValueError(f"expected an absolute path, found {describe_value(value)}")
 
 
-def _check_socket_path(given: object) -> Path:
-    path = _check_path(given)
+def _check_socket_path(value: object) -> Path:
+    path = _check_path(value)
     if len(str(path).encode()) > _MAX_SOCKET_PATH:
         expected = f"expected an absolute path of at most {_MAX_SOCKET_PATH} bytes"
-        raise ValueError(f"{expected}, found {describe_value(given)}")
+        raise ValueError(f"{expected}, found {describe_value(value)}")
     return path
 
 
-def _check_file(given: object) -> Path:
-    path = _check_path(given)
+def _check_file(value: object) -> Path:
+    path = _check_path(value)
     try:
         open_without_waiting(path).close()
     except OSError as error:
-        text = f"expected a file that can be read, found {describe_value(given)} ({error.strerror})"
+        text = f"expected a file that can be read, found {describe_value(value)} ({error.strerror})"
         if isinstance(error, PermissionError):
             text += ": ask as root, or as the daemon's user, who must be able to read it"
         raise ValueError(text) from error
     return path
 
 
-def _check_secret_file(given: object) -> Path:
+def _check_secret_file(value: object) -> Path:
     """A file that only its owner and group can read, with a line in it."""
-    path = _check_file(given)
+    path = _check_file(value)
     with open_without_waiting(path) as file:
         if os.fstat(file.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ValueError(f"expected a file that no others can read: chmod 0640 {path}")
         if not file.readline(_MAX_SECRET_BYTES).strip():
             expected = "expected a file with a password in its first line"
-            raise ValueError(f"{expected}, found nothing there in {describe_value(given)}")
+            raise ValueError(f"{expected}, found nothing there in {describe_value(value)}")
     return path
 
 
@@ -266,30 +266,32 @@ def check_key_pair(certificate: Path, key: Path) -> None:
         context.load_cert_chain(certificate, key, password="")  # nobody is asked for one
     except ssl.SSLError as error:
         is_mismatch = error.reason == "KEY_VALUES_MISMATCH"
-        found = "the key of another one" if is_mismatch else "what is none, or needs a password"
+        description = (
+            "the key of another one" if is_mismatch else "what is none, or needs a password"
+        )
         expected = "expected a certificate and its key in PEM files"
-        raise ValueError(f"{expected}, found {found}") from error
+        raise ValueError(f"{expected}, found {description}") from error
 
 
-def _check_maildir(given: object) -> str:
-    is_maildir = isinstance(given, str) and _MAILDIR_PATTERN.fullmatch(given)
-    if not isinstance(given, str) or not is_maildir or ".." in given.split("/"):
+def _check_maildir(value: object) -> str:
+    is_maildir = isinstance(value, str) and _MAILDIR_PATTERN.fullmatch(value)
+    if not isinstance(value, str) or not is_maildir or ".." in value.split("/"):
         expected = (
             "expected the absolute path of a Maildir, * standing for any name, "
             "such as /home/*/Maildir"
         )
-        raise ValueError(f"{expected}, found {describe_value(given)}")
-    if variable := _VARIABLE_PATTERN.search(given):
+        raise ValueError(f"{expected}, found {describe_value(value)}")
+    if variable := _VARIABLE_PATTERN.search(value):
         expected = "expected * for what differs, as in /home/*/Maildir"
-        raise ValueError(f"{expected}, found {variable[0]} in {describe_value(given)}")
-    return given.rstrip("/")
+        raise ValueError(f"{expected}, found {variable[0]} in {describe_value(value)}")
+    return value.rstrip("/")
 
 
-def _check_mode(given: object) -> int:
-    text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+def _check_mode(value: object) -> int:
+    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
     if _MODE_PATTERN.fullmatch(text) is None:
         expected = "expected the mode of a file in octal digits, such as 0660"
-        raise ValueError(f"{expected}, found {describe_value(given)}")
+        raise ValueError(f"{expected}, found {describe_value(value)}")
     return int(text, 8)
 
 
@@ -319,29 +321,29 @@ _HOST_IN_URL = re.compile(r"//([^/\[\]@]*):[0-9]+\Z")
 _WORD_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104
 
 
-def _check_next_hop(given: object) -> Endpoint:
+def _check_next_hop(value: object) -> Endpoint:
     try:
-        return values.parse_endpoint(given if isinstance(given, str) else "")
+        return values.parse_endpoint(value if isinstance(value, str) else "")
     except ValueError as error:
         forms = str(error).rpartition("write ")[2]
-        found = f"{describe_value(given)}{_bracket_hint(given)}"
-        raise ValueError(f"expected {forms}, found {found}") from error
+        description = f"{describe_value(value)}{_bracket_hint(value)}"
+        raise ValueError(f"expected {forms}, found {description}") from error
 
 
-def _check_listener(given: object) -> Endpoint:
+def _check_listener(value: object) -> Endpoint:
     try:
-        endpoint = values.parse_endpoint(given if isinstance(given, str) else "")
+        endpoint = values.parse_endpoint(value if isinstance(value, str) else "")
         ip_network(endpoint.host)
     except ValueError as error:
         expected = "expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
-        found = f"{describe_value(given)}{_address_hint(given)}"
-        raise ValueError(f"{expected}, found {found}") from error
+        description = f"{describe_value(value)}{_address_hint(value)}"
+        raise ValueError(f"{expected}, found {description}") from error
     return endpoint
 
 
-def _check_scanner(given: object) -> Endpoint:
+def _check_scanner(value: object) -> Endpoint:
     try:
-        endpoint = values.parse_scanner(given if isinstance(given, str) else "")
+        endpoint = values.parse_scanner(value if isinstance(value, str) else "")
         if endpoint.path is None:
             ip_network(endpoint.host)
         else:
@@ -351,24 +353,24 @@ def _check_scanner(given: object) -> Endpoint:
             "expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
             "with an IP address, or milter:/path/to/socket"
         )
-        found = f"{describe_value(given)}{_address_hint(given)}"
-        raise ValueError(f"{expected}, found {found}") from error
+        description = f"{describe_value(value)}{_address_hint(value)}"
+        raise ValueError(f"{expected}, found {description}") from error
     return endpoint
 
 
-def _address_hint(given: object) -> str:
+def _address_hint(value: object) -> str:
     """What to write for an address in the form of other programs."""
-    host = _HOST_IN_URL.search(str(given))
+    host = _HOST_IN_URL.search(str(value))
     if host and (address := _WORD_ADDRESSES.get(host[1])):
         return f": write {address} instead of {host[1] or 'nothing'}"
-    return _bracket_hint(given)
+    return _bracket_hint(value)
 
 
-def _bracket_hint(given: object) -> str:
+def _bracket_hint(value: object) -> str:
     """What to write for an IPv6 address without brackets; there is no form for one with a zone (RFC
     4007).
     """
-    host = _HOST_IN_URL.search(str(given))
+    host = _HOST_IN_URL.search(str(value))
     try:
         is_bare = host and "%" not in host[1] and ip_address(host[1]).version == 6
     except ValueError:
@@ -376,39 +378,39 @@ def _bracket_hint(given: object) -> str:
     return f": write [{host[1]}] instead of {host[1]}" if host and is_bare else ""
 
 
-def _check_network(given: object) -> str:
+def _check_network(value: object) -> str:
     try:
-        if isinstance(given, str):
-            return str(ip_network(given))
+        if isinstance(value, str):
+            return str(ip_network(value))
     except ValueError as error:
         if "host bits" in str(error):
-            network = ip_network(str(given), strict=False)
-            text = f"expected a network, found {given!r}, an address within {network}"
+            network = ip_network(str(value), strict=False)
+            text = f"expected a network, found {value!r}, an address within {network}"
             raise ValueError(text) from error
     expected = "expected a network such as 192.0.2.0/24 or 2001:db8::/32"
-    raise ValueError(f"{expected}, found {describe_value(given)}")
+    raise ValueError(f"{expected}, found {describe_value(value)}")
 
 
-def _check_host_port(given: object) -> HostPort:
-    match = _HOST_PORT_PATTERN.fullmatch(given) if isinstance(given, str) else None
+def _check_host_port(value: object) -> HostPort:
+    match = _HOST_PORT_PATTERN.fullmatch(value) if isinstance(value, str) else None
     try:
         if match and 1 <= int(match[3]) <= 65535:
             return HostPort(str(ip_address(match[1] or match[2])), int(match[3]))
     except ValueError:
         pass
     expected = "expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110"
-    raise ValueError(f"{expected}, found {describe_value(given)}")
+    raise ValueError(f"{expected}, found {describe_value(value)}")
 
 
-def _check_host(given: object) -> str:
-    text = given.lower() if isinstance(given, str) else ""
+def _check_host(value: object) -> str:
+    text = value.lower() if isinstance(value, str) else ""
     try:
         return str(ip_address(text))
     except ValueError:
         if _HOST_NAME_PATTERN.fullmatch(text):
             return text
     expected = "expected a host name or an IP address, without a port"
-    raise ValueError(f"{expected}, found {describe_value(given)}")
+    raise ValueError(f"{expected}, found {describe_value(value)}")
 
 
 _ADDRESS = r"([0-9.]+|\[[0-9A-Fa-f:.]+\])"

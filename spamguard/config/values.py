@@ -155,42 +155,42 @@ _QUANTITY = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]+)")
 _PASSWORD = re.compile(r"(?<=//)[^/\s]*@")
 
 
-def parse_seconds(given: object) -> float:
+def parse_seconds(value: object) -> float:
     """Seconds of a duration.
 
     >>> parse_seconds("1.5h")
     5400.0
     """
-    return _parse_quantity(given, _SECONDS, MAX_SECONDS, "a duration such as 30s, 10m, 2h or 1d")
+    return _parse_quantity(value, _SECONDS, MAX_SECONDS, "a duration such as 30s, 10m, 2h or 1d")
 
 
-def parse_days(given: object) -> int:
+def parse_days(value: object) -> int:
     """Days of a duration that is a whole number of them."""
-    whole, rest = divmod(parse_seconds(given), _SECONDS["d"])
+    days, rest = divmod(parse_seconds(value), _SECONDS["d"])
     if rest:
-        raise ValueError(f"expected whole days such as 30d, found {given}")
-    return int(whole)
+        raise ValueError(f"expected whole days such as 30d, found {value}")
+    return int(days)
 
 
-def parse_size(given: object) -> int:
+def parse_size(value: object) -> int:
     """Bytes of a size: MB are millions, MiB are 2**20 each.
 
     >>> parse_size("512 KiB")
     524288
     """
     units = {unit.lower(): length for unit, length in _BYTES.items()}
-    return int(_parse_quantity(given, units, MAX_BYTES, "a size such as 512KiB, 20MB or 1GiB"))
+    return int(_parse_quantity(value, units, MAX_BYTES, "a size such as 512KiB, 20MB or 1GiB"))
 
 
-def _parse_quantity(given: object, units: dict[str, int], maximum: int, expected: str) -> float:
-    match = _QUANTITY.fullmatch(given) if isinstance(given, str) else None
+def _parse_quantity(value: object, units: dict[str, int], maximum: int, expected: str) -> float:
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2].lower() not in units:
-        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         unit = " without a unit" if is_number else ""
-        raise ValueError(f"expected {expected}, found {describe_value(given)}{unit}")
+        raise ValueError(f"expected {expected}, found {describe_value(value)}{unit}")
     number = float(match[1]) * units[match[2].lower()]
     if not 0 < number <= maximum:
-        raise ValueError(f"expected {expected}, above 0 and not endless, found {given}")
+        raise ValueError(f"expected {expected}, above 0 and not endless, found {value}")
     return number
 
 
@@ -216,13 +216,13 @@ def size_text(value: int) -> str:
     return min(texts, key=len)
 
 
-def describe_value(given: object) -> str:
+def describe_value(value: object) -> str:
     """A value for an error message: one short line in YAML's terms, without a password that stands
     in an address.
     """
-    if isinstance(given, dict | list):
-        return "a mapping" if isinstance(given, dict) else "a list"
-    if given is None or isinstance(given, bool):
-        return {None: "nothing", True: "true", False: "false"}[given]
-    text = _PASSWORD.sub("…@", str(given))
-    return repr(text if len(text) <= 60 else text[:57] + "…") if isinstance(given, str) else text
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    text = _PASSWORD.sub("…@", str(value))
+    return repr(text if len(text) <= 60 else text[:57] + "…") if isinstance(value, str) else text

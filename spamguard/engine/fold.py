@@ -104,16 +104,16 @@ def fold_changes(
         unpacked = iter(unpack_features([lesson.packed for lesson in lessons]))
         for seq, before, after in changed:
             if before is not None:
-                seen = make_evidence(next(unpacked), tables.bits)
+                evidence = make_evidence(next(unpacked), tables.bits)
                 scores = _NO_SCORES
                 if is_new(before.digest, seq):
                     scores = read_first_scores(before, tables.classes)
-                online.subtract_lesson(tables, seen, before.label, scores)
+                online.subtract_lesson(tables, evidence, before.label, scores)
             if after is None:
                 taken_back += 1
             else:
-                seen = make_evidence(next(unpacked), tables.bits)
-                online.add_lesson(tables, seen, after.label)
+                evidence = make_evidence(next(unpacked), tables.bits)
+                online.add_lesson(tables, evidence, after.label)
         last = chunk[-1][0]
     return last, taken_back
 

@@ -108,15 +108,15 @@ class JudgingFilter:
     def judge_features(self, features: Features, user: str = "") -> Verdict:
         """`judge` for a message that was read already."""
         self._refresh()
-        seen = tables.make_evidence(features, self._store.tables.bits)
+        evidence = tables.make_evidence(features, self._store.tables.bits)
         parameters = self._parameters()  # brings the caution up to date
         if self._load_user_model(user) is None and not self._caution:
-            joint = self._profile.judge(self._store.tables, parameters, seen)
+            joint = self._profile.judge(self._store.tables, parameters, evidence)
             return self._make_verdict(joint, self._spam_from)
-        scored, joint = self._score(seen)
-        correction = self._user_corrections([user], seen, scored).get(user)
+        scored, joint = self._score(evidence)
+        correction = self._user_corrections([user], evidence, scored).get(user)
         joint = correction.apply(joint) if correction else joint
-        return self._make_verdict(joint, self._required_probability(scored, seen))
+        return self._make_verdict(joint, self._required_probability(scored, evidence))
 
     def scan(
         self, raw: bytes, words: int = 8, extra_fields: bytes = b"", users: Sequence[str] = ()
@@ -133,24 +133,26 @@ class JudgingFilter:
         example, finder = self._reader.read_with_words(raw, extra_fields)
         self._refresh()
         learnt, parameters = self._store.tables, self._parameters()
-        seen = tables.make_evidence(example.features, learnt.bits)
+        evidence = tables.make_evidence(example.features, learnt.bits)
         packed, due = codec.pack(example.features), self.is_settling_due()
         if not self._is_default:
             verdict = self._make_verdict(
-                self._profile.judge(learnt, parameters, seen), self._spam_from
+                self._profile.judge(learnt, parameters, evidence), self._spam_from
             )
             return Scan(verdict, example.digest, packed, (), self._spam_from, due)
-        scored, joint = self._score(seen)
-        spam_from = self._required_probability(scored, seen)
+        scored, joint = self._score(evidence)
+        spam_from = self._required_probability(scored, evidence)
         verdict = self._make_verdict(joint, spam_from)
         by_user = {
             user: self._make_verdict(correction.apply(joint), spam_from)
-            for user, correction in self._user_corrections(users, seen, scored).items()
+            for user, correction in self._user_corrections(users, evidence, scored).items()
         }
         numbers = self._likeliest_sides(verdict)
-        parts = breakdown.bucket_parts(scored, learnt, parameters, seen, *numbers)
+        parts = breakdown.bucket_parts(scored, learnt, parameters, evidence, *numbers)
         chosen = breakdown.strongest_parts(parts, words)
-        strongest = finder.words(seen.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits)
+        strongest = finder.words(
+            evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
+        )
         return Scan(verdict, example.digest, packed, strongest, spam_from, due, by_user)
 
     def explain(self, raw: bytes, *, user: str = "") -> Explanation:
@@ -176,19 +178,19 @@ class JudgingFilter:
             raise UsageError("explanations are of the default profile: leave --profile out")
         self._refresh()
         learnt, parameters = self._store.tables, self._parameters()
-        seen = tables.make_evidence(features, learnt.bits)
-        scored, joint = self._score(seen)
-        correction = self._user_corrections([user], seen, scored).get(user)
-        spam_from = self._required_probability(scored, seen)
+        evidence = tables.make_evidence(features, learnt.bits)
+        scored, joint = self._score(evidence)
+        correction = self._user_corrections([user], evidence, scored).get(user)
+        spam_from = self._required_probability(scored, evidence)
         verdict = self._make_verdict(correction.apply(joint) if correction else joint, spam_from)
         numbers = self._likeliest_sides(verdict)
-        parts = breakdown.break_down(scored, learnt, parameters, seen, *numbers)
+        parts = breakdown.break_down(scored, learnt, parameters, evidence, *numbers)
         return explain_text.explain_verdict(
             learnt,
             verdict,
             self._unwanted,
             spam_from,
-            explain_text.WeighedMessage(seen, parts, correction),
+            explain_text.WeighedMessage(evidence, parts, correction),
             texts,
             cautious=spam_from > self._spam_from,
         )
@@ -218,17 +220,17 @@ class JudgingFilter:
             good = int(tables.sum_by_side(learnt.messages, parameters.sides)[0])
             self._caution = policy.compute_caution(good, parameters.confidence)
 
-    def _required_probability(self, scored: breakdown.MessageScores, seen: Evidence) -> float:
+    def _required_probability(self, scored: breakdown.MessageScores, evidence: Evidence) -> float:
         """Probability from which on this message is called spam."""
         if not self._caution:
             return self._spam_from
-        text, unknown = experts.familiarity(scored.rows.counts, scored.scores, seen)
+        text, unknown = experts.familiarity(scored.rows.counts, scored.scores, evidence)
         return max(self._spam_from, self._caution.required_probability(text, unknown))
 
-    def _score(self, seen: Evidence) -> tuple[breakdown.MessageScores, list[float]]:
+    def _score(self, evidence: Evidence) -> tuple[breakdown.MessageScores, list[float]]:
         """The default profile's scores of a message, and the classes' log-probabilities."""
         learnt, parameters = self._store.tables, self._parameters()
-        scored = breakdown.score_message(learnt, parameters, seen)
+        scored = breakdown.score_message(learnt, parameters, evidence)
         return scored, fuse_scores(learnt, parameters, scored.scores)
 
     def _make_verdict(self, joint: list[float], spam_from: float) -> Verdict:
@@ -241,7 +243,7 @@ class JudgingFilter:
         return index(favoured), index(against)
 
     def _user_corrections(
-        self, names: Sequence[str], seen: Evidence, scored: breakdown.MessageScores
+        self, names: Sequence[str], evidence: Evidence, scored: breakdown.MessageScores
     ) -> dict[str, personal.UserCorrection]:
         """What users' own votes change, for those users who have votes that count."""
         models = {
@@ -252,7 +254,7 @@ class JudgingFilter:
         learnt = self._store.tables
         shared = personal.token_frequencies(learnt, scored.rows.counts)
         return {
-            user: personal.compute_correction(model, learnt.classes, seen, shared)
+            user: personal.compute_correction(model, learnt.classes, evidence, shared)
             for user, model in models.items()
         }
 
