@@ -117,7 +117,7 @@ def scale_steps(errors: Integers, gains: Integers) -> Ints32:
 def step_shares(first: Ints32, other_counts: Ints32) -> Ints32:
     """The share of a step that each feature takes, (K-1, n) in 1/ONE.
 
-    first, (n,), counts its lessons in the first class, others, (K-1, n), in each other class.
+    first, (n,), counts its lessons in the first class, other_counts, (K-1, n), in each other class.
     """
     return STEP_SHARES.take(np.minimum(first, other_counts), mode="clip")
 
