@@ -1,10 +1,11 @@
-"""`teach-pipe`: hands a message from standard input to the daemon as a lesson, on its socket, or,
-when the daemon does not answer there, in a directory from which it takes the lesson later.
+"""`teach-pipe`: hand a message on standard input to the daemon as a lesson.
 
-For delivery agents and Sieve, which wait for it: measured, 40 ms of processor time, of which
-Python's start takes 13 and argparse and socket 15. So it imports next to nothing. It must exit with
-success whenever the lesson is safe: a delivery agent that sees a failure may refuse what the person
-wanted to do. Must never wait for long, and never follow a link.
+The lesson goes through the daemon's socket or, if the daemon does not answer, into a directory from
+which the daemon takes it later. Delivery agents and Sieve wait for this program, so it imports next
+to nothing: 40 ms of processor time, of which Python's start takes 13, argparse and socket 15.
+
+Must exit with success whenever the lesson is safe, because a delivery agent that sees a failure may
+refuse what the person wanted to do. Must never wait for long, and never follow a link.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ ANSWER_TIMEOUT = 5.0
 EXIT_DATA_ERROR = 65  # EX_DATAERR of sysexits.h
 EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL
 
-ABOUT = """Hand a message on standard input to the daemon as a lesson. Answers at once: learning comes after.
+ABOUT = """Hand a message on standard input to the daemon as a lesson. Learning comes later.
 
-A lesson that was taught before is a success. When the daemon is not there, the lesson is left in a directory from which it takes it
-later. Whose lesson it is: the user whose process this is; those listed as `for_others` in the configuration name another.
-Exit status 75: neither daemon nor directory took it, or there is no such class, so that mail systems keep it and try again;
-65: it can never be one (no name of a class, a message that is too large).
-A class must be there already (`spamguard learn --as CLASS` makes one). While the daemon is down nobody can tell: lessons of other
-classes are then dropped later, as `spamguard status` says."""
+A lesson that is known already is a success. While the daemon is down, the lesson is left in a
+directory, from which the daemon takes it later. It is a lesson by the user whose process this is;
+users listed as `for_others` in the configuration may name another.
+Exit status 75: neither daemon nor directory took the lesson, or there is no such class; mail
+systems keep the message and try again. 65: it can never be a lesson (no name of a class, or a
+message that is too large).
+The class must exist (`spamguard learn --as CLASS` makes one). While the daemon is down nobody can
+check that: a lesson of an unknown class is dropped later, as `spamguard status` says."""
 EXAMPLE = "  spamguard teach-pipe --as spam --user anna@example.org < message.eml"
 
 

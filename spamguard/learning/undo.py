@@ -1,8 +1,8 @@
-"""Taking back what one user has said since some time: whatever that user had said about each
-message before is in force again.
+"""Take back what one user has taught since some time.
 
-Votes are taken back by votes, as all teaching is, so that it can be repeated, interrupted and
-merged: doing it twice changes nothing. Must never touch another user's votes.
+For each message, what the user had said before is in force again. Votes are taken back by new
+votes, as all teaching is done, so undoing can be repeated, interrupted and merged: doing it twice
+changes nothing. Must never touch another user's votes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from spamguard.records import Vote
 from spamguard.storage import batches
 
 UNDO_ORIGIN = "undo"
-"""Of the votes that take back. They are nobody's opinion, so they are never undone themselves."""
-_vote_identity = attrgetter("label", "origin", "time")  # of a vote and of what was cast anew for it
+"""Origin of the votes that take back. They are nobody's opinion, and are never undone."""
+_opinion_key = attrgetter("label", "origin", "time")  # the same for a vote and its later copies
 
 
 class VoteSelection(NamedTuple):
-    """Which votes to take back. since: seconds since 1970, 0: all. origin: where they come from
-    (`ledger.users.origins`); empty: any.
+    """Which votes to take back.
+
+    since: seconds since 1970; 0: all. origin: as in `ledger.queries.origin_patterns`; "": any.
     """
 
     user: str
@@ -35,107 +36,50 @@ class VoteSelection(NamedTuple):
     origin: str = ""
 
     def matches(self, vote: Vote) -> bool:
-        """Whether it is one of them."""
-        exact, beginning = origin_patterns(self.origin)
-        from_there = not self.origin or vote.origin == exact or vote.origin.startswith(beginning)
-        an_opinion = vote.origin != UNDO_ORIGIN and not wordlists.is_word_list(vote.extractor)
-        return vote.time >= self.since and an_opinion and from_there
+        """Whether a vote of this user is selected."""
+        exact, prefix = origin_patterns(self.origin)
+        is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
+        is_opinion = vote.origin != UNDO_ORIGIN and not wordlists.is_word_list(vote.extractor)
+        return vote.time >= self.since and is_opinion and is_from
 
 
 class UndoneVote(NamedTuple):
-    """What became of the votes on one message. back: the class that is in force again, None:
-    nothing is.
-    """
+    """What the user said about a message before and after undoing; None: nothing."""
 
     digest: bytes
     old_label: str | None
     new_label: str | None
 
 
-def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> list[NewVote]:
-    """Votes that leave in force what would be without the chosen ones, so that no later undoing
-    brings those back; none if they are gone.
-
-    votes: all that are known of one user on one message, at least one. What comes back does so with
-    everything it had, the time too.
-    """
-    said = _standing_opinions(votes)
-    kept = [vote for vote in said if not chosen.matches(vote)]
-    if len(kept) == len(said):
-        return []
-    taken_back = NewVote(
-        votes[0].digest, chosen.user, None, b"", b"", UNDO_ORIGIN, now, votes[0].extractor
-    )
-    last = kept[-1:]
-    if last and kept == said[: len(kept)] and last[0].label != said[-1].label:
-        return [_recast_vote(last[0], votes)]
-    return [
-        taken_back,
-        *(_recast_vote(vote, votes) for vote in kept),
-    ]  # what was said since, or said anew, stays
-
-
-def _standing_opinions(votes: Sequence[Vote]) -> list[Vote]:
-    """What was said, oldest first, without what has been taken back: behind that came what had been
-    there before, once more.
-    """
-    said: list[Vote] = []
-    for vote in sorted(votes, key=attrgetter("version")):
-        place = next(
-            (
-                place
-                for place, one in enumerate(said)
-                if _vote_identity(one) == _vote_identity(vote)
-            ),
-            len(said),
-        )
-        said[place:] = [vote]
-        if vote.origin == UNDO_ORIGIN:
-            said.clear()
-    return said
-
-
-def _recast_vote(vote: Vote, votes: Sequence[Vote]) -> NewVote:
-    """The same once more, by the features of the newest extractor that are known of its message."""
-    read = (
-        max(votes, key=lambda one: (one.extractor, one is vote)) if vote.label is not None else vote
-    )
-    read = read if read.packed else vote
-    return NewVote(
-        vote.digest,
-        vote.user,
-        vote.label,
-        read.packed,
-        read.scores,
-        vote.origin,
-        vote.time,
-        read.extractor,
-    )
-
-
 def affected_messages(spam_filter: Filter, chosen: VoteSelection) -> list[bytes]:
-    """The messages to look at, for `undo`."""
+    """Digests of the messages that `undo_votes` has to look at."""
     return spam_filter.ledger.users.voted_digests(chosen.user, chosen.since)
 
 
 def undo_votes(
     spam_filter: Filter, digests: Sequence[bytes], chosen: VoteSelection, *, dry_run: bool = False
 ) -> Iterator[list[UndoneVote]]:
-    """Take back what is chosen on these messages; what became of each batch, those that did not
-    change left out. Does not settle.
+    """Take back the chosen votes on these messages, in batches; yields what has changed. Does not
+    settle.
 
-    dry: change nothing. LedgerError, UsageError: what came out before is done.
+    Raises
+    ------
+    LedgerError, UsageError
+        Batches that were yielded before are undone.
     """
     spam_filter.require_receipts()
-    for some in batches(digests):
-        # What is said from now on counts, and is not taken back. Where nothing is in force it is
-        # noted all the same.
+    for batch in batches(digests):
+        # Votes that are cast from now on count, and are not taken back. `force`: undoing is
+        # recorded also where nothing of the user is in force.
         with spam_filter.ledger.exclusive(force=True) as cast:
-            found = [_reverse_message(spam_filter, digest, chosen) for digest in some]
+            reversals = [_reverse_message(spam_filter, digest, chosen) for digest in batch]
             if not dry_run:
-                cast([vote for _, anew in found for vote in anew])
-        told = (UndoneVote(anew[-1].digest, label, anew[-1].label) for label, anew in found if anew)
-        yield [one for one in told if one.old_label != one.new_label]
+                cast([vote for _, votes in reversals for vote in votes])
+        yield [
+            UndoneVote(votes[-1].digest, label, votes[-1].label)
+            for label, votes in reversals
+            if votes and label != votes[-1].label
+        ]
 
 
 def _reverse_message(
@@ -149,3 +93,63 @@ def _reverse_message(
             "[votes of a user are not there]"
         )
     return votes[0].label, reverse_votes(votes, chosen, int(time.time()))
+
+
+def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> list[NewVote]:
+    """Votes that leave in force what would be without the chosen ones, for good: no later undoing
+    brings the chosen ones back.
+
+    Parameters
+    ----------
+    votes
+        All known votes of one user on one message, at least one.
+
+    Returns
+    -------
+    list
+        Empty if the chosen votes are gone. A vote that comes back has all that it had, its time
+        too.
+    """
+    opinions = _current_opinions(votes)
+    kept = [vote for vote in opinions if not chosen.matches(vote)]
+    if len(kept) == len(opinions):
+        return []
+    if kept and kept == opinions[: len(kept)] and kept[-1].label != opinions[-1].label:
+        return [_recast(kept[-1], votes)]
+    # the last opinion stays, or repeats one that stays: all are cast once more
+    undo = NewVote(
+        votes[0].digest, chosen.user, None, b"", b"", UNDO_ORIGIN, now, votes[0].extractor
+    )
+    return [undo, *(_recast(vote, votes) for vote in kept)]
+
+
+def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
+    """What the user has said, oldest first, without what was taken back. The copy of an older vote
+    takes back all that came behind the original.
+    """
+    opinions: list[Vote] = []
+    for vote in sorted(votes, key=attrgetter("version")):
+        keys = [_opinion_key(opinion) for opinion in opinions]
+        key = _opinion_key(vote)
+        opinions[keys.index(key) if key in keys else len(keys) :] = [vote]
+        if vote.origin == UNDO_ORIGIN:
+            opinions.clear()
+    return opinions
+
+
+def _recast(vote: Vote, votes: Sequence[Vote]) -> NewVote:
+    """A copy of a vote, with the features of the newest extractor that are known of its message."""
+    source = vote
+    if vote.label is not None:
+        newest = max(votes, key=lambda other: (other.extractor, other is vote))
+        source = newest if newest.packed else vote
+    return NewVote(
+        vote.digest,
+        vote.user,
+        vote.label,
+        source.packed,
+        source.scores,
+        vote.origin,
+        vote.time,
+        source.extractor,
+    )
