@@ -1,12 +1,11 @@
 """Trials of a filter on labelled mail, and their results as files, tables and documents.
 
-A protocol says which messages a filter is taught between judging them: those of the TREC spam track
-(Cormack & Lynam 2005), and teaching as people do it. No message is judged after it was taught, and
-the user's own filter is never touched: every trial has a filter of its own in a temporary
-directory.
+A protocol says when a message is taught after it was judged: as in the TREC spam track (Cormack &
+Lynam 2005), or as people teach. Every trial has a filter of its own in a temporary directory, so
+the user's filter is never touched. `measures` holds the measures themselves.
 
-The measures themselves are in `measures`. This module returns text and writes only the file it is
-given; it never prints, and never compares runs that judged different mail.
+Must never judge a message that was taught before, never compare runs that judged different mail,
+and never write any file but the one it is given.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """How to try.
+    """Settings of a trial.
 
-    profile: how to judge. delay: messages until feedback comes, in `delayed`. share: the part that
+    profile: of the filter. delay: messages until feedback comes, in `delayed`. share: the part that
     is taught first, in `split`. unwanted: whether a class beside ham and spam is unwanted.
     """
 
@@ -123,7 +122,7 @@ class _TrialFilter:
         self._filter.settle()
 
     def _learn(self, example: Example, label: str) -> None:
-        """Learn; every class of a corpus is meant, even if it looks like a slip of the pen."""
+        """Learn, also as a class whose name looks like a slip of the pen: a corpus means it."""
         if label not in self._classes:
             self._filter.define_class(label, unwanted=self._unwanted(label))
             self._classes.add(label)
@@ -143,7 +142,7 @@ def _run_online(
 def _run_delayed(
     pupil: _TrialFilter, messages: Messages, settings: TrialSettings
 ) -> Iterator[Trial]:
-    """Feedback comes `delay` messages late; for the last ones it comes too late."""
+    """Feedback comes `delay` messages later; the last messages are not taught at all."""
     waiting: deque[tuple[Trial, Example]] = deque()
     for message in messages():
         waiting.append(pupil.judge(message, will_train=True))
@@ -248,7 +247,7 @@ def _draft_beside(target: Path) -> Iterator[Path]:
 
 
 def read_scores(path: str | Path) -> list[ScoredMessage]:
-    """Read a file of `write_scores`, or another CSV with these columns. UsageError: it is none."""
+    """Read a CSV file as `write_scores` writes it. UsageError: it has no such columns."""
     source = Path(path)
     try:
         with source.open(encoding="utf-8", newline="") as stream:

@@ -1,9 +1,8 @@
 """From the experts' log-odds to verdicts and to explanations that people read.
 
-An explanation is put together from its parts (`explain_verdict`), and shown on a terminal or a page
-as the words worth showing, figures that add up, and the way to another label. Its figures must
-never sum to anything else than the score. This module never reads tables by bucket and never
-changes them.
+`explain_verdict` puts an explanation together from its parts. The other functions choose what a
+terminal or a page shows of it: the words worth showing, figures that add up, and what another label
+would take. The figures must never sum to anything but the score, and tables are never changed here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def verdict_from_joint(
     tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float
 ) -> Verdict:
     """The verdict by unnormalised log-probabilities of the classes, in the order of the tables."""
-    if max(joint) == -inf:  # every class is impossible: the evidence says nothing, the prior counts
+    if max(joint) == -inf:  # every class is impossible: only the prior says anything
         joint = [log(count + 1) for count in tables.messages.tolist()]
     whole = _log_sum(joint)
     pairs = list(zip(tables.classes, joint, strict=True))
@@ -87,8 +86,8 @@ def explain_verdict(
 ) -> Explanation:
     """Why a verdict, by the likeliest class of each side.
 
-    texts holds the texts of tokens that are known. cautious says that spam_from is above the usual
-    threshold, since little good mail is known.
+    texts: of the tokens that have one. cautious: whether spam_from is above the usual threshold,
+    because little good mail is known.
     """
     parts, correction = message.breakdown, message.correction
     favoured, against = likeliest_sides(verdict, unwanted)

@@ -1,7 +1,7 @@
 """Pictures of a run: ROC near the corner, calibration, scores by class, the course of learning.
 
-Needs matplotlib, imported only when a figure is asked for. It must never open a window, choose a
-backend for the process or change its settings: figures are made directly, for the Agg canvas alone.
+matplotlib is imported only when a figure is drawn. Figures are made directly on an Agg canvas: must
+never open a window, choose a backend for the process, or change its settings.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ UNSURE = "unsure"
 SPAM_THRESHOLD = 0.95
 HAM_THRESHOLD = 0.1
 MIN_LESSONS = 3
-# Few good lessons leave spam unsure ("The first days") and, beside so many times as many unwanted
-# ones, most good mail (corpora/RESULTS.md, "People who only move").
+# With fewer good lessons, spam stays unsure ("The first days"); with more than so many unwanted
+# lessons for each good one, most good mail does (corpora/RESULTS.md, "People who only move").
 _MIN_HAM_LESSONS, _MAX_SPAM_PER_HAM = 500, 3
 REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
@@ -65,7 +65,7 @@ def has_too_few_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> bool:
 
 
 def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
-    """Why much mail is unsure for want of lessons, in a few words; empty: it is not."""
+    """Why much mail is unsure for want of lessons, in a few words; empty if it is not."""
     good, bad = _count_sides(lessons, unwanted)
     if has_too_few_lessons(lessons, unwanted):
         return (
@@ -119,17 +119,17 @@ def count_flips(parts: Iterable[float], distance: float) -> int | None:
 
 # ---- the threshold as a bound on good mail that is judged wrongly
 
-MIN_CONFIRMED = 3000  # good messages below which no bound is believed
+MIN_CONFIRMED = 3000  # good messages without which no bound is believed
 _ERROR_PROBABILITY = 0.05  # the bound holds with 95 % confidence
-_MIN_THRESHOLD = 0.5  # no bound makes spam of mail that is more likely good,
-_MAX_THRESHOLD = 1 - 1e-9  # or lets nothing be spam
+_MIN_THRESHOLD = 0.5  # mail that is more likely good is never called spam
+_MAX_THRESHOLD = 1 - 1e-9  # some mail always can be
 
 
 class HamScores(NamedTuple):
     """How spammy good mail looked before it was taught.
 
-    confirmed: messages known to be good that were scored before. highest: the highest of their
-    log-odds, falling; not all.
+    confirmed: number of good messages that were scored before they were taught. highest: the
+    highest of their log-odds, falling.
     """
 
     confirmed: int = 0
@@ -146,7 +146,7 @@ class Threshold(NamedTuple):
 def compute_threshold(good: HamScores, one_wrong_in: int) -> Threshold:
     """The lowest threshold that provably calls at most one good message in `one_wrong_in` spam.
 
-    The fixed one, if that is 0 or cannot be known yet.
+    The fixed threshold if `one_wrong_in` is 0, or too few good messages are known.
     """
     allowed = None
     if one_wrong_in > 0 and good.confirmed >= MIN_CONFIRMED:
@@ -163,7 +163,7 @@ def _clip_probability(log_odds: float) -> float:
 
 
 def max_errors(confirmed: int, one_wrong_in: int) -> int | None:
-    """How many of so many good messages may be above a threshold of that error rate.
+    """How many of `confirmed` good messages may be above a threshold of that error rate.
 
     The largest number whose upper confidence bound (Clopper & Pearson 1934, one-sided, 95 %) does
     not exceed 1 / one_wrong_in; None when even none at all proves too little. The same holds for a
@@ -194,7 +194,7 @@ _CLEAR_TEXT_NATS = 3.0
 
 
 class Caution(NamedTuple):
-    """What else a message needs to be called spam while few good messages have been taught.
+    """What more a message needs to be called spam while few good messages have been taught.
 
     Log-odds compare a message with what was taught. A good message of a kind that was never taught
     looks more like spam than like any good mail. With n good messages taught, of few senders, no

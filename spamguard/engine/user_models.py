@@ -1,10 +1,12 @@
 """Models of users: their own votes, counted for judging their mail.
 
-A model is made from the ledger when a message for its user first asks for it. It is a pure function
-of the user's latest votes in force up to an event; so a vote that is taken back leaves no trace,
-and all processes that folded the same events hold the same bits. Changes are added and subtracted:
-with whole numbers the result is the same. Must never hold more than a bounded number of tokens, and
-a user's damaged receipts must never cost a verdict.
+A model is read from the ledger when the first message for its user is judged. It is a pure function
+of the user's latest votes in force up to an event: a vote that is taken back leaves no trace, and
+all processes that folded the same events hold the same bits. An outdated model is brought up to
+date by adding and subtracting counts, which is exact because they are whole numbers.
+
+Must never hold more than a bounded number of tokens. A user's damaged receipts must never cost a
+verdict.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _log = logging.getLogger("spamguard.model")
 MAX_VOTES = 500  # votes of a user that count (corpora/RESULTS.md, "A user's own votes")
 _MAX_TOKENS = 1 << 23  # of all users, eight bytes each with two classes; and votes, eight bytes too
 _MAX_USERS = 1 << 14  # most of whom have not voted
-# More events than this: forgetting all models is cheaper than asking whom they concern.
+# Behind more events than this, it is cheaper to forget all models than to ask which users voted.
 _MAX_EVENTS_BEHIND = 5000
 
 
@@ -46,7 +48,7 @@ class _UserModel(NamedTuple):
 
 
 class UserModels:
-    """The models of a ledger's users, the last used ones. Belongs to one process and thread."""
+    """The recently used models of a ledger's users. For one thread."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
@@ -58,9 +60,8 @@ class UserModels:
         self._seq = 0
 
     def load(self, user: str, seq: int, bits: int) -> UserVoteCounts | None:
-        """A user's votes by the event of this number; None: no votes that count, or damaged ones.
-
-        The tables that judge have 2**bits buckets.
+        """The counts of a user's votes up to event number `seq`; None: there are none, or they are
+        damaged. The tables that judge have 2**bits buckets.
         """
         if (seq, bits) != (self._seq, self._bits):
             self._mark_outdated(seq, bits)

@@ -1,9 +1,9 @@
 """What if: the verdicts that a lesson would bring about, before it is given.
 
-A second filter of the same directory sees the ledger as it was at one moment, then with one more
-vote laid over it. Nothing is written, and nothing that is committed meanwhile comes in, so the
-verdicts before and after differ by that vote alone. They are those that teaching the message would
-bring about at once, before anything is settled.
+A second filter of the same directory sees the ledger as it was at one moment, and then with one
+more vote laid over it. Nothing is written, and no later event of the ledger is seen, so the
+verdicts before and after differ by that vote alone. They are the verdicts that teaching would bring
+about at once, before anything is settled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_ATTEMPTS = 5
 
 @contextmanager
 def open_what_if(spam_filter: Filter) -> Iterator[WhatIf]:
-    """Open a filter beside this one, as it is at this moment. May raise LedgerError, TableError."""
+    """Open a filter beside this one, as it is at this moment. LedgerError, TableError."""
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         try:
             ledger = OverlayLedger.open(spam_filter.ledger.path, spam_filter.ledger.fingerprint)
@@ -54,7 +54,7 @@ class WhatIf:
         self._filter = subject
 
     def judge(self, messages: Sequence[Features], user: str, deadline: float) -> list[Verdict]:
-        """Judge each, until the deadline (`time.monotonic`); at least the first."""
+        """Judge messages until the deadline (`time.monotonic`), at least the first."""
         verdicts: list[Verdict] = []
         for features in messages:
             if verdicts and time.monotonic() >= deadline:
@@ -63,7 +63,9 @@ class WhatIf:
         return verdicts
 
     def overlay(self, lesson: Example, label: str, user: str) -> bool:
-        """Judge from now on as if this had been taught; whether it changes anything. Once."""
+        """Judge from now on as if this had been taught; returns whether it changes anything. To be
+        called once.
+        """
         self._filter.check_class(label)
         packed, now = codec.pack(lesson.features), int(time.time())
         return self._ledger.overlay(
@@ -85,7 +87,7 @@ class OverlayLedger(SqliteLedger):
         self._has_grown = False
 
     def overlay(self, vote: NewVote) -> bool:
-        """Put this vote at the end; whether it changes anything. Once."""
+        """Add this vote at the end; returns whether it changes anything. To be called once."""
         if self._is_redundant(vote):
             return False
         self._overlaid_vote = add_version(vote, self._read_number("ledger.clock") + 1, self.node)
@@ -98,11 +100,11 @@ class OverlayLedger(SqliteLedger):
         return grown
 
     def last_seq(self) -> int:
-        """As it was; the vote laid over has the next number."""
+        """As it was when the ledger was opened; the vote laid over has the next number."""
         return self._last_seq
 
     def get_meta(self, key: str) -> str | None:
-        """As it was."""
+        """As it was when the ledger was opened."""
         return self._meta_values.get(key)
 
     def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
