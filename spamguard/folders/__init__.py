@@ -1,19 +1,15 @@
-"""Folders teach: people move mail, and that is all the training there is.
+"""Folders teach: users move mail, and that is all the training there is.
 
-    disk ── opener ─────────────────────────────────────────────┐  what may be read: `contract`; `watches`, `inotify` and `mounts`
-      └──── opener ── serve ═ protocol ═ remote ────────────────┤  tell what has changed; by way of a process with more rights
-                                                                ▼
-    watcher ── when, and whose mailbox is first: `schedule` ── looking, at one mailbox
-                                                                │
-      scan: names that came and went, and the new files read (`names`, `reading`)
-      sightings: where each message was last seen (`sightingsfile`)
-      reconcile: what follows from both, by the tables of `teaches`; what each folder is: `rules`, `roles`, `doveconf`; `filing`
-      lessons: the votes, as many as there may be (`allowance`), and only then the new sightings
-      weighing: flags and keywords, where they are asked for (`evidence`)
-                                                                │
-    once, notes, refusals: what people are told ◄───────────────┤
-    the ledger, by `engine` ◄───────────────────────────────────┘
+`watcher` is the loop, and the file to read first: it waits for changes and scans the mailboxes that
+are due, step by step (`mailbox_scan`). A scan finds the names that came and went in each folder and
+reads new files (`scan`). What that means follows from where each message was last seen
+(`sightings`), by pure tables (`reconcile`), and from what each folder is for (`roles`, `doveconf`).
+The lessons become votes in the ledger (`lessons`), and `status_file` tells users what teaches
+nothing, and why.
 
-`reach` finds the way to the mailboxes that the settings say. `renewing` reads anew what an older
-version has taught; `first` is what somebody asks for who wants taught what they filed before.
+`mailboxes` is the only way to users' mail. `local` reads it from the disk, and `changes` tells what
+has changed there. `broker` reads it by way of a process that has more rights and does nothing else;
+so `mailboxes`, `local`, `changes` and `broker` must never import anything that parses mail.
+
+This room must never write into a mailbox, and never teach what nobody did.
 """

@@ -1,29 +1,19 @@
-"""What is said between the process that opens people's mailboxes and the one that reads them: lines
-of JSON on a Unix socket. Pure.
+"""Users' mailboxes by way of a process that may open them: protocol, server and client.
 
-Whoever listens speaks first: what it serves, by `fingerprint`, or why it will not. A question is a
-list of a verb and what it is about, an answer one of "answer" and what was found, or of "error" and
-the number, text and file of an OSError. To `open` the answer has the descriptor with it
-(SCM_RIGHTS). Tuples, such as a `Place`, go as lists.
+The daemon parses mail, so it should have no right to users' files. The mailbox broker has that
+right and parses nothing. They talk in lines of JSON over a Unix socket. The broker speaks first: a
+fingerprint of the mailboxes that it serves, or why it refuses. A request is a list of a verb and
+its arguments; an answer is ["answer", value], or ["error", number, text, file] for an OSError.
+Tuples, such as a `Folder`, go as lists. The answer to `open` comes with a descriptor (SCM_RIGHTS).
 
-Must never build anything from what it reads but numbers, and texts that can be names of files; and
-never take more than there are bounds for.
+The broker may end and come back at any time. Until then every request of the client is a
+`MailboxesError`, which is about no mailbox in particular; after that, everything counts as changed,
+because nobody knows what was missed.
 
-Answers to one client about people's mailboxes, and descriptors of the messages in them. Runs with
-rights that nothing else has.
-
-Believes nothing it is told: which mailboxes there are follows from patterns of its own, and only of
-these it lists folders and opens regular files in `new` and `cur`, to be read. Must never parse
-mail, write anywhere, or wait for a client that does not listen.
-
-People's mailboxes by way of the process that may open them: this one then needs no right to
-anybody's files.
-
-That process may end and come back at any time. Until then every question is a `MailboxesError`,
-which is about no mailbox; when it is back, that is told as changes to everything, as nobody knows
-what was missed.
-
-The way to people's mailboxes that the settings say: our own, or by the process that may open them.
+The server believes nothing: which mailboxes there are follows from patterns of its own, and only of
+these it lists folders and opens regular files in `new` and `cur`. It must never parse mail, write
+anywhere, or wait for a client that does not listen. Both sides must never make anything of what
+they read but numbers, and texts that can be names of files, and never take more than the limits.
 """
 
 from __future__ import annotations
@@ -38,7 +28,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from os import close
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,21 +44,24 @@ from spamguard.folders.mailboxes import (
     folder_parts,
 )
 
-MAX_REQUEST_BYTES = 32 << 10  # bytes: a path, a directory and a name, and then some
-MAX_ANSWER_BYTES = 512 << 20  # bytes of an answer: some millions of names
+MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
+MAX_ANSWER_BYTES = 512 << 20  # some millions of names
 _PROTOCOL_VERSION = "3"
 
 
 class BrokerProtocolError(ValueError):
-    """What was received is not what this module writes."""
+    """A line that the other side cannot have written."""
+
+
+# ---- the protocol
 
 
 def fingerprint_watches(watches: Iterable[Watch]) -> str:
-    """Of where Maildirs are and whose they are, in their order, and of this way to talk: both sides
-    must mean the same.
+    """A hash of where Maildirs are and whose they are, in their order, and of the protocol: both
+    sides must mean the same.
     """
-    said = pack_line(_PROTOCOL_VERSION, *((watch.maildir, watch.user) for watch in watches))
-    return hashlib.blake2b(said, digest_size=16).hexdigest()
+    line = pack_line(_PROTOCOL_VERSION, *((watch.maildir, watch.user) for watch in watches))
+    return hashlib.blake2b(line, digest_size=16).hexdigest()
 
 
 def pack_line(*values: object) -> bytes:
@@ -78,39 +70,39 @@ def pack_line(*values: object) -> bytes:
 
 
 def unpack_line(line: bytes) -> list[Any]:
-    """What `pack` has packed. ProtocolError."""
+    """The values of `pack_line`. BrokerProtocolError."""
     try:
         return _parse_list(json.loads(line.decode("utf-8", "surrogateescape")))
     except (ValueError, RecursionError) as error:
         raise BrokerProtocolError(str(error)) from error
 
 
-def pack_answer(found: object) -> bytes:
-    """The line that tells it."""
-    return pack_line("answer", found)
+def pack_answer(value: object) -> bytes:
+    """The line of an answer."""
+    return pack_line("answer", value)
 
 
 def pack_error(error: OSError) -> bytes:
-    """The line that says no."""
-    named = error.filename if isinstance(error.filename, str) else ""
-    return pack_line("error", error.errno or errno.EIO, error.strerror or "cannot be done", named)
+    """The line of a refusal."""
+    name = error.filename if isinstance(error.filename, str) else ""
+    return pack_line("error", error.errno or errno.EIO, error.strerror or "cannot be done", name)
 
 
 def unpack_answer(line: bytes) -> object:
-    """What an `answer` tells. OSError: that of a `refusal`. ProtocolError."""
+    """The value of `pack_answer`. OSError: of `pack_error`. BrokerProtocolError."""
     match unpack_line(line):
         case ["answer", value]:
             return value
-        case ["error", int(code), str(text), str(named)]:
-            raise OSError(code, text, named or None)
+        case ["error", int(code), str(text), str(name)]:
+            raise OSError(code, text, name or None)
     raise BrokerProtocolError("neither an answer nor an error")
 
 
-# ---- what is talked about; all of these raise ProtocolError
+# Values. All of these raise BrokerProtocolError.
 
 
 def parse_mailbox(value: object) -> Mailbox:
-    """One Maildir."""
+    """A mailbox."""
     user, path, watch = _parse_list(value, 3)
     if not isinstance(watch, int):
         raise BrokerProtocolError("no number where one is expected")
@@ -119,8 +111,8 @@ def parse_mailbox(value: object) -> Mailbox:
 
 def parse_folder(value: object) -> Folder:
     """A folder."""
-    of, directory = _parse_list(value, 2)
-    return Folder(parse_mailbox(of), parse_text(directory))
+    mailbox, directory = _parse_list(value, 2)
+    return Folder(parse_mailbox(mailbox), parse_text(directory))
 
 
 def parse_file(value: object) -> MessageFile:
@@ -130,43 +122,43 @@ def parse_file(value: object) -> MessageFile:
 
 
 def parse_texts(value: object) -> list[str]:
-    """Such as names of files."""
-    return [parse_text(one) for one in _parse_list(value)]
+    """Texts, such as names of files."""
+    return [parse_text(text) for text in _parse_list(value)]
 
 
 def parse_mailboxes(value: object) -> list[Mailbox]:
-    """All there are."""
-    return [parse_mailbox(one) for one in _parse_list(value)]
+    """Mailboxes."""
+    return [parse_mailbox(mailbox) for mailbox in _parse_list(value)]
 
 
 def parse_names(value: object) -> dict[str, list[str]]:
-    """Of each part of a folder."""
-    return {parse_text(part): parse_texts(some) for part, some in _parse_pairs(value)}
+    """Names of files by part of a folder."""
+    return {parse_text(part): parse_texts(names) for part, names in _parse_pairs(value)}
 
 
 def parse_words(value: object) -> dict[str, str]:
-    """One by another, such as keywords by their letters."""
-    return {parse_text(one): parse_text(other) for one, other in _parse_pairs(value)}
+    """Texts by texts, such as keywords by their letters."""
+    return {parse_text(key): parse_text(text) for key, text in _parse_pairs(value)}
 
 
 def dump_changes(changes: Changes) -> tuple[object, ...]:
-    """As `changes` reads it."""
+    """Changes as `parse_changes` reads them."""
     return tuple(changes.folders), tuple(changes.mailboxes), changes.users, changes.everything
 
 
 def parse_changes(value: object) -> Changes:
-    """What may be another now."""
-    folders, boxes, users, everything = _parse_list(value, 4)
+    """Changes."""
+    folders, mailboxes, users, everything = _parse_list(value, 4)
     return Changes(
         frozenset(map(parse_folder, _parse_list(folders))),
-        frozenset(parse_mailboxes(boxes)),
+        frozenset(parse_mailboxes(mailboxes)),
         bool(users),
         bool(everything),
     )
 
 
 def parse_text(value: object) -> str:
-    """One that can be the name of a file."""
+    """A text that can be the name of a file."""
     if not isinstance(value, str) or "\0" in value:
         raise BrokerProtocolError("no text where one is expected")
     try:
@@ -188,17 +180,19 @@ def _parse_pairs(value: object) -> Iterable[tuple[object, object]]:
     return value.items()
 
 
-MAX_WAIT_SECONDS = 3600.0  # seconds for changes
-_POLL_SECONDS = (
-    5.0  # seconds between two looks whether a client that waits for changes is still there
-)
-_SEND_TIMEOUT = 60  # that a client may take for a piece of an answer
-_TIMEVAL = struct.Struct("ll")  # SO_SNDTIMEO of socket(7): seconds and microseconds
+# ---- the server
+
+MAX_WAIT_SECONDS = 3600.0  # for changes, in one request
+_POLL_SECONDS = 5.0  # between two looks whether a waiting client is still there
+_SEND_TIMEOUT = 60  # seconds that a client may take for a piece of an answer
+_TIMEVAL = struct.Struct("ll")  # of SO_SNDTIMEO, socket(7): seconds and microseconds
 
 
 class BrokerSession:
-    """One client. mailboxes: those it may ask about; they stay the caller's, and should be nobody
-    else's: changes are told once.
+    """The server's side of one connection.
+
+    mailboxes: those that the client may ask about. The caller closes them, and gives them to no
+    other session, because each change is reported once.
     """
 
     def __init__(self, channel: socket.socket, mailboxes: Mailboxes) -> None:
@@ -209,8 +203,8 @@ class BrokerSession:
         self._served: frozenset[Mailbox] | None = None
 
     def run(self, fingerprint: str) -> None:
-        """Until the client goes. ProtocolError: it says what makes no sense. OSError: it does not
-        listen.
+        """Serve until the client goes. BrokerProtocolError: it says what makes no sense. OSError:
+        it does not listen.
         """
         self._send_answer(fingerprint)
         with self._channel.makefile("rb") as lines:
@@ -219,88 +213,78 @@ class BrokerSession:
                     raise BrokerProtocolError("the question is too long")
                 self._handle(unpack_line(line))
 
-    def _handle(self, question: list[object]) -> None:
+    def _handle(self, request: list[object]) -> None:
         try:
-            found = self._execute(question)
+            answer = self._execute(request)
         except OSError as error:
             if isinstance(error, ConnectionError) and self._is_client_gone():
                 raise
             self._channel.sendall(pack_error(error))
             return
-        if isinstance(found, int):
-            self._send_descriptor(found)
+        if isinstance(answer, int):
+            try:
+                socket.send_fds(self._channel, [pack_answer(None)], [answer])
+            finally:
+                os.close(answer)
         else:
-            self._send_answer(found)
+            self._send_answer(answer)
 
-    def _send_answer(self, found: object) -> None:
-        line = pack_answer(found)
+    def _send_answer(self, answer: object) -> None:
+        line = pack_answer(answer)
         if len(line) > MAX_ANSWER_BYTES:
             line = pack_error(OSError(errno.EFBIG, "there is more than an answer may hold"))
         self._channel.sendall(line)
 
-    def _send_descriptor(self, descriptor: int) -> None:
-        try:
-            socket.send_fds(self._channel, [pack_answer(None)], [descriptor])
-        finally:
-            close(descriptor)
-
-    # ---- questions
-
-    def _execute(self, question: list[object]) -> object:
-        """The answer; a number: the descriptor to be handed over. OSError: there is none.
-        ProtocolError: it is no question.
+    def _execute(self, request: list[object]) -> object:
+        """The answer; a number is the descriptor to send. OSError: there is none.
+        BrokerProtocolError: it is no request.
         """
-        ours = self._mailboxes
-        found: object
-        match question:
+        mailboxes = self._mailboxes
+        answer: object
+        match request:
             case ["users"]:
-                found = self._find_mailboxes()
+                answer = self._find_mailboxes()
             case ["closed"]:
-                found = dict(ours.unreadable_directories())
+                answer = dict(mailboxes.unreadable_directories())
             case ["folders", mailbox]:
-                found = [
-                    place.directory
-                    for place in ours.list_folders(self._check_mailbox(parse_mailbox(mailbox)))
-                ]
-            case ["names", place]:
-                found = dict(ours.list_files(self._check_folder(place)))
-            case ["keywords", place]:
-                found = dict(ours.read_keywords(self._check_folder(place)))
-            case ["open", place, file]:
-                found = ours.open_file(self._check_folder(place), parse_file(file))
+                folders = mailboxes.list_folders(self._check_mailbox(parse_mailbox(mailbox)))
+                answer = [folder.directory for folder in folders]
+            case ["names", folder]:
+                answer = dict(mailboxes.list_files(self._check_folder(folder)))
+            case ["keywords", folder]:
+                answer = dict(mailboxes.read_keywords(self._check_folder(folder)))
+            case ["open", folder, file]:
+                answer = mailboxes.open_file(self._check_folder(folder), parse_file(file))
             case ["changes", int(milliseconds)]:
-                found = dump_changes(
-                    self._wait_for_changes(
-                        max(0, min(milliseconds, MAX_WAIT_SECONDS * 1000)) / 1000
-                    )
-                )
+                seconds = max(0, min(milliseconds, MAX_WAIT_SECONDS * 1000)) / 1000
+                answer = dump_changes(self._wait_for_changes(seconds))
             case _:
                 raise BrokerProtocolError("it is no question")
-        return found
+        return answer
 
     def _find_mailboxes(self) -> list[Mailbox]:
-        found = list(self._mailboxes.find_mailboxes())
-        self._served = frozenset(found)
-        return found
+        mailboxes = list(self._mailboxes.find_mailboxes())
+        self._served = frozenset(mailboxes)
+        return mailboxes
 
     def _wait_for_changes(self, seconds: float) -> Changes:
         until = time.monotonic() + seconds
         while True:
-            left = max(0.0, until - time.monotonic())
-            found = self._mailboxes.wait_for_changes(min(left, _POLL_SECONDS))
-            if found != Changes() or left <= _POLL_SECONDS:
-                return found
+            remaining = max(0.0, until - time.monotonic())
+            changes = self._mailboxes.wait_for_changes(min(remaining, _POLL_SECONDS))
+            if changes != Changes() or remaining <= _POLL_SECONDS:
+                return changes
             if self._is_client_gone():
                 raise ConnectionResetError("the client has gone")
 
     def _check_folder(self, value: object) -> Folder:
-        place = parse_folder(value)
-        self._check_mailbox(place.mailbox)
-        return place
+        folder = parse_folder(value)
+        self._check_mailbox(folder.mailbox)
+        return folder
 
     def _check_mailbox(self, mailbox: Mailbox) -> Mailbox:
-        """A path below the fixed part of a pattern is not enough: it must be one of those that were
-        found there.
+        """Refuse all mailboxes but those that were found: a path that fits a pattern is not
+        enough.
         """
         if self._served is None:
             self._find_mailboxes()
@@ -309,18 +293,21 @@ class BrokerSession:
         return mailbox
 
     def _is_client_gone(self) -> bool:
+        """Whether there is anything to read: a client that waits for an answer sends nothing, so it
+        can only be the end.
+        """
         poller = select.poll()
-        poller.register(
-            self._channel, select.POLLIN
-        )  # who waits for an answer says nothing: it can only be the end
+        poller.register(self._channel, select.POLLIN)
         return bool(poller.poll(0))
 
+
+# ---- the client
 
 _GREETING_TIMEOUT = 30.0
 _ANSWER_TIMEOUT = 300.0  # disks may be slow
 _RECONNECT_SECONDS = 1.0  # between two attempts to connect
-_CLIENT_WAIT_SECONDS = 240.0  # seconds for changes, in one question: less than for an answer
-_READ_BYTES = 64 << 10  # bytes
+_CLIENT_WAIT_SECONDS = 240.0  # for changes, in one request: less than _ANSWER_TIMEOUT
+_READ_BYTES = 64 << 10
 _BROKER_REMEDY = "start spamguard-watch.service (`spamguard open-mailboxes`), or see its log"
 _MISMATCH = "its `watch` is not ours, or its version: systemctl restart spamguard-watch"
 
@@ -328,86 +315,81 @@ AnswerT = TypeVar("AnswerT")
 
 
 class RemoteMailboxes:
-    """`contract.Mailboxes` at a socket. watches: of our own configuration; the other side must have
-    the same, in the same order.
+    """`Mailboxes` by way of a broker.
+
+    watches: of our own configuration; the broker must have the same, in the same order.
     """
 
     def __init__(self, path: Path, watches: Sequence[Watch]) -> None:
         self._path = path
         self._fingerprint = fingerprint_watches(watches)
         self._channel: socket.socket | None = None
-        with suppress(MailboxesError):  # it may come yet
+        with suppress(MailboxesError):  # it may come later
             self._connect()
-        # whether to tell that nobody knows what has changed; who has only begun has missed nothing
-        self._missed_changes = False
+        self._missed_changes = False  # a client that has only begun has missed nothing
 
     def find_mailboxes(self) -> list[Mailbox]:
-        """As `contract.Mailboxes.users`."""
+        """See `Mailboxes`."""
         if self._channel is None:
             self._connect()
         return self._request(parse_mailboxes, "users")
 
     def unreadable_directories(self) -> dict[str, str]:
-        """As `contract.Mailboxes.closed`."""
+        """See `Mailboxes`."""
         return self._request(parse_words, "closed")
 
     def list_folders(self, mailbox: Mailbox) -> list[Folder]:
-        """As `contract.Mailboxes.folders`."""
-        return [
-            Folder(mailbox, directory)
-            for directory in self._request(parse_texts, "folders", mailbox)
-        ]
+        """See `Mailboxes`."""
+        directories = self._request(parse_texts, "folders", mailbox)
+        return [Folder(mailbox, directory) for directory in directories]
 
-    def list_files(self, place: Folder) -> dict[str, list[str]]:
-        """As `contract.Mailboxes.names`."""
-        return self._request(parse_names, "names", place)
+    def list_files(self, folder: Folder) -> dict[str, list[str]]:
+        """See `Mailboxes`."""
+        return self._request(parse_names, "names", folder)
 
-    def read_keywords(self, place: Folder) -> dict[str, str]:
-        """As `contract.Mailboxes.keywords`."""
-        return self._request(parse_words, "keywords", place)
+    def read_keywords(self, folder: Folder) -> dict[str, str]:
+        """See `Mailboxes`."""
+        return self._request(parse_words, "keywords", folder)
 
-    def open_file(self, place: Folder, file: MessageFile) -> int:
-        """As `contract.Mailboxes.open`."""
-        with self._exchange("open", place, file) as (_, descriptors):
+    def open_file(self, folder: Folder, file: MessageFile) -> int:
+        """See `Mailboxes`."""
+        with self._exchange("open", folder, file) as (_, descriptors):
             if len(descriptors) != 1:
                 raise self._disconnect("an answer without what was asked for")
             return descriptors.pop()
 
     def wait_for_changes(self, timeout: float) -> Changes:
-        """As `contract.Mailboxes.changes`; never a MailboxesError: that the other side has gone, or
-        is back, changes everything.
+        """See `Mailboxes`. Never raises MailboxesError: if the broker goes or comes back,
+        everything has changed.
         """
         if self._channel is None and not self._reconnect(timeout):
             return Changes()
         if self._missed_changes:
             self._missed_changes = False
             return Changes(everything=True)
+        milliseconds = round(min(timeout, _CLIENT_WAIT_SECONDS) * 1000)
         try:
-            return self._request(
-                parse_changes, "changes", round(min(timeout, _CLIENT_WAIT_SECONDS) * 1000)
-            )
+            return self._request(parse_changes, "changes", milliseconds)
         except MailboxesError:
             return Changes(everything=True)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
-    # ----
-
     def _reconnect(self, timeout: float) -> bool:
-        """Whether it did within so many seconds."""
+        """Whether it was possible within so many seconds."""
         until = time.monotonic() + timeout
         while True:
             with suppress(MailboxesError):
                 self._connect()
                 return True
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return False
-            time.sleep(min(left, _RECONNECT_SECONDS))
+            time.sleep(min(remaining, _RECONNECT_SECONDS))
 
     def _connect(self) -> None:
         """MailboxesError."""
@@ -416,50 +398,51 @@ class RemoteMailboxes:
         try:
             self._channel.connect(str(self._path))
         except OSError as error:
-            older = error.errno == errno.EPROTOTYPE  # it speaks in packets
-            raise self._disconnect(_MISMATCH if older else error.strerror or str(error)) from error
+            is_older = error.errno == errno.EPROTOTYPE  # an older broker has a socket for packets
+            why = _MISMATCH if is_older else error.strerror or str(error)
+            raise self._disconnect(why) from error
         try:
-            served = self._request(parse_text)
+            fingerprint = self._request(parse_text)
         except OSError as error:
             raise self._disconnect(f"it refuses: {error.strerror}") from error
         self._channel.settimeout(_ANSWER_TIMEOUT)
-        if served != self._fingerprint:
+        if fingerprint != self._fingerprint:
             raise self._disconnect(_MISMATCH)
 
-    def _request(self, parse: Callable[[object], AnswerT], *question: object) -> AnswerT:
-        """What was answered. OSError: what the other side was told when it tried. MailboxesError:
-        there is no other side.
-        """
-        with self._exchange(*question) as (found, _):
-            return parse(found)
+    def _request(self, parse: Callable[[object], AnswerT], *request: object) -> AnswerT:
+        """The answer. OSError: the broker's, when it tried. MailboxesError: there is no broker."""
+        with self._exchange(*request) as (answer, _):
+            return parse(answer)
 
     @contextmanager
-    def _exchange(self, *question: object) -> Iterator[tuple[object, list[int]]]:
-        """To a question, if there is one; with descriptors that are closed unless they are taken
-        out. Errors as of `_ask`.
+    def _exchange(self, *request: object) -> Iterator[tuple[object, list[int]]]:
+        """Send a request, if there is one; the answer, and the descriptors that came with it. Those
+        that the caller leaves in the list are closed. Errors as of `_request`.
         """
         descriptors: list[int] = []
         try:
-            yield unpack_answer(self._transfer(question, descriptors)), descriptors
+            yield unpack_answer(self._transfer(request, descriptors)), descriptors
         except BrokerProtocolError as error:
             raise self._disconnect(f"an answer that makes no sense ({error})") from error
         finally:
-            for one in descriptors:
-                os.close(one)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
-    def _transfer(self, question: Sequence[object], descriptors: list[int]) -> bytes:
-        """What is said to it. descriptors: gets those that come with that. MailboxesError."""
+    def _transfer(self, request: Sequence[object], descriptors: list[int]) -> bytes:
+        """Send a request, and read a line. descriptors: gets those that come with it.
+        MailboxesError.
+        """
         if self._channel is None:
             raise self._disconnect("it has ended")
         line = bytearray()
         try:
-            if question:
-                self._channel.sendall(pack_line(*question))
+            if request:
+                self._channel.sendall(pack_line(*request))
             while not line.endswith(b"\n"):
-                piece, some, _, _ = socket.recv_fds(
+                piece, received, _, _ = socket.recv_fds(
                     self._channel, _READ_BYTES, 1, socket.MSG_CMSG_CLOEXEC
                 )
-                descriptors += some
+                descriptors += received
                 line += piece
                 if not piece:
                     raise self._disconnect("it has ended")
@@ -470,34 +453,33 @@ class RemoteMailboxes:
         return bytes(line)
 
     def _disconnect(self, why: str) -> MailboxesError:
-        """The error to raise, once the connection is given up."""
+        """Give the connection up; the error to raise."""
         self.close()
         self._missed_changes = True
-        return MailboxesError(
-            f"{self._path}: nobody opens mailboxes there for us ({why}): {_BROKER_REMEDY}"
-        )
+        return MailboxesError(f"{self._path}: no mailbox broker there ({why}): {_BROKER_REMEDY}")
+
+
+# ---- either way
 
 
 def make_mailboxes(
     watches: Sequence[Watch], opener: Path | None, *, notify: bool = True
 ) -> Mailboxes:
-    """To be closed by the caller. Does not fail: whoever opens them may come later. opener: the
-    socket; notify: as in `LocalMailboxes`.
+    """Mailboxes for the caller to close: by way of the broker at the socket `opener`, which may
+    come later, or our own. notify: as of `LocalMailboxes`.
     """
-    return (
-        LocalMailboxes(watches, notify=notify)
-        if opener is None
-        else RemoteMailboxes(opener, watches)
-    )
+    if opener is None:
+        return LocalMailboxes(watches, notify=notify)
+    return RemoteMailboxes(opener, watches)
 
 
 def is_maildir(mailboxes: Mailboxes, mailbox: Mailbox, *, if_unreadable: bool) -> bool:
-    """Whether what a pattern fits is one, and not what a Maildir lies in. closed: what to say of
-    one that cannot be looked at.
+    """Whether what a pattern fits is a Maildir, and not a directory of Maildirs.
+
+    if_unreadable: the answer if it cannot be read.
     """
     try:
-        return any(
-            folder_parts(place.directory) == INBOX_NAME for place in mailboxes.list_folders(mailbox)
-        )
+        folders = mailboxes.list_folders(mailbox)
+        return any(folder_parts(folder.directory) == INBOX_NAME for folder in folders)
     except OSError:
         return if_unreadable

@@ -1,10 +1,13 @@
-"""People's Maildirs on this machine: found by patterns, listed and opened. The only code that
-touches them, and it only reads.
+"""The Maildirs of this machine: found by patterns, listed and opened. No other code touches them.
 
-Parses no mail and needs little but the standard library, so that it can be given rights that
-nothing else should have. Below the fixed part of a pattern, which is the operator's own word, no
-symbolic link is ever followed, at any step: people write there. Only whether one leads to a Maildir
-is asked, of which nothing but that is told.
+A pattern of `watch:` has a fixed part, which is the operator's own word, and parts with wildcards.
+Below the fixed part no symbolic link is ever followed, at any step, because users write there: each
+directory is opened relative to the one above it. It is only asked whether a link leads to a
+Maildir, to warn about it. Every directory in which a mailbox, a folder or a message could appear is
+watched (`changes`).
+
+Must never write, never parse mail, and need little but the standard library: this module runs with
+rights that nothing else should have.
 """
 
 from __future__ import annotations
@@ -33,51 +36,45 @@ from spamguard.log import WarnOnce
 
 _log = logging.getLogger("spamguard.folders")
 
-PARTS = (
-    "new",
-    "cur",
-)  # in this order: a message that is looked at moves on to cur, and must not be missed for that
+# In this order: a message that moves from new to cur while we list must not be missed.
+PARTS = ("new", "cur")
 _MAILDIR_PARTS = frozenset(("new", "cur", "tmp"))
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_DEPTH = 12  # folders within folders
-# in the place of Maildirs that are told: people make as many as they like, which would hide all
-# other trouble
-_MAX_LINKS = 20
-_MAX_DIRECTORIES = 10_000  # of a mailbox: folders, and what they lie in
-_MANY_NAMES = 100_000  # names of a part of a folder, whose lengths are looked at then
-_MAX_LISTING_BYTES = (
-    96 << 20
-    # bytes that they take where they are told (`protocol.pack`): a million and more; people make names
-    # as they like
-)
-_OTHER_FORMATS = frozenset(
-    ("mailboxes", "storage", "dbox-Mails")
-)  # directories of Dovecot's sdbox and mdbox
+_MAX_DIRECTORIES = 10_000  # of a mailbox
+_MAX_LINKS = 20  # warnings: users make as many links as they like, which would hide other trouble
+_MANY_NAMES = 100_000  # of a part of a folder, from which on their length counts
+_MAX_LISTING_BYTES = 96 << 20  # as JSON: a million names and more
+_OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of sdbox and mdbox
 _SIEVE_SUFFIX = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
 _LINK_WARNING = "is a symbolic link, which is not followed: name the directory itself in `watch`"
-_WILD = re.compile(r"[*?]")
-_STAR = re.compile(r"\*")
+_FORMAT_WARNING = (
+    "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen from outside, "
+    "let Dovecot tell by IMAPSieve"
+)
+_WILDCARD = re.compile(r"[*?]")
 _KEYWORDS_FILE = "dovecot-keywords"
-_MAX_KEYWORDS = 26  # keywords that a name has room for
-_MAX_KEYWORDS_BYTES = 64 << 10  # bytes of that file
-_KEYWORD_LINE = re.compile(rb"([0-9]{1,2}) ([!-~]{1,200})")  # its number, its name
-
+_MAX_KEYWORDS = 26  # one for each letter
+_MAX_KEYWORDS_BYTES = 64 << 10
+_KEYWORD_LINE = re.compile(rb"([0-9]{1,2}) ([!-~]{1,200})")  # number and name
 
 ChangeTarget = Folder | Mailbox | None
-"""Whose change a watched directory tells: a folder's, that of a mailbox's folders, or (None) of the
-mailboxes there are.
+"""What a watched directory belongs to: a folder, a mailbox's list of folders, or (None) the list of
+mailboxes.
 """
 
 
 class LocalMailboxes:
-    """`contract.Mailboxes` of this machine, where `watches` say.
+    """`Mailboxes` of this machine.
 
-    A mailbox belongs to the user its pattern names; else to what its wildcards stand for; else to
-    the owner of its directory. The last of them is the name or the whole address, one above it the
-    domain: the nearest with a dot in it, so that /var/vmail/*/*/*/Maildir is anna@example.org's
-    where there is a directory for each letter, too. Parts with `?` alone are such directories if
-    others have `*`. notify: as in `Watches`.
+    A mailbox belongs to the user that its pattern names; else to the user that the pattern's
+    wildcards stand for; else to the owner of its directory. The last wildcard is the name or the
+    whole address, and one above it the domain: the nearest one with a dot in it, so
+    /var/vmail/*/*/*/Maildir works with a directory for each letter, too. If there are parts with
+    `*`, those with `?` alone are such directories.
+
+    notify: as of `DirectoryMonitor`.
     """
 
     def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
@@ -85,113 +82,44 @@ class LocalMailboxes:
         self._watches = DirectoryMonitor(notify=notify, on_mount=self._mount_targets)
         self._mailboxes: list[Mailbox] = []
         self._unreadable: dict[str, str] = {}
-        self._links: set[str] = (
-            set()
-        )  # to Maildirs, where one would be watched; second names of one that is are no trouble
+        self._links: set[str] = set()  # to Maildirs, where a Maildir would be watched
         self._warnings = WarnOnce(_log)
 
+    # ---- mailboxes
+
     def find_mailboxes(self) -> list[Mailbox]:
-        """Of a Maildir that several patterns name, the first one counts."""
-        found: dict[str, Mailbox] = {}
-        closed_before, self._unreadable = self._unreadable, {}
+        """See `Mailboxes`. Of a Maildir that several patterns fit, the first one counts."""
+        mailboxes: dict[str, Mailbox] = {}
+        before, self._unreadable = self._unreadable, {}
         self._links = set()
         for number, ((fixed, rest), user) in enumerate(self._patterns):
-            some = list(self._find_matches(fixed, rest))
-            if not some:
+            matches = list(self._find_matches(fixed, rest))
+            if not matches:
                 self._watches.wait_for(fixed, None, links=True)
-            for names in some:
+            for names in matches:
                 path = os.path.join(fixed, *names)
-                found.setdefault(
-                    path, Mailbox(user or _mailbox_user(path, rest, names), path, number)
-                )
-        real = {os.path.realpath(path) for path in found} if self._links else set()
-        unwatched = [link for link in sorted(self._links) if os.path.realpath(link) not in real]
-        self._unreadable |= dict.fromkeys(unwatched[:_MAX_LINKS], _LINK_WARNING)
-        for one in self._mailboxes:
-            if is_below(one.path, self._unreadable):
-                found.setdefault(one.path, one)
-        for path in closed_before.keys() - self._unreadable:
-            self._warnings.clear(path)
+                owner = user or _mailbox_user(path, rest, names)
+                mailboxes.setdefault(path, Mailbox(owner, path, number))
+        if self._links:  # a second name of a watched Maildir is no trouble
+            real = {os.path.realpath(path) for path in mailboxes}
+            unwatched = [link for link in sorted(self._links) if os.path.realpath(link) not in real]
+            self._unreadable |= dict.fromkeys(unwatched[:_MAX_LINKS], _LINK_WARNING)
+        for mailbox in self._mailboxes:
+            if is_below(mailbox.path, self._unreadable):
+                mailboxes.setdefault(mailbox.path, mailbox)
+        if readable := before.keys() - self._unreadable:
+            self._warnings.clear(*readable)
         for path, why in self._unreadable.items():
             self._warnings.warn(path, CLOSED_WARNING, path, why)
-        self._mailboxes = list(found.values())
+        self._mailboxes = list(mailboxes.values())
         return self._mailboxes.copy()
 
     def unreadable_directories(self) -> dict[str, str]:
-        """See `contract.Mailboxes.closed`."""
+        """See `Mailboxes`."""
         return self._unreadable.copy()
 
-    def list_folders(self, mailbox: Mailbox) -> list[Folder]:
-        """Directories that have a `cur`, however deep; Maildir++ has them side by side, other
-        layouts within one another.
-        """
-        left = iter(range(_MAX_DIRECTORIES))
-        with self._open_directory(mailbox, ()) as root:
-            found = [
-                Folder(mailbox, directory) for directory in self._walk(root, mailbox, "", 0, left)
-            ]
-        if not found:
-            self._warn_format(mailbox)
-            self._watches.wait_for(mailbox.path, mailbox)
-        if next(left, None) is None:
-            self._warnings.warn(
-                mailbox,
-                "%s: has more than %d folders: the others are not looked at",
-                mailbox.path,
-                _MAX_DIRECTORIES,
-            )
-        return found
-
-    def list_files(self, place: Folder) -> dict[str, list[str]]:
-        """Of both parts; one that is missing has none."""
-        with self._open_directory(place.mailbox, _path_parts(place.directory)) as folder:
-            return {part: _list_names(folder, part) for part in PARTS}
-
-    def open_file(self, place: Folder, file: MessageFile) -> int:
-        """See `contract.Mailboxes.open`. A pipe is no reason to wait."""
-        if file.part not in PARTS or "/" in file.name:
-            raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
-        with self._open_directory(
-            place.mailbox, (*_path_parts(place.directory), file.part)
-        ) as part:
-            return _open_regular_file(part, file.name)
-
-    def read_keywords(self, place: Folder) -> dict[str, str]:
-        """See `contract.Mailboxes.keywords`. Lines that make no sense are passed over."""
-        with self._open_directory(place.mailbox, _path_parts(place.directory)) as folder:
-            found = map(
-                _KEYWORD_LINE.fullmatch,
-                _read_start(folder, _KEYWORDS_FILE, _MAX_KEYWORDS_BYTES).split(b"\n"),
-            )
-        named = {int(one[1]): one[2].decode() for one in found if one}
-        return {
-            chr(ord("a") + number): name for number, name in named.items() if number < _MAX_KEYWORDS
-        }
-
-    def wait_for_changes(self, timeout: float) -> Changes:
-        """See `contract.Mailboxes.changes`."""
-        told, lost = self._watches.wait(timeout)
-        return Changes(
-            frozenset(one for one in told if isinstance(one, Folder)),
-            frozenset(one for one in told if isinstance(one, Mailbox)),
-            None in told,
-            lost,
-        )
-
-    def count_watched(self) -> int:
-        """How many directories tell what changes, of all that were asked for so far."""
-        return len(self._watches)
-
-    def close(self) -> None:
-        """Watch nothing any more."""
-        self._watches.close()
-
-    # ----
-
     def _find_matches(self, fixed: str, rest: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """The parts of each path that fits. Every directory on the way in which one could come or
-        go is watched.
-        """
+        """The parts of each path that fits."""
         try:
             with _open_fixed(fixed) as root:
                 yield from self._find_matches_below(root, fixed, (), rest)
@@ -215,25 +143,14 @@ class LocalMailboxes:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                if self._is_closed(below, error):
+                if self._may_open_later(below, error):
                     self._unreadable[below] = str(error.strerror)
                 elif not rest[1:] and os.path.isdir(f"{below}/cur"):
                     self._links.add(below)
 
-    def _mount_targets(self, place: str) -> Iterator[ChangeTarget]:
-        """Whatever may be another there, above it or below."""
-        for number, ((fixed, _), _) in enumerate(self._patterns):
-            real = os.path.realpath(fixed)
-            if _overlaps(place, real):
-                yield None
-                mailboxes = (one for one in self._mailboxes if one.watch == number)
-                yield from (
-                    one for one in mailboxes if _overlaps(place, f"{real}/{one.path[len(fixed) :]}")
-                )
-
-    def _is_closed(self, path: str, error: OSError) -> bool:
-        """Whether it may be opened later. A file is nothing to speak of, nor is the link to the
-        Sieve script in force.
+    def _may_open_later(self, path: str, error: OSError) -> bool:
+        """Whether a directory may be opened later. A link is logged, except the one to the Sieve
+        script in force; a file is nothing to speak of.
         """
         if os.path.islink(path):
             if not path.endswith(_SIEVE_SUFFIX):
@@ -241,90 +158,172 @@ class LocalMailboxes:
             return False
         return error.errno != errno.ENOTDIR
 
-    def _walk(
-        self, directory: int, mailbox: Mailbox, name: str, depth: int, left: Iterator[int]
-    ) -> Iterator[str]:
-        """Watched first, then listed: what comes in between is told. left: an item for each
-        directory that may be entered yet.
+    # ---- folders
 
-        One that cannot be opened is taken for a folder: whoever asks for its names hears why.
+    def list_folders(self, mailbox: Mailbox) -> list[Folder]:
+        """See `Mailboxes`. Every directory with a `cur` is a folder, however deep it lies: Maildir++
+        has folders side by side, other layouts within one another.
         """
-        self._watches.add(
-            directory,
-            os.path.join(mailbox.path, name) if name else mailbox.path,
-            mailbox,
-            directories_only=True,
-        )
+        budget = iter(range(_MAX_DIRECTORIES))
+        with self._open_directory(mailbox, ()) as root:
+            directories = list(self._walk(root, mailbox, "", 0, budget))
+            if not directories:
+                if _OTHER_FORMATS & _list_directories(root):
+                    self._warnings.warn(mailbox, _FORMAT_WARNING, mailbox.path)
+                self._watches.wait_for(mailbox.path, mailbox)
+        if next(budget, None) is None:
+            self._warnings.warn(
+                mailbox,
+                "%s: has more than %d folders: the others are not looked at",
+                mailbox.path,
+                _MAX_DIRECTORIES,
+            )
+        return [Folder(mailbox, directory) for directory in directories]
+
+    def _walk(
+        self, directory: int, mailbox: Mailbox, name: str, depth: int, budget: Iterator[int]
+    ) -> Iterator[str]:
+        """The folders in a directory. budget: has an item for each directory that may be entered.
+
+        The directory is watched first, then listed, so nothing comes unseen in between. A directory
+        that cannot be opened counts as a folder: `list_files` will say why.
+        """
+        path = os.path.join(mailbox.path, name) if name else mailbox.path
+        self._watches.add(directory, path, mailbox, directories_only=True)
         below = _list_directories(directory, links=True)
         if "cur" in below and self._watch_parts(directory, Folder(mailbox, name)):
             yield name
-        for one in sorted(below - _MAILDIR_PARTS) if depth < _MAX_DEPTH else ():
-            if next(left, None) is None:
+        for child in sorted(below - _MAILDIR_PARTS) if depth < _MAX_DEPTH else ():
+            if next(budget, None) is None:
                 return
+            deeper = os.path.join(name, child)
             try:
-                with _open_below(directory, (one,)) as folder:
-                    yield from self._walk(folder, mailbox, os.path.join(name, one), depth + 1, left)
+                with _open_below(directory, (child,)) as folder:
+                    yield from self._walk(folder, mailbox, deeper, depth + 1, budget)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                if self._is_closed(os.path.join(mailbox.path, name, one), error):
-                    yield os.path.join(name, one)
+                if self._may_open_later(os.path.join(mailbox.path, deeper), error):
+                    yield deeper
 
-    def _watch_parts(self, directory: int, place: Folder) -> bool:
-        """Whether it is a folder."""
+    def _watch_parts(self, directory: int, folder: Folder) -> bool:
+        """Watch `new` and `cur`; whether the directory is a folder."""
         for part in PARTS:
-            path = os.path.join(place.mailbox.path, place.directory, part)
+            path = os.path.join(folder.mailbox.path, folder.directory, part)
             try:
                 with _open_below(directory, (part,)) as opened:
-                    self._watches.add(opened, path, place, owner=place.mailbox)
+                    self._watches.add(opened, path, folder, owner=folder.mailbox)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                return self._is_closed(path, error)
+                return self._may_open_later(path, error)
         return True
 
     @contextmanager
     def _open_directory(self, mailbox: Mailbox, names: Sequence[str]) -> Iterator[int]:
-        """A directory of a mailbox. FileNotFoundError: it is not there, or not of any pattern."""
+        """A directory of a mailbox. FileNotFoundError: it is gone, or no pattern fits it."""
         if not 0 <= mailbox.watch < len(self._patterns):
             raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
         (fixed, rest), _ = self._patterns[mailbox.watch]
         within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
         if not mailbox.path.startswith(fixed) or len(within) != len(rest):
             raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
-        with _open_fixed(fixed) as root, _open_below(root, (*within, *names)) as found:
-            yield found
+        with _open_fixed(fixed) as root, _open_below(root, (*within, *names)) as directory:
+            yield directory
 
-    def _warn_format(self, mailbox: Mailbox) -> None:
-        with self._open_directory(mailbox, ()) as root:
-            if _OTHER_FORMATS & _list_directories(root):
-                told = "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen from outside, let Dovecot tell by IMAPSieve"
-                self._warnings.warn(mailbox, told, mailbox.path)
+    # ---- files
+
+    def list_files(self, folder: Folder) -> dict[str, list[str]]:
+        """See `Mailboxes`. A part that is missing has no files."""
+        with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
+            return {part: _list_names(directory, part) for part in PARTS}
+
+    def open_file(self, folder: Folder, file: MessageFile) -> int:
+        """See `Mailboxes`. Never waits for a pipe."""
+        if file.part not in PARTS or "/" in file.name:
+            raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
+        names = (*_path_parts(folder.directory), file.part)
+        with self._open_directory(folder.mailbox, names) as part:
+            return _open_regular_file(part, file.name)
+
+    def read_keywords(self, folder: Folder) -> dict[str, str]:
+        """See `Mailboxes`. Lines that make no sense are skipped."""
+        with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
+            try:
+                descriptor = _open_regular_file(directory, _KEYWORDS_FILE)
+            except FileNotFoundError:
+                return {}
+            with open(descriptor, "rb") as file:
+                lines = file.read(_MAX_KEYWORDS_BYTES).split(b"\n")
+        matches = filter(None, map(_KEYWORD_LINE.fullmatch, lines))
+        names = {int(match[1]): match[2].decode() for match in matches}
+        return {
+            chr(ord("a") + number): name for number, name in names.items() if number < _MAX_KEYWORDS
+        }
+
+    # ---- changes
+
+    def wait_for_changes(self, timeout: float) -> Changes:
+        """See `Mailboxes`."""
+        targets, lost = self._watches.wait(timeout)
+        return Changes(
+            frozenset(target for target in targets if isinstance(target, Folder)),
+            frozenset(target for target in targets if isinstance(target, Mailbox)),
+            None in targets,
+            lost,
+        )
+
+    def count_watched(self) -> int:
+        """How many directories are watched, of all that were listed so far."""
+        return len(self._watches)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._watches.close()
+
+    def _mount_targets(self, place: str) -> Iterator[ChangeTarget]:
+        """What a mount at this place may change, above it or below."""
+        for number, ((fixed, _), _) in enumerate(self._patterns):
+            real = os.path.realpath(fixed)
+            if _overlaps(place, real):
+                yield None
+                for mailbox in self._mailboxes:
+                    within = mailbox.path[len(fixed) :]
+                    if mailbox.watch == number and _overlaps(place, f"{real}/{within}"):
+                        yield mailbox
+
+
+# ---- patterns and users
 
 
 def _split_pattern(path: str) -> tuple[str, tuple[str, ...]]:
-    """A pattern's fixed part and the parts below it."""
+    """The fixed part of a pattern, and the parts below it."""
     parts = _path_parts(path)
-    wild = next((at for at, part in enumerate(parts) if _WILD.search(part)), len(parts))
+    wild = next((at for at, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
     return "/" + "/".join(parts[:wild]), tuple(parts[wild:])
 
 
+def _path_parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
 def _overlaps(path: str, other: str) -> bool:
-    """Whether one of them leads to the other, or further."""
-    return all(
-        part == same for part, same in zip(_path_parts(path), _path_parts(other), strict=False)
-    )
+    """Whether one path leads to the other, or further."""
+    pairs = zip(_path_parts(path), _path_parts(other), strict=False)
+    return all(part == other_part for part, other_part in pairs)
 
 
 def _mailbox_user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
-    stars, all_wild = (
-        [_display_bytes(name) for part, name in zip(rest, names, strict=True) if wild.search(part)]
-        for wild in (_STAR, _WILD)
-    )
-    *above, name = stars or all_wild or [_owner_name(path)]
+    wild = [
+        (part, _display(name))
+        for part, name in zip(rest, names, strict=True)
+        if _WILDCARD.search(part)
+    ]
+    stars = [name for part, name in wild if "*" in part]
+    *above, name = stars or [name for _, name in wild] or [_owner_name(path)]
     if not above or "@" in name:
         return name
-    return f"{name}@{next((one for one in reversed(above) if '.' in one), above[-1])}"
+    return f"{name}@{next((part for part in reversed(above) if '.' in part), above[-1])}"
 
 
 def _owner_name(path: str) -> str:
@@ -338,31 +337,28 @@ def _owner_name(path: str) -> str:
         return str(number)
 
 
-def _display_bytes(name: str) -> str:
-    """A name as text, whatever its bytes are."""
+def _display(name: str) -> str:
+    """A name of the disk as text."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _path_parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part]
+# ---- directories and files, relative to an open directory
 
 
 def _matching_names(directory: int, part: str) -> list[str]:
-    """Names that a part of a pattern stands for; those that begin with a dot only where the pattern
-    does.
-    """
-    if not _WILD.search(part):
+    """Names that a part of a pattern stands for; hidden ones only if the part begins with a dot."""
+    if not _WILDCARD.search(part):
         return [part]
-    fits = re.compile(translate(part.replace("[", "[[]"))).match
+    matches = re.compile(translate(part.replace("[", "[[]"))).match
     return sorted(
         name
         for name in _list_directories(directory, links=True)
-        if fits(name) and (part[0] == "." or name[0] != ".")
+        if matches(name) and (part[0] == "." or name[0] != ".")
     )
 
 
 def _list_directories(directory: int, *, links: bool = False) -> set[str]:
-    """Names of directories. links: and of symbolic links, to say that they are not followed."""
+    """Names of directories. links: and of symbolic links, to warn about them."""
     with os.scandir(directory) as entries:
         return {
             entry.name
@@ -372,19 +368,18 @@ def _list_directories(directory: int, *, links: bool = False) -> set[str]:
 
 
 def _list_names(folder: int, part: str) -> list[str]:
-    """Names of what may be messages. OSError: also of more than anybody can be told."""
+    """Names of what may be messages. OSError: also if there are more than an answer can hold."""
     try:
         with _open_below(folder, (part,)) as directory:
-            found = [name for name in os.listdir(directory) if name[0] != "."]
+            names = [name for name in os.listdir(directory) if name[0] != "."]
     except FileNotFoundError:
         return []
-    if len(found) > _MANY_NAMES and sum(map(_max_json_bytes, found)) > _MAX_LISTING_BYTES:
+    if len(names) > _MANY_NAMES and sum(map(_max_json_bytes, names)) > _MAX_LISTING_BYTES:
         raise OSError(errno.EFBIG, "more names than can be told", part)
-    return found
+    return names
 
 
 def _max_json_bytes(name: str) -> int:
-    """Bytes that it takes at most, where it is told."""
     return len(name) if name.isascii() and name.isprintable() else 6 * len(name)
 
 
@@ -394,16 +389,6 @@ def _open_regular_file(directory: int, name: str) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "is no regular file", name)
-
-
-def _read_start(directory: int, name: str, most: int) -> bytes:
-    """The first bytes of a file; none when it is not there."""
-    try:
-        descriptor = _open_regular_file(directory, name)
-    except FileNotFoundError:
-        return b""
-    with open(descriptor, "rb") as file:
-        return file.read(most)
 
 
 @contextmanager
@@ -418,7 +403,7 @@ def _open_fixed(path: str) -> Iterator[int]:
 
 @contextmanager
 def _open_below(directory: int, names: Sequence[str]) -> Iterator[int]:
-    """What lies below an open directory, by names one within another, no symbolic link among them."""
+    """A directory below an open one, by names one within another; no symbolic link is followed."""
     current = os.dup(directory)
     try:
         for name in names:

@@ -1,16 +1,14 @@
-"""Saying what is wrong with people's files once, and not at every look at them.
+"""What the folder watcher leaves for users to read: that it is there, what it could not learn, why.
 
-What the watcher leaves for people to read: that it is there, what it could not learn, and why. A
-small file in the state directory.
-
-Must never stand in the way of learning: what cannot be written now is written later.
+A small JSON file in the state directory, for `status` and `doctor`. Must never stand in the way of
+learning: what cannot be written now is written later.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
@@ -29,9 +27,7 @@ from spamguard.log import StandingWarning, WarnOnce
 STATUS_FILE = "watching.json"
 """Its name in the state directory."""
 BEAT_SECONDS = 30.0  # between two signs of life
-DEAD_AFTER_SECONDS = (
-    150.0  # without one, after which nobody watches: a long look at a large mailbox lets beats out
-)
+DEAD_AFTER_SECONDS = 150.0  # without one: a long scan of a large mailbox leaves some out
 
 _DAY_SECONDS = 86_400
 _MAX_TROUBLES = 200
@@ -39,8 +35,9 @@ _MAX_TROUBLES = 200
 
 @dataclass(frozen=True, slots=True)
 class WatcherTrouble:
-    """Why something teaches nothing. user: whose; empty: everybody's. since: seconds since 1970.
-    doubt: that may be as it should be.
+    """Why something teaches nothing.
+
+    user: whose; "": everybody's. since: seconds since 1970. doubt: it may be as it should be.
     """
 
     user: str
@@ -51,8 +48,9 @@ class WatcherTrouble:
 
 @dataclass(frozen=True, slots=True)
 class WatcherStatus:
-    """The whole file. began, seen: first and last sign of life, seconds since 1970. mailboxes: how
-    many are watched.
+    """The whole file.
+
+    began, seen: first and last sign of life, seconds since 1970. mailboxes: how many are watched.
     """
 
     began: int = 0
@@ -62,28 +60,23 @@ class WatcherStatus:
     troubles: tuple[WatcherTrouble, ...] = ()
 
     def is_alive(self, now: float) -> bool:
-        """Whether somebody watches."""
+        """Whether the watcher runs."""
         return abs(now - self.seen) < DEAD_AFTER_SECONDS
 
 
 def read_watcher_status(state: Path) -> WatcherStatus | None:
-    """What the watcher of a state directory has noted; None: nobody has ever watched there, or it
-    cannot be read.
-    """
+    """The status file of a state directory; None: there is none, or it cannot be read."""
     try:
-        return _parse_status(json.loads((state / STATUS_FILE).read_bytes()))
+        values = json.loads((state / STATUS_FILE).read_bytes())
+        return WatcherStatus(
+            int(values["began"]),
+            int(values["seen"]),
+            int(values["mailboxes"]),
+            parse_refusals(values["refused"]),
+            tuple(_parse_trouble(**trouble) for trouble in values["troubles"]),
+        )
     except (OSError, *JSON_ERRORS):
         return None
-
-
-def _parse_status(values: dict[str, Any]) -> WatcherStatus:
-    return WatcherStatus(
-        int(values["began"]),
-        int(values["seen"]),
-        int(values["mailboxes"]),
-        parse_refusals(values["refused"]),
-        tuple(_parse_trouble(**one) for one in values["troubles"]),
-    )
 
 
 def _parse_trouble(user: object, text: object, since: Any, doubt: object = False) -> WatcherTrouble:
@@ -97,33 +90,31 @@ class StatusFile:
         self._path = state / STATUS_FILE
         self._warnings = warnings
         self._began = int(time.time())
-        self._changed = True
-        self._written = -1, -1  # how many mailboxes, and which changes of `Once`, were written last
+        self._has_changed = True
+        self._written = -1, -1  # number of mailboxes, changes of the warnings
         self._last_beat = -inf
         before = read_watcher_status(state)
         self._refusals = RefusalLog(before.refused if before else {})
 
     @property
     def next_beat(self) -> float:
-        """When the next `beat` is to come, on the clock of `time.monotonic`."""
+        """When to call `beat` next, on the clock of `time.monotonic`."""
         return self._last_beat + BEAT_SECONDS
 
     def add_refused(self, user: str, folder: str, number: int) -> bool:
-        """Lessons of a user were not taken; whether they are the first of this day."""
-        self._changed = True
+        """Count lessons of a user that were not taken; whether they are the first of this day."""
+        self._has_changed = True
         return self._refusals.add(user, folder, number)
 
     def beat(self, mailboxes: int) -> None:
-        """Write what there is to say, at once if something has changed, else a sign of life now and
-        then.
-        """
-        now_told = mailboxes, self._warnings.changes
-        if not self._changed and now_told == self._written and time.monotonic() < self.next_beat:
+        """Write the file: at once if something has changed, else now and then as a sign of life."""
+        state = mailboxes, self._warnings.changes
+        if not self._has_changed and state == self._written and time.monotonic() < self.next_beat:
             return
-        self._written = now_told
+        self._written = state
         self._last_beat = time.monotonic()
         now = int(time.time())
-        told = WatcherStatus(
+        status = WatcherStatus(
             self._began,
             now,
             mailboxes,
@@ -131,7 +122,7 @@ class StatusFile:
             tuple(standing_troubles(self._warnings.standing(), now)),
         )
         try:
-            write_json(self._path, asdict(told))
+            write_json(self._path, asdict(status))
         except OSError as error:
             self._warnings.warn(
                 self._path,
@@ -141,19 +132,20 @@ class StatusFile:
             )
         else:
             self._warnings.clear(self._path)
-            self._changed = False
+            self._has_changed = False
 
 
 def standing_troubles(
     standing: Mapping[Hashable, StandingWarning], now: int
-) -> Iterable[WatcherTrouble]:
-    """What was warned of and stands in the way of learning: of our own things, and of mailboxes.
-    What is passing does so for a day.
+) -> list[WatcherTrouble]:
+    """The warnings about things of our own (their key is a text) and about mailboxes, the oldest
+    first. Transient ones stand for a day.
     """
-    found = []
+    troubles = []
     for key, (text, since) in standing.items():
         if isinstance(key, str):
-            found.append(WatcherTrouble("", text, int(since)))
+            troubles.append(WatcherTrouble("", text, int(since)))
         elif isinstance(key, Issue) and (not key.transient or now - since < _DAY_SECONDS):
-            found.append(WatcherTrouble(key.mailbox.user, text, int(since), key.kind == DOUBT))
-    return sorted(found, key=lambda one: one.since)[-_MAX_TROUBLES:]
+            doubt = key.kind == DOUBT
+            troubles.append(WatcherTrouble(key.mailbox.user, text, int(since), doubt))
+    return sorted(troubles, key=lambda trouble: trouble.since)[-_MAX_TROUBLES:]

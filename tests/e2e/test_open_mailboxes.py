@@ -178,7 +178,7 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
     with daemon.running(
         place.state, "--config", str(place.file), port=place.port, log=place.directory / "log"
     ) as running:
-        running.lines("nobody opens mailboxes there")
+        running.lines("no mailbox broker there")
         with place.opening() as opener:
             all_seen(place.state, place.box, 10)
             place.move("", ".Junk")
@@ -186,7 +186,7 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
             opener.kill()
             opener.wait()
         place.move("", ".Junk")
-        running.lines("nobody opens mailboxes there", 2)
+        running.lines("no mailbox broker there", 2)
         with place.opening():
             eventually(
                 lambda: said(place.state) == {"anna": "spam spam"},
@@ -331,7 +331,7 @@ def test_what_was_filed_before_is_taught_without_any_right(place: Place) -> None
     ), done.stderr
     done = taught()
     assert done.returncode == 2
-    assert "nobody opens mailboxes there" in done.stderr
+    assert "no mailbox broker there" in done.stderr
 
 
 def test_systemd_is_told(place: Place) -> None:

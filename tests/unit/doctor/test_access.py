@@ -177,7 +177,7 @@ listeners:
 def test_a_socket_without_listener(place: Path) -> None:
     step = checks.check_mailboxes(settings(place, watch_socket=place / "none.sock"), NOBODY)
     assert step.outcome is StepOutcome.FAILED
-    assert "nobody opens mailboxes there" in step.detail
+    assert "no mailbox broker there" in step.detail
     assert step.remedy == "systemctl status spamguard-watch"
 
 

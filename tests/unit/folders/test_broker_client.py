@@ -70,7 +70,7 @@ def test_it_may_come_later(opener, tmp_path):
     with closing(RemoteMailboxes(opener.path, watches)) as mailboxes:
         with pytest.raises(
             MailboxesError,
-            match=r"nobody opens mailboxes there .*No such file.*: start spamguard-watch\.service",
+            match=r"no mailbox broker there .*No such file.*: start spamguard-watch\.service",
         ):
             mailboxes.find_mailboxes()
         assert mailboxes.wait_for_changes(0.01) == Changes()
@@ -246,6 +246,6 @@ def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
     told = [
         record.getMessage()
         for record in caplog.records
-        if "nobody opens mailboxes" in record.getMessage()
+        if "no mailbox broker" in record.getMessage()
     ]
     assert len(told) == 2
