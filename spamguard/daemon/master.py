@@ -1,9 +1,9 @@
 """The master: owns the listening sockets and the children, and reads the configuration.
 
 It is synchronous and small: one loop that waits for signals and for children, and once a second
-does what is due. It opens the sockets as root, gives up root's rights, starts the workers and the
-services (folder watcher, teaching door, web) and settles the filter by a short-lived process.
-SIGHUP reads the configuration again; a configuration with mistakes changes nothing.
+does what is due. It opens the sockets as root, gives up root's rights, starts the workers, the
+learner and the web process, and settles the filter by a short-lived process. SIGHUP reads the
+configuration again; a configuration with mistakes changes nothing.
 
 Must never read from the network, never import numpy, never wait for a worker, and never give up a
 listening socket that the configuration still names.
@@ -66,11 +66,7 @@ class Master:
             module: Service(
                 name, f"spamguard.daemon.{module}", self._selector, [self._board.descriptor]
             )
-            for module, name in (
-                ("learner", "the watcher of folders"),
-                ("teach", "the teaching door"),
-                ("web", "the web process"),
-            )
+            for module, name in (("learner", "the learner"), ("web", "the web process"))
         }
         self._status_socket = StatusSocket(self._selector, self._describe)
         self._notifier = Notifier(None)
@@ -184,8 +180,7 @@ class Master:
         ]
         self._supervisor.begin(settings, listening, settings.workers or _default_workers())
         for module, wanted in (
-            ("learner", settings.watch),
-            ("teach", settings.accepts_lessons),
+            ("learner", settings.watch or settings.accepts_lessons),
             ("web", settings.web or settings.metrics),
         ):
             self._services[module].begin(settings if wanted else None)

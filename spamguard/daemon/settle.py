@@ -1,6 +1,7 @@
 """A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]`.
 
-The master starts it at low priority, away from the mail. It settles if that is due, also when
+The master starts it, apart from the mail and from the learner, and it lowers its priority: settling
+takes much processor and memory, which returns when the process ends. It settles if that is due, also when
 tables are damaged, and removes drafts that killed processes have left behind. With `first`, as when
 the daemon has just started, it also reports lessons that an upgrade has made useless.
 

@@ -125,12 +125,11 @@ def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(one, mon
     assert caplog.text.count("cannot start the sleeper") == 1
 
 
-@pytest.mark.parametrize(("module", "number"), [("learner", WATCHER_SLOT), ("teach", TEACHER_SLOT)])
-def test_processes_that_learn_write_heartbeats(tmp_path, selector, module, number):
+def test_the_learner_writes_a_heartbeat_for_folders_and_one_for_the_door(tmp_path, selector):
     opened(tmp_path / "state").close()
     maildir(tmp_path / "mail")
     board = CounterBoard.create()
-    service = Service("the learner", f"spamguard.daemon.{module}", selector, [board.descriptor])
+    service = Service("the learner", "spamguard.daemon.learner", selector, [board.descriptor])
     try:
         service.begin(
             Settings(
@@ -141,7 +140,7 @@ def test_processes_that_learn_write_heartbeats(tmp_path, selector, module, numbe
             )
         )
         service.maintain()
-        eventually(lambda: board.slot(number).last_beat)
+        eventually(lambda: all(board.slot(n).last_beat for n in (WATCHER_SLOT, TEACHER_SLOT)))
     finally:
         service.end()
         os.close(board.descriptor)
@@ -163,7 +162,7 @@ def test_the_watcher_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
     daemon.logged("lesson user=anna from='INBOX' to='Junk' class=spam")
     (first,) = watchers(daemon)
     os.kill(first, signal.SIGKILL)
-    daemon.logged("the watcher of folders has ended")
+    daemon.logged("the learner has ended")
     eventually(lambda: watchers(daemon) not in ([], [first]))
     (second,) = watchers(daemon)
     assert daemon.process is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from spamguard.daemon.teach import ClassRegistry
+from spamguard.daemon.learner import ClassRegistry
 from tests.unit.filters import opened
 
 
