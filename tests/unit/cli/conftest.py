@@ -57,11 +57,11 @@ def corpus(tmp_path_factory) -> Path:
     """120 messages: a TREC corpus (index, data/), and the same by class: ham.mbox, spam (a
     Maildir).
     """
-    place = tmp_path_factory.mktemp("mail") / "corpus"
-    synthetic.write(place, 120, 3)
+    directory = tmp_path_factory.mktemp("mail") / "corpus"
+    synthetic.write(directory, 120, 3)
     for part in ("cur", "new", "tmp"):
-        (place / "spam" / part).mkdir(parents=True)
-    with (place / "ham.mbox").open("wb") as mbox:
+        (directory / "spam" / part).mkdir(parents=True)
+    with (directory / "ham.mbox").open("wb") as mbox:
         for number, (label, raw) in enumerate(synthetic.generate(120, 3)):
             if label == "ham":
                 mbox.write(
@@ -70,8 +70,8 @@ def corpus(tmp_path_factory) -> Path:
                     + b"\n"
                 )
             else:
-                (place / "spam" / "cur" / f"{number:04d}.x:2,S").write_bytes(raw)
-    return place
+                (directory / "spam" / "cur" / f"{number:04d}.x:2,S").write_bytes(raw)
+    return directory
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +90,7 @@ def _master(tmp_path_factory, corpus) -> Path:
 
 @pytest.fixture(scope="session")
 def clear(_master) -> dict[str, bytes]:
-    """The ham and the spam that the taught filter is surest of, however its thresholds are tuned."""
+    """The ham and the spam that the taught filter is surest of, whatever its thresholds are."""
     with Filter.open(_master) as spam_filter:
         ranked = sorted(
             (raw for _, raw in synthetic.generate(120, 3)),
@@ -127,8 +127,8 @@ def run(capsysbinary, monkeypatch) -> Run:
     return command
 
 
-def some(label: str, number: int = 1, seed: int = 99) -> list[bytes]:
+def new_mail(label: str, number: int = 1, seed: int = 99) -> list[bytes]:
     """Messages of a class that the corpus does not have."""
-    return [raw for found, raw in synthetic.generate(20 * number + 20, seed) if found == label][
-        :number
-    ]
+    return [
+        raw for own_label, raw in synthetic.generate(20 * number + 20, seed) if own_label == label
+    ][:number]

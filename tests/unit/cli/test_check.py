@@ -25,10 +25,10 @@ def test_the_shipped_file(run):
 
 
 def test_without_a_file(run, tmp_path):
-    told = yaml.safe_load(run(tmp_path, "check").out)
-    assert told["state"] == str(tmp_path)
-    assert told["listeners"][0]["listen"] == DEFAULT_LISTEN
-    assert told["listeners"][0]["next_hop"]["to"] == f"maildir:{tmp_path}/Maildir"
+    settings = yaml.safe_load(run(tmp_path, "check").out)
+    assert settings["state"] == str(tmp_path)
+    assert settings["listeners"][0]["listen"] == DEFAULT_LISTEN
+    assert settings["listeners"][0]["next_hop"]["to"] == f"maildir:{tmp_path}/Maildir"
     assert not (tmp_path / "Maildir").exists()
 
 
@@ -38,7 +38,10 @@ def test_lessons_that_would_be_learnt_by_nobody(run, tmp_path, monkeypatch):
     """
     monkeypatch.setattr(queue, "SPOOL_DIRECTORY", str(tmp_path / "left"))
     file = tmp_path / "x.yaml"
-    text = f"listeners: [{{listen: 'smtp://127.0.0.1:1025', position: standalone, next_hop: 'maildir:{tmp_path}/mail'}}]\nteach: "
+    text = (
+        f"listeners: [{{listen: 'smtp://127.0.0.1:1025', position: standalone, "
+        f"next_hop: 'maildir:{tmp_path}/mail'}}]\nteach: "
+    )
     file.write_text(f"{text}{{mode: '0660'}}")
     assert run(tmp_path / "state", "check", file).err == ""
     (tmp_path / "left").mkdir()
@@ -105,9 +108,8 @@ def test_root_is_warned_of_what_the_daemon_would_not_start_with(run, taught, tmp
         assert done.status == 0
         return done.err.removeprefix("spamguard: warning: ")
 
-    assert (
-        warned(taught, "nobody")
-        == f"{taught} does not belong to nobody, whom the daemon runs as: chown -R nobody: {taught}\n"
+    assert warned(taught, "nobody") == (
+        f"{taught} does not belong to nobody, whom the daemon runs as: chown -R nobody: {taught}\n"
     )
     assert warned(file, "root") == f"{file}: is no directory: name another with `state`\n"
     assert warned(taught, "no-such-user").startswith(
@@ -118,7 +120,10 @@ def test_root_is_warned_of_what_the_daemon_would_not_start_with(run, taught, tmp
 
 
 def test_checking_needs_no_numpy():
-    code = "import sys; from spamguard.cli.main import main; main(['check']); print('numpy' in sys.modules, file=sys.stderr)"
+    code = (
+        "import sys; from spamguard.cli.main import main; main(['check']); "
+        "print('numpy' in sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )

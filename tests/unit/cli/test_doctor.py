@@ -40,9 +40,9 @@ def test_lessons_of_an_older_version(run, taught):
     assert done.status == 1
     assert "FAILED  lessons: " in done.out
     assert (
-        "no use until the mail is read anew -> the daemon does that with what lies in watched folders"
-        in done.out
-    )
+        "no use until the mail is read anew -> the daemon does that with what lies in "
+        "watched folders"
+    ) in done.out
 
 
 def test_nobody_watches_that_mailbox(run, taught, tmp_path, monkeypatch):
@@ -52,18 +52,18 @@ def test_nobody_watches_that_mailbox(run, taught, tmp_path, monkeypatch):
     assert done.status == 1
     assert "FAILED  sighting: the watcher has not seen it" in done.out
     assert f"does its `watch` name {path}" in done.out
-    assert [one for one in path.rglob("*") if one.is_file()] == []
+    assert [entry for entry in path.rglob("*") if entry.is_file()] == []
 
 
 def test_what_is_no_mailbox(run, taught, tmp_path):
     maildir(tmp_path / "ben")
-    for path, told in (
+    for path, message in (
         (tmp_path / "none", "No such file"),
         (tmp_path / "ben", "no folder of spam"),
     ):
         done = run(taught, "doctor", "--maildir", path)
         assert done.status == 1
-        assert told in done.out
+        assert message in done.out
     done = run(taught, "doctor", "--user", "no-such-user")
     assert (done.status, "is no user of this system" in done.out) == (1, True)
 
@@ -106,7 +106,8 @@ def configuration(taught, tmp_path, monkeypatch) -> Path:
     file = tmp_path / "spamguard.yaml"
     file.write_text(
         f"state: {taught}\nwatch: [{path}]\nlisteners:\n"
-        f"  - {{listen: 'smtp://127.0.0.1:10025', position: after-queue, next_hop: 'lmtp:{tmp_path}/none'}}\n"
+        f"  - {{listen: 'smtp://127.0.0.1:10025', position: after-queue, next_hop: "
+        f"'lmtp:{tmp_path}/none'}}\n"
     )
     return file
 
@@ -123,17 +124,28 @@ def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path
     done = run(None, "doctor", "--config", configuration)
     assert done.status == 1
     assert failures(done) == [
-        "daemon: none runs on this state directory -> start it: `systemctl start spamguard` where it is a service",
-        "watcher: none has run with this state directory -> start the daemon, with `watch` in its configuration",
-        "Postfix: no parameter of it (postconf -n, -P) names smtp://127.0.0.1:10025, nor are there tables that might"
-        " -> see config/postfix, then `postfix reload`",
-        f"next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start it, or correct `next_hop` in the configuration",
+        (
+            "daemon: none runs on this state directory -> start it: `systemctl start "
+            "spamguard` where it is a service"
+        ),
+        (
+            "watcher: none has run with this state directory -> start the daemon, with "
+            "`watch` in its configuration"
+        ),
+        (
+            "Postfix: no parameter of it (postconf -n, -P) names smtp://127.0.0.1:10025, "
+            "nor are there tables that might -> see config/postfix, then `postfix reload`"
+        ),
+        (
+            f"next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start "
+            "it, or correct `next_hop` in the configuration"
+        ),
     ]
     assert ", 6 needed\n" in done.out
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({}, []),
         ({"workers": []}, ["daemon: workers: none accepts mail -> see its log"]),
@@ -147,7 +159,7 @@ def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path
         ),
     ],
 )
-def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes, told):
+def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes, expected):
     listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
     told_by_it = {
         "pid": 7,
@@ -160,12 +172,12 @@ def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes,
     told_by_it |= {"stopping": False, "workers": [{"ready": True}]} | changes
     monkeypatch.setattr(status, "ask_daemon", lambda _: told_by_it)
     monkeypatch.setattr(proof, "STEP_TIMEOUT", 0.2)
-    found = [
+    steps = [
         line.partition(" -> have")[0]
         for line in failures(run(None, "doctor", "--config", configuration))
         if line.startswith("daemon")
     ]
-    assert found == told
+    assert steps == expected
 
 
 def test_a_daemon_that_has_read_the_same_in_another_order(
@@ -175,10 +187,10 @@ def test_a_daemon_that_has_read_the_same_in_another_order(
     configuration.write_text(
         configuration.read_text()
         + "scanners:\n"
-        + "".join(f"  - {{listen: '{one}'}}\n" for one in scanners)
+        + "".join(f"  - {{listen: '{scanner}'}}\n" for scanner in scanners)
     )
     listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
-    told = {
+    daemon = {
         "pid": 7,
         "version": __version__,
         "listeners": [listener],
@@ -187,6 +199,6 @@ def test_a_daemon_that_has_read_the_same_in_another_order(
         "scoring": True,
     }
     monkeypatch.setattr(
-        status, "ask_daemon", lambda _: told | {"stopping": False, "workers": [{"ready": True}]}
+        status, "ask_daemon", lambda _: daemon | {"stopping": False, "workers": [{"ready": True}]}
     )
     assert "daemon: pid 7, ready" in run(None, "doctor", "--config", configuration).out

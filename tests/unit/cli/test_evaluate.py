@@ -34,9 +34,13 @@ def test_a_gain_over_another_run_is_told(run, state, corpus, scores):
     assert done.status == 0
     assert f"1-ROCA minus that of {scores}: -" in done.out
     assert done.out.rstrip().endswith(": better")
-    found = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", scores, "--json").json
+    report = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", scores, "--json").json
     assert (
-        -100 <= found["against"]["low"] <= found["against"]["roca"] <= found["against"]["high"] < 0
+        -100
+        <= report["against"]["low"]
+        <= report["against"]["roca"]
+        <= report["against"]["high"]
+        < 0
     )
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.unit.cli.conftest import some
+from tests.unit.cli.conftest import new_mail
 
 PART = re.compile(r" +([+-]\d+\.\d{3})  (.*?)(?:  |$)")
 
@@ -14,22 +14,22 @@ PART = re.compile(r" +([+-]\d+\.\d{3})  (.*?)(?:  |$)")
 @pytest.fixture(params=["ham", "spam"])
 def message(request, tmp_path):
     path = tmp_path / "message.eml"
-    path.write_bytes(some(request.param)[0])
+    path.write_bytes(new_mail(request.param)[0])
     return path
 
 
 def tables(report):
     """The (parts, sum) of each table of a report, in thousandths."""
-    found, parts = [], []
+    sums, parts = [], []
     for line in report.splitlines():
         if match := PART.match(line):
             steps = round(float(match[1]) * 1000)
             if match[2] == "sum":
-                found.append((parts, steps))
+                sums.append((parts, steps))
                 parts = []
             else:
                 parts.append(steps)
-    return found
+    return sums
 
 
 def test_what_is_printed_adds_up(run, taught, message):
@@ -45,9 +45,9 @@ def test_what_is_printed_adds_up(run, taught, message):
 
 def test_json_adds_up(run, taught, message):
     (why,) = run(taught, "explain", "--json", "--words", "7", message).lines
-    assert why["prior"] + sum(one["share"] for one in why["experts"].values()) == pytest.approx(
-        why["sum"], abs=1e-9
-    )
+    assert why["prior"] + sum(
+        expert["share"] for expert in why["experts"].values()
+    ) == pytest.approx(why["sum"], abs=1e-9)
     words = sum(word["part"] for word in why["words"]) + why["other_words"]
     features = (
         words
@@ -117,22 +117,25 @@ def test_words_that_would_talk_to_the_terminal(run, taught, tmp_path):
 def test_who_has_taught_the_message_itself_is_told(run, taught, tmp_path):
     """The history knew, of what had passed; of a file nobody did."""
     path = tmp_path / "message.eml"
-    path.write_bytes(some("spam")[0])
+    path.write_bytes(new_mail("spam")[0])
     assert "taught as" not in run(taught, "explain", path).out
     run(taught, "learn", "--as", "spam", path)
     run(taught, "learn", "--as", "ham", "--user", "anna", path)
-    told = run(taught, "explain", path).out
+    text = run(taught, "explain", path).out
     assert re.search(
-        r"taught as spam by \(the site\): cli, 20\d\d-\d\d-\d\d \d\d:\d\d\ntaught as ham by anna: cli, ",
-        told,
+        (
+            r"taught as spam by \(the site\): cli, 20\d\d-\d\d-\d\d \d\d:\d\d\ntaught as "
+            r"ham by anna: cli, "
+        ),
+        text,
     )
     (why,) = run(taught, "explain", "--json", path).lines
-    assert [(one["user"], one["class"], one["origin"]) for one in why["taught"]] == [
+    assert [(vote["user"], vote["class"], vote["origin"]) for vote in why["taught"]] == [
         ("", "spam", "cli"),
         ("anna", "ham", "cli"),
     ]
     run(taught, "forget", path)
-    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
+    assert [vote["user"] for vote in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
         "anna"
     ]
 

@@ -62,8 +62,8 @@ def test_a_class_that_is_unwanted_on_one_side_only_stays_as_it_is_here_and_is_to
 ):
     run(taught, "export", "--with-key", file)
     run(tmp_path / "new", "import", file)
-    for place, unwanted in [(taught, there), (tmp_path / "new", here)]:
-        with Filter.open(place) as spam_filter:
+    for state, unwanted in [(taught, there), (tmp_path / "new", here)]:
+        with Filter.open(state) as spam_filter:
             spam_filter.define_class("promo", unwanted=unwanted)
     run(taught, "export", file)
     done = run(tmp_path / "new", "import", file)
@@ -132,8 +132,8 @@ def test_receipts_are_added_to_what_is_here(run, taught, tmp_path, keyed, corpus
     assert run(taught, "export", keyed).status == 0
     assert run(tmp_path / "new", "import", keyed).status == 0
     assert all(
-        one["messages"] == 0
-        for one in run(tmp_path / "new", "status", "--json").json["classes"].values()
+        row["messages"] == 0
+        for row in run(tmp_path / "new", "status", "--json").json["classes"].values()
     )
 
 
@@ -143,7 +143,7 @@ def test_the_file_is_private_and_says_nothing_of_the_key(run, taught, file):
     key = (taught / "key").read_bytes()
     assert key.hex().encode() not in file.read_bytes()
     assert key not in file.read_bytes()
-    assert [one.name for one in file.parent.iterdir() if "spamguard" in one.name] == [file.name]
+    assert [path.name for path in file.parent.iterdir() if "spamguard" in path.name] == [file.name]
 
 
 def test_a_pipe(run, taught, tmp_path):
@@ -156,11 +156,11 @@ def test_a_pipe(run, taught, tmp_path):
 
 def test_a_directory_that_is_not_there(run, taught, tmp_path):
     """It is named, not a draft in it of which nobody has heard."""
-    told = f"{tmp_path / 'nowhere'}: there is no such directory: make it, or name another file"
+    message = f"{tmp_path / 'nowhere'}: there is no such directory: make it, or name another file"
     for command in ("export", "backup"):
         failed = run(taught, command, tmp_path / "nowhere" / "file")
         assert failed.status == 2
-        assert failed.err == f"spamguard: {told}\n"
+        assert failed.err == f"spamguard: {message}\n"
     assert run(taught, "backup", tmp_path).failed("Is a directory: name a file")
 
 

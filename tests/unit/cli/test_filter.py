@@ -36,14 +36,14 @@ def test_the_verdict_is_signed_for_this_message(run, taught, clear):
     first, again = (run(taught, "filter", stdin=clear["spam"]).raw for _ in range(2))
     with Filter.open(taught) as spam_filter:
         key, scan = keys.derive_key(spam_filter.key, b"verdict"), spam_filter.scan(clear["spam"])
-        other = spam_filter.scan(clear["ham"]).digest
-    found = [re.search(rb"^X-Spamguard: (.*)$", out, re.MULTILINE)[1] for out in (first, again)]
-    signed = [keys.verify_verdict(key, value, scan.digest) for value in found]
-    assert [(one.label, one.action, one.log_odds) for one in signed] == [
+        other_digest = spam_filter.scan(clear["ham"]).digest
+    values = [re.search(rb"^X-Spamguard: (.*)$", out, re.MULTILINE)[1] for out in (first, again)]
+    signed = [keys.verify_verdict(key, value, scan.digest) for value in values]
+    assert [(verdict.label, verdict.action, verdict.log_odds) for verdict in signed] == [
         ("spam", "tag", pytest.approx(scan.verdict.log_odds, abs=0.01))
     ] * 2
     assert signed[0].id != signed[1].id
-    assert keys.verify_verdict(key, found[0], other) is None
+    assert keys.verify_verdict(key, values[0], other_digest) is None
 
 
 def test_wanted_mail_has_no_flag(run, taught, clear):
@@ -161,13 +161,13 @@ FAILURES = [
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
-    "place", ["spamguard.engine.filter.Filter.open", "spamguard.engine.filter.Filter.scan"]
+    "function", ["spamguard.engine.filter.Filter.open", "spamguard.engine.filter.Filter.scan"]
 )
-def test_any_failure_lets_the_mail_through(run, taught, monkeypatch, error, place):
+def test_any_failure_lets_the_mail_through(run, taught, monkeypatch, error, function):
     def fail(*arguments, **settings):
         raise error
 
-    monkeypatch.setattr(place, fail)
+    monkeypatch.setattr(function, fail)
     done = run(taught, "filter", stdin=MAIL)
     assert done.status == 0
     assert done.raw == NOT_SCANNED + type(error).__name__.encode() + b"\n" + MAIL

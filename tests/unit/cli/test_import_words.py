@@ -29,7 +29,7 @@ def test_a_list_comes_and_goes(run, taught, listed):
         "learnt there from 5 messages of good mail and 7 of spam, as 'mine'\n"
     )
     after = run(taught, "status", "--json").json
-    assert [(one["name"], one["words"]) for one in after["imports"]] == [("mine", 2)]
+    assert [(words["name"], words["words"]) for words in after["imports"]] == [("mine", 2)]
     assert after["classes"] == before["classes"]
     assert "word lists imported\nmine  2 words from spambayes (" in run(taught, "status").out
     assert run(taught, "import", "--name", "mine", "--json", listed).json["new"] is False
@@ -43,10 +43,13 @@ def test_a_list_comes_and_goes(run, taught, listed):
 
 def test_whoever_moves_in_hears_what_is_missing(run, taught, tmp_path, listed):
     """A list alone says nothing yet: every message was unsure, and why was for `status` to know."""
-    told = "note: everything is unsure until 3 good messages and 3 unwanted ones have been taught\n"
-    assert run(tmp_path / "new", "import", listed).err.endswith(told)
-    told = r"spamguard: note: only plain spam is called spam, the rest is unsure: \d+ of 500 good messages have been taught\n"
-    assert re.fullmatch(told, run(taught, "import", listed).err)
+    note = "note: everything is unsure until 3 good messages and 3 unwanted ones have been taught\n"
+    assert run(tmp_path / "new", "import", listed).err.endswith(note)
+    note = (
+        r"spamguard: note: only plain spam is called spam, the rest is unsure: \d+ of "
+        r"500 good messages have been taught\n"
+    )
+    assert re.fullmatch(note, run(taught, "import", listed).err)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,9 @@ def test_exported_receipts_take_their_word_lists_along(run, taught, listed, tmp_
     run(taught, "import", listed)
     run(taught, "export", "--with-key", tmp_path / "all")
     assert run(new, "import", tmp_path / "all").status == 0
-    assert [one["name"] for one in run(new, "status", "--json").json["imports"]] == ["spambayes"]
+    assert [words["name"] for words in run(new, "status", "--json").json["imports"]] == [
+        "spambayes"
+    ]
     assert set(run(new, "status", "--json").json["classes"]) == {"ham", "spam"}
 
 

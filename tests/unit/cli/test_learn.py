@@ -9,7 +9,7 @@ import pytest
 
 from spamguard.cli.main import main
 from spamguard.engine.filter import Filter
-from tests.unit.cli.conftest import some
+from tests.unit.cli.conftest import new_mail
 
 
 def lessons(state):
@@ -28,11 +28,14 @@ def test_a_corpus_brings_its_classes_along(run, state, corpus, counts):
 
 
 def test_a_new_filter_is_mentioned(run, tmp_path):
-    """Root's own, most often, where the daemon's was meant: nothing would ever come of the lessons."""
-    done = run(tmp_path / "new", "learn", "--as", "spam", "-", stdin=some("spam")[0])
-    told = f"spamguard: note: {tmp_path}/new is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE\n"
-    assert done.err == told
-    assert run(tmp_path / "new", "learn", "--as", "spam", "-", stdin=some("spam")[0]).err == ""
+    """Most often root means the daemon's filter: lessons to a new one would have no effect."""
+    done = run(tmp_path / "new", "learn", "--as", "spam", "-", stdin=new_mail("spam")[0])
+    note = (
+        f"spamguard: note: {tmp_path}/new is a new filter; another one, such as the "
+        "daemon's, is named by --state or $SPAMGUARD_STATE\n"
+    )
+    assert done.err == note
+    assert run(tmp_path / "new", "learn", "--as", "spam", "-", stdin=new_mail("spam")[0]).err == ""
 
 
 def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
@@ -55,15 +58,15 @@ def test_the_same_mail_from_an_mbox_and_a_maildir(run, taught, corpus, counts):
 
 
 def test_standard_input(run, state):
-    done = run(state, "learn", "--as", "spam", "-", stdin=some("spam")[0])
+    done = run(state, "learn", "--as", "spam", "-", stdin=new_mail("spam")[0])
     assert (done.status, done.out) == (0, "taught 1 message as spam\n")
 
 
 def test_several_paths_and_a_tree(run, state, tmp_path):
-    for number, raw in enumerate(some("ham", 6)):
-        place = tmp_path / "tree" / str(number % 2) / f"{number}.eml"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(raw)
+    for number, raw in enumerate(new_mail("ham", 6)):
+        path = tmp_path / "tree" / str(number % 2) / f"{number}.eml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(raw)
     assert (
         run(state, "learn", "--as", "ham", tmp_path / "tree" / "0", tmp_path / "tree" / "1").out
         == "taught 6 messages as ham\n"
@@ -148,7 +151,7 @@ def test_an_empty_mailbox_is_no_mistake(run, taught, tmp_path, command):
 
 
 def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
-    done = run(taught, "forget", corpus / "spam", "-", stdin=some("ham")[0])
+    done = run(taught, "forget", corpus / "spam", "-", stdin=new_mail("ham")[0])
     assert (done.status, done.out) == (0, f"forgot {counts['spam']} messages (1 not known)\n")
     assert lessons(taught) == {"ham": counts["ham"], "spam": 0}
     assert run(taught, "forget", "--json", corpus / "spam").json == {
@@ -162,7 +165,7 @@ def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
 def test_a_word_that_does_not_count_against_that_of_others_is_told(run, taught, tmp_path):
     """`learn` said that it had taught the message; a tie teaches nothing."""
     path = tmp_path / "message.eml"
-    path.write_bytes(some("spam")[0])
+    path.write_bytes(new_mail("spam")[0])
     run(taught, "learn", "--as", "spam", "--user", "anna", path)
     assert (
         "taught 1 message as ham; 1 of these others call something else"
@@ -178,7 +181,7 @@ def test_a_word_that_does_not_count_against_that_of_others_is_told(run, taught, 
 def test_what_others_have_taught_is_told_and_not_called_unknown_alone(run, taught, tmp_path):
     """A move had taught it: "1 not known" was all that whoever looks after the site heard."""
     path = tmp_path / "message.eml"
-    path.write_bytes(some("spam")[0])
+    path.write_bytes(new_mail("spam")[0])
     run(taught, "learn", "--as", "spam", "--user", "anna", path)
     done = run(taught, "forget", path)
     assert (done.status, "(1 not known); 1 of these stay taught by others" in done.out) == (0, True)
@@ -231,7 +234,7 @@ def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, show
 
 
 def test_of_two_lines_about_one_message_the_later_counts(run, state, tmp_path):
-    (tmp_path / "one").write_bytes(some("spam")[0])
+    (tmp_path / "one").write_bytes(new_mail("spam")[0])
     for lines, label in (
         (("ham", "spam", "ham"), "ham"),
         (("ham", "spam"), "spam"),
@@ -240,7 +243,7 @@ def test_of_two_lines_about_one_message_the_later_counts(run, state, tmp_path):
         (tmp_path / "index").write_text("".join(f"{line} one\n" for line in lines))
         assert run(state, "learn", tmp_path / "index").status == 0
         classes = run(state, "status", "--json").json["classes"]
-        assert {name: one["messages"] for name, one in classes.items()} == {
+        assert {name: row["messages"] for name, row in classes.items()} == {
             "ham": int(label == "ham"),
             "spam": int(label == "spam"),
         }

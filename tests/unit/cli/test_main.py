@@ -93,7 +93,7 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ("explain", "--words", "x", "message"),
@@ -127,11 +127,11 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
         ),
     ],
 )
-def test_values_that_are_none(arguments, told, capsys):
+def test_values_that_are_none(arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main_main(list(arguments))
     assert stop.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_is_logged_is_told_like_an_error(tmp_path):
     assert done.stderr.startswith(
         f"spamguard: warning: {tmp_path}/quarantine/0iq5r8jo4c1n2f3g.json: "
     )
-    assert [one.partition(": ")[0] for one in done.stderr.splitlines()] == ["spamguard"] * 2
+    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == ["spamguard"] * 2
 
 
 @pytest.mark.parametrize("command", ["run", "open-mailboxes"])
@@ -173,12 +173,12 @@ def test_mistakes_that_keep_a_service_from_starting_are_errors_in_the_journal(tm
         str(tmp_path / "spamguard.yaml"),
     ]
     with (tmp_path / "journal").open("wb") as stderr:
-        found = os.fstat(stderr.fileno())
-        environment = os.environ | {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+        status = os.fstat(stderr.fileno())
+        environment = os.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
         assert subprocess.run(line, env=environment, stderr=stderr, check=False).returncode == 78
-    told = (tmp_path / "journal").read_text().splitlines()
-    assert told
-    assert all(one.startswith(f"<3>spamguard: {tmp_path}/spamguard.yaml:1:1: ") for one in told)
+    lines = (tmp_path / "journal").read_text().splitlines()
+    assert lines
+    assert all(line.startswith(f"<3>spamguard: {tmp_path}/spamguard.yaml:1:1: ") for line in lines)
 
 
 def test_where_the_filter_is(run, tmp_path, monkeypatch):
@@ -186,17 +186,17 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
 
-    def place():
+    def shown_state():
         run(None, "judge", "-", stdin=b"Subject: x\n\nx\n")  # makes one
         return run(None, "status", "--json").json["state"]
 
-    assert place() == str(tmp_path / "home/.local/state/spamguard")
+    assert shown_state() == str(tmp_path / "home/.local/state/spamguard")
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
-    assert place() == str(tmp_path / "home/.local/state/spamguard")
+    assert shown_state() == str(tmp_path / "home/.local/state/spamguard")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    assert place() == str(tmp_path / "xdg/spamguard")
+    assert shown_state() == str(tmp_path / "xdg/spamguard")
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
-    assert place() == str(tmp_path / "named")
+    assert shown_state() == str(tmp_path / "named")
     assert run(tmp_path / "option", "judge", "-", stdin=b"Subject: x\n\nx\n").status == 3
     assert (tmp_path / "option" / "ledger.sqlite").exists()
     assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
@@ -273,7 +273,10 @@ FAILURES = [
     (
         MemoryError(),
         2,
-        "spamguard: there is not enough memory: free some, or raise the limit on it (`ulimit -v`)\n",
+        (
+            "spamguard: there is not enough memory: free some, or raise the limit on it "
+            "(`ulimit -v`)\n"
+        ),
     ),
     (KeyboardInterrupt(), 130, ""),
     (BrokenPipeError(), 141, ""),

@@ -1,4 +1,4 @@
-"""`quarantine`: what is held is shown, handed on once, taught as ham, and deleted only when asked."""
+"""`quarantine`: held messages are shown, released once, taught as ham, deleted if asked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.spool import Spool, SpoolView
-from tests.unit.cli.conftest import some
-from tests.unit.cli.test_running import saying
+from tests.unit.cli.conftest import new_mail
+from tests.unit.cli.test_status_daemon import saying
 
 FIRST, SECOND = new_id(1.7e9, b"abcd"), new_id(1.7e9 + 60, b"abcd")
-RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\nX-Folded: a\r\n\tb\r\n" + some("ham", seed=5)[
+RAW = b"X-Spam-Flag: YES\r\nX-Spamguard: spam\r\nX-Folded: a\r\n\tb\r\n" + new_mail("ham", seed=5)[
     0
 ].replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
 WROTE = "Samuel Thorne <salbapel@wilorcorsal.example>"  # as its From says
@@ -38,8 +38,12 @@ def held(taught):
     return taught
 
 
-def delivered(place):
-    return sorted(path.read_bytes() for path in (place / "new").iterdir()) if place.exists() else []
+def delivered(maildir):
+    return (
+        sorted(path.read_bytes() for path in (maildir / "new").iterdir())
+        if maildir.exists()
+        else []
+    )
 
 
 def lessons(state):
@@ -118,11 +122,12 @@ def test_showing_one(run, held):
 
 
 def test_messages_are_not_released_to_who_would_hold_them_again(run, held):
-    told = {"listeners": [{"listen": "smtp://0.0.0.0:25", "next_hop": "smtp://127.0.0.1:10026"}]}
-    with saying(held, told):
+    answer = {"listeners": [{"listen": "smtp://0.0.0.0:25", "next_hop": "smtp://127.0.0.1:10026"}]}
+    with saying(held, answer):
         done = run(held, "quarantine", "release", FIRST, "--next-hop", "smtp://127.0.0.1:25")
     assert done.failed(
-        "spamguard itself listens there, and would hold them once more: hand them to smtp://127.0.0.1:10026"
+        "spamguard itself listens there, and would hold them once more: hand them to "
+        "smtp://127.0.0.1:10026"
     )
     (entry,) = run(held, "quarantine", "list", "--json", "--before", SECOND).lines
     assert entry["waiting"] == ["b@x", "c@x"]
@@ -158,8 +163,8 @@ def test_releasing_without_teaching(run, held, counts, tmp_path):
         "--next-hop",
         f"maildir:{tmp_path / 'Maildir'}",
     )
-    assert [one["taught"] for one in done.lines] == [False, False]
-    assert [one["code"] for one in done.lines[0]["recipients"]] == [250, 250]
+    assert [row["taught"] for row in done.lines] == [False, False]
+    assert [row["code"] for row in done.lines[0]["recipients"]] == [250, 250]
     assert len(delivered(tmp_path / "Maildir")) == 4
     assert lessons(held) == counts
 

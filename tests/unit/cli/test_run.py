@@ -45,16 +45,16 @@ def port() -> int:
 
 
 @contextmanager
-def running(place: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+def running(directory: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """A daemon that serves; its log is `place/log`."""
     with (
-        (place / "log").open("wb") as log,
+        (directory / "log").open("wb") as log,
         subprocess.Popen(command(*arguments), stderr=log) as process,
     ):
         try:
             until = time.monotonic() + SECONDS
-            while b"serving" not in (place / "log").read_bytes():
-                assert process.poll() is None, (place / "log").read_text()
+            while b"serving" not in (directory / "log").read_bytes():
+                assert process.poll() is None, (directory / "log").read_text()
                 assert time.monotonic() < until
                 time.sleep(0.05)
             yield process
@@ -80,9 +80,9 @@ def test_from_the_port_to_the_maildir(tmp_path, port):
         assert process.wait(SECONDS) == 0
     delivered = [file.read_bytes() for file in (tmp_path / "state" / "Maildir" / "new").iterdir()]
     assert len(delivered) == 2
-    for one in delivered:
-        assert one.endswith(MESSAGE.replace(b"\r\n", b"\n"))
-        assert b"\nX-Spamguard: " in one
+    for raw in delivered:
+        assert raw.endswith(MESSAGE.replace(b"\r\n", b"\n"))
+        assert b"\nX-Spamguard: " in raw
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     log = (tmp_path / "log").read_text()
     assert log.count("from=<a@example.org> to=<b@example.org>") == 2
@@ -93,7 +93,8 @@ def test_a_file_and_what_the_command_line_says_instead(tmp_path, port):
     file = tmp_path / "spamguard.yaml"
     file.write_text(
         f"state: {tmp_path}/state\nworkers: 1\nlisteners:\n"
-        "  - {listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'smtp://127.0.0.1:1', on_error: defer}\n"
+        "  - {listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: "
+        "'smtp://127.0.0.1:1', on_error: defer}\n"
     )
     hop = f"maildir:{tmp_path}/mail"
     with running(
@@ -106,25 +107,25 @@ def test_a_file_and_what_the_command_line_says_instead(tmp_path, port):
 def test_mistakes_of_the_configuration_have_a_status_of_their_own(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text("state: x\nworkers: x\nlisteners: []\n")
-    status, told = fails("run", "--config", file)
+    status, stderr = fails("run", "--config", file)
     assert status == 78
     assert (
-        told.splitlines()[1]
+        stderr.splitlines()[1]
         == f"spamguard: {file}:2:1: workers: expected a whole number from 0 to 1,024, found 'x'"
     )
-    assert len(told.splitlines()) == 3
+    assert len(stderr.splitlines()) == 3
     assert fails("run", "--config", tmp_path / "nowhere")[0] == 78
     assert fails("run", "--listen", "smtp://0.0.0.0:2525")[0] == 78
 
 
 def test_an_address_in_use(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        status, told = fails(
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        status, stderr = fails(
             "--state", tmp_path / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
         )
     assert status == 2
-    assert told == (
+    assert stderr == (
         f"spamguard: cannot listen on smtp://127.0.0.1:{port} (Address already in use): "
         "another program listens there: stop it, or choose another port\n"
     )
@@ -132,13 +133,13 @@ def test_an_address_in_use(tmp_path):
 
 def test_a_state_that_cannot_be(tmp_path, port):
     (tmp_path / "file").write_text("x")
-    status, told = fails(
+    status, stderr = fails(
         "--state", tmp_path / "file" / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
     )
     assert status == 2
-    assert "Not a directory" in told
-    assert told.count("\n") <= 2
-    assert "Traceback" not in told
+    assert "Not a directory" in stderr
+    assert stderr.count("\n") <= 2
+    assert "Traceback" not in stderr
 
 
 def limited(mebibytes: int, *arguments: object) -> subprocess.CompletedProcess[bytes]:

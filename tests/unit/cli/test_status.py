@@ -13,6 +13,7 @@ from spamguard import __version__, native
 from spamguard.bayes.tables import counted_arrays
 from spamguard.engine import fold
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 from spamguard.ledger.schema import SCHEMA_VERSION
 from spamguard.records import EXTRACTOR
 
@@ -36,9 +37,9 @@ def test_json(run, taught, counts):
         "default",
     )
     assert set(answer["tables"]) == {"words", "clues", "pairs", "grams"}
-    for one in answer["tables"].values():
-        assert one["used"] / (answer["buckets"] / 4) == pytest.approx(one["load"])
-        assert 0 < one["load"] < 1
+    for table in answer["tables"].values():
+        assert table["used"] / (answer["buckets"] / 4) == pytest.approx(table["load"])
+        assert 0 < table["load"] < 1
     assert answer["bytes"]["ledger"] > 0
     assert answer["bytes"]["tables"] > 1 << 20
 
@@ -55,9 +56,9 @@ def test_what_is_missing_is_told_and_what_helps(run, taught, tmp_path):
     Filter.open(tmp_path / "new").close()
     out = run(tmp_path / "new", "status").out
     assert (
-        "\neverything is unsure until 3 good messages and 3 unwanted ones have been taught: teach what people have filed (teach-f"
-        in out
-    )
+        "\neverything is unsure until 3 good messages and 3 unwanted ones have been "
+        "taught: teach what people have filed (teach-f"
+    ) in out
     assert (
         run(tmp_path / "new", "status", "--json")
         .json["missing"]
@@ -80,15 +81,18 @@ def test_which_kernel_is_in_force(run, taught, monkeypatch):
 
 def test_which_threshold_and_why(run, taught):
     assert (
-        "\nthreshold  spam from 0.95; to be wrong about at most 1 good message in 1,000 needs 3,000 confirmed"
-        in run(taught, "status").out
-    )
+        "\nthreshold  spam from 0.95; to be wrong about at most 1 good message in "
+        "1,000 needs 3,000 confirmed"
+    ) in run(taught, "status").out
     answer = run(taught, "status", "--json").json["threshold"]
     assert (answer["fixed"], answer["one_wrong_in"], answer["probability"]) == (0.95, 1000, None)
     assert 0 <= answer["confirmed"] <= 120
     with Filter.open(taught) as spam_filter:
         spam_filter.ledger.set_meta(fold._HAM_SCORES_KEY, '{"confirmed": 4210, "highest": [4320]}')
-    line = "spam from 0.95; from 0.9869 to be wrong about at most 1 good message in 1,000, by 4,210 confirmed\n"
+    line = (
+        "spam from 0.95; from 0.9869 to be wrong about at most 1 good message in "
+        "1,000, by 4,210 confirmed\n"
+    )
     assert f"threshold  {line}" in run(taught, "status").out
     assert run(taught, "status", "--json").json["threshold"]["probability"] == pytest.approx(
         0.98687, abs=1e-4
@@ -159,10 +163,10 @@ def test_damaged_tables_are_told_and_mended(run, taught, corpus, counts, damage)
 def damage_receipt(state, digest):
     with closing(sqlite3.connect(state / "ledger.sqlite")) as db, db:
         ((packed,),) = db.execute("SELECT packed FROM events WHERE digest = ?", (digest,))
-        other = bytes([packed[30] ^ 255])  # whatever it was
+        changed = bytes([packed[30] ^ 255])  # whatever it was
         db.execute(
             "UPDATE events SET packed = ? WHERE digest = ?",
-            (packed[:30] + other + packed[31:], digest),
+            (packed[:30] + changed + packed[31:], digest),
         )
 
 
@@ -172,7 +176,7 @@ def test_a_damaged_receipt_that_was_replaced_is_told_with_what_mends_it(run, tau
     """
     (taught / "one").write_bytes(clear["spam"])
     with Filter.open(taught) as spam_filter:
-        digest = spam_filter._reader.digest(clear["spam"])
+        digest = ExampleReader(spam_filter.key).digest(clear["spam"])
     damage_receipt(taught, digest)
     for command in (["forget", taught / "one"], ["judge", taught / "one"], ["status"]):
         assert run(taught, *command).failed(
@@ -188,7 +192,7 @@ def test_a_damaged_receipt_is_named_and_can_be_taken_back(run, taught, clear, tm
     """
     (tmp_path / "one").write_bytes(clear["spam"])
     with Filter.open(taught) as spam_filter:
-        digest = spam_filter._reader.digest(clear["spam"])
+        digest = ExampleReader(spam_filter.key).digest(clear["spam"])
     damage_receipt(taught, digest)
     for command in (["rebuild"], ["backup", tmp_path / "backup"]):
         assert run(taught, *command).failed(

@@ -9,6 +9,7 @@ import pytest
 
 from corpora import synthetic
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 from spamguard.records import EXTRACTOR
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -49,9 +50,9 @@ def teach(run, state, monkeypatch):
 
 def test_a_dry_run_tells_and_teaches_nothing(teach, state, home):
     done = teach("--dry-run", f"{home}/*/Maildir")
-    assert (
-        done.out
-        == "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 3 in Junk as spam\nben: would teach 1 in Junk as spam\n"
+    assert done.out == (
+        "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 3 in Junk as "
+        "spam\nben: would teach 1 in Junk as spam\n"
     )
     with Filter.open(state) as spam_filter:
         assert spam_filter.ledger.last_seq() == 0
@@ -75,11 +76,14 @@ def test_a_dry_run_tells_what_would_be_taught_indeed(teach, run, state, home):
     run(state, "learn", "--user", "anna", "--as", "spam", inbox / ".Archive")
     deliver(junk, MAIL[20])
     deliver(junk, MAIL[20])
-    told = "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam (3 already known, 1 taken back before, and left so)\n"
+    expected = (
+        "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam "
+        "(3 already known, 1 taken back before, and left so)\n"
+    )
     events = run(state, "status", "--json").json["events"]
-    assert teach("--dry-run", f"{home}/a*/Maildir").out == told
+    assert teach("--dry-run", f"{home}/a*/Maildir").out == expected
     assert run(state, "status", "--json").json["events"] == events
-    assert teach(f"{home}/a*/Maildir").out == told.replace(
+    assert teach(f"{home}/a*/Maildir").out == expected.replace(
         "would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam",
         "taught 4 messages as ham, 1 message as spam",
     )
@@ -100,13 +104,13 @@ def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
         == "anna: taught nothing (7 already known)\nben: taught nothing (1 already known)\n"
     )
     again = teach("--json", f"{home}/*/Maildir").json
-    assert [(one["user"], sum(one["taught"].values()), one["known"]) for one in again] == [
+    assert [(row["user"], sum(row["taught"].values()), row["known"]) for row in again] == [
         ("anna", 0, 7),
         ("ben", 0, 1),
     ]
     with Filter.open(state) as spam_filter:
         votes = {(vote.user, vote.label) for vote in spam_filter.ledger.all_votes()}
-        digest = spam_filter._reader.digest(MAIL[3])
+        digest = ExampleReader(spam_filter.key).digest(MAIL[3])
         assert (
             spam_filter.ledger.get_vote(digest, "anna").label,
             spam_filter.ledger.get_vote(digest, "ben").label,
@@ -137,7 +141,8 @@ def test_roles_of_a_configuration(teach, state, home, tmp_path):
     file = tmp_path / "spamguard.yaml"
     file.write_text(
         "listeners: [{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'lmtp:/x'}]\n"
-        f"watch: [{{maildir: '{home}/anna/Maildir', user: a@example.org, folders: {{Projects: work, Junk: ignored, INBOX: neutral}}}}]\n"
+        f"watch: [{{maildir: '{home}/anna/Maildir', user: a@example.org, folders: "
+        f"{{Projects: work, Junk: ignored, INBOX: neutral}}}}]\n"
     )
     done = teach("--config", file)
     assert done.out == "a@example.org: taught 2 messages as ham, 2 messages as work\n"
@@ -148,11 +153,14 @@ def test_the_filter_of_the_configuration_is_taught(run, home, tmp_path, monkeypa
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "mine"))
     file = tmp_path / "x.yaml"
     file.write_text(
-        f"state: {tmp_path}/daemons\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\nwatch: ['{home}/*/Maildir']\n"
+        f"state: {tmp_path}/daemons\nscanners: [{{listen: "
+        f"'spamd://127.0.0.1:783'}}]\nwatch: ['{home}/*/Maildir']\n"
     )
     assert run(None, "teach-folders", "--config", file).status == 0
     assert not (tmp_path / "mine").exists()
-    assert [one["user"] for one in run(tmp_path / "daemons", "status", "--json").json["users"]] == [
+    assert [
+        user["user"] for user in run(tmp_path / "daemons", "status", "--json").json["users"]
+    ] == [
         "anna",
         "ben",
     ]
@@ -177,7 +185,9 @@ def test_slips(teach, state, home, tmp_path):
 
 def test_what_was_taught_before_an_upgrade_is_read_anew_as_what_it_was(run, teach, state, home):
     with Filter.open(state) as spam_filter:
-        ready = [spam_filter._reader.read_example(raw) for raw in (MAIL[0], MAIL[1], MAIL[20])]
+        ready = [
+            ExampleReader(spam_filter.key).read_example(raw) for raw in (MAIL[0], MAIL[1], MAIL[20])
+        ]
         spam_filter.learn_examples(
             ready, "ham", user="anna", origin="web"
         )  # two of them lie in Junk
@@ -186,17 +196,20 @@ def test_what_was_taught_before_an_upgrade_is_read_anew_as_what_it_was(run, teac
         db.execute("UPDATE events SET extractor = extractor - 1, packed = x'00'")
         db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
     assert (
-        "\n2 lessons from before an upgrade that reads mail otherwise: no use until the mail is read anew"
-        in run(state, "status").out
+        "\n2 lessons from before an upgrade that reads mail otherwise: no use until "
+        "the mail is read anew"
+    ) in run(state, "status").out
+    dry = (
+        "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam "
+        "(2 to be read anew, as what they were taught as)\n"
     )
-    dry = "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam (2 to be read anew, as what they were taught as)\n"
     assert teach("--dry-run", f"{home}/a*/Maildir").out == dry
     done = teach(f"{home}/a*/Maildir")
     assert done.out == "anna: taught 6 messages as ham, 1 message as spam\n"
     with Filter.open(state) as spam_filter:
         votes = [
-            spam_filter.ledger.get_vote(one.digest, user)
-            for user, one in (("anna", ready[0]), ("anna", ready[2]), ("ben", ready[0]))
+            spam_filter.ledger.get_vote(example.digest, user)
+            for user, example in (("anna", ready[0]), ("anna", ready[2]), ("ben", ready[0]))
         ]
         assert [(vote.label, vote.origin, vote.extractor) for vote in votes] == [
             ("ham", "web", EXTRACTOR),

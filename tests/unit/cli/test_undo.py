@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import pytest
 
 from spamguard.cli.teach import parse_since
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import UsageError
-from tests.unit.cli.conftest import some
+from spamguard.storage import LEDGER_FILE
+from tests.unit.cli.conftest import new_mail
 
 NOW = datetime(2026, 11, 19, 10, 30)  # a Thursday
 
@@ -58,7 +62,7 @@ def test_no_times(text):
 
 def test_a_user_is_taken_back(run, taught, tmp_path):
     message = tmp_path / "message"
-    message.write_bytes(some("spam")[0])
+    message.write_bytes(new_mail("spam")[0])
     before = run(taught, "status", "--json").json["classes"]
     assert run(taught, "learn", "--as", "ham", "--user", "anna", message).status == 0
     dry = run(taught, "undo", "--user", "anna", "--since", "1h", "--dry-run", "--json").json
@@ -76,41 +80,43 @@ def test_a_user_is_taken_back(run, taught, tmp_path):
 
 
 def test_a_slip_in_the_origin_does_not_look_as_if_all_were_taken_back(run, taught):
-    with Filter.open(taught) as one:
-        for number, place in enumerate(
+    with Filter.open(taught) as spam_filter:
+        for number, origin in enumerate(
             ("folder Junk", "folder Junk", "folders, before they were watched")
         ):
-            one.learn_examples(
-                [one._reader.read_example(some("spam", 3)[number])],
+            spam_filter.learn_examples(
+                [ExampleReader(spam_filter.key).read_example(new_mail("spam", 3)[number])],
                 "ham",
                 user="anna",
-                origin=place,
+                origin=origin,
             )
     slip = run(taught, "undo", "--user", "anna", "--origin", "foldr", "--since", "1h")
     assert (slip.status, slip.out) == (0, "nothing to take back\n")
     assert (
         "nothing at 'foldr', but at: 'folder Junk', 'folders, before they were watched'" in slip.err
     )
-    for told in ("took back 2 votes\n", "nothing to take back\n"):
+    for expected in ("took back 2 votes\n", "nothing to take back\n"):
         done = run(taught, "undo", "--user", "anna", "--origin", "folder")
-        assert (done.out, "but at" in done.err) == (told, False)
+        assert (done.out, "but at" in done.err) == (expected, False)
 
 
 def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch):
     """As many as `teach-folders` has taught for: it settled, which takes most of the time, after
     each.
     """
-    for name, raw in zip(("anna", "ben"), some("spam", 2), strict=True):
+    for name, raw in zip(("anna", "ben"), new_mail("spam", 2), strict=True):
         (tmp_path / name).write_bytes(raw)
         run(taught, "learn", "--as", "ham", "--user", name, tmp_path / name)
     everybody = ("--user", "ben", "--user", "anna")
     assert run(taught, "undo", *everybody, "--user", "nobody").failed("'nobody' has taught nothing")
     settled, settle = [], Filter.settle
-    monkeypatch.setattr(Filter, "settle", lambda one: [settled.append(one), settle(one)])
+    monkeypatch.setattr(
+        Filter, "settle", lambda spam_filter: [settled.append(spam_filter), settle(spam_filter)]
+    )
     assert run(taught, "undo", *everybody).out == "ben: took back 1 vote\nanna: took back 1 vote\n"
     assert len(settled) == 1
     again = run(taught, "undo", "--json", *everybody).lines
-    assert [(one["user"], one["taken_back"], one["settled"]) for one in again] == [
+    assert [(row["user"], row["taken_back"], row["settled"]) for row in again] == [
         ("ben", 0, False),
         ("anna", 0, False),
     ]
@@ -118,15 +124,15 @@ def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch
 
 def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
     message = tmp_path / "message"
-    message.write_bytes(some("spam")[0])
+    message.write_bytes(new_mail("spam")[0])
     run(taught, "learn", "--as", "spam", "--user", "anna", message)
-    with Filter.open(taught) as one:
-        teaching = one._reader.read_example(message.read_bytes())
-        one.learn_examples([teaching], "ham", user="anna", origin="folder INBOX")
+    with Filter.open(taught) as spam_filter:
+        teaching = ExampleReader(spam_filter.key).read_example(message.read_bytes())
+        spam_filter.learn_examples([teaching], "ham", user="anna", origin="folder INBOX")
     out = run(taught, "undo", "--user", "anna", "--origin", "folder").out
     assert out == "took back 1 vote; on 1 of these messages an earlier vote is in force again\n"
-    with Filter.open(taught) as one:
-        vote = one.ledger.get_vote(teaching.digest, "anna")
+    with Filter.open(taught) as spam_filter:
+        vote = spam_filter.ledger.get_vote(teaching.digest, "anna")
         assert (vote.label, vote.origin) == ("spam", "cli")
 
 
@@ -138,7 +144,7 @@ def test_what_was_interrupted_before_settling_is_settled_the_next_time(
     run, taught, tmp_path, monkeypatch
 ):
     message = tmp_path / "message"
-    message.write_bytes(some("spam")[0])
+    message.write_bytes(new_mail("spam")[0])
     run(taught, "learn", "--as", "ham", "--user", "anna", message)
     with monkeypatch.context() as patched:
         patched.setattr(Filter, "settle", _interrupted)
@@ -152,8 +158,8 @@ def test_what_was_interrupted_before_settling_is_settled_the_next_time(
 
 
 def test_a_note_when_earlier_votes_may_be_gone(run, taught, corpus):
-    with Filter.open(taught) as one:
-        one._ledger._db.execute("UPDATE events SET time = time - 90 * 86400")
+    with closing(sqlite3.connect(taught / LEDGER_FILE)) as db, db:
+        db.execute("UPDATE events SET time = time - 90 * 86400")
     day = (datetime.now() - timedelta(days=120)).strftime("%Y-%m-%d")
     done = run(taught, "undo", "--user", "(the site)", "--since", day, "--dry-run")
     assert done.out == "would take back 120 votes\n"
@@ -172,11 +178,11 @@ def test_an_empty_name_is_not_the_site_s(run, taught):
 def test_a_name_that_is_no_text_is_that_of_the_directory_it_stands_for(run, taught, tmp_path):
     """The ledger was said to be used wrongly: closed, or from another thread."""
     path, name = tmp_path / "message.eml", os.fsdecode(b"\xff")
-    path.write_bytes(some("spam")[0])
+    path.write_bytes(new_mail("spam")[0])
     assert run(taught, "learn", "--as", "ham", "--user", name, path).status == 0
     assert [
-        one["user"]
-        for one in run(taught, "explain", "--user", name, "--json", path).lines[0]["taught"]
+        vote["user"]
+        for vote in run(taught, "explain", "--user", name, "--json", path).lines[0]["taught"]
     ] == ["\\xff"]
     assert run(taught, "undo", "--user", name).out == "took back 1 vote\n"
 
@@ -186,9 +192,9 @@ def test_the_site_is_named_alike_everywhere(run, taught, tmp_path):
     `undo` did not find.
     """
     path = tmp_path / "message.eml"
-    path.write_bytes(some("spam")[0])
+    path.write_bytes(new_mail("spam")[0])
     assert run(taught, "learn", "--as", "ham", "--user", "(the site)", path).status == 0
-    assert [one["user"] for one in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
+    assert [vote["user"] for vote in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
         ""
     ]
     assert run(taught, "forget", "--user", "(the site)", path).out == "forgot 1 message\n"

@@ -1,4 +1,4 @@
-"""`explain ID`, `learn --id`, `forget --id`: the message has gone on, what it said is still known."""
+"""`explain ID`, `learn --id`, `forget --id`: messages that passed, named by their ids."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spamguard.keys import new_id
 from spamguard.proxy.history import History
 from spamguard.proxy.history_schema import HISTORY_FILE
 from spamguard.records import Word
-from tests.unit.cli.conftest import some
+from tests.unit.cli.conftest import new_mail
 from tests.unit.cli.test_explain import tables
 from tests.unit.proxy.history_rows import row
 
 ID = new_id(1.7e9, b"abcd")
-SPAM, HAM = some("spam", seed=7)[0], some("ham", seed=7)[0]
+SPAM, HAM = new_mail("spam", seed=7)[0], new_mail("ham", seed=7)[0]
 
 
 def remember(state, raw=SPAM, **values):
@@ -59,7 +59,7 @@ def test_then_and_now(run, taught):
 
 
 @pytest.mark.parametrize(
-    ("author", "told"),
+    ("author", "expected"),
     [
         (
             "Sunny Roofs <hello@roofs.example>",
@@ -69,9 +69,9 @@ def test_then_and_now(run, taught):
         ("a1@example.org", "<a1@example.org>"),
     ],
 )
-def test_who_wrote_it_stands_beside_the_sender(run, taught, author, told):
+def test_who_wrote_it_stands_beside_the_sender(run, taught, author, expected):
     remember(taught, author=author)
-    assert f"from {told} at 192.0.2.1 to <b@example.org>" in run(taught, "explain", ID).out
+    assert f"from {expected} at 192.0.2.1 to <b@example.org>" in run(taught, "explain", ID).out
     (why,) = run(taught, "explain", "--json", ID).lines
     assert (why["then"]["author"], why["then"]["from"]) == (author, "a1@example.org")
 
@@ -215,18 +215,18 @@ def test_teaching_by_id_is_teaching_the_message(run, taught, counts, tmp_path):
 
 
 def test_several_ids_and_users(run, taught, counts):
-    other = new_id(1.7e9, b"othr")
+    other_id = new_id(1.7e9, b"othr")
     remember(taught)
-    remember(taught, HAM, id=other)
+    remember(taught, HAM, id=other_id)
     done = run(
-        taught, "learn", "--json", "--as", "ham", "--user", "anna", "--id", ID, "--id", other
+        taught, "learn", "--json", "--as", "ham", "--user", "anna", "--id", ID, "--id", other_id
     )
     assert done.json["taught"] == {"ham": 2}
     assert (
-        run(taught, "forget", "--json", "--id", ID, "--id", other).json["unknown"] == 2
+        run(taught, "forget", "--json", "--id", ID, "--id", other_id).json["unknown"] == 2
     )  # another user's word
     assert (
-        run(taught, "forget", "--json", "--user", "anna", "--id", ID, "--id", other).json[
+        run(taught, "forget", "--json", "--user", "anna", "--id", ID, "--id", other_id).json[
             "forgotten"
         ]
         == 2

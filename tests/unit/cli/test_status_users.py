@@ -1,4 +1,4 @@
-"""The part of `status` about people."""
+"""The part of `status` about users and the watcher."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from datetime import datetime
 import pytest
 
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 from spamguard.folders import status_file
 from spamguard.folders.status_file import WatcherStatus, WatcherTrouble
 from spamguard.learning.refusals import DROPPED_FILE, RefusalLog, RefusedLessons, write_dropped
-from tests.unit.cli.conftest import some
+from tests.unit.cli.conftest import new_mail
 
 
 def note(state, **values):
@@ -24,9 +25,9 @@ def note(state, **values):
 
 
 def say(state, user, label, number, origin="folder Junk"):
-    with Filter.open(state) as one:
-        one.learn_examples(
-            [one._reader.read_example(raw) for raw in some(label, number)],
+    with Filter.open(state) as spam_filter:
+        spam_filter.learn_examples(
+            [ExampleReader(spam_filter.key).read_example(raw) for raw in new_mail(label, number)],
             label,
             user=user,
             origin=origin,
@@ -45,7 +46,7 @@ def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
         first["refused_today"],
     ) == ("anna", {"spam": 3}, "Junk", 0)
     assert abs(first["last_move"]["time"] - time.time()) < 600
-    assert [(one["user"], one["lessons"], one["last_move"]) for one in others] == [
+    assert [(user["user"], user["lessons"], user["last_move"]) for user in others] == [
         ("", counts, None),
         ("ben", {"ham": 2}, None),
     ]
@@ -59,11 +60,14 @@ def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
 
 
 def test_the_list_is_bounded_and_names_do_no_harm(run, taught):
-    raw = some("spam")[0]
-    with Filter.open(taught) as one:
+    raw = new_mail("spam")[0]
+    with Filter.open(taught) as spam_filter:
         for number in range(25):
-            one.learn_examples(
-                [one._reader.read_example(raw)], "spam", user=f"user\x1b{number}", origin="cli"
+            spam_filter.learn_examples(
+                [ExampleReader(spam_filter.key).read_example(raw)],
+                "spam",
+                user=f"user\x1b{number}",
+                origin="cli",
             )
     out = run(taught, "status").out
     assert "\x1b" not in out
@@ -84,12 +88,12 @@ def test_one_person_by_two_names_is_told(run, taught):
     assert run(taught, "status", "--json").json["warnings"] == []
     say(taught, "anna@example.org", "spam", 2, "teach-pipe")
     say(taught, "ben", "spam", 2, "teach-pipe")
-    told = run(taught, "status", "--json").json["warnings"]
-    assert len(told) == 2
-    assert told[0].startswith(
+    warnings = run(taught, "status", "--json").json["warnings"]
+    assert len(warnings) == 2
+    assert warnings[0].startswith(
         "anna, whose folders are watched, and anna@example.org, of whom Dovecot tells"
     )
-    assert told[1].startswith("ben@example.org, whose folders are watched, and ben, ")
+    assert warnings[1].startswith("ben@example.org, whose folders are watched, and ben, ")
 
 
 def test_refusals(run, taught, one_day):
@@ -98,7 +102,7 @@ def test_refusals(run, taught, one_day):
         refused={"anna": RefusedLessons(one_day.isoformat(), 7, int(time.time()) + 5, "Junk")},
     )
     answer = run(taught, "status", "--json").json
-    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [
+    assert [(user["user"], user["refused_today"]) for user in answer["users"] if user["user"]] == [
         ("anna", 7)
     ]
     (warning,) = answer["warnings"]
@@ -117,12 +121,15 @@ def test_what_programs_would_have_taught(run, taught, one_day):
     refusals.add("anna", "teach-pipe", 3)
     write_dropped(taught, refusals)
     answer = run(taught, "status", "--json").json
-    assert [(one["user"], one["refused_today"]) for one in answer["users"] if one["user"]] == [
+    assert [(user["user"], user["refused_today"]) for user in answer["users"] if user["user"]] == [
         ("anna", 3)
     ]
     (warning,) = answer["warnings"]
     assert re.fullmatch(
-        r"anna: 3 lessons of \S+ were dropped, the last one by teach-pipe at .*: beyond lessons_per_day",
+        (
+            r"anna: 3 lessons of \S+ were dropped, the last one by teach-pipe at .*: "
+            r"beyond lessons_per_day"
+        ),
         warning,
     )
     old = json.loads((taught / DROPPED_FILE).read_bytes())
@@ -146,7 +153,10 @@ def test_classes_that_are_not_there_are_told_for_a_day(run, taught, one_day):
     say(taught, "ben", "spam", 2, "mail")  # which makes none
     (warning,) = run(taught, "status", "--json").json["warnings"]
     assert re.fullmatch(
-        r"ben: 2 lessons of \S+ were dropped, the last one by teach-pipe at .*: there is no class 'letters' here",
+        (
+            r"ben: 2 lessons of \S+ were dropped, the last one by teach-pipe at .*: there "
+            r"is no class 'letters' here"
+        ),
         warning,
     )
 
@@ -168,7 +178,7 @@ def test_trouble_is_told_when_it_lasts(run, taught):
 def test_a_watcher_that_is_gone(run, taught):
     note(taught)
     (watcher,) = [
-        one for one in run(taught, "status").out.splitlines() if one.startswith("watcher")
+        line for line in run(taught, "status").out.splitlines() if line.startswith("watcher")
     ]
     assert "2 mailboxes, last seen" in watcher
     assert watcher.endswith(", not running")  # as no daemon runs, however lately it did
@@ -184,8 +194,14 @@ def test_a_watcher_that_is_gone(run, taught):
     [
         '{"began": 1e400, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": []}',
         '{"began": 1, "seen": 1, "mailboxes": "x", "refused": {}, "troubles": []}',
-        '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {"a": {"day": 3, "number": "x", "last": 1, "folder": 1}}, "troubles": []}',
-        '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": [{"user": "", "text": 1}]}',
+        (
+            '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {"a": {"day": 3, '
+            '"number": "x", "last": 1, "folder": 1}}, "troubles": []}'
+        ),
+        (
+            '{"began": 1, "seen": 1, "mailboxes": 2, "refused": {}, "troubles": [{"user": '
+            '"", "text": 1}]}'
+        ),
     ],
 )
 def test_notes_that_are_damaged_are_no_notes(run, taught, text):

@@ -1,4 +1,4 @@
-"""What `status` says of the daemon, whatever that says of itself."""
+"""The part of `status` about the daemon, whatever the daemon answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEALTHY = {
 
 
 @contextmanager
-def saying(state, told):
+def saying(state, answer):
     """A daemon that says this, once."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(state / daemon_status.STATUS_SOCKET))
@@ -43,7 +43,7 @@ def saying(state, told):
         def serve():
             connected, _ = listening.accept()
             with connected:
-                connected.sendall(json.dumps(told).encode())
+                connected.sendall(json.dumps(answer).encode())
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -57,10 +57,10 @@ def values(state, **changes):
 
 
 def test_all_is_well(tmp_path):
-    found = values(tmp_path, began=int(time.time()) - 11_000)
-    assert (found["ready"], found["not_ready"]) == (True, [])
-    head, asked, workers, messages = status.daemon_lines(found)
-    assert asked.strip() == "judges for other servers on spamd://127.0.0.1:783"
+    report = values(tmp_path, began=int(time.time()) - 11_000)
+    assert (report["ready"], report["not_ready"]) == (True, [])
+    head, scanners, workers, messages = status.daemon_lines(report)
+    assert scanners.strip() == "judges for other servers on spamd://127.0.0.1:783"
     assert head == "daemon     ready, pid 7, for 3 h 3 min"
     assert workers.strip() == "1 worker: 8"
     assert messages.strip() == "0 messages"
@@ -92,15 +92,15 @@ def test_all_is_well(tmp_path):
     ],
 )
 def test_what_is_wrong_is_told(tmp_path, changes, line):
-    found = values(tmp_path, **changes)
-    assert found["ready"] is False
-    assert found["not_ready"][0].startswith(line)
-    assert status.daemon_lines(found)[0].startswith("daemon     NOT READY, pid 7")
-    assert status.daemon_lines(found)[1].strip().startswith(f"not ready: {line}")
+    report = values(tmp_path, **changes)
+    assert report["ready"] is False
+    assert report["not_ready"][0].startswith(line)
+    assert status.daemon_lines(report)[0].startswith("daemon     NOT READY, pid 7")
+    assert status.daemon_lines(report)[1].strip().startswith(f"not ready: {line}")
 
 
 def test_messages_and_errors(tmp_path):
-    found = values(
+    report = values(
         tmp_path,
         metrics="127.0.0.1:9110",
         messages=[
@@ -115,7 +115,7 @@ def test_messages_and_errors(tmp_path):
             {"pid": 9, "ready": False, "draining": False, "silent": 0},
         ],
     )
-    text = "\n".join(status.daemon_lines(found))
+    text = "\n".join(status.daemon_lines(report))
     assert "1,236 messages: 1,234 spam, 2 ham" in text
     assert "2 workers: 8 (drains), 9 (starts)" in text
     assert "monitors may ask http://127.0.0.1:9110/metrics" in text
@@ -126,9 +126,9 @@ def test_messages_and_errors(tmp_path):
 
 def test_a_daemon_of_another_version_is_not_understood(tmp_path):
     with saying(tmp_path, {"pid": 7, "version": "0.0.1", "odd": []}):
-        found = status.daemon_values(tmp_path)
-    assert found == {"pid": 7, "version": "0.0.1", "answers": True, "ready": False}
-    assert status.daemon_lines(found) == [
+        report = status.daemon_values(tmp_path)
+    assert report == {"pid": 7, "version": "0.0.1", "answers": True, "ready": False}
+    assert status.daemon_lines(report) == [
         f"daemon     pid 7 runs version 0.0.1, this program is {__version__}: restart it"
     ]
 

@@ -86,8 +86,8 @@ def test_help_that_has_nowhere_to_go(asked, unbuffered):
             env=environment,
             check=False,
         )
-    told = b"spamguard: No space left on device: make room and try again\n"
-    assert (done.returncode, done.stderr) in [(2, told)] + ([(0, b"")] if unbuffered else [])
+    expected = b"spamguard: No space left on device: make room and try again\n"
+    assert (done.returncode, done.stderr) in [(2, expected)] + ([(0, b"")] if unbuffered else [])
 
 
 def test_nobody_reads_the_help_to_its_end():

@@ -11,21 +11,21 @@ import pytest
 from spamguard.cli import access
 from spamguard.web.credentials import CREDENTIALS_FILE, CredentialKind, CredentialStore
 from spamguard.web.models import Person
-from tests.unit.cli.test_running import HEALTHY, saying
+from tests.unit.cli.test_status_daemon import HEALTHY, saying
 
 
-def found(state: Path, kind: CredentialKind, text: str, later: int = 0) -> Person | None:
+def holder(state: Path, kind: CredentialKind, text: str, later: int = 0) -> Person | None:
     store = CredentialStore.open(state)
     try:
-        one = store.find(kind, text, int(time.time()) + later)
-        return one.person if one else None
+        credential = store.find(kind, text, int(time.time()) + later)
+        return credential.person if credential else None
     finally:
         store.close()
 
 
 def test_a_token_is_made_shown_once_and_revoked(run, state):
     made = run(state, "token", "create", "phone", "--user", "anna")
-    assert (made.status, found(state, CredentialKind.TOKEN, made.out.strip())) == (
+    assert (made.status, holder(state, CredentialKind.TOKEN, made.out.strip())) == (
         0,
         Person("anna"),
     )
@@ -35,16 +35,16 @@ def test_a_token_is_made_shown_once_and_revoked(run, state):
     assert made.out.strip().partition(".")[2] not in listed.out
     assert made.out.strip() not in (state / CREDENTIALS_FILE).read_bytes().decode("latin-1")
     assert run(state, "token", "revoke", "phone").status == 0
-    assert found(state, CredentialKind.TOKEN, made.out.strip()) is None
+    assert holder(state, CredentialKind.TOKEN, made.out.strip()) is None
     assert run(state, "token", "revoke", "phone").status == access.EXIT_NOT_FOUND
     assert run(state, "token", "list").out == ""
 
 
 def test_an_operators_token(run, state):
     made = run(state, "token", "create", "monitor", "--operator", "--expires", "90d", "--json").json
-    assert found(state, CredentialKind.TOKEN, made["token"]) == Person("monitor", operator=True)
-    assert found(state, CredentialKind.TOKEN, made["token"], 90 * 86_400 - 60)
-    assert found(state, CredentialKind.TOKEN, made["token"], 90 * 86_400 + 60) is None
+    assert holder(state, CredentialKind.TOKEN, made["token"]) == Person("monitor", operator=True)
+    assert holder(state, CredentialKind.TOKEN, made["token"], 90 * 86_400 - 60)
+    assert holder(state, CredentialKind.TOKEN, made["token"], 90 * 86_400 + 60) is None
     (listed,) = run(state, "token", "list", "--json").json
     assert (listed["name"], listed["operator"], listed["expires"]) == (
         "monitor",
@@ -95,11 +95,11 @@ def test_a_link_for_the_page_that_the_daemon_serves(run, state):
         made = run(state, "login-link", "--user", "anna")
     page, _, link = made.out.strip().partition("/login?link=")
     assert page == "https://spam.example.org"
-    assert found(state, CredentialKind.LINK, link) == Person("anna")
-    assert found(
+    assert holder(state, CredentialKind.LINK, link) == Person("anna")
+    assert holder(
         state, CredentialKind.LINK, link, 540
     )  # ten minutes, less what a busy machine takes to get here
-    assert found(state, CredentialKind.LINK, link, 601) is None
+    assert holder(state, CredentialKind.LINK, link, 601) is None
 
 
 def test_without_a_page_it_must_be_told(run, state):
@@ -115,7 +115,7 @@ def test_without_a_page_it_must_be_told(run, state):
     )
     assert made["link"].startswith("http://[::1]:8080/login?link=")
     assert made["user"] == "operator"
-    assert found(state, CredentialKind.LINK, made["link"].partition("=")[2]) == Person(
+    assert holder(state, CredentialKind.LINK, made["link"].partition("=")[2]) == Person(
         "operator", operator=True
     )
 
@@ -130,4 +130,4 @@ def test_somebody_is_sent_away(run, state):
         "user": "anna",
         "ended": 1,
     }
-    assert found(state, CredentialKind.LINK, made) is None
+    assert holder(state, CredentialKind.LINK, made) is None
