@@ -1,15 +1,11 @@
-"""What has a deadline: one that is set for each wait and nearly always met, so it costs next to
-nothing. The event loop's own timer is only moved when it would ring too late.
+"""Helpers for asyncio, Unix sockets, and the name of this machine.
 
-What a slow look has found lately, so that who asks often costs no more than who asks now and then.
+`DeadlineTimer` is for connections that set a deadline for each wait and nearly always meet it: it
+costs next to nothing, because the loop's own timer moves only when it would ring too late.
+`AsyncTtlCache` keeps the result of a slow call, and `run_in_thread` runs blocking work. A Unix
+socket gets its path in one step, so there is no moment without one.
 
-Blocking work, such as writing to the disk, beside the event loop.
-
-Unix sockets of ours: made at a path without a moment in which there is none, and who is at the
-other end of one.
-
-The name of this machine, for servers and header fields. It may be called anything; what is told is
-a name that SMTP can say.
+Must never leave a thread at work on a file that the caller closes next.
 """
 
 from __future__ import annotations
@@ -29,29 +25,31 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+# ---- deadlines
+
 
 class DeadlineTimer(ABC):
-    """Has one deadline at a time; all of it belongs to one event loop."""
+    """Has at most one deadline, a time of the event loop's clock. Belongs to one loop."""
 
-    _deadline: float | None = None  # a time of the loop's clock
+    _deadline: float | None = None
     _timer: asyncio.TimerHandle | None = None
 
     @abstractmethod
     def deadline_passed(self) -> None:
-        """What happens then. There is no deadline any more."""
+        """Called once when the deadline passes; there is none any more."""
 
     def set_deadline(self, when: float) -> None:
-        """In place of the one before."""
+        """Replace the deadline."""
         self._deadline = when
         if self._timer is None or self._timer.when() > when:
             self._start_timer(when)
 
     def clear_deadline(self) -> None:
-        """There is none. The loop holds on to this object until the last one has passed."""
+        """Remove the deadline. The loop holds this object until the timer rings."""
         self._deadline = None
 
     def cancel_deadline(self) -> None:
-        """There is none, and the loop lets this object go."""
+        """Remove the deadline, and have the loop let this object go."""
         self._deadline = None
         if self._timer is not None:
             self._timer.cancel()
@@ -63,7 +61,7 @@ class DeadlineTimer(ABC):
         self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:
-        """For this deadline, or for one before it."""
+        """Called for the deadline or for an earlier one that was replaced."""
         self._timer = None
         when, self._deadline = self._deadline, None
         if when is None:
@@ -74,16 +72,25 @@ class DeadlineTimer(ABC):
             self.deadline_passed()
 
 
+# ---- a cache
+
 Value = TypeVar("Value")
 
-ERROR_TTL_SECONDS = (
-    2.0  # that an error is kept, at most: who asks is told to come again in a moment
-)
+ERROR_TTL_SECONDS = 2.0
+"""How long an error is kept, at most."""
 
 
 class AsyncTtlCache(Generic[Value]):
-    """look: what is looked at, never twice at once. seconds: how long that is good for, an error
-    less. patience: seconds to wait for it.
+    """Keeps the result of a slow async call.
+
+    Parameters
+    ----------
+    load
+        The call; never runs twice at once.
+    ttl_seconds
+        How long a result is good; an error is good for less.
+    timeout
+        How many seconds `get` waits.
     """
 
     def __init__(
@@ -96,7 +103,7 @@ class AsyncTtlCache(Generic[Value]):
         self._expires_at = 0.0
 
     async def get(self) -> Value:
-        """What was found, or is found now. TimeoutError: it takes too long; what the look raises."""
+        """The result, or the error of the call; TimeoutError: it takes too long."""
         loop = asyncio.get_running_loop()
         if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
             self._task = loop.create_task(self._reload())
@@ -106,31 +113,33 @@ class AsyncTtlCache(Generic[Value]):
     async def _reload(self) -> Value:
         seconds = min(self._ttl_seconds, ERROR_TTL_SECONDS)
         try:
-            found = await self._load()
+            value = await self._load()
             seconds = self._ttl_seconds
         finally:
             self._expires_at = asyncio.get_running_loop().time() + seconds
-        return found
+        return value
 
 
-def _consume_error(looked: asyncio.Task[Value]) -> None:
-    """An error that comes when nobody waits any more is nobody's; asyncio would log it as a fault."""
-    if not looked.cancelled():
-        looked.exception()
+def _consume_error(task: asyncio.Task[Value]) -> None:
+    """asyncio would log an error that comes when nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
 
 
-_MAX_THREADS = 16  # pieces of work at once
+# ---- threads
+
+_MAX_THREADS = 16
+# Not the loop's own few threads: it looks up names there, and where no name server answers, each
+# look-up takes one for many seconds.
 _executors: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
-"""Not the event loop's own few: it looks up names there, and where nobody answers for names each
-takes one for many seconds.
-"""
 
 Result = TypeVar("Result")
 
 
 async def run_in_thread(work: Callable[[], Result]) -> Result:
-    """Blocking work, in a thread. Who is cancelled waits all the same until it is done: it reads a
-    spool that is closed next.
+    """Run blocking work in a thread.
+
+    A cancelled caller waits until the work is done: it may read a spool that is closed next.
     """
     loop = asyncio.get_running_loop()
     if loop not in _executors:
@@ -145,40 +154,40 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
         raise
 
 
+# ---- Unix sockets
+
 _BACKLOG = 512
 _UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7)
 
 
 def listen_at(path: Path, mode: int) -> socket.socket:
-    """A socket that listens at a path, there from one moment to the next in the place of an older
-    one. OSError.
-    """
+    """A socket that listens at a path, in the place of an older socket. OSError: it cannot."""
     if path.exists() and not path.is_socket():
         raise _not_a_socket_error(path)
     with suppress(OSError):
         path.parent.mkdir(mode=0o755)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    found = socket.socket(socket.AF_UNIX)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
     try:
-        found.bind(str(new))
-        _chmod_socket(new, mode)
-        found.listen(_BACKLOG)
-        new.rename(path)
+        listening.bind(str(draft))
+        _chmod_socket(draft, mode)
+        listening.listen(_BACKLOG)
+        draft.rename(path)
     except BaseException:
-        found.close()
-        new.unlink(missing_ok=True)
+        listening.close()
+        draft.unlink(missing_ok=True)
         raise
-    return found
+    return listening
 
 
 def is_listening(path: Path) -> bool:
-    """Whether somebody listens there; what a process that was killed has left behind only looks so."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.setblocking(False)
+    """Whether a process listens there; a killed process leaves a socket on which nobody does."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
         try:
-            asking.connect(str(path))
-        except BlockingIOError:  # with no room in the queue just now
+            client.connect(str(path))
+        except BlockingIOError:  # its queue is full just now
             return True
         except OSError:
             return False
@@ -186,9 +195,7 @@ def is_listening(path: Path) -> bool:
 
 
 def _chmod_socket(path: Path, mode: int) -> None:
-    """Whoever owns the directory may have put something else there meanwhile, and root may be who
-    listens.
-    """
+    """The owner of the directory may have put something else there, and we may be root."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -202,35 +209,36 @@ def _not_a_socket_error(path: Path) -> FileExistsError:
     return FileExistsError(errno.EEXIST, "something else is there, and is no socket", str(path))
 
 
-def peer_pid(connected: socket.socket) -> int:
-    """The number of the process at the other end, as it was when it connected or began to listen."""
-    return _peer_credentials(connected)[0]
+def peer_pid(connection: socket.socket) -> int:
+    """The id of the process at the other end, when it connected or began to listen."""
+    return _peer_credentials(connection)[0]
 
 
-def peer_uid(connected: socket.socket) -> int:
-    """Whose process is at the other end, as the kernel says: the number of the user it was when it
-    connected.
-    """
-    return _peer_credentials(connected)[1]
+def peer_uid(connection: socket.socket) -> int:
+    """The user of the process at the other end, as the kernel says, when it connected."""
+    return _peer_credentials(connection)[1]
 
 
-def _peer_credentials(connected: socket.socket) -> tuple[int, int, int]:
-    pid, user, group = _UCRED.unpack(
-        connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    )
+def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, user, group = _UCRED.unpack(data)
     return pid, user, group
 
+
+# ---- the name of this machine
 
 _SMTP_HOSTNAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")
 
 
 def hostname() -> str:
-    """In ASCII letters, digits, dots, - and _ (RFC 5321, section 2.3.5, and what machines have
-    besides), where need be as RFC 3490 writes it; "localhost" for a name that cannot be written so.
+    """The name of this machine as SMTP can write it (RFC 5321, section 2.3.5, and underscores).
+
+    Names in other scripts are written as in RFC 3490; "localhost" stands for what cannot be
+    written.
     """
     name = socket.gethostname()
-    try:
-        found = name if name.isascii() else name.encode("idna").decode("ascii")
-    except UnicodeError:
-        found = ""
-    return found if _SMTP_HOSTNAME.fullmatch(found) else "localhost"
+    with suppress(UnicodeError):
+        name = name if name.isascii() else name.encode("idna").decode("ascii")
+        if _SMTP_HOSTNAME.fullmatch(name):
+            return name
+    return "localhost"

@@ -1,8 +1,8 @@
-"""What can go wrong, in words for the person who has to mend it.
+"""Errors, in words for the person who has to mend them.
 
-Every error that spamguard raises on purpose is a `SpamguardError`; its text is one line that names
-what is wrong, where, and the remedy. Commands print it and exit non-zero; nothing here is ever
-shown to a mail client.
+Every error that spamguard raises on purpose is a `SpamguardError`. Its text is one line that names
+what is wrong, where, and the remedy. Commands print it and exit non-zero; must never be shown to a
+mail client.
 """
 
 from __future__ import annotations
@@ -18,35 +18,31 @@ _REMEDY_BY_ERRNO = {
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """What to do where something cannot be written: on a full disk, say, that is always the same."""
+    """The remedy where something cannot be written."""
     return _REMEDY_BY_ERRNO.get(error.errno or 0, otherwise)
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether the disk, or somebody's share of it, is full."""
+    """Whether the disk, or a user's share of it, is full."""
     return isinstance(error, OSError) and error.errno in _DISK_FULL_ERRNOS
 
 
 def error_text(error: Exception) -> str:
-    """What somebody else's error says, in one line, without number and path where the system says
-    it.
-    """
+    """The text of another library's error in one line, without the number and path of an OSError."""
     return " ".join((getattr(error, "strerror", None) or str(error)).split())
 
 
 def error_lines(error: Exception) -> tuple[str, ...]:
-    """What is wrong, a line for each: of a configuration there may be several."""
+    """A line for each problem; a configuration may have several."""
     return error.problems if isinstance(error, ConfigError) else (str(error),)
 
 
 class SpamguardError(Exception):
-    """Base of all errors raised on purpose; `str()` of it is one clear line."""
+    """Base of all errors raised on purpose."""
 
 
 class LedgerError(SpamguardError):
-    """The ledger cannot be opened, read or written (other version, other key, full disk, read-only
-    directory).
-    """
+    """The ledger cannot be opened, read or written."""
 
 
 class TableError(SpamguardError):
@@ -54,7 +50,7 @@ class TableError(SpamguardError):
 
 
 class UnknownClassError(SpamguardError):
-    """A class name that is not usable or not known."""
+    """There is no class of this name, or no class may have it."""
 
 
 class SourceError(SpamguardError):
@@ -62,16 +58,17 @@ class SourceError(SpamguardError):
 
 
 class UsageError(SpamguardError):
-    """Arguments that contradict each other or make no sense."""
+    """Arguments contradict each other or make no sense."""
 
 
 class MemoryLimitError(SpamguardError):
-    """The limit on memory is lower than what is needed."""
+    """The limit on memory is too low."""
 
 
 class ConfigError(SpamguardError):
-    """The configuration cannot be used. problems: all of them, one line each, with file, line and
-    column where there is one.
+    """The configuration cannot be used.
+
+    problems: all of them, a line for each, with file, line and column where there is one.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -80,19 +77,15 @@ class ConfigError(SpamguardError):
 
 
 class StartError(SpamguardError):
-    """The daemon cannot start or take on new settings: an address in use, no right to use it, an
-    unknown user.
-    """
+    """The daemon cannot start or take new settings: an address is in use, a user unknown."""
 
 
 class MailboxesError(SpamguardError):
-    """People's mailboxes cannot be reached, none of them, for now: whoever opens them for us is not
-    there, or refuses.
-    """
+    """No mailbox can be reached for now: the mailbox broker is not there, or refuses."""
 
 
 class QuarantineError(SpamguardError):
-    """A message that is not in the quarantine, or cannot be taken out of it now."""
+    """The message is not in the quarantine, or cannot be taken out of it now."""
 
 
 class HistoryError(SpamguardError):
@@ -100,16 +93,16 @@ class HistoryError(SpamguardError):
 
 
 class NotAllowedError(SpamguardError):
-    """Somebody asks for what is not theirs to see or change."""
+    """The user may not see or change this."""
 
 
 class NotThereError(SpamguardError):
-    """There is no message of that name, or it is not theirs who asks."""
+    """There is no message of that name, or it is not the user's."""
 
 
 class BusyError(SpamguardError):
-    """Too much is asked for at once, or it took too long: it may be asked for again later."""
+    """There are too many requests at once, or one took too long; try again later."""
 
 
 class AccessError(SpamguardError):
-    """Tokens, links and sessions cannot be read or written, or there is no such one."""
+    """Tokens, links and sessions cannot be read or written, or there is no such token."""

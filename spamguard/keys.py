@@ -1,20 +1,16 @@
-"""The installation's key: one file of its own, readable by its owner only, never replaced.
+"""The installation's key, the signed verdict in a header field, and ids of messages.
 
-All hashes are keyed by it. Whoever loses it has to teach again, so it must be in every backup and
-must never be made anew beside a ledger that needs the old one.
+One key of 32 bytes, in a file of its own, keys all hashes. Without it everything must be taught
+again, so every backup holds it.
 
-Our own verdict in a header field, signed: `class; id=…; k=…; s=…`. Pure.
+A verdict field is `class; id=…; k=…; s=…`. Only who holds the key can write one that counts, for
+one message only. Class and id are in clear; log-odds and action are masked, since the exact
+probability would tell spammers how to write. An id names a message in the log, in the field, in the
+history and in the quarantine; ids sort by time.
 
-Only who holds the installation's key can write one that counts, for one message only. Class and id
-are in clear; the log-odds and what was done are masked, since the exact probability would tell
-spammers how to write. Must never believe anything before its tag was checked, and never raise on
-what a message brings along.
-
-Names of messages on their way through: in the log, in X-Spamguard, in the history and in the
-quarantine.
-
-Pure: the clock and the dice are the caller's. Must never let anything pass for a name that means
-something to a file system.
+Must never replace a key, never make a new one beside a ledger that needs the old one, never believe
+anything of a field before its tag was checked, never raise on what a message brings along, and
+never take a text for an id that means something to a file system.
 """
 
 from __future__ import annotations
@@ -39,22 +35,29 @@ from spamguard.errors import LedgerError, remedy
 from spamguard.records import Verdict
 from spamguard.storage import create_atomically
 
+# ---- the key
+
 _KEY_BYTES = 32
 
 
 def load_key(path: Path, *, create: bool) -> bytes:
-    """The 32 bytes of the key; made when missing and `create`. LedgerError: missing, unreadable or
-    not a key.
+    """The bytes of the key. create: make it if it is missing.
+
+    Raises
+    ------
+    LedgerError
+        The key is missing, cannot be read or is no key.
     """
     try:
         with path.open("rb") as file:
-            key = file.read(_KEY_BYTES + 1)  # whatever lies there, however long it is
+            key = file.read(_KEY_BYTES + 1)  # the file may be of any size
     except FileNotFoundError:
-        if not create:
-            raise LedgerError(
-                f"{path}: the key is missing but the ledger beside it needs it: restore it from a backup"
-            ) from None
-        return store_key(path, secrets.token_bytes(_KEY_BYTES))
+        if create:
+            return store_key(path, secrets.token_bytes(_KEY_BYTES))
+        raise LedgerError(
+            f"{path}: the key is missing but the ledger beside it needs it: restore it from a "
+            "backup"
+        ) from None
     except OSError as error:
         raise LedgerError(
             f"{path}: cannot be read ({error.strerror}): run as the user who owns it"
@@ -65,47 +68,44 @@ def load_key(path: Path, *, create: bool) -> bytes:
 
 
 def store_key(path: Path, key: bytes) -> bytes:
-    """Keep a key where there is none; complete before it has its name, and of two at once the first
-    counts. The key that counts.
-    """
+    """Store the key if there is none; return the key that is there then."""
     try:
-        with (
-            suppress(FileExistsError),
-            create_atomically(path) as file,
-        ):  # else the other one's key counts
+        with suppress(FileExistsError), create_atomically(path) as file:
             file.write(key)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        told = remedy(error, "choose a state directory you may write to")
-        raise LedgerError(f"{path}: cannot be written ({error.strerror}): {told}") from error
+        what_to_do = remedy(error, "choose a state directory you may write to")
+        raise LedgerError(f"{path}: cannot be written ({error.strerror}): {what_to_do}") from error
     return load_key(path, create=False)
 
 
 def derive_key(key: bytes, purpose: bytes) -> bytes:
-    """A key for one purpose, 32 bytes."""
+    """A key for one purpose, of 32 bytes."""
     return blake2b(purpose, key=key, digest_size=_KEY_BYTES).digest()
 
 
 def key_fingerprint(key: bytes) -> str:
-    """What names a key without telling it."""
+    """A name of the key from which nobody can compute it."""
     return blake2b(b"fingerprint", key=key, digest_size=8).hexdigest()
 
 
-_STEPS_PER_NAT = 256  # per nat
-_MAX_STEPS = 32767  # of an int16: log-odds are clipped to about +-128
+# ---- the verdict field
+
+_STEPS_PER_NAT = 256
+_MAX_STEPS = 32767  # of an int16: log-odds are clipped to about ±128
 _PAYLOAD = struct.Struct(">hB")  # log-odds, action
 _TAG_BYTES = 12
-_ACTION_CODES = {
+_ACTION_CODES = {  # never give one a new meaning
     Action.TAG: 0,
     Action.QUARANTINE: 1,
     Action.REDIRECT: 2,
     Action.DEFER: 3,
     Action.REJECT: 4,
-}  # never give one a new meaning
+}
 _ACTION_BY_CODE = {code: action for action, code in _ACTION_CODES.items()}
-_BLANKS = b" \t\r\n"  # where a field may be folded or filled up on its way
-_MAX_VALUE_BYTES = 1000  # bytes of a value that is looked at
+_BLANKS = b" \t\r\n"  # where a field may be folded on its way
+_MAX_VALUE_BYTES = 1000
 _LABEL_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _VALUE_PATTERN = re.compile(
@@ -114,8 +114,9 @@ _VALUE_PATTERN = re.compile(
 
 
 class SignedVerdict(NamedTuple):
-    """What we once decided. log_odds: of being unwanted, to 1/256 nat, at most 128. id: of the
-    judgement.
+    """A verdict of ours, as a field says it.
+
+    log_odds: of being unwanted, to 1/256 nat, at most 128. id: of the judgement.
     """
 
     label: str
@@ -125,16 +126,32 @@ class SignedVerdict(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """Of being unwanted."""
+        """The probability of being unwanted."""
         return 1.0 / (1.0 + exp(-self.log_odds))
 
 
-def sign_verdict(key: bytes, verdict: Verdict, action: Action, id: str, digest: bytes) -> bytes:  # noqa: A002  as the field says
+def sign_verdict(
+    key: bytes,
+    verdict: Verdict,
+    action: Action,
+    id: str,  # noqa: A002  the field's own name
+    digest: bytes,
+) -> bytes:
     """The value of the header field.
 
-    key: `secret.derived(key, b"verdict")`. action: what is done about it. id: up to 64 of A-Z a-z
-    0-9 . _ -, never given twice. digest: of the message. ValueError: a label or an id that the
-    field cannot hold.
+    Parameters
+    ----------
+    key
+        `derive_key(installation_key, b"verdict")`.
+    id
+        Up to 64 of A-Z a-z 0-9 . _ -, never used twice.
+    digest
+        Of the message.
+
+    Raises
+    ------
+    ValueError
+        The field cannot hold this label or id.
     """
     if not _LABEL_PATTERN.fullmatch(verdict.label) or not _ID_PATTERN.fullmatch(id):
         raise ValueError(f"cannot be signed: {verdict.label!r}, {id!r}")
@@ -146,72 +163,78 @@ def sign_verdict(key: bytes, verdict: Verdict, action: Action, id: str, digest: 
 
 
 def verify_verdict(key: bytes, value: bytes, digest: bytes) -> SignedVerdict | None:
-    """What such a value says, if it was signed with this key for the message of this digest; blanks
-    and folding do no harm.
+    """The verdict in such a value, if this key signed it for the message of this digest.
+
+    Blanks and folding do no harm.
     """
-    found = _VALUE_PATTERN.fullmatch(value[:_MAX_VALUE_BYTES].translate(None, _BLANKS))
-    if found is None or found[3] != key_id(key):
+    match = _VALUE_PATTERN.fullmatch(value[:_MAX_VALUE_BYTES].translate(None, _BLANKS))
+    if match is None or match[3] != key_id(key):
         return None
-    label, name, sealed = found[1], found[2], urlsafe_b64decode(found[4])
+    label, name, sealed = match[1], match[2], urlsafe_b64decode(match[4])
     payload, tag = sealed[: _PAYLOAD.size], sealed[_PAYLOAD.size :]
     if not compare_digest(tag, _compute_tag(key, label, name, payload, digest)):
         return None
     steps, code = _PAYLOAD.unpack(_mask(key, name, payload))
-    return (
-        SignedVerdict(label.decode(), steps / _STEPS_PER_NAT, _ACTION_BY_CODE[code], name.decode())
-        if code in _ACTION_BY_CODE
-        else None
-    )
+    if code not in _ACTION_BY_CODE:
+        return None
+    log_odds = steps / _STEPS_PER_NAT
+    return SignedVerdict(label.decode(), log_odds, _ACTION_BY_CODE[code], name.decode())
 
 
 @lru_cache(maxsize=4)
 def key_id(key: bytes) -> bytes:
-    """Eight characters that tell which key signed, and nothing else about it."""
+    """Eight characters that tell which key signed."""
     return blake2b(b"", key=key, digest_size=4, person=b"key name").hexdigest().encode()
 
 
 def _mask(key: bytes, name: bytes, payload: bytes) -> bytes:
-    """Hides the payload, or shows it again."""
+    """Hide the payload, or show it again."""
     pad = blake2b(name, key=key, digest_size=_PAYLOAD.size, person=b"mask").digest()
     return bytes(map(xor, payload, pad))
 
 
 def _compute_tag(key: bytes, label: bytes, name: bytes, payload: bytes, digest: bytes) -> bytes:
-    """Over all that it seals, each with its length, so that none passes for a part of its neighbour
-    (MAC: RFC 7693).
-    """
-    sealed = b"".join(
-        len(part).to_bytes(2, "big") + part for part in (digest, label, name, payload)
-    )
+    """A MAC (RFC 7693) over all parts, each with its length, so that none passes for another."""
+    parts = (digest, label, name, payload)
+    sealed = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
     return blake2b(sealed, key=key, digest_size=_TAG_BYTES, person=b"tag").digest()
 
 
+# ---- ids of messages
+
 RANDOM_BYTES = 4
-_TIME_BYTES = 6
+"""Random bytes in an id."""
 MAX_ID_TIME = 2.0**47 / 1000
-"""Seconds since 1970 up to which names are surely made."""
+"""Seconds since 1970 up to which an id can surely be made."""
+_TIME_BYTES = 6
 _BASE32_PAIRS = ["".join(pair) for pair in product("0123456789abcdefghijklmnopqrstuv", repeat=2)]
 _ID_FORM = re.compile(r"[0-9a-v]{16}")
 
 
 def new_id(now: float, random: bytes) -> str:
-    """A new name: 16 characters, 48 bits of time in ms, then 32 random bits. Names sort by time.
+    """A new id: 16 characters, for 48 bits of time in ms and 32 random bits.
 
-    now: seconds since 1970. random: `RANDOM_BYTES` bytes, other ones each time. The alphabet is
-    that of RFC 4648, section 7, in lower case: unlike that of section 6 it keeps the order of what
-    it encodes.
+    The alphabet is that of RFC 4648, section 7, in lower case: unlike that of section 6 it keeps
+    the order of what it encodes.
+
+    Parameters
+    ----------
+    now
+        Seconds since 1970.
+    random
+        `RANDOM_BYTES` bytes, other ones each time.
     """
     if len(random) != RANDOM_BYTES:
-        raise ValueError(f"a name takes {RANDOM_BYTES} random bytes, not {len(random)}")
+        raise ValueError(f"an id takes {RANDOM_BYTES} random bytes, not {len(random)}")
     number = int.from_bytes(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random, "big")
     return "".join([_BASE32_PAIRS[number >> bits & 1023] for bits in range(70, -1, -10)])
 
 
 def id_time(name: str) -> float:
-    """When a name was made, in seconds since 1970, to the millisecond."""
+    """When an id was made, in seconds since 1970, to the millisecond."""
     return int.from_bytes(b32hexdecode(name.upper())[:_TIME_BYTES], "big") / 1000
 
 
 def is_id(text: str) -> bool:
-    """Whether it has the form of such a name."""
+    """Whether a text has the form of an id."""
     return _ID_FORM.fullmatch(text) is not None

@@ -1,12 +1,11 @@
-"""What clients may use of a door: counts of connections and of bytes in flight, and who may come at
-all.
+"""What clients may use of a door: who may connect, how many connections, how many bytes in flight.
 
 Silent clients must not keep others out: when there is no room, the connection that has been idle
-for longest makes room. Only a transaction protects a connection, so nobody stays by sending
+for longest is evicted. Only a transaction protects a connection, so nobody stays by sending
 commands that lead nowhere.
 
-Must never evict a connection in a transaction. Must never forget to give back: whoever takes from
-`Load` returns it in a `finally`.
+Must never evict a connection in a transaction. Must never lose room: whoever takes bytes of
+`ByteQuota` gives them back in a `finally`.
 """
 
 from __future__ import annotations
@@ -22,12 +21,14 @@ from typing import Generic, Protocol, TypeVar
 
 from spamguard.config.options import DoorLimits, ScannerLimits
 
+# ---- connections
+
 
 class LimitExceeded(Enum):
     """Why a connection is refused."""
 
     TOTAL = auto()  # there are too many
-    PER_CLIENT = auto()  # that client has too many itself
+    PER_CLIENT = auto()  # this client has too many
     NOT_LISTED = auto()  # this address may not connect
 
 
@@ -36,20 +37,22 @@ class Evictable(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when no transaction is under way, a time of the event loop's clock; None while one
-        is.
-        """
+        """When the last transaction ended, by the event loop's clock; None: one is under way."""
 
 
 ConnectionT = TypeVar("ConnectionT", bound=Evictable)
 
 
 class ConnectionLimits(Generic[ConnectionT]):
-    """Decides who is served: at most so many connections in all, and of one client.
+    """Decides which connections are served: so many in all, and so many of one client.
 
-    A connection that comes when there is no room takes the place of the longest idle one: among its
-    own client's if that client has too many, else among all. evict: called to close that one; it no
-    longer counts, though closing may take a moment.
+    When there is no room, a new connection takes the place of the longest idle one: among its own
+    client's if that client has too many, else among all.
+
+    Parameters
+    ----------
+    evict
+        Closes a connection, which no longer counts although closing may take a moment.
     """
 
     def __init__(
@@ -58,14 +61,14 @@ class ConnectionLimits(Generic[ConnectionT]):
         self._max_connections = connections
         self._max_per_client = per_client
         self._evict = evict
-        self._clients: dict[ConnectionT, str] = {}  # with the client
+        self._clients: dict[ConnectionT, str] = {}
         self._client_counts: Counter[str] = Counter()
 
     def enter(self, connection: ConnectionT, address: str) -> LimitExceeded | None:
-        """Count a connection in; why it is refused, if there is no room and nobody can be evicted."""
+        """Count a connection in, or say why it is refused."""
         client = client_prefix(address)
         if self._client_counts[client] >= self._max_per_client:
-            rivals = [other for other, whose in self._clients.items() if whose == client]
+            rivals = [other for other, owner in self._clients.items() if owner == client]
             if not self._evict_longest_idle(rivals):
                 return LimitExceeded.PER_CLIENT
         elif len(self._clients) >= self._max_connections and not self._evict_longest_idle(
@@ -86,7 +89,7 @@ class ConnectionLimits(Generic[ConnectionT]):
             del self._client_counts[client]
 
     def _evict_longest_idle(self, rivals: Iterable[ConnectionT]) -> bool:
-        """Evict the longest idle of these; False if all are in a transaction."""
+        """Evict the longest idle connection; False if all are in a transaction."""
         idle = [(since, other) for other in rivals if (since := other.idle_since) is not None]
         if not idle:
             return False
@@ -96,9 +99,14 @@ class ConnectionLimits(Generic[ConnectionT]):
         return True
 
 
+# ---- addresses
+
+
 class Networks:
-    """Addresses, told as networks in CIDR notation. A client without an address (a Unix socket) has
-    passed the file's permissions.
+    """Addresses, given as networks in CIDR notation.
+
+    A client without an address, on a Unix socket, is always in: it has passed the permissions of
+    the file.
     """
 
     def __init__(self, networks: Iterable[str]) -> None:
@@ -113,65 +121,66 @@ class Networks:
 
 @lru_cache(maxsize=1024)
 def normalise_address(address: str) -> str:
-    """An address as it is compared and counted: no zone, and IPv4 where it came in through an IPv6
-    socket.
+    """An address without its zone, and IPv4 where it came through an IPv6 socket.
+
+    >>> normalise_address("::ffff:192.0.2.1")
+    '192.0.2.1'
     """
     parsed = _parse_address(address.partition("%")[0])
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # the same clients come again; this was a tenth of a connection's cost
 def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The same clients come again and again, and this took a tenth of what a connection costs."""
     return ipaddress.ip_address(address)
 
 
 @lru_cache(maxsize=1024)
 def client_prefix(address: str) -> str:
-    """What one client can choose its address from: of IPv6 a /64, which everybody has, else the
-    address alone.
+    """The network from which one client can choose its address: a /64 of IPv6, else the address.
+
+    >>> client_prefix("2001:db8::7"), client_prefix("192.0.2.1")
+    ('2001:db8::/64', '192.0.2.1')
     """
     return str(ipaddress.IPv6Network((address, 64), strict=False)) if ":" in address else address
 
 
+# ---- bytes in flight
+
+
 def quota_key(address: str, *, trusted: bool) -> str:
-    """Who has a share of the bytes in flight; "": one that speaks for many, and may have all of
-    them.
-    """
+    """The client of a `ByteQuota`; "" for one that speaks for many and may take all of it."""
     return "" if trusted else client_prefix(address)
 
 
 class ByteQuota:
-    """Bytes in flight of all connections of one door, in this process. Any thread may take them and
-    give them back.
-    """
+    """Bytes in flight of all connections of one door, in this process. Safe for threads."""
 
     def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
         self._limits = limits
-        self._client_bytes: Counter[str] = (
-            Counter()
-        )  # in flight, of each who has a share of them only
+        self._client_bytes: Counter[str] = Counter()  # without the client ""
         self.bytes_in_flight = 0
         self._lock = Lock()
 
     def has_room(self, size: int, client: str = "") -> bool:
-        """Whether so many bytes more may be in flight. client: as `sharer` tells; one may have half
-        of them, or one message.
+        """Whether there is room for so many bytes; a client may have half of all, or one message.
+
+        client: as by `quota_key`.
         """
         share = max(self._limits.size_in_flight // 2, self._limits.message_size)
-        has_room = not client or self._client_bytes[client] + size <= share
-        return has_room and self.bytes_in_flight + size <= self._limits.size_in_flight
+        has_share = not client or self._client_bytes[client] + size <= share
+        return has_share and self.bytes_in_flight + size <= self._limits.size_in_flight
 
     def take(self, size: int, client: str = "") -> bool:
-        """Have so many bytes more in flight, if there is room for them."""
+        """Take room for so many bytes, if there is any."""
         with self._lock:
-            found = self.has_room(size, client)
-            self._add(size * found, client)
-        return found
+            has_room = self.has_room(size, client)
+            self._add(size * has_room, client)
+        return has_room
 
     def release(self, size: int, client: str = "") -> None:
-        """They are not in flight any more."""
+        """Give the room back."""
         with self._lock:
             self._add(-size, client)
 

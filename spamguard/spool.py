@@ -1,9 +1,8 @@
-"""A message while it passes through: in memory while it is small, in an unlinked file of the state
-directory when it is not.
+"""A message on its way through: in memory while it is small, else in an unlinked file.
 
-Must never leave a file behind, whatever happens to the process, never hold a large message in
-memory, and never give out a message that is not whole: once writing has failed, or after `close`,
-every use is an OSError.
+A `Spool` is written once and then read any number of times. Must never leave a file behind,
+whatever happens to the process, never hold a large message in memory, and never give out a message
+that is not whole: once writing has failed, or after `close`, every use is an OSError.
 """
 
 from __future__ import annotations
@@ -17,36 +16,38 @@ from pathlib import Path
 
 from spamguard.storage import open_unnamed
 
-MAX_MEMORY_BYTES = 512 << 10  # bytes; a larger message goes to a file
+MAX_MEMORY_BYTES = 512 << 10
+"""A larger message goes to a file."""
 _CHUNK_BYTES = 256 << 10
 
 
 class Spool:
-    """Bytes that are written once, then read any number of times. OSError from `write` when the
-    disk is full.
+    """The bytes of one message. size: how many were written.
 
-    size: bytes that were written.
+    Parameters
+    ----------
+    directory
+        Where the file is made, if one is needed.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._memory: bytearray | bytes = (
-            bytearray()
-        )  # bytes once it is read: giving out pieces of them costs no second copy
+        # bytes once it is read, so that chunks are no copies
+        self._memory: bytearray | bytes = bytearray()
         self._file: int | None = None
         self._failure: OSError | None = None
         self.size = 0
 
     @classmethod
     def open_file(cls, path: Path) -> Spool:
-        """The message in a file, to be read only; OSError when it cannot be, or is a symbolic link."""
+        """The message in a file, only to be read. OSError: it cannot be, or is a symbolic link."""
         spool = cls(path.parent)
         spool._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         spool.size = os.fstat(spool._file).st_size
         return spool
 
     def write(self, data: bytes) -> None:
-        """Append all of it, or fail for good."""
+        """Append all of it, or fail for good, as on a full disk."""
         self._raise_failure()
         try:
             self._append(data)
@@ -55,48 +56,36 @@ class Spool:
             raise
         self.size += len(data)
 
+    def _append(self, data: bytes) -> None:
+        if self._file is None:
+            if self.size + len(data) <= MAX_MEMORY_BYTES:
+                if not isinstance(self._memory, bytearray):
+                    self._memory = bytearray(self._memory)
+                self._memory += data
+                return
+            self._file = _open_unlinked(self._directory)
+            _write_all(self._file, self._memory)
+            self._memory = bytearray()
+        _write_all(self._file, data)
+
     def read_start(self, length: int) -> bytes:
         """The first bytes."""
         self._raise_failure()
-        return (
-            self._freeze_memory()[:length]
-            if self._file is None
-            else os.pread(self._file, length, 0)
-        )
+        if self._file is None:
+            return self._freeze_memory()[:length]
+        return os.pread(self._file, length, 0)
 
     def read(self) -> bytes:
-        """All of it, in memory."""
+        """All bytes, in memory."""
         return b"".join(self.chunks())
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
-        """The bytes from `start` on, some at a time."""
+        """The bytes from `start` on, a chunk at a time."""
         self._raise_failure()
         while start < self.size:
             chunk = self._read_chunk(start)
             yield chunk
             start += len(chunk)
-
-    @property
-    def descriptor(self) -> int | None:
-        """The file it lies in, or None when it is in memory."""
-        return self._file
-
-    def close(self) -> None:
-        """Give memory and file back; idempotent."""
-        self._release(OSError(errno.EBADF, "the message is no longer kept"))
-
-    def _append(self, data: bytes) -> None:
-        if self._file is None and self.size + len(data) <= MAX_MEMORY_BYTES:
-            self._memory = (
-                self._memory if isinstance(self._memory, bytearray) else bytearray(self._memory)
-            )
-            self._memory += data
-            return
-        if self._file is None:
-            self._file = _unnamed_file(self._directory)
-            _write_all(self._file, self._memory)
-            self._memory = bytearray()
-        _write_all(self._file, data)
 
     def _read_chunk(self, start: int) -> bytes:
         self._raise_failure()
@@ -111,12 +100,21 @@ class Spool:
         self._memory = bytes(self._memory)
         return self._memory
 
+    @property
+    def descriptor(self) -> int | None:
+        """The file; None while the message is in memory."""
+        return self._file
+
+    def close(self) -> None:
+        """Give memory and file back; idempotent."""
+        self._release(OSError(errno.EBADF, "the message is no longer kept"))
+
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise OSError(self._failure.errno, self._failure.strerror)
 
-    def _release(self, why: OSError) -> None:
-        self._failure = self._failure or why
+    def _release(self, failure: OSError) -> None:
+        self._failure = self._failure or failure
         self._memory = bytearray()
         if self._file is not None:
             os.close(self._file)
@@ -125,8 +123,9 @@ class Spool:
 
 @dataclass(frozen=True, slots=True)
 class SpoolView:
-    """A message as it goes out: `head` in place of the first `skip` bytes of the spool. CRLF line
-    ends, not dot-stuffed.
+    """A message as it goes out: `head` in the place of the first `skip` bytes of the spool.
+
+    Line ends are CRLF; lines are not dot-stuffed.
     """
 
     head: bytes
@@ -135,16 +134,16 @@ class SpoolView:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The number of bytes."""
         return len(self.head) + self.spool.size - self.skip
 
     def chunks(self) -> Iterator[bytes]:
-        """All bytes, some at a time."""
+        """All bytes, a chunk at a time."""
         yield self.head
         yield from self.spool.chunks(self.skip)
 
 
-def _unnamed_file(directory: Path) -> int:
+def _open_unlinked(directory: Path) -> int:
     unnamed = open_unnamed(directory)
     if unnamed is not None:
         return unnamed

@@ -1,61 +1,69 @@
-"""A lesson as it is said on the socket and as it lies in a directory: one line, then the message.
+"""Lessons as programs send them: the first line, names of classes and users, and origins.
+
+A lesson is one line, then the message; it looks the same on the teaching socket and in the queue:
 
     TEACH CLASS LENGTH [USER]LF
     FORGET LENGTH [USER]LF
 
-The second takes back what that user has said about the message. CLASS: lower-case letters, digits,
-- and _; LENGTH: bytes of the message that follows; USER: whose lesson it is, UTF-8, the rest of the
-line: there are names with blanks in them. On the socket one line comes back: `OK`, `NO reason` (for
-ever), `LATER reason` (the directory will do), or `HOLD reason` (there is no such class: in the
-directory it would be lost). Imports nothing: a client starts in no time.
+FORGET takes back what that user has said about the message. CLASS is lower-case letters, digits, -
+and _; LENGTH is the number of bytes of the message that follows; USER is UTF-8 up to the end of the
+line, because there are names with blanks. On the socket one line comes back: `OK`, `NO reason` (for
+ever), `LATER reason` (the queue will do), or `HOLD reason` (there is no such class: in the queue
+the lesson would be lost).
+
+Imports nothing: a client that teaches must start in no time.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-MAX_LESSON_BYTES = 64 << 20  # of a message
+MAX_LESSON_BYTES = 64 << 20  # of the message
 MAX_LESSON_HEADER = 400  # bytes of the first line
 MAX_LESSON_ANSWER = 400
-PIPE_ORIGIN = "teach-pipe"  # origin of what came by the command, over the socket or a directory
-MAIL_ORIGIN = "mail"  # of what was forwarded to an address that teaches
-SCANNER_ORIGINS = ("rspamd", "spamd")  # of what came by a scanner, which names the protocol
-WEB_ORIGIN = "web"  # of what was handed over, or forgotten, on a page or by the API
-HISTORY_ORIGIN = "history"  # of what was said there about a message that had passed
-SUBMITTED_ORIGINS = (
-    PIPE_ORIGIN,
-    MAIL_ORIGIN,
-    *SCANNER_ORIGINS,
-    WEB_ORIGIN,
-    HISTORY_ORIGIN,
-)  # all that people have brought
-RESERVED_CLASSES = (
-    "unsure",
-    "not-scanned",
-    "any",
-)  # where a class may stand, in headers and in what the API is asked, they mean something else
 
+PIPE_ORIGIN = "teach-pipe"
+"""Origin of lessons by the command of that name."""
+MAIL_ORIGIN = "mail"
+"""Origin of mail that was forwarded to an address that teaches."""
+SCANNER_ORIGINS = ("rspamd", "spamd")
+"""Origins of lessons through the doors of these protocols."""
+WEB_ORIGIN = "web"
+"""Origin of messages that were handed over on the page or through the API."""
+HISTORY_ORIGIN = "history"
+"""Origin of lessons about a message in the history."""
+SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, *SCANNER_ORIGINS, WEB_ORIGIN, HISTORY_ORIGIN)
+"""Origins of all lessons that people bring."""
+
+RESERVED_CLASSES = ("unsure", "not-scanned", "any")
+"""Words that mean something else where headers and the API name a class."""
+
+_MAX_CLASS_LENGTH = 32
+_MAX_USER_BYTES = 255
+_MAX_LENGTH_DIGITS = 11
 _CLASS_FIRST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz")
 _CLASS_LETTERS = _CLASS_FIRST_LETTERS | frozenset("0123456789_-")
 
 
 class LessonHeader(NamedTuple):
-    """What stands in the first line. label: "" where all is taken back. user: "" where none is
-    named.
-    """
+    """The first line of a lesson. label: "" takes the vote back. user: "" if none is named."""
 
     label: str
     length: int
     user: str = ""
 
     def encode(self) -> bytes:
-        """As it is written."""
+        """The line.
+
+        >>> LessonHeader("spam", 1234, "anna").encode()
+        b'TEACH spam 1234 anna\\n'
+        """
         words = ("TEACH", self.label) if self.label else ("FORGET",)
         return " ".join((*words, str(self.length), self.user)).rstrip(" ").encode("utf-8") + b"\n"
 
 
 class QueuedLesson(NamedTuple):
-    """A whole one. label: as in `Header`. origin: the way it came."""
+    """A whole lesson. label: as in `LessonHeader`."""
 
     label: str
     user: str
@@ -64,7 +72,7 @@ class QueuedLesson(NamedTuple):
 
 
 def parse_lesson_header(line: bytes) -> LessonHeader:
-    """The first line, its end included. ValueError, in words."""
+    """Parse the first line, with its end. ValueError: it says in words what is wrong."""
     if not line.endswith(b"\n"):
         raise ValueError("no line")
     try:
@@ -76,15 +84,11 @@ def parse_lesson_header(line: bytes) -> LessonHeader:
         raise ValueError("expected TEACH CLASS LENGTH [USER]")
     if verb == "TEACH" and not is_class_name(label):
         raise ValueError("no name of a class")
-    length, named, user = rest.partition(" ")
-    if not (
-        length.isascii()
-        and length.isdecimal()
-        and len(length) < 12
-        and 0 < int(length) <= MAX_LESSON_BYTES
-    ):
+    length, blank, user = rest.partition(" ")
+    is_number = length.isascii() and length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS
+    if not is_number or not 0 < int(length) <= MAX_LESSON_BYTES:
         raise ValueError(f"a message has 1 to {MAX_LESSON_BYTES} bytes")
-    if named and not is_user_name(user):
+    if blank and not is_user_name(user):
         raise ValueError("no name of a user")
     return LessonHeader(label, int(length), user)
 
@@ -92,9 +96,9 @@ def parse_lesson_header(line: bytes) -> LessonHeader:
 def is_class_name(text: str) -> bool:
     """Whether a class may have this name."""
     return (
-        text[:1] in _CLASS_FIRST_LETTERS
-        and text != ""
-        and len(text) <= 32
+        text != ""
+        and text[0] in _CLASS_FIRST_LETTERS
+        and len(text) <= _MAX_CLASS_LENGTH
         and _CLASS_LETTERS.issuperset(text)
         and text not in RESERVED_CLASSES
     )
@@ -102,8 +106,5 @@ def is_class_name(text: str) -> bool:
 
 def is_user_name(text: str) -> bool:
     """Whether a user of mail may have this name."""
-    return (
-        text.isprintable()
-        and text == text.strip()
-        and 0 < len(text.encode("utf-8", "replace")) <= 255
-    )
+    length = len(text.encode("utf-8", "replace"))
+    return text.isprintable() and text == text.strip() and 0 < length <= _MAX_USER_BYTES
