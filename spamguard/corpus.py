@@ -1,17 +1,12 @@
-"""What is known of each public corpus. Data only.
+"""Public corpora of mail: what is known of each, and how one is fetched and made ready.
 
-A checksum stands here only if its publisher tells it or we have the archive; for all others `fetch`
-prints what it got, and --sha256 pins it the next time.
+A corpus is made in a directory of its own: `index` ("spam data/000001", in order of arrival),
+`data/`, and SOURCE, which says what it is. An archive is bounded while it is fetched and unpacked,
+and thrown away unless its checksum is right. A recipe has a checksum only if its publisher tells it
+or we have the archive; for all others `fetch` prints what it got, and --sha256 pins it next time.
 
-One archive from the network, or none: bounded, and thrown away unless its checksum is right.
-
-The messages of an archive, as data/000001 and so on: the names in an archive choose labels, and are
-never written to.
-
-Only regular files are looked at: links, devices and names that lead outside are passed over.
-
-A corpus in a directory of its own: `index` ("spam data/000001", in order of arrival), `data/`, and
-SOURCE, which says what it is.
+Must never write to a name that an archive gives: such names choose labels only, and messages are
+data/000001 and so on. Links, devices and names that lead outside are passed over.
 """
 
 from __future__ import annotations
@@ -21,7 +16,6 @@ import email
 import email.utils
 import gzip
 import hashlib
-import http
 import http.client
 import lzma
 import posixpath
@@ -30,15 +24,15 @@ import secrets
 import shutil
 import tarfile
 import tempfile
-import urllib
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from re import Pattern
 from typing import IO, Any, BinaryIO, NamedTuple, cast
@@ -46,10 +40,12 @@ from typing import IO, Any, BinaryIO, NamedTuple, cast
 from spamguard.errors import SourceError, UsageError
 from spamguard.storage import create_private
 
+# ---- what is known of each corpus
+
 
 @dataclass(frozen=True, slots=True)
 class CorpusArchive:
-    """One file to be fetched: its address, and its SHA-256 in hexadecimal if that is known."""
+    """One file to fetch. sha256: hexadecimal, if it is known."""
 
     url: str
     sha256: str = ""
@@ -57,8 +53,9 @@ class CorpusArchive:
 
 @dataclass(frozen=True, slots=True)
 class LabelIndex:
-    """Labels in a file of the archive: lines "label path". member: that file; base: what its paths
-    are relative to, seen from it.
+    """Labels in a file of the archive, as lines "label path".
+
+    member: that file. base: what its paths are relative to, seen from it.
     """
 
     member: Pattern[str]
@@ -67,11 +64,11 @@ class LabelIndex:
 
 @dataclass(frozen=True, slots=True)
 class CorpusRecipe:
-    """A corpus. labels: by the path of a member, the first that fits; or index. page: of one that
-    must be fetched by hand.
+    """How to make a corpus.
 
-    dated: finds the day of a message in its path, where messages have no header. licence: what one
-    should know before using it.
+    licence: what to know before using it. labels: by the path of a member; the first that fits
+    counts. index: instead of labels. page: of a corpus that must be fetched by hand. date_pattern:
+    finds the day of a message in its path, where messages have no header.
     """
 
     name: str
@@ -95,34 +92,38 @@ def _trec_recipe(name: str, about: str, page: str) -> CorpusRecipe:
     return CorpusRecipe(name, about, _TREC_LICENCE, index=_TREC_INDEX, page=_TREC_URL + page)
 
 
+def _label_patterns(spam: str, ham: str) -> tuple[tuple[Pattern[str], str], ...]:
+    return (re.compile(spam), "spam"), (re.compile(ham), "ham")
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         CorpusRecipe(
             "spamassassin",
-            "6,047 messages of 2001 and 2002 with all headers, one man's mail and some mailing lists",
-            "the senders' copyright; given for testing filters; never send these messages through a live system",
+            "6,047 messages of 2001 and 2002 with all headers, one man's mail and some mailing "
+            "lists",
+            "the senders' copyright; given for testing filters; never send these messages through "
+            "a live system",
             tuple(
                 CorpusArchive(f"{_SPAMASSASSIN_URL}{part}.tar.bz2")
                 for part in ("easy_ham", "easy_ham_2", "hard_ham", "spam", "spam_2")
             ),
-            (
-                (re.compile(r"spam(?:_2)?/\d+\.[^/]+"), "spam"),
-                (re.compile(r"(?:easy_ham|easy_ham_2|hard_ham)/\d+\.[^/]+"), "ham"),
+            _label_patterns(
+                r"spam(?:_2)?/\d+\.[^/]+", r"(?:easy_ham|easy_ham_2|hard_ham)/\d+\.[^/]+"
             ),
         ),
         CorpusRecipe(
             "enron-spam",
-            "33,716 messages of 1999 to 2005: the mail of six employees of Enron, spam from elsewhere; subjects and texts only",
-            "the senders' copyright; published with Metsis, Androutsopoulos and Paliouras, CEAS 2006",
+            "33,716 messages of 1999 to 2005: the mail of six employees of Enron, spam from "
+            "elsewhere; subjects and texts only",
+            "the senders' copyright; published with Metsis, Androutsopoulos and Paliouras, CEAS "
+            "2006",
             tuple(
                 CorpusArchive(f"{_AUEB_URL}enron-spam/preprocessed/enron{number}.tar.gz")
                 for number in range(1, 7)
             ),
-            (
-                (re.compile(r"enron\d/spam/[^/]+"), "spam"),
-                (re.compile(r"enron\d/ham/[^/]+"), "ham"),
-            ),
+            _label_patterns(r"enron\d/spam/[^/]+", r"enron\d/ham/[^/]+"),
             date_pattern=re.compile(r"/\d+\.(\d{4}-\d\d-\d\d)\."),
         ),
         CorpusRecipe(
@@ -130,10 +131,7 @@ RECIPES = {
             "2,893 messages: the Linguist list, and spam; subjects and texts only",
             "the senders' copyright; published with Androutsopoulos and others, 2000",
             (CorpusArchive(f"{_AUEB_URL}lingspam_public.tar.gz"),),
-            (
-                (re.compile(r".*/bare/part\d+/spmsg[^/]*"), "spam"),
-                (re.compile(r".*/bare/part\d+/[^/]+\.txt"), "ham"),
-            ),
+            _label_patterns(r".*/bare/part\d+/spmsg[^/]*", r".*/bare/part\d+/[^/]+\.txt"),
         ),
         CorpusRecipe(
             "csdmc2010",
@@ -150,72 +148,86 @@ RECIPES = {
 }
 
 
-MAX_ARCHIVE_BYTES = 2 << 30  # of an archive: the largest known has some 400 MB
-_FETCH_TIMEOUT = 60.0  # of silence
+# ---- fetching
+
+MAX_ARCHIVE_BYTES = 2 << 30
+"""Of one archive: the largest known has some 400 MB."""
+_FETCH_TIMEOUT = 60.0  # seconds of silence
 _CHUNK_BYTES = 1 << 18
 
 Advance = Callable[[int], object]
+"""Is called with the number of bytes that have come."""
 
 
 class _WebRedirectHandler(urllib.request.HTTPRedirectHandler):
-    """Redirections lead to the web only, never to a file of this machine."""
+    """Follows redirections to the web only, never to a file of this machine."""
 
     def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
-        new = super().redirect_request(*arguments)
-        if new is not None and new.type not in ("http", "https"):
-            raise urllib.error.URLError(f"it is redirected to {new.type}:")
-        return new
+        request = super().redirect_request(*arguments)
+        if request is not None and request.type not in ("http", "https"):
+            raise urllib.error.URLError(f"it is redirected to {request.type}:")
+        return request
 
 
 def fetch_archive(
-    archive: CorpusArchive, pinned: Collection[str], place: Path, advance: Advance
+    archive: CorpusArchive, pinned: Collection[str], target: Path, advance: Advance
 ) -> str:
-    """Fetch an archive to a new file; its SHA-256. advance: is told how many bytes have come.
+    """Fetch an archive to a new file; return its SHA-256.
 
-    pinned: SHA-256 of which it must have one, unless its own is known. SourceError: it cannot be
-    had, or is another; nothing is left.
+    Parameters
+    ----------
+    pinned
+        SHA-256 of which it must have one, unless its own is known.
+
+    Raises
+    ------
+    SourceError
+        The archive cannot be had, or is another one; nothing is kept.
     """
     try:
-        with create_private(place) as file:
+        with create_private(target) as file:
             digest = _download(archive.url, file, advance)
-        wanted = {archive.sha256} if archive.sha256 else set(pinned)
-        if wanted and digest not in wanted:
-            raise SourceError(
-                f"{archive.url}: its SHA-256 is {digest}, not {' or '.join(sorted(wanted))}: nothing of it was kept"
-            )
+        expected = {archive.sha256} if archive.sha256 else set(pinned)
+        if expected and digest not in expected:
+            raise SourceError(f"{_mismatch(archive.url, digest, expected)}: nothing of it was kept")
     except BaseException:
-        place.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
         raise
     return digest
+
+
+def _mismatch(source: str, digest: str, expected: Collection[str]) -> str:
+    return f"{source}: its SHA-256 is {digest}, not {' or '.join(sorted(expected))}"
 
 
 def _download(url: str, file: BinaryIO, advance: Advance) -> str:
     digest, size = hashlib.sha256(), 0
     opener = urllib.request.build_opener(_WebRedirectHandler)
     try:
-        with opener.open(url, timeout=_FETCH_TIMEOUT) as answer:
-            expected = answer.headers.get("Content-Length", "")
-            while piece := answer.read(_CHUNK_BYTES):
-                size += len(piece)
+        with opener.open(url, timeout=_FETCH_TIMEOUT) as response:
+            length = response.headers.get("Content-Length", "")
+            while chunk := response.read(_CHUNK_BYTES):
+                size += len(chunk)
                 if size > MAX_ARCHIVE_BYTES:
                     raise SourceError(
                         f"{url}: is larger than {MAX_ARCHIVE_BYTES:,} bytes: nothing of it was kept"
                     )
-                digest.update(piece)
-                file.write(piece)
-                advance(len(piece))
+                digest.update(chunk)
+                file.write(chunk)
+                advance(len(chunk))
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-        reported = " ".join(str(getattr(error, "reason", error)).split())
+        reason = " ".join(str(getattr(error, "reason", error)).split())
         raise SourceError(
-            f"{url}: cannot be fetched ({reported}): try again, or fetch it by hand and give it with --archive"
+            f"{url}: cannot be fetched ({reason}): try again, or fetch it by hand and give it with "
+            "--archive"
         ) from error
-    if expected.isdecimal() and size != int(expected):
-        raise SourceError(f"{url}: ended after {size:,} of {int(expected):,} bytes: try again")
+    if length.isdecimal() and size != int(length):
+        raise SourceError(f"{url}: ended after {size:,} of {int(length):,} bytes: try again")
     return digest.hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file that is here already. SourceError: it cannot be read."""
+    """The SHA-256 of a file. SourceError: it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -225,8 +237,11 @@ def file_digest(path: Path) -> str:
         ) from error
 
 
+# ---- unpacking
+
 MAX_FILES = 500_000
-MAX_TOTAL_BYTES = 8 << 30  # of all messages together
+MAX_TOTAL_BYTES = 8 << 30
+"""Of all messages together."""
 _MAX_MESSAGE_BYTES = 64 << 20
 _DECOMPRESSORS: dict[bytes, Callable[[Path], IO[bytes]]] = {
     b"\x1f\x8b": gzip.open,  # type: ignore[dict-item]  # may also be text, by its mode
@@ -243,12 +258,7 @@ _DAMAGE_ERRORS = (
     NotImplementedError,
     RuntimeError,
 )
-_LABEL_WORDS = {
-    b"spam": "spam",
-    b"ham": "ham",
-    b"0": "spam",
-    b"1": "ham",
-}  # the last two are CSDMC's
+_LABEL_WORDS = {b"spam": "spam", b"ham": "ham", b"0": "spam", b"1": "ham"}  # digits: CSDMC's
 _RECEIVED_DATE = re.compile(
     rb"^received:[^\n]*(?:\n[ \t][^\n]*)*;([^;\n]*(?:\n[ \t][^;\n]*)*)$",
     re.IGNORECASE | re.MULTILINE,
@@ -257,8 +267,9 @@ _DATE_FIELD = re.compile(rb"^date:([^\n]*)", re.IGNORECASE | re.MULTILINE)
 
 
 class UnpackedFile(NamedTuple):
-    """A file of an archive, on the disk. path: what the archive calls it; arrived: seconds since
-    1970, or a day; digest: of it.
+    """A file of an archive, on the disk.
+
+    path: what the archive calls it. arrived: seconds since 1970, or a day. digest: of the file.
     """
 
     path: str
@@ -268,24 +279,29 @@ class UnpackedFile(NamedTuple):
 
 
 def unpack_archives(
-    archives: Iterable[Path], recipe: CorpusRecipe, place: Path
+    archives: Iterable[Path], recipe: CorpusRecipe, directory: Path
 ) -> list[tuple[str, Path]]:
-    """Label and file of each message in order of arrival, written into a directory. SourceError: an
-    archive is damaged or too large.
+    """Write the messages into a directory; return label and file of each, in order of arrival.
+
+    SourceError: an archive is damaged or too large.
     """
-    kept: list[UnpackedFile] = []
+    files: list[UnpackedFile] = []
     labels: dict[str, tuple[int, str]] = {}
     for archive in archives:
         for path, content in _read_members(archive):
             if recipe.index is not None and recipe.index.member.fullmatch(path):
                 labels |= _read_labels(path, content, recipe.index.base, len(labels))
             elif recipe.index is not None or _find_label(path, recipe) is not None:
-                kept.append(_keep_file(path, content, place / f"{len(kept) + 1:06}", recipe))
+                file = directory / f"{len(files) + 1:06}"
+                with file.open("xb") as stream:
+                    stream.write(content)
+                arrived = _arrival_time(path, content, recipe)
+                files.append(UnpackedFile(path, file, arrived, hashlib.sha256(content).digest()))
     if recipe.index is not None:
-        known = [(*labels[one.path], one.file) for one in kept if one.path in labels]
-        return [(label, file) for _, label, file in sorted(known)]
-    kept.sort(key=lambda one: (one.arrived, one.digest))
-    return [(_find_label(one.path, recipe) or "", one.file) for one in kept]
+        labelled = sorted((*labels[file.path], file.file) for file in files if file.path in labels)
+        return [(label, file) for _, label, file in labelled]
+    files.sort(key=attrgetter("arrived", "digest"))
+    return [(_find_label(file.path, recipe) or "", file.file) for file in files]
 
 
 def _find_label(path: str, recipe: CorpusRecipe) -> str | None:
@@ -293,73 +309,59 @@ def _find_label(path: str, recipe: CorpusRecipe) -> str | None:
 
 
 def _read_labels(path: str, content: bytes, base: str, before: int) -> dict[str, tuple[int, str]]:
-    """By the path of a message, its number in the index and its label."""
-    found = {}
+    """Number in the index and label of each message, by its path."""
+    labels = {}
     for number, line in enumerate(content.splitlines(), start=before):
         word, _, target = line.strip().partition(b" ")
         if word.lower() in _LABEL_WORDS:
-            name = posixpath.normpath(
-                posixpath.join(posixpath.dirname(path), base, target.decode("utf-8", "replace"))
-            )
-            found[name] = (number, _LABEL_WORDS[word.lower()])
-    return found
-
-
-def _keep_file(path: str, content: bytes, file: Path, recipe: CorpusRecipe) -> UnpackedFile:
-    with file.open("xb") as written:
-        written.write(content)
-    return UnpackedFile(
-        path, file, _arrival_time(path, content, recipe), hashlib.sha256(content).digest()
-    )
+            name = posixpath.join(posixpath.dirname(path), base, target.decode("utf-8", "replace"))
+            labels[posixpath.normpath(name)] = (number, _LABEL_WORDS[word.lower()])
+    return labels
 
 
 def _arrival_time(path: str, content: bytes, recipe: CorpusRecipe) -> float:
-    """What orders messages: the last server's time, else the sender's, else the day in the path; 0
-    where there is none of them.
+    """What orders messages: the last server's time, else the sender's, else 0; or the day in the
+    path.
     """
     if recipe.date_pattern is not None:
         day = recipe.date_pattern.search(path)
         return float(day[1].replace("-", "")) if day else 0.0
     header = content[:65536].replace(b"\r\n", b"\n").partition(b"\n\n")[0]
     for pattern in (_RECEIVED_DATE, _DATE_FIELD):
-        if found := pattern.search(header):
-            parsed = email.utils.parsedate_tz(found[1].decode("ascii", "replace"))
-            if parsed is not None:
-                try:
-                    return float(email.utils.mktime_tz(parsed))
-                except (ValueError, OverflowError):
-                    continue
+        match = pattern.search(header)
+        date = email.utils.parsedate_tz(match[1].decode("ascii", "replace")) if match else None
+        if date is not None:
+            with suppress(ValueError, OverflowError):
+                return float(email.utils.mktime_tz(date))
     return 0.0
 
 
 def _read_members(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Path and content of the regular files of an archive."""
-    files, left = 0, MAX_TOTAL_BYTES
+    files, size_left = 0, MAX_TOTAL_BYTES
     try:
         for name, size, stream in _open_members(archive):
-            files, left = files + 1, left - size
-            if files > MAX_FILES or left < 0:
+            files, size_left = files + 1, size_left - size
+            if files > MAX_FILES or size_left < 0:
                 raise SourceError(
-                    f"{archive.name}: has more than {MAX_FILES:,} files or {MAX_TOTAL_BYTES:,} bytes: it is not the archive that it should be"
+                    f"{archive.name}: has more than {MAX_FILES:,} files or {MAX_TOTAL_BYTES:,} "
+                    "bytes: it is not the archive that it should be"
                 )
             path = posixpath.normpath(name)
-            if (
-                stream is not None
-                and size <= _MAX_MESSAGE_BYTES
-                and not path.startswith(("/", "../"))
-                and path != ".."
-            ):
+            is_inside = path != ".." and not path.startswith(("/", "../"))
+            if stream is not None and is_inside and size <= _MAX_MESSAGE_BYTES:
                 content = stream.read(_MAX_MESSAGE_BYTES + 1)
                 if len(content) == size:
                     yield path, content
     except _DAMAGE_ERRORS as error:
         raise SourceError(
-            f"{archive.name}: cannot be unpacked ({' '.join(str(error).split())}): it is cut off, damaged or no archive"
+            f"{archive.name}: cannot be unpacked ({' '.join(str(error).split())}): it is cut off, "
+            "damaged or no archive"
         ) from error
 
 
 def _open_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    """Name, size and stream of each member; None for what is no regular file."""
+    """Name, size and stream of each member; without a stream if it is no regular file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
@@ -376,40 +378,43 @@ def _open_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
     ):
         while (member := packed_tar.next()) is not None:
             packed_tar.members.clear()  # type: ignore[attr-defined]  # it would remember each
-            found = packed_tar.extractfile(member) if member.isreg() else None
-            with found or nullcontext():
-                yield member.name, member.size, found
+            content = packed_tar.extractfile(member) if member.isreg() else None
+            with content or nullcontext():
+                yield member.name, member.size, content
 
 
 def _open_decompressed(archive: Path) -> IO[bytes]:
     """The archive within the compressed file."""
     with archive.open("rb") as file:
         start = file.read(6)
-    for magic, opened in _DECOMPRESSORS.items():
+    for magic, open_compressed in _DECOMPRESSORS.items():
         if start.startswith(magic):
-            return opened(archive)
+            return open_compressed(archive)
     return archive.open("rb")
 
 
 class _BoundedStream:
-    """A stream of which nobody can have much at once: `tarfile` reads extensions of a header whole,
-    however long they say they are.
-    """
+    """Refuses long reads: `tarfile` reads extensions of a header whole, whatever their length."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.tell, self.seek = stream.tell, stream.seek
         self._read = stream.read
 
     def read(self, size: int) -> bytes:
-        """So many bytes. tarfile.ReadError: they are more than a message may have."""
+        """Read so many bytes. tarfile.ReadError: a message may not have so many."""
         if not 0 <= size <= _MAX_MESSAGE_BYTES + tarfile.BLOCKSIZE:
             raise tarfile.ReadError("a header in it is too long")
         return self._read(size)
 
 
+# ---- making a corpus
+
+
 class MadeCorpus(NamedTuple):
-    """A corpus that was made. digests: SHA-256 of each archive, by its address or path; known:
-    whether all of them were checked.
+    """A corpus that was made.
+
+    messages: their number by class. digests: SHA-256 of each archive, by its address or path.
+    all_verified: whether all of these were checked.
     """
 
     messages: dict[str, int]
@@ -420,67 +425,73 @@ class MadeCorpus(NamedTuple):
 def make_corpus(
     recipe: CorpusRecipe,
     target: Path,
-    given: Sequence[Path],
+    archives: Sequence[Path],
     pinned: Collection[str],
     advance: Advance,
 ) -> MadeCorpus:
     """Make the corpus at `target`, which must not exist; whole, or not at all.
 
-    given: archives that are here already, instead of fetching. pinned: SHA-256 that archives must
-    have. SourceError, UsageError.
+    Parameters
+    ----------
+    archives
+        Files that are here already; none: fetch them.
+    pinned
+        SHA-256 that archives must have.
     """
     if target.exists():
         raise UsageError(f"{target}: is there already: name a directory that is to be made")
-    if not given and not recipe.archives:
+    if not archives and not recipe.archives:
         raise UsageError(
-            f"{recipe.name} must be fetched by hand ({recipe.licence}): see {recipe.page}, then give it with --archive FILE"
+            f"{recipe.name} must be fetched by hand ({recipe.licence}): see {recipe.page}, then "
+            "give it with --archive FILE"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.new")
     try:
         (draft / "data").mkdir(parents=True)
-        with tempfile.TemporaryDirectory(dir=draft) as place:
-            archives, digests = _get_archives(recipe, Path(place), given, pinned, advance)
-            found = unpack_archives(archives, recipe, draft / "data")
-        _write_corpus(recipe, draft, found, digests)
+        with tempfile.TemporaryDirectory(dir=draft) as directory:
+            paths, digests = _get_archives(recipe, Path(directory), archives, pinned, advance)
+            messages = unpack_archives(paths, recipe, draft / "data")
+        _write_corpus(recipe, draft, messages, digests)
         draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    known = bool(pinned) or (not given and all(archive.sha256 for archive in recipe.archives))
-    return MadeCorpus(dict(Counter(label for label, _ in found)), digests, known)
+    have_sums = not archives and all(archive.sha256 for archive in recipe.archives)
+    counts = Counter(label for label, _ in messages)
+    return MadeCorpus(dict(counts), digests, bool(pinned) or have_sums)
 
 
 def _get_archives(
     recipe: CorpusRecipe,
-    place: Path,
-    given: Sequence[Path],
+    directory: Path,
+    archives: Sequence[Path],
     pinned: Collection[str],
     advance: Advance,
 ) -> tuple[list[Path], dict[str, str]]:
-    if not given:
-        paths = [place / f"{number}" for number in range(len(recipe.archives))]
+    if not archives:
+        paths = [directory / f"{number}" for number in range(len(recipe.archives))]
         return paths, {
-            one.url: fetch_archive(one, pinned, path, advance)
-            for one, path in zip(recipe.archives, paths, strict=True)
+            archive.url: fetch_archive(archive, pinned, path, advance)
+            for archive, path in zip(recipe.archives, paths, strict=True)
         }
-    digests = {str(path): file_digest(path) for path in given}
-    for path, digest in digests.items():
+    digests = {str(path): file_digest(path) for path in archives}
+    for source, digest in digests.items():
         if pinned and digest not in pinned:
-            raise SourceError(f"{path}: its SHA-256 is {digest}, not {' or '.join(sorted(pinned))}")
-    return list(given), digests
+            raise SourceError(_mismatch(source, digest, pinned))
+    return list(archives), digests
 
 
 def _write_corpus(
-    recipe: CorpusRecipe, draft: Path, found: list[tuple[str, Path]], digests: dict[str, str]
+    recipe: CorpusRecipe, draft: Path, messages: list[tuple[str, Path]], digests: dict[str, str]
 ) -> None:
-    if {label for label, _ in found} != {"ham", "spam"}:
+    if {label for label, _ in messages} != {"ham", "spam"}:
         raise SourceError(
-            f"{recipe.name}: no labelled mail of both kinds is in the archives: they are not those of this corpus"
+            f"{recipe.name}: no labelled mail of both kinds is in the archives: they are not those "
+            "of this corpus"
         )
-    (draft / "index").write_text(
-        "".join(f"{label} data/{file.name}\n" for label, file in found), encoding="ascii"
-    )
-    labelled = {file.name for _, file in found}
+    index = "".join(f"{label} data/{file.name}\n" for label, file in messages)
+    (draft / "index").write_text(index, encoding="ascii")
+    labelled = {file.name for _, file in messages}
     for path in (draft / "data").iterdir():
         if path.name not in labelled:
             path.unlink()
