@@ -320,9 +320,7 @@ def _read_labels(path: str, content: bytes, base: str, before: int) -> dict[str,
 
 
 def _arrival_time(path: str, content: bytes, recipe: CorpusRecipe) -> float:
-    """What orders messages: the last server's time, else the sender's, else 0; or the day in the
-    path.
-    """
+    """What orders messages: the last server's time, else the sender's, or the day in the path."""
     if recipe.date_pattern is not None:
         day = recipe.date_pattern.search(path)
         return float(day[1].replace("-", "")) if day else 0.0

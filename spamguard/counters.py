@@ -1,15 +1,13 @@
-"""Counters that several processes keep, in memory that they share: a slot for each process, which
-it alone adds to.
+"""Counters of all processes of a daemon, in memory that they share.
 
-Whoever reads sums the slots. A slot outlives its process: the next one goes on adding where that
-left off, so that no sum ever goes down and nobody has to carry numbers over. Must never take a lock
-or make a system call on the way of a message.
+Each process has a slot, to which it alone adds; readers sum the slots (`sum_slots`). A slot
+outlives its process: the next one goes on adding where that left off, so no sum ever goes down.
 
-The layout is the table `_LAYOUT`: words of eight bytes, signed. An aligned word is read and written
-whole. What has a name of its own, such as a class, is a row: a name, filled with zeros, and a
-number; a row whose number is zero is not there yet.
+The layout of a slot is the table `_LAYOUT`, in signed words of eight bytes. An aligned word is read
+and written whole. A number with a name of its own, such as that of a class, is a row: the name,
+filled with zeros, and the number; a row whose number is zero is not there yet.
 
-The counters of all processes in one sum, as of now. Values out; the slots are only read.
+Must never take a lock or make a system call on the way of a message.
 """
 
 from __future__ import annotations
@@ -21,35 +19,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
-WORD_BYTES = 8  # bytes
+WORD_BYTES = 8
 STAGES = ("receive", "judge", "hand_on")
 BUCKET_BOUNDS = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    120.0,
-    600.0,
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0),
 )
-"""Upper bounds of the latency histograms, in seconds; one more bucket holds what took longer."""
+"""Upper bounds of the latency histograms, in seconds; one more bucket is for longer times."""
 _BUCKET_COUNT = len(BUCKET_BOUNDS) + 1
 _STAGE_WORDS = _BUCKET_COUNT + 1  # and the sum, in microseconds
 
 
 class _RowField(NamedTuple):
-    """Numbers with names. name: words that a name takes."""
+    """Numbers with names. name_words: words that a name takes."""
 
     max_rows: int
     name_words: int
@@ -60,42 +45,39 @@ _ROW_FIELDS = {
     "next_hop_errors": _RowField(24, 16),
     "lessons": _RowField(64, 6),
 }
-_MAX_ERRORS, _ERROR_WORDS = 4, 30  # last errors of next hops, and words of the text of one
+_MAX_ERRORS, _ERROR_WORDS = 4, 30  # last errors of next hops; words of the text of one
 
 
 def _field_words(rows: _RowField) -> int:
     return rows.max_rows * (rows.name_words + 1)
 
 
-# Name and words of each field of a slot, in the order in which they lie there.
+# Name and words of each field of a slot, in their order.
 _LAYOUT = {
-    "pid": 1,  # whose it is, 0: nobody's; the master writes it, and nothing else
-    "began": 1,  # when that process was started, seconds since 1970; 0: it was never anybody's
-    "beat": 1,  # when the process was last well: nanoseconds of the monotonic clock
+    "pid": 1,  # of its process, 0: none; only the master writes it
+    "began": 1,  # when that process was started, seconds since 1970; 0: the slot was never used
+    "beat": 1,  # when the process was last alive: nanoseconds of the monotonic clock
     "scoring": 1,  # 1 while it can have messages judged
     "bytes": 1,
     "stages": len(STAGES) * _STAGE_WORDS,
     "troubles": _MAX_ERRORS * (1 + _ERROR_WORDS),  # seconds since 1970, text
-    "seq": 1,  # of the last lesson counted, plus one; 0: none has been
+    "seq": 1,  # of the last lesson counted, plus one; 0: none was
     **{name: _field_words(rows) for name, rows in _ROW_FIELDS.items()},
 }
 _SLOT_WORDS = 2048  # words, so that no two processes write to one page
-_OFFSETS = dict(
-    zip(_LAYOUT, accumulate(_LAYOUT.values(), initial=0), strict=False)
-)  # the last one is where a slot ends
-# workers of the present settings and of older ones that still drain; memory is only taken by those
-# in use
+_OFFSETS = dict(zip(_LAYOUT, accumulate(_LAYOUT.values(), initial=0), strict=False))
+# For workers of the present settings and of older ones that drain; unused slots take no memory.
 MAX_SLOTS = 2500
-MASTER_SLOT, REPORTER_SLOT, WEB_SLOT, WATCHER_SLOT, TEACHER_SLOT, _FIRST_WORKER_SLOT = range(
-    6
-)  # slots with an owner of their own
-OTHER_ROW = ("other", "other")  # the row of what has no row left
+# Slots with a process of their own.
+MASTER_SLOT, REPORTER_SLOT, WEB_SLOT, WATCHER_SLOT, TEACHER_SLOT, _FIRST_WORKER_SLOT = range(6)
+OTHER_ROW = ("other", "other")
+"""Counts what finds no row."""
 
 RowName = tuple[str, str]
 
 
 class CounterSlot:
-    """The part of one process. Only its owner calls what adds."""
+    """The counters of one process. Only that process adds to them."""
 
     def __init__(self, words: memoryview, number: int) -> None:
         self.number = number
@@ -109,18 +91,18 @@ class CounterSlot:
     # ---- adding
 
     def count_message(self, verdict: str, action: str, size: int) -> None:
-        """One message has passed. size: bytes received."""
+        """Count a message that has passed. size: bytes received."""
         self._add("messages", (verdict, action))
         self._words[_OFFSETS["bytes"]] += size
 
     def add_seconds(self, stage: int, seconds: float) -> None:
-        """stage: index into `STAGES`."""
+        """Count one duration. stage: index into `STAGES`."""
         at = _OFFSETS["stages"] + stage * _STAGE_WORDS
         self._words[at + bisect_left(BUCKET_BOUNDS, seconds)] += 1
         self._words[at + _BUCKET_COUNT] += int(seconds * 1e6)
 
     def count_next_hop_error(self, endpoint: str, kind: str, text: str, now: int) -> None:
-        """The next hop could not be asked. text: what happened; now: seconds since 1970."""
+        """Count an error of a next hop. text: what happened. now: seconds since 1970."""
         self._add("next_hop_errors", (endpoint[:90], kind))
         place = self._error_places.setdefault(endpoint, len(self._error_places) % _MAX_ERRORS)
         at = _OFFSETS["troubles"] + place * (1 + _ERROR_WORDS)
@@ -128,25 +110,26 @@ class CounterSlot:
         self._words[at] = now
 
     def count_lessons(self, label: str, origin: str, number: int) -> None:
-        """So many lessons of one class and origin."""
+        """Count lessons of one class and origin."""
         self._add("lessons", (label, origin), number)
 
     def beat(self, now: int, *, scoring: bool = True) -> None:
-        """This process is well. now: nanoseconds of the monotonic clock; scoring: whether it can
-        have messages judged.
+        """Say that this process is alive.
+
+        now: nanoseconds of the monotonic clock. scoring: whether it can have messages judged.
         """
         self._words[_OFFSETS["beat"]] = now
         self._words[_OFFSETS["scoring"]] = scoring
 
     def assign(self, pid: int, now: float) -> None:
-        """Whose it is from now on, 0: nobody's. The master's to call. now: seconds since 1970."""
+        """Give the slot to a process; 0: to none. For the master. now: seconds since 1970."""
         self._words[_OFFSETS["beat"]] = self._words[_OFFSETS["scoring"]] = 0
         self._words[_OFFSETS["began"]] = int(now)
         self._words[_OFFSETS["pid"]] = pid
 
     @property
     def seq(self) -> int:
-        """Of the last lesson counted; -1: none has been."""
+        """The number of the last lesson counted; -1: none was."""
         return int(self._words[_OFFSETS["seq"]]) - 1
 
     @seq.setter
@@ -162,15 +145,15 @@ class CounterSlot:
     def _new_row(self, field: str, name: RowName) -> int:
         rows = _ROW_FIELDS[field]
         encoded = "\0".join(name).encode()
-        known = self._rows[field]
-        if len(known) >= rows.max_rows - 1 or len(encoded) > rows.name_words * WORD_BYTES:
+        places = self._rows[field]
+        if len(places) >= rows.max_rows - 1 or len(encoded) > rows.name_words * WORD_BYTES:
             name, encoded = OTHER_ROW, "\0".join(OTHER_ROW).encode()
-            if name in known:
-                return known[name]
-        at = _OFFSETS[field] + len(known) * (rows.name_words + 1)
+            if name in places:
+                return places[name]
+        at = _OFFSETS[field] + len(places) * (rows.name_words + 1)
         self._write_text(at, rows.name_words, encoded)
-        known[name] = at + rows.name_words
-        return known[name]
+        places[name] = at + rows.name_words
+        return places[name]
 
     def _write_text(self, at: int, words: int, text: bytes) -> None:
         data = text[: words * WORD_BYTES].ljust(words * WORD_BYTES, b"\0")
@@ -183,19 +166,17 @@ class CounterSlot:
 
     @property
     def pid(self) -> int:
-        """Whose it is, 0: nobody's."""
+        """The id of its process; 0: none."""
         return int(self._words[_OFFSETS["pid"]])
 
     @property
     def began(self) -> int:
-        """When its last process was started or given up, seconds since 1970; 0: it was never
-        anybody's.
-        """
+        """When its last process was started or ended, seconds since 1970; 0: it was never used."""
         return int(self._words[_OFFSETS["began"]])
 
     @property
     def last_beat(self) -> int:
-        """When its process was last well, nanoseconds of the monotonic clock; 0: never."""
+        """When its process was last alive, nanoseconds of the monotonic clock; 0: never."""
         return int(self._words[_OFFSETS["beat"]])
 
     @property
@@ -205,11 +186,11 @@ class CounterSlot:
 
     @property
     def bytes(self) -> int:
-        """Received."""
+        """Bytes received."""
         return int(self._words[_OFFSETS["bytes"]])
 
     def used_slots(self) -> Iterator[CounterSlot]:
-        """The slots of all processes of this daemon that were ever given out, the master's first."""
+        """All slots that were ever used, the master's first."""
         for number in range(MAX_SLOTS):
             slot = CounterSlot(self._all_words, number)
             if number >= _FIRST_WORKER_SLOT and not slot.began:
@@ -217,30 +198,27 @@ class CounterSlot:
             yield slot
 
     def read_rows(self, field: str) -> Iterator[tuple[RowName, int]]:
-        """Numbers by name. field: messages (verdict, action), next_hop_errors (endpoint, kind) or
-        lessons (class, origin).
+        """Names and numbers of the rows.
+
+        field: messages (verdict, action), next_hop_errors (endpoint, kind), lessons (class,
+        origin).
         """
         return ((name, number) for _, name, number in self._iter_rows(field) if number)
 
     def read_stage(self, stage: int) -> tuple[list[int], float]:
-        """How many took up to each of `BOUNDS` and longer than the one before, those beyond all
-        last; and seconds of all.
-        """
+        """How many durations are in each bucket (`BUCKET_BOUNDS`), and the seconds of all."""
         at = _OFFSETS["stages"] + stage * _STAGE_WORDS
         return self._words[at : at + _BUCKET_COUNT].tolist(), self._words[at + _BUCKET_COUNT] / 1e6
 
     def read_errors(self) -> Iterator[tuple[int, str]]:
-        """Last errors of next hops: seconds since 1970, and what happened."""
-        for at in range(
-            _OFFSETS["troubles"],
-            _OFFSETS["troubles"] + _MAX_ERRORS * (1 + _ERROR_WORDS),
-            1 + _ERROR_WORDS,
-        ):
+        """Time in seconds since 1970, and text, of the last errors of next hops."""
+        start, step = _OFFSETS["troubles"], 1 + _ERROR_WORDS
+        for at in range(start, start + _MAX_ERRORS * step, step):
             if self._words[at]:
                 yield int(self._words[at]), self._read_text(at + 1, _ERROR_WORDS)
 
     def _iter_rows(self, field: str) -> Iterator[tuple[int, RowName, int]]:
-        """Where the number of each row is, its name, and the number."""
+        """Place of the number, name and number of each row."""
         rows, start = _ROW_FIELDS[field], _OFFSETS[field]
         for at in range(start, start + _field_words(rows), rows.name_words + 1):
             first, _, second = self._read_text(at, rows.name_words).partition("\0")
@@ -253,53 +231,52 @@ class CounterSlot:
 
 
 class CounterBoard:
-    """The slots of all processes of one daemon. Made by the master, which alone gives them out;
-    passed on as an open file.
+    """The slots of all processes of one daemon.
+
+    The master makes the board and gives out slots; children inherit the open file.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Map it. descriptor: stays the caller's, open."""
+        """Map the file. descriptor: stays open, and the caller's."""
         self.descriptor = descriptor
         self._memory = mmap.mmap(descriptor, MAX_SLOTS * _SLOT_WORDS * WORD_BYTES)
         self._words = memoryview(self._memory).cast("q")
 
     @classmethod
     def create(cls) -> CounterBoard:
-        """An empty one, in a file without a name."""
+        """An empty board, in a file without a name."""
         descriptor = os.memfd_create("counters")
         os.ftruncate(descriptor, MAX_SLOTS * _SLOT_WORDS * WORD_BYTES)
         return cls(descriptor)
 
     def slot(self, number: int) -> CounterSlot:
-        """One of them."""
+        """The slot of this number."""
         return CounterSlot(self._words, number)
 
     def free_slot(self) -> CounterSlot:
-        """One that nobody has. OSError: all are taken, which passes."""
+        """A slot without a process. OSError: there is none for now."""
         for number in range(_FIRST_WORKER_SLOT, MAX_SLOTS):
             if not self._words[number * _SLOT_WORDS + _OFFSETS["pid"]]:
                 return self.slot(number)
         raise OSError("too many processes to count for")
 
     def used_slots(self) -> Iterator[CounterSlot]:
-        """All that were ever given out; those of processes that have gone are among them."""
+        """All slots that were ever used, also those of processes that have ended."""
         return self.slot(MASTER_SLOT).used_slots()
 
     def worker_slots(self) -> Iterator[CounterSlot]:
-        """Those of processes that speak SMTP and have not ended."""
-        return (
-            slot for slot in self.used_slots() if slot.number >= _FIRST_WORKER_SLOT and slot.pid
-        )
+        """The slots of the workers that have not ended."""
+        slots = self.used_slots()
+        return (slot for slot in slots if slot.number >= _FIRST_WORKER_SLOT and slot.pid)
 
 
 @dataclass(frozen=True, slots=True)
 class CounterTotals:
-    """Since the daemon began. messages: by verdict and action; next_hop_errors: by endpoint and
-    kind; lessons: by class and origin.
+    """Numbers since the daemon began.
 
-    stages: by name, how many took up to each of `counters.BOUNDS` and longer than the one before,
-    and seconds of all. troubles: last errors of next hops, the newest first: seconds since 1970,
-    and what happened.
+    messages: by verdict and action. stages: as by `CounterSlot.read_stage`, by name.
+    next_hop_errors: by endpoint and kind. lessons: by class and origin. troubles: last errors of
+    next hops, newest first: seconds since 1970, and what happened.
     """
 
     messages: Mapping[RowName, int]
@@ -311,15 +288,15 @@ class CounterTotals:
 
 
 def sum_slots(slots: Iterable[CounterSlot]) -> CounterTotals:
-    """The sum of these."""
-    found = list(slots)
+    """Sum the counters of these slots, as they are now."""
+    slots = list(slots)
     return CounterTotals(
-        _sum_rows(found, "messages"),
-        sum(slot.bytes for slot in found),
-        {name: _sum_stage(found, number) for number, name in enumerate(STAGES)},
-        _sum_rows(found, "next_hop_errors"),
-        _sum_rows(found, "lessons"),
-        sorted((trouble for slot in found for trouble in slot.read_errors()), reverse=True),
+        _sum_rows(slots, "messages"),
+        sum(slot.bytes for slot in slots),
+        {name: _sum_stage(slots, number) for number, name in enumerate(STAGES)},
+        _sum_rows(slots, "next_hop_errors"),
+        _sum_rows(slots, "lessons"),
+        sorted((error for slot in slots for error in slot.read_errors()), reverse=True),
     )
 
 
@@ -331,9 +308,9 @@ def _sum_rows(slots: Iterable[CounterSlot], field: str) -> Mapping[RowName, int]
 
 
 def _sum_stage(slots: Iterable[CounterSlot], number: int) -> tuple[list[int], float]:
-    counts, seconds = [0] * (len(BUCKET_BOUNDS) + 1), 0.0
+    counts, seconds = [0] * _BUCKET_COUNT, 0.0
     for slot in slots:
-        some, took = slot.read_stage(number)
-        counts = [one + more for one, more in zip(counts, some, strict=True)]
-        seconds += took
+        slot_counts, slot_seconds = slot.read_stage(number)
+        counts = list(map(add, counts, slot_counts))
+        seconds += slot_seconds
     return counts, seconds

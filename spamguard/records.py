@@ -1,6 +1,6 @@
-"""The values that travel between the layers. Data only: no behaviour, no I/O.
+"""The values that travel between the rooms.
 
-Everything here is immutable; arrays are handed over by reference and never written to.
+Data only. All values are immutable; arrays are passed by reference, and nobody may write to them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ if TYPE_CHECKING:  # the master imports this module
     import numpy as np
     from numpy.typing import NDArray
 
-# version of what `spamguard.mail` extracts, raised by each release that changes it; features of two
-# are never mixed
 EXTRACTOR = 3
+"""Version of what `spamguard.mail` extracts; features of two versions are never mixed. Each release
+that changes the features raises it.
+"""
 
 TOKEN_SETS = ("words", "clues", "pairs", "grams")
 """The sets of tokens, by the two top bits of a token's hash: words of the text; all other single
@@ -27,7 +28,7 @@ body.
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What one message says, as numbers.
+    """The features of one message.
 
     tokens: uint32, shape (n,), sorted and unique: two bits of token set, thirty bits of keyed hash.
     traits: uint8, shape (len(mail.TRAITS),): value code of each categorical trait.
@@ -40,13 +41,13 @@ class Features:
 
 
 class Vote(NamedTuple):
-    """One person's (or the site's, user "") vote on one message: a receipt, or its tombstone.
+    """A user's vote on one message, or its tombstone. User "" is the site.
 
-    Key is (digest, user); of two votes with the same key the higher version (clock, node) wins.
-    label: name of the class, or None: the vote is taken back. packed: the counted features
-    (`ledger.codec`), empty when label is None. scores: the experts' log-odds before the message was
-    taught, quantised (`ledger.codec`), may be empty. origin: where it was said ("cli", a folder …);
-    time: seconds since 1970, for people, never for arithmetic.
+    The key is (digest, user); of two votes of one key the higher version (clock, node) wins. label:
+    name of the class; None: the vote was taken back. packed: the counted features
+    (`ledger.codec`), empty without a label. scores: the experts' log-odds before anybody taught the
+    message, quantised (`ledger.codec`); may be empty. origin: how the vote came ("cli", a folder
+    …). time: seconds since 1970, for people.
     """
 
     digest: bytes
@@ -62,13 +63,13 @@ class Vote(NamedTuple):
 
     @property
     def version(self) -> tuple[int, str]:
-        """What decides between two votes of the same key: Lamport clock, then node (Lamport 1978)."""
+        """Decides between two votes of one key: Lamport clock, then node (Lamport 1978)."""
         return (self.clock, self.node)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the filter thinks of one message.
+    """The filter's verdict on one message.
 
     label: name of a class, or "unsure". probability: of being unwanted, in [0, 1]. log_odds:
     natural logarithm of the odds of being unwanted. probabilities: class name to probability, sum
@@ -83,8 +84,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """One token: its text ("": not known any more), what it adds to the log-odds, and in how many
-    lessons of each class it was.
+    """A token in an explanation.
+
+    text: "" if it is no longer known. part: what it adds to the log-odds. counts: lessons of each
+    class that have it.
     """
 
     text: str
@@ -93,8 +96,9 @@ class Clue:
 
 
 class Word(NamedTuple):
-    """A token that weighed in a verdict: its hash (as in `Features.tokens`), its text, what it
-    added to the log-odds.
+    """A token that weighed in a verdict.
+
+    token: its hash, as in `Features.tokens`. part: what it added to the log-odds.
     """
 
     token: int
@@ -104,12 +108,11 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A verdict and what is kept of a message once it is gone. packed: its features
-    (`ledger.codec`).
+    """A verdict, and what is kept of the message once it is gone.
 
-    words: the strongest, strongest first. threshold: probability from which on the filter calls a
-    message spam. settle: lessons wait for settling. personal: by user, the verdict for the mail of
-    those who have said anything that counts.
+    packed: its features (`ledger.codec`). words: the strongest, strongest first. threshold:
+    probability from which on the filter calls a message spam. settle: whether lessons wait for
+    settling. personal: the verdict for each user whose own votes count.
     """
 
     verdict: Verdict
@@ -123,16 +126,14 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a verdict: the log-odds of being unwanted as a sum of parts, in nats. favoured, against:
-    the likeliest class of each side.
+    """Why a verdict: the log-odds of being unwanted as a sum of parts, in nats.
 
-    prior + the shares of all experts = log_odds; the same experts by feature: clues + traits +
-    numbers + biases. Judged for a user who has said anything that counts, "personal" is one more
-    expert: of what the user's own votes say (score), as far as it is believed. clues: strongest
-    first. flip: how many of the strongest clues would have to go for another label, None: all
-    together do not do it. few: no words would, for want of lessons. spam_from: the log-odds from
-    which on this message is called spam where it needs more than usual, since little good mail is
-    known; None: as usual.
+    The log-odds are the prior and the shares of all experts; the experts' part of it is the sum of
+    clues, traits, numbers and biases. For a user whose own votes count, "personal" is one more
+    expert. favoured, against: the likeliest class of each side. clues: strongest first. flip: how
+    many of the strongest clues would have to go for another label; None: even all would not do.
+    few: no words would, for want of lessons. spam_from: log-odds from which on this message is
+    called spam, where it needs more than usual because little good mail is known; None: as usual.
     """
 
     verdict: Verdict
@@ -154,11 +155,12 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the filter knows. classes: lessons of each, none of those that were only defined so far.
-    vocabulary, used: by token set, buckets in use and their share of all, which is also the
-    expected share of new tokens that fall on one in use. events: number of the last; unsettled:
-    since the error-driven experts were settled. tables_bytes: of the snapshots on the disk, holes
-    not counted.
+    """What the filter knows.
+
+    classes: lessons of each class that has any. vocabulary: buckets in use, by token set. used:
+    their share of all, which is also the expected share of new tokens that fall on one in use.
+    events: number of the last event. unsettled: events since the error-driven experts were
+    settled. tables_bytes: of the snapshots on the disk, without holes.
     """
 
     classes: Mapping[str, int]
