@@ -28,7 +28,7 @@ def is_disk_full(error: Exception) -> bool:
 
 
 def error_text(error: Exception) -> str:
-    """The text of another library's error in one line, without the number and path of an OSError."""
+    """The text of another library's error in one line, without number and path of an OSError."""
     return " ".join((getattr(error, "strerror", None) or str(error)).split())
 
 

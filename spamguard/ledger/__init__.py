@@ -1,5 +1,11 @@
-"""What we were taught: receipts, and the lessons that follow from them.
+"""The ledger: every vote on every message, and the lessons that follow from the votes.
 
-The ledger is the only truth; tables and snapshots are folds of it. Must never know mail, tables or
-the engine.
+A vote says that a user finds a message to be of a class; its receipt holds the counted features, so
+lessons can be taken back and learnt again without the mail. `votes` decides what the votes on a
+message teach together. `sqlite` keeps votes in the order of their commit, in a file that `schema`
+describes, and `queries` reads them. `codec` packs features; `wordlists` are the words that other
+filters knew; `validate` checks votes from elsewhere.
+
+The ledger is the only truth: tables and snapshots are folds of it. Must never know mail, tables or
+the engine. Read `votes` first.
 """

@@ -1,10 +1,7 @@
-"""Packs the counted features of a message for its receipt, and unpacks many receipts at a time.
+"""Packs the counted features of a message into a receipt, and unpacks many receipts at a time.
 
-Must never know mail or classes, and never raise anything but `LedgerError` on bytes it is given to
-unpack.
-
-Hashes are uniform, so general compressors gain nothing; what is left to save is the order. The code
-is that of Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by content
+Hashes are uniform, so general compressors gain nothing, but their order need not be stored. The
+code is that of Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by content
 and address of static files", JACM 1974): the low bits of each token as they are, the high bits as a
 bitmap in which the i-th set bit stands at high[i] + i. Its low part is cut in planes of whole bytes
 or half bytes, because those decode in a few array operations for a whole batch.
@@ -19,13 +16,15 @@ tests/bench/bench_ledger.py prints it):
     1,200      3,481      3,825      3,705    4,101      20
     2,500      6,923      7,888      7,118    8,329      20
 
-The two widths cross at 960 tokens. Bit-exact widths (21, 22, 23) would save another 1-3 % and cost
-a bit unpacking.
+The two widths cross at 960 tokens. Exact widths (21, 22, 23) would save another 1 to 3 % and cost
+slower unpacking.
 
 Layout, little-endian: checksum (CRC-32 of the rest), number of tokens, format, number of traits,
 number of numbers; traits (1 byte each); numbers (2 bytes each); bits 0-15 of the tokens (2 bytes
 each); bits 16-23 (1 byte each), or 16-19 (two to a byte, low half first); bitmap of the high bits
 (bit 0 first, filled to a whole byte).
+
+Must never know mail or classes, and never raise anything but `LedgerError` on damaged bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,16 +44,16 @@ from spamguard.records import Features
 _FORMAT = 1
 _HEADER = struct.Struct("<IIBBB")
 _CHECKSUM_BYTES = 4
-_MAX_24_BIT_TOKENS = 960  # above so many tokens 20 low bits take less room than 24 (table above)
-_SCORE_STEPS = 256  # steps per unit of log-odds
-_MAX_SCORE_STEPS = 32767  # of an int16: log-odds are clipped to about +-128
+_MAX_24_BIT_TOKENS = 960  # with more tokens, 20 low bits take less room (see above)
+_SCORE_STEPS = 256  # per nat
+_MAX_SCORE_STEPS = 32767  # of an int16: log-odds are clipped to about ±128
 
 
 class ReceiptColumns(NamedTuple):
-    """The features of m receipts, one below the other.
+    """The features of m receipts.
 
-    tokens: uint32, shape (total,). offsets: int64, shape (m + 1,): receipt i has
-    tokens[offsets[i]:offsets[i + 1]]. traits: uint8, shape (m, T). numbers: int16, shape (m, D).
+    tokens: (total,); receipt i has tokens[offsets[i]:offsets[i + 1]]. offsets: (m + 1,). traits:
+    (m, T). numbers: (m, D).
     """
 
     tokens: NDArray[np.uint32]
@@ -64,66 +63,69 @@ class ReceiptColumns(NamedTuple):
 
 
 _ReceiptParts = tuple[int, tuple[int, int], bytes, bytes, bytes, bytes]
-"""One receipt, cut but not yet decoded: how many tokens; how many traits and numbers; these, one
-after the other; low, middle, high plane.
-
-A plain tuple, because one is made for every receipt that is read.
+"""A receipt cut into its parts: the number of tokens; the numbers of traits and of numbers; these,
+as bytes; low, middle and high plane. A plain tuple is fast: one is made for every receipt.
 """
 
 
 def pack(features: Features) -> bytes:
-    """The features as bytes, about 3.1 per token; ValueError when the tokens are not sorted and
-    unique.
+    """The features as a receipt, about 3.1 bytes for each token.
+
+    ValueError: the tokens are not sorted and unique.
     """
-    body = b"".join(
-        (
-            struct.pack(
-                "<IBBB", len(features.tokens), _FORMAT, len(features.traits), len(features.numbers)
-            ),
-            features.traits.astype(np.uint8, copy=False).tobytes(),
-            features.numbers.astype("<i2", copy=False).tobytes(),
-            _pack_planes(features.tokens),
-        )
+    tokens, traits, numbers = features.tokens, features.traits, features.numbers
+    parts = (
+        struct.pack("<IBBB", len(tokens), _FORMAT, len(traits), len(numbers)),
+        traits.astype(np.uint8, copy=False).tobytes(),
+        numbers.astype("<i2", copy=False).tobytes(),
+        *_pack_tokens(tokens),
     )
+    body = b"".join(parts)
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
-def _pack_planes(tokens: NDArray[np.uint32]) -> bytes:
+def _pack_tokens(tokens: NDArray[np.uint32]) -> tuple[bytes, bytes, bytes]:
+    """Low, middle and high plane."""
     if np.any(tokens[1:] <= tokens[:-1]):
         raise ValueError("tokens must be sorted and unique")
-    return tokens.astype("<u2").tobytes() + _pack_middle(tokens) + _pack_high(tokens)
-
-
-def _pack_middle(tokens: NDArray[np.uint32]) -> bytes:
+    low_bits = 24
     middle = (tokens >> np.uint32(16)).astype(np.uint8)
-    if len(tokens) <= _MAX_24_BIT_TOKENS:
-        return middle.tobytes()
-    halves = np.append(middle, np.uint8(0))[: len(middle) + len(middle) % 2] & np.uint8(15)
-    return (halves[::2] | halves[1::2] << np.uint8(4)).tobytes()
-
-
-def _pack_high(tokens: NDArray[np.uint32]) -> bytes:
-    high = (tokens >> np.uint32(_low_bits(len(tokens)))).astype(np.int64)
+    if len(tokens) > _MAX_24_BIT_TOKENS:
+        low_bits = 20
+        halves = np.append(middle, np.uint8(0))[: len(middle) + len(middle) % 2] & np.uint8(15)
+        middle = halves[::2] | halves[1::2] << np.uint8(4)
+    high = (tokens >> np.uint32(low_bits)).astype(np.int64)
     bitmap = np.zeros(8 * _bitmap_bytes(len(tokens)), np.bool_)
     bitmap[high + np.arange(len(tokens))] = True
-    return np.packbits(bitmap, bitorder="little").tobytes()
+    packed_bitmap = np.packbits(bitmap, bitorder="little").tobytes()
+    return tokens.astype("<u2").tobytes(), middle.tobytes(), packed_bitmap
+
+
+def _bitmap_bytes(count: int) -> int:
+    """Every high part takes a bit too, whether a token has it or not."""
+    high_parts = 256 if count <= _MAX_24_BIT_TOKENS else 4096
+    return (count + high_parts + 7) // 8
 
 
 def unpack(packed: bytes) -> Features:
-    """The features of one receipt; LedgerError when the bytes are damaged."""
+    """The features of one receipt. LedgerError: it is damaged."""
     columns = unpack_tokens([packed])
     return Features(columns.tokens, columns.traits[0], columns.numbers[0])
 
 
 def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
-    """The features of many receipts of one extractor version; LedgerError when one is damaged or
-    they differ in shape.
+    """The features of many receipts of one extractor version.
 
-    Memory: about 40 bytes per token while it works, so hand it some hundreds of receipts at a time.
+    Takes about 40 bytes of memory for each token while it works, so pass some hundreds of receipts
+    at a time.
+
+    Raises
+    ------
+    LedgerError
+        A receipt is damaged, or they differ in shape.
     """
-    sizes, shapes, evidence, lows, middles, bitmaps = _transpose(
-        [_split_receipt(one) for one in packed]
-    )
+    parts = list(zip(*map(_split_receipt, packed), strict=True)) or [()] * 6
+    sizes, shapes, evidence, lows, middles, bitmaps = parts
     counts = np.array(sizes, np.int64)
     offsets = np.concatenate(([0], counts.cumsum()))
     tokens, compiled = np.empty(int(counts.sum()), np.uint32), native.functions()
@@ -139,18 +141,8 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
 
 
 def check_receipt(packed: bytes) -> None:
-    """LedgerError unless the bytes are whole: known format, right length, right checksum."""
+    """Raise LedgerError unless format, length and checksum are right."""
     _split_receipt(packed)
-
-
-def _low_bits(count: int) -> int:
-    return 24 if count <= _MAX_24_BIT_TOKENS else 20
-
-
-def _bitmap_bytes(count: int) -> int:
-    return (
-        count + (256 if count <= _MAX_24_BIT_TOKENS else 4096) + 7
-    ) // 8  # every high part, set or not, takes a bit too
 
 
 def _split_receipt(packed: bytes) -> _ReceiptParts:
@@ -178,44 +170,28 @@ def _split_receipt(packed: bytes) -> _ReceiptParts:
     )
 
 
-def _transpose(planes: list[_ReceiptParts]) -> Sequence[Sequence[Any]]:
-    return list(zip(*planes, strict=True)) or [()] * 6
-
-
 def _middle_bits(counts: Sequence[int], middles: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Bits 16-23 of each token, one byte each; of a receipt in half bytes only 16-19 are set."""
-    spread = _unpack_half_bytes(
-        b"".join(
-            [
-                middle
-                for count, middle in zip(counts, middles, strict=True)
-                if count > _MAX_24_BIT_TOKENS
-            ]
-        )
-    )
-    parts, at = list[bytes | memoryview](), 0
-    for count, middle in zip(counts, middles, strict=True):
-        if count <= _MAX_24_BIT_TOKENS:
-            parts.append(middle)
-        else:
-            parts.append(spread[at : at + count])
-            at += 2 * len(middle)
-    return np.frombuffer(b"".join(parts), np.uint8)
-
-
-def _unpack_half_bytes(packed: bytes) -> memoryview:
-    """Each half byte as a byte, low half first."""
-    halves = np.frombuffer(packed, np.uint8)
+    """Bits 16-23 of each token as a byte; of a receipt in half bytes only 16-19 are set."""
+    pairs = list(zip(counts, middles, strict=True))
+    in_halves = b"".join([middle for count, middle in pairs if count > _MAX_24_BIT_TOKENS])
+    halves = np.frombuffer(in_halves, np.uint8)
     spread = np.empty(2 * len(halves), np.uint8)
     np.bitwise_and(halves, 15, out=spread[::2])
     np.right_shift(halves, 4, out=spread[1::2])
-    return spread.data
+    parts, view, at = list[bytes | memoryview](), spread.data, 0
+    for count, middle in pairs:
+        if count <= _MAX_24_BIT_TOKENS:
+            parts.append(middle)
+        else:
+            parts.append(view[at : at + count])
+            at += 2 * len(middle)
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 def _high_bits(
     bitmaps: Sequence[bytes], counts: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """The tokens with only their high bits set: set bit i of a bitmap stands at high[i] + i."""
+    """The tokens with only their high bits: set bit i of a bitmap stands at high[i] + i."""
     ends = 8 * np.cumsum(np.fromiter(map(len, bitmaps), np.int64, len(bitmaps)))
     ones = np.flatnonzero(
         np.unpackbits(np.frombuffer(b"".join(bitmaps), np.uint8), bitorder="little").view(np.bool_)
@@ -227,7 +203,7 @@ def _high_bits(
     high -= np.arange(len(ones), dtype=np.uint32)
     high -= (starts - offsets[:-1]).astype(np.uint32).repeat(counts)
     widths = np.where(counts <= _MAX_24_BIT_TOKENS, np.uint32(24), np.uint32(20))
-    highest = high[offsets[1:][counts > 0] - 1]  # they rise, so that the last one tells for all
+    highest = high[offsets[1:][counts > 0] - 1]  # the last of each receipt, for they rise
     if np.any(highest >> (np.uint32(32) - widths[counts > 0])):
         raise _damage_error("a bit stands beyond its bitmap")
     high <<= widths.repeat(counts)
@@ -245,25 +221,27 @@ def _check_order(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None
 def _traits_and_numbers(
     shapes: Sequence[tuple[int, int]], evidence: Sequence[bytes]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
-    different = set(shapes) or {(0, 0)}
-    if len(different) > 1:
+    distinct = set(shapes) or {(0, 0)}
+    if len(distinct) > 1:
         raise LedgerError(
-            "receipts of different extractor versions cannot be unpacked together: ask for one version"
+            "receipts of different extractor versions cannot be unpacked together: ask for one "
+            "version"
         )
-    traits, numbers = different.pop()
+    traits, numbers = distinct.pop()
     rows = np.frombuffer(b"".join(evidence), np.uint8).reshape(len(evidence), traits + 2 * numbers)
     return rows[:, :traits], np.ascontiguousarray(rows[:, traits:]).view("<i2")
 
 
-def _damage_error(how: str) -> LedgerError:
-    # Of one that was replaced since, only tables made anew are free: nothing else can take away
-    # what it had taught.
-    remedy = "run `spamguard rebuild`; if that fails, take that lesson back (`forget`, `undo`) and run it again, or restore a backup"
-    return LedgerError(f"a receipt in the ledger is damaged ({how}): {remedy}")
+def _damage_error(damage: str) -> LedgerError:
+    # If the receipt was replaced since, only a rebuild removes what it had taught.
+    return LedgerError(
+        f"a receipt in the ledger is damaged ({damage}): run `spamguard rebuild`; if that fails, "
+        "take that lesson back (`forget`, `undo`) and run it again, or restore a backup"
+    )
 
 
 def pack_scores(scores: Sequence[float]) -> bytes:
-    """Log-odds as int16 in steps of 1/256, clipped to +-128. ValueError on NaN."""
+    """Log-odds as int16 in steps of 1/256 nat, clipped to ±128. ValueError: there is a NaN."""
     values = np.asarray(scores, np.float64)
     if np.isnan(values).any():
         raise ValueError("log-odds must be numbers")
@@ -272,7 +250,7 @@ def pack_scores(scores: Sequence[float]) -> bytes:
 
 
 def unpack_scores(packed: bytes) -> tuple[float, ...]:
-    """The log-odds that `pack_scores` was given, to 1/512; LedgerError when the bytes are damaged."""
+    """The log-odds that were packed, to 1/512 nat. LedgerError: the bytes are damaged."""
     if len(packed) % 2:
         raise _damage_error("its scores are cut off")
     return tuple((np.frombuffer(packed, "<i2") / _SCORE_STEPS).tolist())

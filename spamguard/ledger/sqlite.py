@@ -328,7 +328,7 @@ class SqliteLedger:
 
     @contextmanager
     def large_page_cache(self) -> Iterator[None]:
-        """Keep up to 24 MB of the file in memory, for a reader that reads it all and out of order."""
+        """Keep up to 24 MB of the file in memory, for a reader of all of it out of order."""
         ((usual,),) = self._db.query("PRAGMA cache_size")
         self._db.query(f"PRAGMA cache_size = -{_LARGE_CACHE_KIB}")
         try:

@@ -1,7 +1,7 @@
-"""Votes from elsewhere, checked before a ledger takes them: one that cannot be read would stop every
-reader for good.
+"""Checks votes from elsewhere before a ledger takes them.
 
-Pure. Must never refuse a vote that a ledger of this version could hold by itself.
+A vote that cannot be read would stop every reader for good. Must never refuse a vote that a ledger
+of this version could hold by itself.
 """
 
 from __future__ import annotations

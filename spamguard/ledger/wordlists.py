@@ -1,10 +1,10 @@
-"""Word lists of other filters in the ledger: what they knew about single words, as a standing start
-for ours.
+"""Word lists of other filters in the ledger: what these knew about words, as a start for ours.
 
-A list is one event of the log: a vote of the site on no message, whose key is the list's name. So
-it has a version, is merged and exported like every vote, and is taken back by one that says
-nothing; what is left is as if it had never come. Its extractor version is none that a reader of
-lessons asks for. Must never know where lists come from or what tables make of them.
+A list is one event of the log: a vote of the site whose digest is no message's but the name of the
+list. So it has a version, is merged and exported like every vote, and a tombstone takes it back
+without a trace. Its extractor version is one that no reader of lessons asks for.
+
+Must never know where lists come from, or what the tables make of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import struct
 import zlib
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,28 +26,26 @@ from spamguard.ledger.votes import NewVote, winning_votes
 from spamguard.records import Features, Vote
 
 WORD_LIST_LABEL = "(word list)"
-"""Of such a vote: no class may be called so."""
-MAX_WORDS = (
-    30_000  # words of a list, 110 kB; with 10,000 it is as good (corpora/RESULTS.md, "Moving in")
-)
-LIST_NAME = re.compile(r"[\w.@-]{1,64}")  # of a list
-_VERSION_OFFSET = 128  # plus the extractor's
+"""Label of such a vote; no class may have this name."""
+MAX_WORDS = 30_000
+"""Words of a list, 110 kB; with 10,000 it is as good (corpora/RESULTS.md, "Moving in")."""
+LIST_NAME = re.compile(r"[\w.@-]{1,64}")
+_VERSION_OFFSET = 128  # of such votes, added to the extractor's version
 _KEY_PREFIX = b"word list:"
 _FORMAT = 1
-_HEADER = struct.Struct(
-    "<IBHII"
-)  # checksum of the rest; format; lengths of description, tokens and log-odds
+# Checksum of the rest; format; lengths of description, tokens and log-odds.
+_HEADER = struct.Struct("<IBHII")
 _CHECKSUM_BYTES = 4
 _EMPTY: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class WordListInfo:
-    """Where a list comes from. source: which program's; digest: of the words and counts as they
-    were read, in hexadecimal.
+    """Where a list comes from.
 
-    ham, spam: how much mail of each had been taught there (of POPFile, words). words: in the
-    source; used: of them, in the list.
+    source: the program. digest: of the words and counts as they were read, in hexadecimal. ham,
+    spam: how much mail of each was taught there (of POPFile, words). words: in the source. used:
+    how many of them are in the list.
     """
 
     source: str
@@ -57,15 +56,17 @@ class WordListInfo:
     used: int
 
     def is_valid(self) -> bool:
-        """Whether texts are texts and numbers are numbers."""
+        """Whether all values have their types."""
         texts, numbers = (self.source, self.digest), (self.ham, self.spam, self.words, self.used)
-        return all(type(one) is str for one in texts) and all(type(one) is int for one in numbers)
+        return {*map(type, texts)} == {str} and {*map(type, numbers)} == {int}
 
 
 @dataclass(frozen=True, slots=True)
 class WordList:
-    """A list in force. time: of its import, seconds since 1970. seq: of its event. extractor:
-    version of its tokens.
+    """A list in force.
+
+    time: of its import, seconds since 1970. seq: number of its event. extractor: version of its
+    tokens.
     """
 
     name: str
@@ -85,7 +86,7 @@ def make_vote(
     time: int,
     extractor: int,
 ) -> NewVote:
-    """The event that brings a list. tokens: at most MOST, sorted and unique."""
+    """The vote that brings a list. tokens: at most `MAX_WORDS`, sorted and unique."""
     return NewVote(
         _list_key(name),
         "",
@@ -99,28 +100,18 @@ def make_vote(
 
 
 def make_tombstone(standing: WordList, origin: str, time: int) -> NewVote:
-    """The event that takes a list back."""
-    return NewVote(
-        _list_key(standing.name),
-        "",
-        None,
-        b"",
-        b"",
-        origin,
-        time,
-        _VERSION_OFFSET + standing.extractor,
-    )
+    """The vote that takes a list back."""
+    key, version = _list_key(standing.name), _VERSION_OFFSET + standing.extractor
+    return NewVote(key, "", None, b"", b"", origin, time, version)
 
 
 def is_word_list(extractor: int) -> bool:
-    """Whether a vote of this version is a list, and no message."""
+    """Whether a vote of this extractor version is about a list, not a message."""
     return extractor >= _VERSION_OFFSET
 
 
 def check_list_vote(vote: Vote) -> None:
-    """LedgerError unless a vote of such a version brings a list of the site that can be read, or
-    takes one back.
-    """
+    """Raise LedgerError unless a vote of such a version brings a readable list or takes one back."""
     name = vote.digest.removeprefix(_KEY_PREFIX).decode("utf-8", "replace")
     if (
         not vote.digest.startswith(_KEY_PREFIX)
@@ -128,36 +119,30 @@ def check_list_vote(vote: Vote) -> None:
         or vote.user
         or vote.label not in (WORD_LIST_LABEL, None)
     ):
-        raise LedgerError("a vote to be merged is no word list, though it says so: export it anew")
+        raise LedgerError("a vote to be merged is no word list, though it says so: export it again")
     if vote.label is not None:
         _unpack(vote.packed)
 
 
-def lists_in_force(ask: Query, upto_seq: int) -> list[WordList]:
-    """The lists in force after the events up to `upto_seq`, in the order of their names. ask: runs
-    a statement. LedgerError.
-    """
-    rows = ask(
-        schema.EVENTS_OF_KEYS,
-        (_KEY_PREFIX, _KEY_PREFIX[:-1] + bytes((_KEY_PREFIX[-1] + 1,)), upto_seq),
-    )
-    numbers = {
-        (found.digest, found.version): seq for seq, *columns in rows if (found := Vote(*columns))
-    }
-    votes = winning_votes(Vote(*columns) for _, *columns in rows).values()
+def lists_in_force(query: Query, upto_seq: int) -> list[WordList]:
+    """The lists in force after the events up to `upto_seq`, by name. LedgerError."""
+    end = _KEY_PREFIX[:-1] + bytes([_KEY_PREFIX[-1] + 1])
+    rows = query(schema.EVENTS_OF_KEYS, (_KEY_PREFIX, end, upto_seq))
+    events = [(seq, Vote(*columns)) for seq, *columns in rows]
+    seqs = {(vote.digest, vote.version): seq for seq, vote in events}
+    votes = winning_votes(vote for _, vote in events).values()
     return [
-        _make_list(found, numbers[found.digest, found.version])
-        for found in sorted(votes, key=lambda one: one.digest)
-        if found.label == WORD_LIST_LABEL and is_word_list(found.extractor)
+        _make_list(vote, seqs[vote.digest, vote.version])
+        for vote in sorted(votes, key=attrgetter("digest"))
+        if vote.label == WORD_LIST_LABEL and is_word_list(vote.extractor)
     ]
 
 
-def _make_list(found: Vote, seq: int) -> WordList:
-    name = found.digest.removeprefix(_KEY_PREFIX).decode("utf-8", "replace")
-    about, tokens, log_odds = _unpack(found.packed)
-    return WordList(
-        name, about, found.time, seq, found.extractor - _VERSION_OFFSET, tokens, log_odds
-    )
+def _make_list(vote: Vote, seq: int) -> WordList:
+    name = vote.digest.removeprefix(_KEY_PREFIX).decode("utf-8", "replace")
+    about, tokens, log_odds = _unpack(vote.packed)
+    version = vote.extractor - _VERSION_OFFSET
+    return WordList(name, about, vote.time, seq, version, tokens, log_odds)
 
 
 def _list_key(name: str) -> bytes:
@@ -183,7 +168,8 @@ def _unpack(packed: bytes) -> tuple[WordListInfo, NDArray[np.uint32], NDArray[np
     checksum, form, *lengths = _HEADER.unpack_from(packed)
     if form != _FORMAT:
         raise LedgerError(
-            f"a word list in the ledger has format {form}, this program reads {_FORMAT}: update spamguard"
+            f"a word list in the ledger has format {form}, this program reads {_FORMAT}: update "
+            "spamguard"
         )
     if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum or len(
         packed
