@@ -1,7 +1,7 @@
-"""The contracts between doors, proxy and judge, and recipients: their users, and their groups.
+"""The contract between doors and proxy, and recipients: their users, and their groups.
 
-A door sees a `Proxy` and its `MailTransaction`s; a proxy sees a `Judge`. A recipient whose user has
-taught otherwise may get another verdict: `UserResolver` finds the user of an address, and
+A door sees a `Proxy` and its `MailTransaction`s. A recipient whose user has taught otherwise may
+get another verdict: `UserResolver` finds the user of an address, and
 `group_recipients` groups recipients by decision. Both are pure. They must never leave a recipient
 out or put one into two groups, treat a recipient more harshly than the mildest verdict of the
 group, do more for a message with thousands of recipients than for one with `MAX_RECIPIENTS`, or ask
@@ -42,21 +42,6 @@ class NotScanned:
     def settle(self) -> bool:
         """Whether the tables may be missing, which settling makes anew."""
         return self.reason == "no-model"
-
-
-class Judge(Protocol):
-    """Judges messages; never raises, and never exceeds its deadline plus the wait for a scorer."""
-
-    async def judge(
-        self, message: Spool, on_top: bytes, users: Sequence[str] = ()
-    ) -> Scan | NotScanned:
-        """The scan of a message, or the reason why there is none.
-
-        Parameters
-        ----------
-        on_top : header fields, each with CRLF, that count as if they stood on top of the message.
-        users : whose mail it may be, at most `scorer.MAX_USERS`; `Scan.personal` has only these.
-        """
 
 
 class MailTransaction(Protocol):

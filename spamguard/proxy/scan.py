@@ -21,8 +21,9 @@ from spamguard.engine.policy import Decision
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.limits import Networks
 from spamguard.log import printable
-from spamguard.proxy.base import Judge, NotScanned
+from spamguard.proxy.base import NotScanned
 from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import (
     PolicyJudge,
     ProxyContext,
@@ -110,7 +111,7 @@ class ScanService:
     def __init__(
         self,
         scanner: Scanner,
-        judge: Judge,
+        judge: ScorerPool,
         context: ProxyContext,
         training: TrainingIntake,
         hostname: str,

@@ -40,9 +40,7 @@ from spamguard.spool import Spool
 _log = logging.getLogger("spamguard.proxy")
 
 SCORER_COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
-WORDS_PER_SIDE = 8
-"""Words for each side: as many as history and log show."""
-
+WORDS_PER_SIDE = 8  # as many as history and log show
 _SINGLE_THREAD_ENV = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
@@ -81,13 +79,9 @@ class ScorerHandle(DeadlineTimer):
     """One scorer process, and the deadline of what it does.
 
     message_seconds: the deadline of each message. on_change: called when it has become ready, has
-    answered, or has ended. on_stuck: called when it has become stuck.
-
-    Attributes
-    ----------
-    jobs : submitted and not answered, first the one that it works on.
-    is_stuck : it has worked on a message for so long that it is not counted on for others.
-    end_reason : why it ended, if it has.
+    answered, or has ended. on_stuck: called when it has become stuck. jobs: submitted and not
+    answered, first the one that it works on. is_stuck: it has worked on a message for so long that
+    it is not counted on for others. end_reason: why it ended, if it has.
     """
 
     def __init__(
@@ -251,7 +245,7 @@ class ScorerHandle(DeadlineTimer):
 
 
 class ScorerPool:
-    """The scorers of one worker: a `Judge`.
+    """The scorers of one worker.
 
     one_wrong_in: as in `Policy`. command: of a scorer. words: how many of the strongest words they
     report for each side.
@@ -305,11 +299,19 @@ class ScorerPool:
     async def judge(
         self, message: Spool, on_top: bytes, users: Sequence[str] = ()
     ) -> Scan | NotScanned:
-        """The scan of a message, or the reason why there is none; as `Judge.judge`."""
+        """The scan of a message, or the reason why there is none; never raises.
+
+        Parameters
+        ----------
+        on_top : header fields, each with CRLF, that count as if they stood on top of the message.
+        users : whose mail it may be, at most `scorer.MAX_USERS`; `Scan.personal` has only these.
+        """
         loop = asyncio.get_running_loop()
         try:
-            if self._poison_records and self._is_poison(await _fingerprint(message)):
-                return NotScanned("poison")
+            if self._poison_records:
+                times, last = self._poison_records.get(await _fingerprint(message), (0, 0.0))
+                if times >= _POISON_COUNT and loop.time() - last < _POISON_SECONDS:
+                    return NotScanned("poison")
         except OSError as error:
             _log.error("a message cannot be read to be judged: %s", error)
             return NotScanned("unreadable")
@@ -325,10 +327,6 @@ class ScorerPool:
             return await job.result
         finally:
             timer.cancel()
-
-    def _is_poison(self, name: bytes) -> bool:
-        times, last = self._poison_records.get(name, (0, 0.0))
-        return times >= _POISON_COUNT and asyncio.get_running_loop().time() - last < _POISON_SECONDS
 
     def _on_queue_timeout(self, job: ScanJob) -> None:
         with suppress(ValueError):  # it is being judged

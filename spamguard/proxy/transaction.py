@@ -30,13 +30,13 @@ from spamguard.mail.rewrite import FieldNameSet, add_fields, rewrite_header
 from spamguard.proxy.base import (
     NOT_JUDGED_REPLY,
     REFUSAL_REPLIES,
-    Judge,
     NotScanned,
     RecipientGroup,
     UserResolver,
     group_recipients,
 )
 from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Scan
 from spamguard.smtp.envelope import (
     Client,
@@ -89,7 +89,7 @@ class ProxyContext:
 class PolicyJudge:
     """A judge, and the policy of one listener or scanner about its verdicts."""
 
-    def __init__(self, judge: Judge, context: ProxyContext, policy: Policy) -> None:
+    def __init__(self, judge: ScorerPool, context: ProxyContext, policy: Policy) -> None:
         self._judge = judge
         self._context = context
         self._policy = policy
@@ -110,7 +110,7 @@ class PolicyJudge:
         Parameters
         ----------
         header : of the message.
-        on_top : as in `Judge.judge`.
+        on_top : as in `ScorerPool.judge`.
         names : addresses or users whose mail it is, as far as known.
         separate_copies : as in `group_recipients`.
         """
@@ -158,7 +158,7 @@ class FilterProxy:
         self,
         listener: Listener,
         next_hop: NextHop,
-        judge: Judge,
+        judge: ScorerPool,
         context: ProxyContext,
         hostname: str,
     ) -> None:

@@ -134,12 +134,10 @@ class MilterConnection:
 
 
 class ForgedHeaderFilter:
-    """Counts the fields of a header that claim a verdict, as they come. names: as in
-    `Policy.forged`; a `*` at the end stands for anything.
-    """
+    """Counts the fields of a header that claim a verdict, as they come. names: of such fields."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = FieldNameSet(names)
+    def __init__(self, names: FieldNameSet) -> None:
+        self._names = names
         self._counts: Counter[bytes] = Counter()
         self._forged_fields: list[tuple[bytes, int]] = []
 
@@ -181,6 +179,7 @@ class MilterSession:
     def __init__(self, context: ScannerContext, address: str) -> None:
         self._context = context
         self._scanner = context.service.scanner
+        self._forged_names = FieldNameSet(self._scanner.policy.forged)
         self._address = address
         self._state = MilterState.NEW
         self._negotiated = Offer(0, Actions(0), Steps(0))
@@ -351,7 +350,7 @@ class MilterSession:
     # ---- a message
 
     def _new_message(self) -> MilterMessage:
-        return MilterMessage(ForgedHeaderFilter(self._scanner.policy.forged))
+        return MilterMessage(ForgedHeaderFilter(self._forged_names))
 
     def _begin_content(self) -> IncomingMessage:
         """The content of the message; it begins with the first piece that comes."""

@@ -39,7 +39,7 @@ from spamguard.servers.teach import TeachingDoor, TrainingAccounts
 from spamguard.smtp.envelope import Client, Recipient, Sender
 from spamguard.spool import Spool
 from spamguard.web.models import Person
-from tests.support.scanners import ScriptedJudge, asking, scanner
+from tests.support.scanners import ScriptedJudge, scan_service, scanner
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import KEY, mail, opened
 from tests.unit.folders.maildirs import deliver, maildir, move
@@ -205,7 +205,7 @@ class ByScanner(Queued):
         self, lessons: Sequence[Said], teachers: Sequence[str] = (HERE,)
     ) -> list[object]:
         door = scanner(self.protocol, teachers=tuple(teachers))
-        service = asking(self.state, door, Judge(), entries=[], settled=[])
+        service = scan_service(self.state, door, Judge(), entries=[], settled=[])
         replies: list[object] = []
         for lesson in lessons:
             with closing(office.spooled(self.state, lesson.raw)) as spool:

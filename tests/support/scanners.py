@@ -81,7 +81,7 @@ class Served:
     """An open scanner door, and all that came of it."""
 
     door: Door
-    asking: ScanService
+    service: ScanService
     judge: ScriptedJudge
     address: Any
     state: Path
@@ -118,24 +118,24 @@ class Served:
         return [lesson for name in queue.names() if (lesson := queue.take(name))]
 
 
-def asking(
+def scan_service(
     state: Path,
     scanner: Scanner,
     judge: Any,
     *,
     entries: list[DeliveryRecord],
     settled: list[bool],
-    people: UserResolver | None = None,
+    resolver: UserResolver | None = None,
 ) -> ScanService:
     """As in a worker, for a filter in that directory."""
-    tools = ProxyContext(
+    context = ProxyContext(
         Quarantine(state / "quarantine"),
         lambda: KEY,
         entries.append,
         lambda: settled.append(True),
-        people,
+        resolver,
     )
-    return ScanService(scanner, judge, tools, TrainingIntake(state), "mx.example.org")
+    return ScanService(scanner, judge, context, TrainingIntake(state), "mx.example.org")
 
 
 def scanner(protocol: Protocol, **settings: Any) -> Scanner:
@@ -147,25 +147,27 @@ async def serving(
     state: Path,
     protocol: Protocol,
     judge: ScriptedJudge | None = None,
-    people: UserResolver | None = None,
+    resolver: UserResolver | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A door that is open, and closed in the end."""
-    said, entries, settled = judge or ScriptedJudge(), list[DeliveryRecord](), list[bool]()
+    scripted, entries, settled = judge or ScriptedJudge(), list[DeliveryRecord](), list[bool]()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        made = asking(
+        service = scan_service(
             state,
             scanner(protocol, **settings),
-            said,
+            scripted,
             entries=entries,
             settled=settled,
-            people=people,
+            resolver=resolver,
         )
-        door = open_scanner(made, [listening], state, lambda: STATISTICS)
+        door = open_scanner(service, [listening], state, lambda: STATISTICS)
         await door.start()
         assert isinstance(door, Door)
         try:
-            served = Served(door, made, said, listening.getsockname(), state, entries, settled)
+            served = Served(
+                door, service, scripted, listening.getsockname(), state, entries, settled
+            )
             yield served
         finally:
             await served.hang_up()

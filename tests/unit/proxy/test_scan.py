@@ -22,7 +22,7 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.smtp.envelope import Client
 from spamguard.spool import Spool
 from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson
-from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, asking, scanner
+from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, scan_service, scanner
 from tests.unit.filters import mail, opened, teach
 
 MAIL = (
@@ -32,19 +32,24 @@ MAIL = (
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
 
 
-class Asked:
-    """What was asked, and what came of it."""
+class ServiceCase:
+    """A scan service, and what came of its requests."""
 
     def __init__(
-        self, state: Path, judge: Any = None, people: UserResolver | None = None, **settings: Any
+        self, state: Path, judge: Any = None, resolver: UserResolver | None = None, **settings: Any
     ) -> None:
         self.state = state
         self.judge = judge or ScriptedJudge()
         self.entries: list[DeliveryRecord] = []
         self.settled: list[bool] = []
-        made = scanner(Protocol.RSPAMD, **settings)
-        self.asking: ScanService = asking(
-            state, made, self.judge, entries=self.entries, settled=self.settled, people=people
+        configured = scanner(Protocol.RSPAMD, **settings)
+        self.service: ScanService = scan_service(
+            state,
+            configured,
+            self.judge,
+            entries=self.entries,
+            settled=self.settled,
+            resolver=resolver,
         )
 
     def question(self, raw: bytes = MAIL, peer: str = HERE, **said: Any) -> ScanRequest:
@@ -53,12 +58,12 @@ class Asked:
         return ScanRequest(spool, peer, **said)
 
     def judged(self, raw: bytes = MAIL, **said: Any) -> ScanResult:
-        return asyncio.run(self.asking.scan(self.question(raw, **said)))
+        return asyncio.run(self.service.scan(self.question(raw, **said)))
 
     def taught(
         self, label: str, raw: bytes = MAIL, password: str = "", **said: Any
     ) -> TrainingOutcome:
-        return asyncio.run(self.asking.teach(self.question(raw, **said), label, password))
+        return asyncio.run(self.service.teach(self.question(raw, **said), label, password))
 
     def lessons(self) -> list[QueuedLesson]:
         queue = LessonQueue(self.state / QUEUE_DIRECTORY)
@@ -66,8 +71,8 @@ class Asked:
 
 
 def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
-    result = asked.judged(
+    case = ServiceCase(tmp_path)
+    result = case.judged(
         sender="a@x.example",
         recipients=["b@y.example"],
         client=Client(address=ELSEWHERE),
@@ -89,7 +94,7 @@ def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
     verified = keys.verify_verdict(KEY, signed.partition(b": ")[2], result.scan.digest)
     assert verified is not None
     assert (verified.id, verified.label) == (result.id, "spam")
-    (entry,) = asked.entries
+    (entry,) = case.entries
     row = entry.row("f")
     assert (row.id, row.label, row.subject, row.client, row.sender) == (
         result.id,
@@ -109,7 +114,7 @@ def test_a_verdict_is_returned_signed_and_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verdict", [SPAM, HAM, UNSURE])
 def test_one_scale(tmp_path: Path, verdict: Any) -> None:
-    result = Asked(tmp_path, ScriptedJudge(verdict)).judged()
+    result = ServiceCase(tmp_path, ScriptedJudge(verdict)).judged()
     assert (result.score >= REQUIRED_SCORE) is result.is_unwanted is (verdict is SPAM)
 
 
@@ -127,17 +132,19 @@ def test_one_scale(tmp_path: Path, verdict: Any) -> None:
 def test_nothing_is_refused_unless_it_was_asked_for(
     tmp_path: Path, settings: Any, verdict: Any, action: Action
 ) -> None:
-    asked = Asked(tmp_path, ScriptedJudge(verdict), **settings)
-    assert asked.judged().action is action
-    assert asked.entries[0].action is action
+    case = ServiceCase(tmp_path, ScriptedJudge(verdict), **settings)
+    assert case.judged().action is action
+    assert case.entries[0].action is action
 
 
 @pytest.mark.parametrize(
     ("on_error", "action"), [(OnError.PASS, Action.TAG), (OnError.DEFER, Action.DEFER)]
 )
 def test_what_cannot_be_judged(tmp_path: Path, on_error: OnError, action: Action) -> None:
-    asked = Asked(tmp_path, ScriptedJudge(NotScanned("timeout")), policy=Policy(on_error=on_error))
-    result = asked.judged()
+    case = ServiceCase(
+        tmp_path, ScriptedJudge(NotScanned("timeout")), policy=Policy(on_error=on_error)
+    )
+    result = case.judged()
     assert (result.action, result.reason, result.label, result.is_unwanted, result.score) == (
         action,
         "timeout",
@@ -146,13 +153,13 @@ def test_what_cannot_be_judged(tmp_path: Path, on_error: OnError, action: Action
         0.0,
     )
     assert list(result.fields) == [b"X-Spamguard: not-scanned; reason=timeout"]
-    assert asked.entries[0].label == "not-scanned"
+    assert case.entries[0].label == "not-scanned"
 
 
 def test_a_problem_known_before_is_not_judged(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
-    assert asked.judged(problem="too-large").reason == "too-large"
-    assert asked.judge.raws == []
+    case = ServiceCase(tmp_path)
+    assert case.judged(problem="too-large").reason == "too-large"
+    assert case.judge.raws == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +169,7 @@ def test_what_would_never_be_judged_is_not_put_off(
     tmp_path: Path, problem: str, action: Action
 ) -> None:
     assert (
-        Asked(tmp_path, policy=Policy(on_error=OnError.DEFER)).judged(problem=problem).action
+        ServiceCase(tmp_path, policy=Policy(on_error=OnError.DEFER)).judged(problem=problem).action
         is action
     )
 
@@ -172,13 +179,13 @@ def test_a_fault_of_ours_is_an_answer(tmp_path: Path, caplog: pytest.LogCaptureF
         async def judge(self, *_: Any) -> Any:
             raise ZeroDivisionError
 
-    asked = Asked(tmp_path, Broken())
-    assert asked.judged().reason == "error"
+    case = ServiceCase(tmp_path, Broken())
+    assert case.judged().reason == "error"
     assert "ZeroDivisionError" in caplog.text
-    judging = asked.asking._policy_judge
+    judging = case.service._policy_judge
     judging._context = replace(judging._context, record=Broken)
-    assert asked.judged().reason == "error"
-    assert asked.taught("spam") is TrainingOutcome.FORBIDDEN
+    assert case.judged().reason == "error"
+    assert case.taught("spam") is TrainingOutcome.FORBIDDEN
 
 
 PEOPLE = UserResolver([("sales@y.example", "anna")])
@@ -199,28 +206,29 @@ PEOPLE = UserResolver([("sales@y.example", "anna")])
 def test_whose_mail_it_is_counts_where_the_client_is_trusted(
     tmp_path: Path, said: Any, label: str
 ) -> None:
-    asked = Asked(tmp_path, ScriptedJudge(SPAM, {"anna": HAM}), PEOPLE)
-    assert asked.judged(**said).label == label
+    case = ServiceCase(tmp_path, ScriptedJudge(SPAM, {"anna": HAM}), PEOPLE)
+    assert case.judged(**said).label == label
     assert (
-        Asked(tmp_path, ScriptedJudge(SPAM, {"anna": HAM})).judged(user="anna").label == "spam"
+        ServiceCase(tmp_path, ScriptedJudge(SPAM, {"anna": HAM})).judged(user="anna").label
+        == "spam"
     )  # not personal
 
 
 def test_whom_it_comes_from_counts_where_the_client_is_trusted(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
+    case = ServiceCase(tmp_path)
     client = Client(address=ELSEWHERE, helo="there.example", protocol="ESMTP")
-    asked.judged(client=client)
-    asked.judged(b"Received: from x\n" + MAIL, client=client)
-    asked.judged(b"Received: from x\n" + MAIL, client=client, received_by="mta.example")
-    asked.judged(client=client, peer="198.51.100.1")
-    asked.judged()
-    first, there, by, stranger, unknown = asked.judge.on_top
+    case.judged(client=client)
+    case.judged(b"Received: from x\n" + MAIL, client=client)
+    case.judged(b"Received: from x\n" + MAIL, client=client, received_by="mta.example")
+    case.judged(client=client, peer="198.51.100.1")
+    case.judged()
+    first, there, by, stranger, unknown = case.judge.on_top
     assert first.startswith(
         b"Received: from there.example ([192.0.2.7])\r\n\tby mx.example.org with ESMTP"
     )
     assert b"by mta.example" in by
     assert (there, stranger, unknown) == (b"", b"", b"")
-    assert [entry.envelope.client.address for entry in asked.entries] == [ELSEWHERE] * 3 + [
+    assert [entry.envelope.client.address for entry in case.entries] == [ELSEWHERE] * 3 + [
         "198.51.100.1",
         "",
     ]
@@ -231,9 +239,9 @@ def test_whom_it_comes_from_counts_where_the_client_is_trusted(tmp_path: Path) -
 
 def test_only_admitted_clients_teach(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret word\nmore\n")
-    nobody = Asked(tmp_path)
-    by_password = Asked(tmp_path, password_file=tmp_path / "password")
-    listed = Asked(tmp_path, teachers=("192.0.2.0/24",))
+    nobody = ServiceCase(tmp_path)
+    by_password = ServiceCase(tmp_path, password_file=tmp_path / "password")
+    listed = ServiceCase(tmp_path, teachers=("192.0.2.0/24",))
     assert (
         nobody.taught("spam")
         is nobody.taught("spam", password="secret word")
@@ -254,11 +262,11 @@ def test_an_empty_or_missing_password_opens_nothing(
 ) -> None:
     (tmp_path / "empty").write_text("\nsecond\n")
     assert (
-        Asked(tmp_path, password_file=tmp_path / "empty").taught("spam")
+        ServiceCase(tmp_path, password_file=tmp_path / "empty").taught("spam")
         is TrainingOutcome.FORBIDDEN
     )
     assert (
-        Asked(tmp_path, password_file=tmp_path / "missing").taught("spam")
+        ServiceCase(tmp_path, password_file=tmp_path / "missing").taught("spam")
         is TrainingOutcome.FORBIDDEN
     )
     assert (
@@ -270,13 +278,13 @@ def test_an_empty_or_missing_password_opens_nothing(
 def test_whose_lesson_it_is_counts_where_the_client_is_trusted(
     tmp_path: Path, peer: str, user: str
 ) -> None:
-    asked = Asked(tmp_path, teachers=("0.0.0.0/0",))
-    assert asked.taught("spam", peer=peer, user="anna") is TrainingOutcome.ACCEPTED
-    assert asked.lessons() == [QueuedLesson("spam", user, "rspamd", MAIL)]
+    case = ServiceCase(tmp_path, teachers=("0.0.0.0/0",))
+    assert case.taught("spam", peer=peer, user="anna") is TrainingOutcome.ACCEPTED
+    assert case.lessons() == [QueuedLesson("spam", user, "rspamd", MAIL)]
 
 
 @pytest.mark.parametrize(
-    ("people", "said", "user"),
+    ("resolver", "said", "user"),
     [
         (PEOPLE, "sales@y.example", "anna"),
         (PEOPLE, "Ben@Y.example", "ben@y.example"),
@@ -285,67 +293,67 @@ def test_whose_lesson_it_is_counts_where_the_client_is_trusted(
     ],
 )
 def test_whose_lesson_it_is_goes_by_the_names_that_mail_is_judged_by(
-    tmp_path: Path, people: Any, said: str, user: str
+    tmp_path: Path, resolver: Any, said: str, user: str
 ) -> None:
-    asked = Asked(tmp_path, people=people, teachers=(HERE,))
-    assert asked.taught("spam", user=said) is TrainingOutcome.ACCEPTED
-    assert [lesson.user for lesson in asked.lessons()] == [user]
+    case = ServiceCase(tmp_path, resolver=resolver, teachers=(HERE,))
+    assert case.taught("spam", user=said) is TrainingOutcome.ACCEPTED
+    assert [lesson.user for lesson in case.lessons()] == [user]
 
 
 def test_what_waits_by_other_ways_may_be_about_this(tmp_path: Path) -> None:
     """So that nothing is called known, or taken back, before that is learnt."""
-    asked = Asked(tmp_path, teachers=(HERE,))
+    case = ServiceCase(tmp_path, teachers=(HERE,))
     with opened(tmp_path):
         pass
-    assert asked.taught("", user="anna") is TrainingOutcome.UNCHANGED
+    assert case.taught("", user="anna") is TrainingOutcome.UNCHANGED
     LessonQueue(tmp_path / QUEUE_DIRECTORY).put(
         LessonHeader("spam", len(MAIL), "anna"), PIPE_ORIGIN, [MAIL]
     )
-    assert [asked.taught("", user="anna"), asked.taught("", user="anna")] == [
+    assert [case.taught("", user="anna"), case.taught("", user="anna")] == [
         TrainingOutcome.ACCEPTED,
         TrainingOutcome.UNCHANGED,
     ]
-    assert [lesson.label for lesson in asked.lessons()] == ["spam", ""]
+    assert [lesson.label for lesson in case.lessons()] == ["spam", ""]
 
 
 def test_what_can_never_be_learnt(tmp_path: Path) -> None:
-    asked = Asked(tmp_path, teachers=(HERE,))
+    case = ServiceCase(tmp_path, teachers=(HERE,))
     assert [
-        asked.taught("spam", b""),
-        asked.taught("No Class"),
-        asked.taught("spam", user="two\tfields"),
+        case.taught("spam", b""),
+        case.taught("No Class"),
+        case.taught("spam", user="two\tfields"),
     ] == [TrainingOutcome.IMPOSSIBLE] * 3
-    poison = Asked(tmp_path, ScriptedJudge(NotScanned("poison")), teachers=(HERE,))
+    poison = ServiceCase(tmp_path, ScriptedJudge(NotScanned("poison")), teachers=(HERE,))
     assert poison.taught("spam") is TrainingOutcome.IMPOSSIBLE
-    assert not asked.lessons()
+    assert not case.lessons()
 
 
 @pytest.mark.parametrize("reason", ["crashed", "timeout"])
 def test_a_scorer_that_ended_may_have_ended_by_chance(tmp_path: Path, reason: str) -> None:
     """The second one that does so at this message makes it poison."""
-    asked = Asked(tmp_path, ScriptedJudge(NotScanned(reason)), teachers=(HERE,))
-    assert asked.taught("spam") is TrainingOutcome.TRY_LATER
-    assert not asked.lessons()
+    case = ServiceCase(tmp_path, ScriptedJudge(NotScanned(reason)), teachers=(HERE,))
+    assert case.taught("spam") is TrainingOutcome.TRY_LATER
+    assert not case.lessons()
 
 
 def test_trouble_of_ours_says_later(tmp_path: Path) -> None:
-    asked = Asked(tmp_path, teachers=(HERE,))
+    case = ServiceCase(tmp_path, teachers=(HERE,))
     (tmp_path / QUEUE_DIRECTORY).write_text("in the way")
-    assert asked.taught("spam") is TrainingOutcome.TRY_LATER
+    assert case.taught("spam") is TrainingOutcome.TRY_LATER
 
 
 def test_a_lesson_without_a_filter_waits_for_one(tmp_path: Path) -> None:
-    asked = Asked(tmp_path, ScriptedJudge(NotScanned("no-model")), teachers=(HERE,))
-    assert [asked.taught("spam"), asked.taught("spam")] == [TrainingOutcome.ACCEPTED] * 2
-    assert len(asked.lessons()) == 2
-    asked.judged()
-    assert asked.settled == [True]
+    case = ServiceCase(tmp_path, ScriptedJudge(NotScanned("no-model")), teachers=(HERE,))
+    assert [case.taught("spam"), case.taught("spam")] == [TrainingOutcome.ACCEPTED] * 2
+    assert len(case.lessons()) == 2
+    case.judged()
+    assert case.settled == [True]
 
 
 def test_what_waits_is_known(tmp_path: Path) -> None:
-    asked = Asked(tmp_path, teachers=(HERE,))
+    case = ServiceCase(tmp_path, teachers=(HERE,))
     said = [
-        asked.taught(label, user=user)
+        case.taught(label, user=user)
         for label, user in (("spam", ""), ("spam", ""), ("spam", "anna"), ("ham", ""), ("ham", ""))
     ]
     assert said == [
@@ -355,11 +363,11 @@ def test_what_waits_is_known(tmp_path: Path) -> None:
         TrainingOutcome.ACCEPTED,
         TrainingOutcome.UNCHANGED,
     ]
-    assert [asked.taught(""), asked.taught("")] == [
+    assert [case.taught(""), case.taught("")] == [
         TrainingOutcome.ACCEPTED,
         TrainingOutcome.UNCHANGED,
     ]
-    assert [(lesson.label, lesson.user) for lesson in asked.lessons()] == [
+    assert [(lesson.label, lesson.user) for lesson in case.lessons()] == [
         ("spam", ""),
         ("spam", "anna"),
         ("ham", ""),
@@ -378,7 +386,7 @@ def test_the_ledger_knows(tmp_path: Path) -> None:
         pool = ScorerPool(state, Scoring())
         await pool.start()
         try:
-            asked = Asked(state, pool, teachers=(HERE,))
+            case = ServiceCase(state, pool, teachers=(HERE,))
             other = "ham" if label == "spam" else "spam"
             said = [
                 (taught, label, "anna"),
@@ -393,7 +401,7 @@ def test_the_ledger_knows(tmp_path: Path) -> None:
                     LessonQueue(state / QUEUE_DIRECTORY).remove(
                         name
                     )  # as if it had been learnt, and taken back
-                found.append(await asked.asking.teach(asked.question(raw, user=user), what))
+                found.append(await case.service.teach(case.question(raw, user=user), what))
             return found
         finally:
             await pool.close()
@@ -418,8 +426,8 @@ def test_a_verdict_is_that_of_the_filter(tmp_path: Path) -> None:
         pool = ScorerPool(state, Scoring())
         await pool.start()
         try:
-            asked = Asked(state, pool)
-            return [await asked.asking.scan(asked.question(raw)) for _, raw in messages[50:]]
+            case = ServiceCase(state, pool)
+            return [await case.service.scan(case.question(raw)) for _, raw in messages[50:]]
         finally:
             await pool.close()
 

@@ -23,7 +23,7 @@ RAW = (
 )
 
 
-class ScriptedAsking:
+class ScriptedService:
     """Answers `judged`, or raises it. raws: the messages, read before they are gone. hold: what is
     waited for before that.
     """
@@ -73,12 +73,12 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(directory: Path, asking: ScriptedAsking, path: Path | None = None):
+async def serving(directory: Path, service: ScriptedService, path: Path | None = None):
     """A door; at the end everything is closed."""
     with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as listening:
         listening.bind(str(path) if path else ("127.0.0.1", 0))
         listening.listen(200)
-        door = open_scanner(asking, [listening], directory, lambda: STATISTICS)
+        door = open_scanner(service, [listening], directory, lambda: STATISTICS)
         await door.start()
         served = Served(door, listening.getsockname())
         try:
@@ -89,11 +89,11 @@ async def serving(directory: Path, asking: ScriptedAsking, path: Path | None = N
             await door.drain(asyncio.get_running_loop().time() + 2)
 
 
-def run(directory, asking, talk, **options):
+def run(directory, service, talk, **options):
     """What comes of `talk` with a door."""
 
     async def main():
-        async with serving(directory, asking, **options) as served:
+        async with serving(directory, service, **options) as served:
             return await asyncio.wait_for(talk(served), PATIENCE)
 
     return asyncio.run(main())

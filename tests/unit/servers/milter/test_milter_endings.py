@@ -6,11 +6,11 @@ import struct
 
 from spamguard.servers.milter_protocol import MilterCommand
 from tests.support.waiting import until
-from tests.unit.servers.milter.support import RAW, ScriptedAsking, run
+from tests.unit.servers.milter.support import RAW, ScriptedService, run
 
 
 def test_a_door_that_closes_serves_its_connections_to_their_end(tmp_path):
-    asking = ScriptedAsking()
+    service = ScriptedService()
 
     async def talk(served):
         server = await served.ready()
@@ -22,34 +22,34 @@ def test_a_door_that_closes_serves_its_connections_to_their_end(tmp_path):
         await draining
         return replies
 
-    assert run(tmp_path, asking, talk) == [b"iii", b"iii"]
+    assert run(tmp_path, service, talk) == [b"iii", b"iii"]
 
 
 def test_remaining_connections_are_cut_off_at_the_deadline(tmp_path):
     async def talk(served):
-        asking.hold = asyncio.Event()
+        service.hold = asyncio.Event()
         idle, busy = await served.ready(), await served.ready()
         await busy.envelope()
         await busy.content(RAW)
         busy.send(MilterCommand.END_OF_MESSAGE)
-        await asking.holding.wait()
+        await service.holding.wait()
         await served.door.drain(asyncio.get_running_loop().time() + 0.1)
         return served.door.connections, await idle.hung_up(), await busy.hung_up()
 
-    asking = ScriptedAsking()
-    assert run(tmp_path, asking, talk) == (0, True, True)
+    service = ScriptedService()
+    assert run(tmp_path, service, talk) == (0, True, True)
 
 
 def test_a_reset_is_no_fault(tmp_path, caplog):
     async def talk(served):
-        asking.hold = asyncio.Event()
+        service.hold = asyncio.Event()
         for end in (MilterCommand.MACROS, MilterCommand.END_OF_MESSAGE):
             server = await served.ready()
             await server.envelope()
             await server.content(RAW)
             server.send(end, b"E")
             await (
-                asking.holding.wait()
+                service.holding.wait()
                 if end is MilterCommand.END_OF_MESSAGE
                 else asyncio.sleep(0.05)
             )
@@ -58,18 +58,18 @@ def test_a_reset_is_no_fault(tmp_path, caplog):
             )
             server.writer.transport.abort()
         await asyncio.sleep(0.05)
-        asking.hold.set()
+        service.hold.set()
         await until(lambda: not served.door.connections)
 
-    asking = ScriptedAsking()
+    service = ScriptedService()
     with caplog.at_level("INFO"):
-        run(tmp_path, asking, talk)
+        run(tmp_path, service, talk)
     assert "connection lost" in caplog.text
     assert "fault" not in caplog.text
 
 
 def test_a_server_that_goes_in_the_middle_takes_nothing_with_it(tmp_path):
-    asking = ScriptedAsking()
+    service = ScriptedService()
 
     async def talk(served):
         for length in range(1, 40, 3):
@@ -80,5 +80,5 @@ def test_a_server_that_goes_in_the_middle_takes_nothing_with_it(tmp_path):
         await until(lambda: not served.door.connections)
         return (await (await served.ready()).message(RAW))[0].reply
 
-    assert run(tmp_path, asking, talk) == b"c"
-    assert len(asking.questions) == 1
+    assert run(tmp_path, service, talk) == b"c"
+    assert len(service.questions) == 1

@@ -10,7 +10,7 @@ from spamguard.servers import milter
 from spamguard.servers.milter_protocol import TRANSITIONS, MilterCommand, MilterState
 from tests.support.waiting import PATIENCE, until
 from tests.unit.servers.milter.mta import ALL, OLD
-from tests.unit.servers.milter.support import RAW, ScriptedAsking, run
+from tests.unit.servers.milter.support import RAW, ScriptedService, run
 
 pytestmark = pytest.mark.slow  # waits for seconds
 
@@ -33,7 +33,7 @@ def test_a_client_that_is_no_mail_server_is_disconnected(tmp_path, said, caplog)
         server.writer.write(said + b"more of it")
         return await server.hung_up()
 
-    assert run(tmp_path, ScriptedAsking(), talk)
+    assert run(tmp_path, ScriptedService(), talk)
     assert "hanging up" in caplog.text
 
 
@@ -56,9 +56,9 @@ def test_what_is_out_of_order_or_makes_no_sense_ends_the_connection(tmp_path, co
             server.send(command, data)
         return await server.hung_up()
 
-    asking = ScriptedAsking()
-    assert run(tmp_path, asking, talk)
-    assert asking.questions == []
+    service = ScriptedService()
+    assert run(tmp_path, service, talk)
+    assert service.questions == []
 
 
 STEPS = {
@@ -72,7 +72,7 @@ STEPS = {
 
 
 def test_whatever_is_not_in_the_table_ends_the_connection(tmp_path):
-    asking = ScriptedAsking()
+    service = ScriptedService()
     illegal = [
         (state, command)
         for state in MilterState
@@ -91,13 +91,13 @@ def test_whatever_is_not_in_the_table_ends_the_connection(tmp_path):
                 assert (await server.heard())[0] == b"O", (state, command)
                 assert await server.hung_up(), (state, command)
 
-    run(tmp_path, asking, talk)
+    run(tmp_path, service, talk)
     assert len(illegal) > 30
-    assert asking.questions == []
+    assert service.questions == []
 
 
 def test_odd_words_do_no_harm(tmp_path):
-    asking = ScriptedAsking()
+    service = ScriptedService()
 
     async def talk(served):
         server = await served.connect()
@@ -112,12 +112,12 @@ def test_odd_words_do_no_harm(tmp_path):
         await server.say(MilterCommand.END_OF_HEADER, b"ignored", 0x40000)
         return await server.end()
 
-    assert run(tmp_path, asking, talk).reply == b"c"
-    (question,) = asking.questions
+    assert run(tmp_path, service, talk).reply == b"c"
+    (question,) = service.questions
     assert (question.sender, question.client.helo, question.client.address) == ("", "", "")
     assert len(question.recipients) == 5000
     assert {len(recipient) for recipient in question.recipients} == {512}
-    assert asking.raws == [b":\r\n\r\n"]
+    assert service.raws == [b":\r\n\r\n"]
 
 
 def test_a_packet_that_begins_must_come_to_its_end(tmp_path, caplog):
@@ -133,7 +133,7 @@ def test_a_packet_that_begins_must_come_to_its_end(tmp_path, caplog):
                 break
         return await hung_up
 
-    assert run(tmp_path, ScriptedAsking(limits=limits), talk)
+    assert run(tmp_path, ScriptedService(limits=limits), talk)
     assert "silent for too long" in caplog.text
 
 
@@ -152,7 +152,7 @@ def test_content_must_come_in_time_but_before_it_the_server_may_wait(tmp_path, l
         server.send(MilterCommand.FIELD, b"a\0b\0")
         return await server.hung_up()
 
-    assert run(tmp_path, ScriptedAsking(limits=limits), talk)
+    assert run(tmp_path, ScriptedService(limits=limits), talk)
 
 
 def test_a_server_that_does_not_read_is_cut_off(tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_server_that_does_not_read_is_cut_off(tmp_path, monkeypatch):
 
     assert run(
         tmp_path,
-        ScriptedAsking(limits=ScannerLimits(data_timeout=0.5)),
+        ScriptedService(limits=ScannerLimits(data_timeout=0.5)),
         talk,
         path=tmp_path / "m.sock",
     )
@@ -183,7 +183,7 @@ def test_only_listed_servers_and_only_so_many(tmp_path, caplog):
         server = await served.connect()
         return await server.hung_up()
 
-    assert run(tmp_path, ScriptedAsking(clients=("192.0.2.0/24",)), talk)
+    assert run(tmp_path, ScriptedService(clients=("192.0.2.0/24",)), talk)
     assert "not a listed client" in caplog.text
 
     async def talk_much(served):
@@ -198,14 +198,14 @@ def test_only_listed_servers_and_only_so_many(tmp_path, caplog):
         await served.ready()
         return gone
 
-    assert run(tmp_path, ScriptedAsking(limits=ScannerLimits(connections_per_client=2)), talk_much)
+    assert run(tmp_path, ScriptedService(limits=ScannerLimits(connections_per_client=2)), talk_much)
 
 
 def test_a_socket_in_the_file_system(tmp_path):
-    asking = ScriptedAsking(clients=())
+    service = ScriptedService(clients=())
 
     async def talk(served):
         return (await (await served.ready()).message(RAW))[0].letters()
 
-    assert run(tmp_path, asking, talk, path=tmp_path / "m.sock") == b"iii"
-    assert asking.questions[0].peer == ""
+    assert run(tmp_path, service, talk, path=tmp_path / "m.sock") == b"iii"
+    assert service.questions[0].peer == ""

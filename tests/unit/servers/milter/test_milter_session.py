@@ -9,7 +9,7 @@ from spamguard.proxy.scan import ScanResult
 from spamguard.servers import milter
 from spamguard.servers.milter_protocol import MilterCommand
 from tests.unit.servers.milter.mta import ALL, OLD
-from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedAsking, run
+from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedService, run
 
 
 def names(fields):
@@ -18,13 +18,13 @@ def names(fields):
 
 @pytest.mark.parametrize("offer", [ALL, OLD], ids=["version 6", "version 2"])
 def test_a_message_is_judged_as_it_is_and_our_fields_are_put_on_top(tmp_path, offer):
-    asking = ScriptedAsking()
+    service = ScriptedService()
 
     async def talk(served):
         server = await served.ready(offer=offer)
         return await server.message(RAW)
 
-    answer, fields = run(tmp_path, asking, talk)
+    answer, fields = run(tmp_path, service, talk)
     assert answer.reply == b"c"
     assert names(fields) == [
         b"X-Spam-Flag",
@@ -43,7 +43,7 @@ def test_a_message_is_judged_as_it_is_and_our_fields_are_put_on_top(tmp_path, of
         if offer == ALL
         else RAW.replace(b"Subject:no", b"Subject: no").replace(b"X-Empty:", b"X-Empty: ")
     )
-    assert asking.raws == [expected]
+    assert service.raws == [expected]
 
 
 def test_with_leading_blanks_fields_look_as_they_should(tmp_path):
@@ -54,7 +54,7 @@ def test_with_leading_blanks_fields_look_as_they_should(tmp_path):
             values.append((await server.message(RAW))[1][0][1])
         return values
 
-    assert run(tmp_path, ScriptedAsking(), talk) == [
+    assert run(tmp_path, ScriptedService(), talk) == [
         b" YES",
         b"YES",
     ]  # the server puts the blank there itself
@@ -70,7 +70,7 @@ def test_forged_fields_go_before_ours_come(tmp_path):
         server = await served.ready()
         return await server.message(forged)
 
-    _, fields = run(tmp_path, ScriptedAsking(), talk)
+    _, fields = run(tmp_path, ScriptedService(), talk)
     assert fields == [
         (b"X-Spam-Flag", b" YES"),
         *[tuple(field.split(b":", 1)) for field in FIELDS[1:]],
@@ -105,7 +105,7 @@ def test_the_reply_for_each_result(tmp_path, judged, reply, letters):
         answer, _ = await (await served.ready()).message(RAW)
         return (answer.reply, answer.text), answer.letters()
 
-    assert run(tmp_path, ScriptedAsking(judged), talk) == (reply, letters)
+    assert run(tmp_path, ScriptedService(judged), talk) == (reply, letters)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_held_back_where_the_server_can(tmp_path, offer, letters, caplog):
         await server.client()
         return actions, (await server.message(RAW))[0].letters()
 
-    asking = ScriptedAsking(ScanResult("1", FIELDS, Action.QUARANTINE), quarantine_from=0.9)
-    actions, told = run(tmp_path, asking, talk)
+    service = ScriptedService(ScanResult("1", FIELDS, Action.QUARANTINE), quarantine_from=0.9)
+    actions, told = run(tmp_path, service, talk)
     assert told == letters
     assert bool(actions & 0x20) == (b"q" in letters)
     assert ("cannot hold messages back" in caplog.text) == (b"q" not in letters)
@@ -129,14 +129,14 @@ def test_we_ask_for_no_more_than_is_needed(tmp_path):
     async def talk(served):
         return await (await served.connect()).agree()
 
-    version, actions, steps = run(tmp_path, ScriptedAsking(), talk)
+    version, actions, steps = run(tmp_path, ScriptedService(), talk)
     assert (version, actions) == (6, 0x11)
     assert steps & 0x300 == 0x300  # no DATA, no unknown commands
     assert not steps & 0x7F  # but everything of a message
 
 
 def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
-    asking = ScriptedAsking()
+    service = ScriptedService()
 
     async def talk(served):
         server = await served.ready()
@@ -154,8 +154,8 @@ def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
         await server.client(b"other.example.org", b"192.0.2.2", b"other")
         await server.message(b"Subject: 3\r\n\r\n")
 
-    run(tmp_path, asking, talk)
-    first, second, third = asking.questions
+    run(tmp_path, service, talk)
+    first, second, third = service.questions
     assert (first.sender, first.recipients, first.queue_id) == (
         "",
         ["b@example.net", "c@example.net"],
@@ -190,7 +190,7 @@ def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
         "ESMTP",
     )
     assert third.received_by == "mx.example.com"
-    assert asking.raws == [
+    assert service.raws == [
         RAW,
         b"Subject: 2\r\n\r\nall in the last packet\r\n",
         b"Subject: 3\r\n\r\n",
@@ -199,7 +199,7 @@ def test_several_messages_clients_and_what_belongs_to_each(tmp_path):
 
 @pytest.mark.parametrize("after", ["envelope", "content"])
 def test_a_message_that_is_given_up_leaves_nothing_behind(tmp_path, after):
-    asking = ScriptedAsking()
+    service = ScriptedService()
 
     async def talk(served):
         server = await served.ready()
@@ -211,9 +211,9 @@ def test_a_message_that_is_given_up_leaves_nothing_behind(tmp_path, after):
         server.send(MilterCommand.ABORT)
         return await server.message(b"Subject: next\r\n\r\nnext\r\n", b"next@example.net")
 
-    answer, _ = run(tmp_path, asking, talk)
-    (question,) = asking.questions
-    assert (question.recipients, question.client.login, asking.raws) == (
+    answer, _ = run(tmp_path, service, talk)
+    (question,) = service.questions
+    assert (question.recipients, question.client.login, service.raws) == (
         ["next@example.net"],
         "",
         [b"Subject: next\r\n\r\nnext\r\n"],
@@ -228,7 +228,7 @@ def test_sendmail_gives_a_message_up_without_a_word(tmp_path, after, hello, said
     """At RSET it says ABORT only to filters that have answered MAIL, which we have agreed not to do
     (8.17).
     """
-    asking = ScriptedAsking()
+    service = ScriptedService()
 
     async def talk(served):
         server = await served.ready()
@@ -247,13 +247,13 @@ def test_sendmail_gives_a_message_up_without_a_word(tmp_path, after, hello, said
         fields = await server.content(b"Subject: next\r\n\r\nnext\r\n")
         return names((await server.end()).applied(fields))
 
-    assert run(tmp_path, asking, talk) == [
+    assert run(tmp_path, service, talk) == [
         b"X-Spam-Flag",
         b"X-Spam-Status",
         b"X-Spamguard",
         b"Subject",
     ]
-    (question,) = asking.questions
+    (question,) = service.questions
     assert (question.sender, question.recipients, question.client.login) == (
         "",
         ["next@example.net"],
@@ -261,11 +261,11 @@ def test_sendmail_gives_a_message_up_without_a_word(tmp_path, after, hello, said
     )
     assert question.queue_id == ("NEXT" if said else "")
     assert question.client.helo == ("again.example" if hello else "helo.example.org")
-    assert asking.raws == [b"Subject: next\r\n\r\nnext\r\n"]
+    assert service.raws == [b"Subject: next\r\n\r\nnext\r\n"]
 
 
 def test_a_large_message_in_small_pieces(tmp_path):
-    asking = ScriptedAsking()
+    service = ScriptedService()
     raw = b"Subject: big\r\n\r\n" + bytes(range(256)) * 20_000
 
     async def talk(served):
@@ -274,8 +274,8 @@ def test_a_large_message_in_small_pieces(tmp_path):
         await server.content(raw, chunk=7777)
         return await server.end()
 
-    assert run(tmp_path, asking, talk).reply == b"c"
-    assert asking.raws == [raw]
+    assert run(tmp_path, service, talk).reply == b"c"
+    assert service.raws == [raw]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_large_message_in_small_pieces(tmp_path):
     ],
 )
 def test_what_is_too_much_is_not_judged_and_not_lost(tmp_path, limits, problem):
-    asking = ScriptedAsking(ScanResult("1", FIELDS[2:], Action.TAG, problem), limits=limits)
+    service = ScriptedService(ScanResult("1", FIELDS[2:], Action.TAG, problem), limits=limits)
 
     async def talk(served):
         server = await served.ready()
@@ -295,8 +295,8 @@ def test_what_is_too_much_is_not_judged_and_not_lost(tmp_path, limits, problem):
         answer = await server.end()
         return answer.applied(fields), await server.message(RAW)
 
-    fields, (again, _) = run(tmp_path, asking, talk)
-    assert [question.problem for question in asking.questions] == [problem, ""]
+    fields, (again, _) = run(tmp_path, service, talk)
+    assert [question.problem for question in service.questions] == [problem, ""]
     assert names(fields) == [b"X-Spamguard"]
     assert again.reply == b"c"
 
@@ -305,15 +305,15 @@ def test_while_a_message_is_judged_the_server_hears_that_we_are_at_it(tmp_path, 
     monkeypatch.setattr(milter, "_PROGRESS_SECONDS", 0.05)
 
     async def talk(served):
-        hold = asking.hold = asyncio.Event()
+        hold = service.hold = asyncio.Event()
         server = await served.ready()
         await server.envelope()
         await server.content(RAW)
         asyncio.get_running_loop().call_later(0.4, hold.set)
         return await server.end()
 
-    asking = ScriptedAsking()
-    answer = run(tmp_path, asking, talk)
+    service = ScriptedService()
+    answer = run(tmp_path, service, talk)
     assert answer.progress > 1
     assert answer.letters() == b"iii"
 
@@ -326,5 +326,5 @@ def test_a_fault_of_ours_ends_the_connection_and_tells_nothing(tmp_path, caplog)
         server.send(MilterCommand.END_OF_MESSAGE)
         return await server.hung_up()
 
-    assert run(tmp_path, ScriptedAsking(RuntimeError("secret")), talk)
+    assert run(tmp_path, ScriptedService(RuntimeError("secret")), talk)
     assert "secret" in caplog.text

@@ -181,7 +181,7 @@ def test_whose_mail_it_is(tmp_path: Path, fields: Mapping[str, str], user: str) 
         await served.say(request("/checkv2", fields=fields))
         return list(served.judge.users[0])[:1]
 
-    assert run(tmp_path, talk, people=UserResolver(())) == ([user] if user else [])
+    assert run(tmp_path, talk, resolver=UserResolver(())) == ([user] if user else [])
 
 
 @pytest.mark.parametrize("name", ["Shm", "File", "Path"])
