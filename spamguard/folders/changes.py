@@ -1,17 +1,11 @@
-"""Where disks have been mounted, which no event of a directory tells: the kernel's own list of them
-(proc(5)), and its word that it is another one now.
+"""Which directories may have changed: by inotify(7) and the kernel's list of mounts where these
+work, else by polling modification times.
 
-The kernel's own file events (inotify(7)), by one descriptor for any number of directories and no
-thread.
+`DirectoryMonitor` joins both. Events are hints: the caller looks itself. A mount hides what lies
+below it, and no event of a directory tells that; so the list of mounts is watched, too.
 
-Events are hints: the caller looks itself. Must never block, and never be needed: directories that
-cannot be watched are polled.
-
-Which directories may have changed: by inotify and the list of mounts where that works, else by
-looking at their times now and then.
-
-Must never take a thread or a descriptor for each directory, and never forget one: what cannot be
-watched is polled.
+Must never take a thread or a descriptor for each directory, never block longer than asked, and
+never forget a directory: what cannot be watched is polled.
 """
 
 from __future__ import annotations
@@ -34,63 +28,62 @@ from spamguard.log import WarnOnce
 _log = logging.getLogger("spamguard.folders")
 
 _MOUNT_LIST = "/proc/self/mountinfo"
-_MOUNT_READ_BYTES = 1 << 16  # bytes
+_MOUNT_READ_BYTES = 1 << 16
 _OCTAL_ESCAPE = re.compile(rb"\\([0-7]{3})")  # blanks and the like
 
 
 class MountMonitor:
-    """One descriptor. OSError: this system has no such list."""
+    """The kernel's list of mounts (proc(5)). OSError: this system has no such list."""
 
     def __init__(self) -> None:
         self._descriptor = os.open(_MOUNT_LIST, os.O_RDONLY | os.O_CLOEXEC)
         self._known = self._read_all()
 
     def fileno(self) -> int:
-        """To wait on, for POLLPRI, which tells of each change once."""
+        """The descriptor to wait on for POLLPRI, which comes once for each change."""
         return self._descriptor
 
     def take_new(self) -> set[str]:
-        """Where something was mounted since this was last asked for; paths without any link."""
+        """Where something was mounted since the last call; paths without any link."""
         before, self._known = self._known, self._read_all()
-        return {place for _, place in self._known - before}
+        return {path for _, path in self._known - before}
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Close the descriptor."""
         os.close(self._descriptor)
 
     def _read_all(self) -> set[tuple[bytes, str]]:
-        """Number and place of each: the same place may be mounted over again."""
+        """Number and path of each mount: something may be mounted over a mount."""
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         text = b"".join(iter(lambda: os.read(self._descriptor, _MOUNT_READ_BYTES), b""))
-        # of all that ends a line elsewhere the kernel escapes only this: whoever mounts, as users
-        # may by FUSE, chooses the rest
+        # Users may mount, by FUSE, and choose the names. The kernel escapes line feeds, but no
+        # other character that ends a line for Python.
         fields = (line.split(b" ", 5) for line in text.split(b"\n") if line)
         return {
-            (number, os.fsdecode(_OCTAL_ESCAPE.sub(lambda found: bytes([int(found[1], 8)]), place)))
-            for number, _, _, _, place, _ in fields
+            (number, os.fsdecode(_OCTAL_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), path)))
+            for number, _, _, _, path, _ in fields
         }
 
 
 IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
 IN_Q_OVERFLOW, IN_IGNORED, IN_ISDIR = 0x4000, 0x8000, 0x40000000
 _IN_ONLYDIR = 0x01000000
-_WATCH_MASK = (
-    IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | _IN_ONLYDIR
-)  # names come and go; what is in a file never changes
+# Names come and go; the content of a message never changes.
+_WATCH_MASK = IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | _IN_ONLYDIR
 _EVENT_HEADER = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
-_EVENT_READ_BYTES = 1 << 16  # bytes
-_MAX_READS = 64  # at a time; what is left is told next time
+_EVENT_READ_BYTES = 1 << 16
+_MAX_READS = 64  # of one call; the next call reads on
 
 
 class InotifyEvent(NamedTuple):
-    """watch: as `Inotify.add` gave it. mask: what has happened."""
+    """watch: number from `Inotify.add`. mask: what has happened."""
 
     watch: int
     mask: int
 
 
 class Inotify:
-    """One descriptor. OSError: this system has none, or has run out of them."""
+    """One inotify descriptor. OSError: this system has none, or has run out of them."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -102,15 +95,15 @@ class Inotify:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
 
     def fileno(self) -> int:
-        """To wait on."""
+        """The descriptor to wait on."""
         return self._descriptor
 
     def add(self, directory: int) -> int:
         """Watch the names in an open directory; the number of the watch, the same for the same
-        directory.
+        directory. OSError: ENOSPC is the limit `max_user_watches`.
 
-        By way of /proc: what was opened is what is watched, whatever its path leads to by now.
-        OSError: ENOSPC is the limit `max_user_watches`.
+        The path by way of /proc leads to the directory that was opened, wherever its name leads to
+        by now.
         """
         return self._check(
             self._library.inotify_add_watch(
@@ -119,7 +112,7 @@ class Inotify:
         )
 
     def read(self) -> Iterator[InotifyEvent]:
-        """All events there are by now."""
+        """The events that have come."""
         for _ in range(_MAX_READS):
             try:
                 data = os.read(self._descriptor, _EVENT_READ_BYTES)
@@ -128,7 +121,7 @@ class Inotify:
             yield from _parse_events(data)
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Close the descriptor."""
         os.close(self._descriptor)
 
     def _check(self, result: int) -> int:
@@ -148,20 +141,22 @@ def _parse_events(data: bytes) -> Iterator[InotifyEvent]:
 
 POLL_SECONDS = 2.0
 _MISSING = -1
-_COARSE_SECONDS = (
-    2.0  # seconds; a directory that changed just before may change again without its time telling
-)
+_COARSE_SECONDS = 2.0  # a directory that changed since may change again without a new time
 
 _EVENT_ERRORS = {
-    errno.ENOSPC: "the limit of watched directories is reached; raise it with sysctl fs.inotify.max_user_watches",
-    errno.EMFILE: "the limit of inotify descriptors is reached; raise it with sysctl fs.inotify.max_user_instances",
+    errno.ENOSPC: "the limit of watched directories is reached; "
+    "raise it with sysctl fs.inotify.max_user_watches",
+    errno.EMFILE: "the limit of inotify descriptors is reached; "
+    "raise it with sysctl fs.inotify.max_user_instances",
 }
 
 
 @dataclass(slots=True)
 class _PolledDirectory:
-    """A directory without a watch. time: when it last changed, in nanoseconds; -1: it is not there
-    any more.
+    """A directory without a watch.
+
+    time: of its last change, in nanoseconds; -1: it is gone. is_recent: this was so recent that the
+    time may hide another change.
     """
 
     time: int
@@ -171,8 +166,10 @@ class _PolledDirectory:
 
 @dataclass(frozen=True, slots=True)
 class _AwaitedDirectory:
-    """A directory that is waited for. before: device and inode of what stood there when waiting
-    began. target: told when that changes.
+    """A directory that is waited for.
+
+    identity: device and inode of what was there when waiting began. target: reported when another
+    one is there.
     """
 
     identity: tuple[int, int] | None
@@ -182,8 +179,10 @@ class _AwaitedDirectory:
 
 @dataclass(slots=True)
 class _WatchedDirectory:
-    """targets: told when any name in it comes or goes, by owner (`whose` of `Watches.add`). above:
-    told of names of directories alone.
+    """A directory with a watch.
+
+    targets: reported when any name in it comes or goes, by owner. directory_targets: reported only
+    for names of directories.
     """
 
     targets: dict[Hashable, Hashable] = field(default_factory=dict)
@@ -191,10 +190,10 @@ class _WatchedDirectory:
 
 
 class DirectoryMonitor:
-    """Directories, each with what the caller knows it by. notify: use inotify, if there is any.
+    """Directories, each with a target: what the caller knows it by.
 
-    at: who is to be told when something is mounted at a place, which hides what is watched there,
-    and below it.
+    notify: use inotify, if there is any. on_mount: the targets to report when something is mounted
+    at a path.
     """
 
     def __init__(
@@ -225,10 +224,17 @@ class DirectoryMonitor:
         directories_only: bool = False,
         owner: Hashable = None,
     ) -> None:
-        """Tell of an open directory from now on. above: only of directories that come and go in it.
+        """Watch an open directory.
 
-        whose: the target's owner, as the mailbox of a folder. If the same directory was added under
-        another target of that owner, it has been renamed since: only the new target is told.
+        Parameters
+        ----------
+        path
+            Of the directory, to poll it if it cannot be watched.
+        directories_only
+            Report only directories that come and go in it.
+        owner
+            Of the target, as the mailbox of a folder. If the same directory was added with another
+            target of this owner, it was renamed since, and only the new target is reported.
         """
         self._awaited.pop(path, None)
         try:
@@ -247,44 +253,43 @@ class DirectoryMonitor:
         self._add_polled(path, target)
 
     def wait_for(self, path: str, target: Hashable, *, links: bool = False) -> None:
-        """Tell once when another directory stands at a path: the first one, or one mounted over it,
-        which no event tells. It is polled.
+        """Report once when another directory is at a path: the first one, or one mounted over it.
 
-        links: whether to follow a symbolic link there; not below what the operator has named, where
-        people could put one.
+        The path is polled. links: follow a symbolic link there; not below what the operator has
+        named, where users could make one.
         """
         self._awaited[path] = _AwaitedDirectory(_identity(path, links=links), links, target)
 
     def _add_polled(self, path: str, target: Hashable) -> None:
-        found = self._polled.get(path)
-        if found is None:
-            found = self._polled[path] = _PolledDirectory(*_change_time(path), set())
-        found.targets.add(target)
+        polled = self._polled.get(path)
+        if polled is None:
+            polled = self._polled[path] = _PolledDirectory(*_change_time(path), set())
+        polled.targets.add(target)
 
     def __len__(self) -> int:
-        """How many directories it tells of."""
+        """How many directories are watched or polled."""
         return len(self._watched) + len(self._polled)
 
     def wait(self, timeout: float) -> tuple[set[Hashable], bool]:
-        """What may have changed, and whether events were lost; waits for so many seconds at most
-        while nothing has.
+        """Wait at most `timeout` seconds; the targets that may have changed, and whether events
+        were lost.
         """
-        until, left = time.monotonic() + timeout, 0.0
+        until, remaining = time.monotonic() + timeout, 0.0
         while True:
             mounted = self._sleep(
-                min(left, self._next_poll - time.monotonic())
+                min(remaining, self._next_poll - time.monotonic())
                 if self._polled or self._awaited
-                else left
+                else remaining
             )
-            told, lost = self._read_events()
-            told |= self._poll()
-            told.update(target for place in mounted for target in self._on_mount(place))
-            left = until - time.monotonic()
-            if told or lost or left <= 0:
-                return told, lost
+            targets, lost = self._read_events()
+            targets |= self._poll()
+            targets.update(target for path in mounted for target in self._on_mount(path))
+            remaining = until - time.monotonic()
+            if targets or lost or remaining <= 0:
+                return targets, lost
 
     def close(self) -> None:
-        """Forget all."""
+        """Close both descriptors."""
         if self._inotify is not None:
             self._inotify.close()
         if self._mounts is not None:
@@ -301,68 +306,66 @@ class DirectoryMonitor:
         )
 
     def _sleep(self, seconds: float) -> set[str]:
-        """Until something happens, for so long at most; where something was mounted."""
+        """Wait until something happens, at most for some seconds; where something was mounted."""
         poller = select.poll()
         if self._inotify is not None:
             poller.register(self._inotify, select.POLLIN)
         if self._mounts is not None:
             poller.register(self._mounts, select.POLLPRI)
-        told = {
+        ready = {
             descriptor for descriptor, _ in poller.poll(seconds * 1000 + 1 if seconds > 0 else 0)
         }
         return (
             self._mounts.take_new()
-            if self._mounts is not None and self._mounts.fileno() in told
+            if self._mounts is not None and self._mounts.fileno() in ready
             else set()
         )
 
     def _read_events(self) -> tuple[set[Hashable], bool]:
-        told: set[Hashable] = set()
+        targets: set[Hashable] = set()
         lost = False
         for event in self._inotify.read() if self._inotify is not None else ():
             lost = lost or bool(event.mask & IN_Q_OVERFLOW)
             watched = self._watched.get(event.watch)
             if watched is not None:
-                told.update(watched.targets.values())
+                targets.update(watched.targets.values())
                 if event.mask & (IN_ISDIR | IN_IGNORED):
-                    told |= watched.directory_targets
-            if event.mask & IN_IGNORED:  # the directory has gone, and its watch with it
+                    targets |= watched.directory_targets
+            if event.mask & IN_IGNORED:  # the directory is gone, and its watch with it
                 self._watched.pop(event.watch, None)
-        return told, lost
+        return targets, lost
 
     def _poll(self) -> set[Hashable]:
         now = time.monotonic()
         if not (self._polled or self._awaited) or now < self._next_poll:
             return set()
-        came = [
+        arrived = [
             path
-            for path, one in self._awaited.items()
-            if _identity(path, links=one.links) != one.identity
+            for path, awaited in self._awaited.items()
+            if _identity(path, links=awaited.links) != awaited.identity
         ]
-        told = {self._awaited.pop(path).target for path in came}
+        targets = {self._awaited.pop(path).target for path in arrived}
         for path, polled in list(self._polled.items()):
-            changed, fresh = _change_time(path)
+            changed, is_recent = _change_time(path)
             if changed != polled.time or polled.is_recent:
-                told |= polled.targets
-            polled.time, polled.is_recent = changed, fresh
+                targets |= polled.targets
+            polled.time, polled.is_recent = changed, is_recent
             if changed == _MISSING:
                 del self._polled[path]
         self._next_poll = time.monotonic() + POLL_SECONDS
-        return told
+        return targets
 
 
 def _identity(path: str, *, links: bool) -> tuple[int, int] | None:
-    """Of what is there; None: nothing is. links: follow one."""
+    """Device and inode of what is at a path; None: nothing. links: follow a symbolic link."""
     with suppress(OSError):
-        found = os.stat(path, follow_symlinks=links)
-        return found.st_dev, found.st_ino
+        status = os.stat(path, follow_symlinks=links)
+        return status.st_dev, status.st_ino
     return None
 
 
 def _change_time(path: str) -> tuple[int, bool]:
-    """When a directory last changed, and whether that was so lately that the time may hide another
-    change.
-    """
+    """The time of a directory's last change, and whether it is recent (`_PolledDirectory`)."""
     with suppress(OSError):
         changed = os.stat(path, follow_symlinks=False).st_mtime_ns
         return changed, abs(time.time_ns() - changed) < _COARSE_SECONDS * 1e9

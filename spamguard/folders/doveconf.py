@@ -1,8 +1,7 @@
-"""What Dovecot says about its folders, where there is one: special uses (RFC 6154) are not stored
-in a Maildir.
+"""What Dovecot's configuration says about folders: special uses (RFC 6154) are not in a Maildir.
 
-`parse` is pure. Must never wait for long, and never fail: without Dovecot there is simply nothing
-known.
+`read` asks `doveconf -n`; `parse` is pure and knows the settings of Dovecot 2.3 and 2.4. Must never
+wait for long, and never fail: without Dovecot nothing is known, and names of folders decide.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from spamguard.folders.roles import is_next_hop
 
 _log = logging.getLogger("spamguard.folders")
 
-
 _COMMAND = ("doveconf", "-n")
 _TIMEOUT = 10.0
-_MAX_OUTPUT = 4 << 20  # characters of its output
-_MAX_MAILBOXES = 1000  # that are looked at for a Maildir
+_MAX_OUTPUT = 4 << 20  # characters
+_MAX_MAILBOXES = 1000  # that are checked for a Maildir
 _SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
 _SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -46,9 +44,10 @@ _OTHER_FORMATS = frozenset(("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "
 
 
 class DovecotSettings(NamedTuple):
-    """store: format of the mailboxes, "" when nothing tells. special: name of a folder, without the
-    namespace's prefix, to its special use. notes: what stands in the way of watching, one line
-    each.
+    """What matters for watching.
+
+    mail_format: of the mailboxes, "" if unknown. special_uses: by name of the folder, without the
+    namespace's prefix. obstacles: what stands in the way of watching, one line each.
     """
 
     mail_format: str = ""
@@ -57,9 +56,7 @@ class DovecotSettings(NamedTuple):
 
 
 class _MailLocation(NamedTuple):
-    """Where mail is, as Dovecot writes it, variables and all. within: directory of a folder's
-    messages below the folder's own.
-    """
+    """Where mail is, with Dovecot's variables. subdirectory: of a folder, for its messages."""
 
     mail_format: str
     path: str
@@ -83,69 +80,62 @@ class _Section:
 
 
 def read(configuration: str = "") -> DovecotSettings:
-    """Ask `doveconf -n`, of the given configuration or the usual one; nothing known when it cannot
-    be asked, which is logged.
+    """The settings of a configuration, by default the usual one; empty if `doveconf` cannot be
+    asked, which is logged.
     """
     command = [*_COMMAND, *(("-c", configuration) if configuration else ())]
     try:
         done = subprocess.run(
             command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
         )
+        return parse(done.stdout.decode(errors="surrogateescape"))
     except FileNotFoundError:
         _log.info(
-            "there is no doveconf: the roles of folders come from the configuration and from their names"
+            "there is no doveconf: "
+            "the roles of folders come from the configuration and from their names"
         )
     except subprocess.CalledProcessError as error:
-        said = " ".join(error.stderr.decode(errors="replace").split())
+        reason = " ".join(error.stderr.decode(errors="replace").split())
         _log.warning(
-            "doveconf failed, so Dovecot's special uses of folders are not known: %s", said[:500]
+            "doveconf failed, so Dovecot's special uses of folders are not known: %s", reason[:500]
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         _log.warning(
             "doveconf cannot be asked, so Dovecot's special uses of folders are not known: %s",
             error,
         )
-    else:
-        return parse(done.stdout.decode(errors="surrogateescape"))
     return DovecotSettings()
 
 
 def find_obstacles(
-    server: DovecotSettings, settings: Settings, mailboxes: Mailboxes
+    dovecot: DovecotSettings, settings: Settings, mailboxes: Mailboxes
 ) -> Sequence[str]:
-    """Notes that matter for what is watched: none where Dovecot has no Maildirs, so that those
-    which are watched are not its own.
+    """The obstacles that matter for what is watched. If Dovecot has no Maildirs, there are none:
+    watched Maildirs are not Dovecot's then.
     """
-    if server.mail_format not in _OTHER_FORMATS:
-        return server.obstacles
-    if all(
-        is_next_hop(watch, settings) for watch in settings.watch
-    ):  # it may come yet, with the first mail
-        return ()
-    with suppress(SpamguardError, OSError):  # of which others tell
-        return (
-            ()
-            if any(
-                is_maildir(mailboxes, one, if_unreadable=True)
-                for one in islice(mailboxes.find_mailboxes(), _MAX_MAILBOXES)
-            )
-            else server.obstacles
-        )
-    return server.obstacles
+    if dovecot.mail_format not in _OTHER_FORMATS:
+        return dovecot.obstacles
+    if all(is_next_hop(watch, settings) for watch in settings.watch):
+        return ()  # the Maildir may come yet, with the first mail
+    with suppress(SpamguardError, OSError):  # the watcher reports them
+        some = islice(mailboxes.find_mailboxes(), _MAX_MAILBOXES)
+        if any(is_maildir(mailboxes, mailbox, if_unreadable=True) for mailbox in some):
+            return ()
+    return dovecot.obstacles
 
 
 def parse(text: str) -> DovecotSettings:
-    """What `doveconf -n` of Dovecot 2.3 or 2.4 wrote; lines that make no sense are passed over."""
+    """What `doveconf -n` of Dovecot 2.3 or 2.4 writes. Lines that make no sense are skipped.
+
+    >>> parse("mail_location = maildir:~/Maildir").mail_format
+    'maildir'
+    """
     top = _parse_sections(text[:_MAX_OUTPUT])
     location = _find_location(top)
-    separator = _main_namespace(top).settings.get("separator", "") or (
-        "/" if location.layout == "fs" else "."
-    )
-    return DovecotSettings(
-        location.mail_format,
-        _find_special_uses(top, separator),
-        tuple(_list_obstacles(top, location)),
-    )
+    default = "/" if location.layout == "fs" else "."
+    separator = _main_namespace(top).settings.get("separator", "") or default
+    uses, obstacles = _find_special_uses(top, separator), tuple(_list_obstacles(top, location))
+    return DovecotSettings(location.mail_format, uses, obstacles)
 
 
 def _parse_sections(text: str) -> _Section:
@@ -171,20 +161,20 @@ def _unquote(text: str) -> str:
 
 
 def _find_location(top: _Section) -> _MailLocation:
-    """A setting for each since 2.4, before that one, such as `maildir:~/Maildir:LAYOUT=fs`."""
-    settings = top.settings | {
-        name: value for name, value in _main_namespace(top).settings.items() if value
-    }
+    """Since 2.4 there is a setting for each; before there was one for all, such as
+    `maildir:~/Maildir:LAYOUT=fs`.
+    """
+    own = _main_namespace(top).settings
+    settings = top.settings | {name: value for name, value in own.items() if value}
     if "mail_driver" in settings or "mail_path" in settings:
-        store, path, inbox, layout, within = (
-            settings.get(name, "") for name in _SETTINGS_SINCE_2_4
-        )
+        driver, path, *values = (settings.get(name, "") for name in _SETTINGS_SINCE_2_4)
     else:
         location = settings.get("location") or settings.get("mail_location", "")
-        store, path, *options = (*location.split(":"), "")
-        given = dict(option.partition("=")[::2] for option in options)
-        inbox, layout, within = (given.get(name, "") for name in ("INBOX", "LAYOUT", "DIRNAME"))
-    return _MailLocation(store.lower(), path, inbox, layout.lower(), within)
+        driver, path, *fields = (*location.split(":"), "")
+        options = dict(field.partition("=")[::2] for field in fields)
+        values = [options.get(name, "") for name in ("INBOX", "LAYOUT", "DIRNAME")]
+    inbox, layout, subdirectory = values
+    return _MailLocation(driver.lower(), path, inbox, layout.lower(), subdirectory)
 
 
 def _main_namespace(top: _Section) -> _Section:
@@ -194,61 +184,67 @@ def _main_namespace(top: _Section) -> _Section:
 
 
 def _find_special_uses(top: _Section, separator: str) -> dict[tuple[str, ...], str]:
-    found = {}
+    uses = {}
     for namespace in filter(_is_in_main_store, top.subsections("namespace")):
         prefix = namespace.settings.get("prefix", "")
         for mailbox in namespace.subsections("mailbox"):
             name = mailbox.settings.get("name", "") or mailbox.name
             name = name.removeprefix(prefix) or name
             if use := mailbox.settings.get("special_use", ""):
-                found[tuple(name.split(namespace.settings.get("separator", "") or separator))] = use
-    return found
+                uses[tuple(name.split(namespace.settings.get("separator", "") or separator))] = use
+    return uses
 
 
 def _is_in_main_store(namespace: _Section) -> bool:
-    """Folders of other people, and those that lie elsewhere, have names of their own."""
-    elsewhere = any(
-        namespace.settings.get(name) for name in ("location", "mail_path", "mail_driver")
-    )
-    private = namespace.settings.get("type", "private") == "private"
-    return namespace.is_yes("inbox") or (private and not elsewhere)
+    """Folders of other users, and those that lie elsewhere, have names of their own."""
+    settings = namespace.settings
+    is_elsewhere = any(settings.get(name) for name in ("location", "mail_path", "mail_driver"))
+    is_private = settings.get("type", "private") == "private"
+    return namespace.is_yes("inbox") or (is_private and not is_elsewhere)
 
 
 def _list_obstacles(top: _Section, location: _MailLocation) -> Iterator[str]:
     if location.mail_format in _OTHER_FORMATS:
-        yield f"Dovecot keeps its mail as {location.mail_format}, not as Maildir: its folders cannot be watched, {_REMEDY}"
+        yield (
+            f"Dovecot keeps its mail as {location.mail_format}, not as Maildir: "
+            f"its folders cannot be watched, {_REMEDY}"
+        )
     elif location.layout == "index" or location.subdirectory:
-        yield f"Dovecot keeps folders in directories of other names (LAYOUT=index, DIRNAME=): which is Junk cannot be seen, {_REMEDY}"
-    elif location.inbox and not f"{_from_home(location.inbox)}/".startswith(
-        f"{_from_home(location.path)}/"
+        yield (
+            "Dovecot keeps folders in directories of other names (LAYOUT=index, DIRNAME=): "
+            f"which is Junk cannot be seen, {_REMEDY}"
+        )
+    elif location.inbox and not f"{_fold_home(location.inbox)}/".startswith(
+        f"{_fold_home(location.path)}/"
     ):
-        yield f"Dovecot keeps INBOX apart from other folders ({location.inbox}): moving from one to the other teaches nothing, {_REMEDY}"
+        yield (
+            f"Dovecot keeps INBOX apart from other folders ({location.inbox}): "
+            f"moving from one to the other teaches nothing, {_REMEDY}"
+        )
     plugins = _plugins(top)
-    if plugins & {"zlib", "mail_compress"} and "lz4" in _compression(top):
-        yield f"Dovecot compresses with lz4, which cannot be read here: choose zstd or gz, or {_REMEDY}"
+    if plugins & {"zlib", "mail_compress"}:
+        # A setting of the plugin's before 2.4, one of its own since.
+        methods = [plugin.settings.get("zlib_save") for plugin in top.subsections("plugin")]
+        if "lz4" in (*methods, top.settings.get("mail_compress_write_method")):
+            yield (
+                "Dovecot compresses with lz4, which cannot be read here: "
+                f"choose zstd or gz, or {_REMEDY}"
+            )
     if "mail_crypt" in plugins:
         yield f"Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, {_REMEDY}"
 
 
-def _from_home(path: str) -> str:
-    """Written in one way."""
+def _fold_home(path: str) -> str:
+    """A path with the home directory written in one way."""
     return _HOME.sub("~", path.rstrip("/"))
 
 
-def _compression(top: _Section) -> list[str]:
-    """How new mail is compressed: a setting of the plugin's before 2.4, one of its own since."""
-    before = [plugin.settings.get("zlib_save", "") for plugin in top.subsections("plugin")]
-    return [*before, top.settings.get("mail_compress_write_method", "")]
-
-
 def _plugins(section: _Section) -> set[str]:
-    """Of all protocols: a list of words before 2.4, a section of switches since."""
-    named = set(section.settings.get("mail_plugins", "").split())
+    """Plugins of all protocols: a list of words before 2.4, a section of switches since."""
+    names = set(section.settings.get("mail_plugins", "").split())
     for inner in section.sections:
-        named |= (
-            {name for name in inner.settings if inner.is_yes(name)}
-            if inner.kind == "mail_plugins"
-            else set()
-        )
-        named |= _plugins(inner) if inner.kind in ("protocol", "local", "remote") else set()
-    return named
+        if inner.kind == "mail_plugins":
+            names |= {name for name in inner.settings if inner.is_yes(name)}
+        elif inner.kind in ("protocol", "local", "remote"):
+            names |= _plugins(inner)
+    return names

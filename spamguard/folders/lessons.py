@@ -122,20 +122,10 @@ class FolderTeacher:
         """Teach what follows from one scan, some lessons at a step. Sets `scan.retry_soon` if
         messages have moved on.
 
-        Parameters
-        ----------
-        before
-            The sightings of these messages up to now.
-        done
-            As of `Sightings.update`.
-        first
-            The mailbox is scanned for the first time. It may be one that was moved, so its lessons
-            count as older than everything that the user has said, or has taken back.
-
-        Raises
-        ------
-        LedgerError, SightingsError
-            What was not taught is taught before the next scan, or found by it.
+        before: the sightings of these messages up to now. done: as of `Sightings.update`. first:
+        the mailbox is scanned for the first time. It may be one that was moved, so its lessons
+        count as older than everything that the user has said, or has taken back. LedgerError,
+        SightingsError: what was not taught is taught before the next scan, or found by it.
         """
         changes = SightingUpdates(outcome, before)
         admitted = sorted(self.admit(mailbox, outcome.lessons), key=_group_key)
@@ -315,12 +305,8 @@ class EvidenceTeacher:
         """Teach what the messages with new names show, some at a step.
 
         What is there when all of a mailbox is scanned for this evidence for the first time teaches
-        nothing. everything: these are all messages.
-
-        Raises
-        ------
-        LedgerError, SightingsError
-            What was not taught shows again after `FolderScanner.forget_mailbox`.
+        nothing. everything: these are all messages. LedgerError, SightingsError: what was not
+        taught shows again after `FolderScanner.forget_mailbox`.
         """
         has_begun = self._sightings.evidence_rule(mailbox.path) == str(rule)
         for folder, files in renamed.items():

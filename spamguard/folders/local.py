@@ -161,8 +161,8 @@ class LocalMailboxes:
     # ---- folders
 
     def list_folders(self, mailbox: Mailbox) -> list[Folder]:
-        """See `Mailboxes`. Every directory with a `cur` is a folder, however deep it lies: Maildir++
-        has folders side by side, other layouts within one another.
+        """See `Mailboxes`. Every directory with a `cur` is a folder, however deep it lies:
+        Maildir++ has folders side by side, other layouts within one another.
         """
         budget = iter(range(_MAX_DIRECTORIES))
         with self._open_directory(mailbox, ()) as root:

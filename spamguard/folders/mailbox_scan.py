@@ -80,28 +80,13 @@ ScanSteps = Generator[None, None, ResultT]
 class MailboxState:
     """What the watcher knows about a mailbox. Times are on the clock of `time.monotonic`.
 
-    Parameters
-    ----------
-    next_rescan
-        When all its folders are scanned, whatever events say.
-    folders_due
-        When its folders are listed.
-    folders, due
-        Its folders, and those with changes, each with the time to scan it.
-    work
-        The rest of a scan that is under way.
-    is_new
-        `work` is the first scan ever.
-    has_changes
-        Something has changed that was not scanned yet.
-    tended
-        When its last step was taken.
-    heap_times
-        The times at which it stands on the schedule's heap, latest first.
-    unreadable
-        It lies below a directory that cannot be read.
-    pause
-        Seconds before a folder that could not be read is tried again; 0 while all can be read.
+    next_rescan: when all its folders are scanned, whatever events say. folders_due: when its
+    folders are listed. due: folders with changes, each with the time to scan it. work: the rest of
+    a scan that is under way; is_new: it is the first ever. has_changes: something has changed that
+    was not scanned yet. tended: when its last step was taken. heap_times: the times at which it
+    stands on the schedule's heap, latest first. unreadable: it lies below a directory that cannot
+    be read. pause: seconds before a folder that could not be read is tried again; 0 while all can
+    be read.
     """
 
     mailbox: Mailbox
@@ -171,12 +156,8 @@ class MailboxScanner:
         """Scan what is due in a mailbox.
 
         The first step casts the votes that a stop left pending: nothing else is done until
-        sightings and ledger agree.
-
-        Raises
-        ------
-        MailboxesError, SightingsError, LedgerError, OSError
-            The next scan finds the same.
+        sightings and ledger agree. MailboxesError, SightingsError, LedgerError, OSError: the next
+        scan finds the same.
         """
         self._teacher.cast_leftovers()
         watch = self._rule(state.mailbox).watch

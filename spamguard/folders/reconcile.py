@@ -245,21 +245,10 @@ def reconcile(
 ) -> Reconciliation:
     """What follows from one scan of some of a mailbox's folders.
 
-    The order of the arguments' items makes no difference, and calling it again with the outcome
-    applied changes nothing.
-
-    Parameters
-    ----------
-    remembered
-        All sightings of the digests that came or went.
-    arrivals
-        All at once, as nobody knows their order.
-    gone
-        Files that are no longer where they were; a set.
-    now
-        Seconds since 1970.
-    first
-        It is the first scan of the mailbox, in which nothing moved.
+    The order of the items makes no difference, and calling it again with the outcome applied
+    changes nothing. remembered: all sightings of the digests that came or went. arrivals: all at
+    once, as nobody knows their order. gone: files that are no longer where they were, a set. now:
+    seconds since 1970. first: it is the first scan of the mailbox, in which nothing moved.
     """
     # by delivered message: digest and delivery
     copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(list)
@@ -364,9 +353,9 @@ class _Lineage:
     def _find_sources(self, new: Iterable[Sighting]) -> Iterator[Sighting | None]:
         """The copy that each new one most likely comes from, None for the first of a message.
 
-        The best is a copy of the same file name in another folder, the last seen; else the likeliest
-        (`_likeness`) in another folder; only then one in the same folder. The likeliest is looked
-        for once a folder, not once a copy: somebody may have 100,000 copies of a message.
+        The best is a copy of the same file name in another folder, the last seen; else the
+        likeliest (`_likeness`) in another folder; only then one in the same folder. The likeliest
+        is looked for once a folder, not once a copy: somebody may have 100,000 copies of a message.
         """
         others: list[Sighting] = []
         if self._digest:

@@ -327,7 +327,8 @@ _GMAIL_VIEWS = (
     "Suivis, Todos, Importantes, Destacados, Tutti i messaggi, Importanti, Speciali, Todos os "
     "e-mails, Todo o correio, Importante, Com estrela, Alle berichten, Belangrijk, Met ster, "
     "Wszystkie, Ważne, Oznaczone gwiazdką, Všechny zprávy, Důležité, S hvězdičkou, Tüm "
-    "Postalar, Önemli, Yıldızlı, Вся почта, Важное, Помеченные, すべてのメール, 重要, スター付き, 所有邮件, "
+    "Postalar, Önemli, Yıldızlı, Вся почта, Важное, Помеченные, すべてのメール, "
+    "重要, スター付き, 所有邮件, "
     "已加星标, 所有郵件, 已加星號, 전체보관함, 중요, 별표편지함"
 )
 

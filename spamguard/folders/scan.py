@@ -113,18 +113,10 @@ class StoredMessage(NamedTuple):
 class FolderScan:
     """What one scan of some folders of a mailbox has found.
 
-    Parameters
-    ----------
-    new, gone
-        Files that were not there before, and those that are not there any more.
-    retry_soon
-        A file was still being written, or has moved on: scan again soon.
-    unreadable
-        A folder or a file could not be read, which may pass.
-    renamed
-        By folder whose evidence counts: the files with new names, new files among them.
-    examples
-        Of new files that may be lessons, until they are taught.
+    new, gone: files that were not there before, and those that are not there any more. retry_soon:
+    a file was still being written, or has moved on. unreadable: a folder or a file could not be
+    read, which may pass. renamed: by folder whose evidence counts, the files with new names, new
+    files among them. examples: of new files that may be lessons, until they are taught.
     """
 
     new: dict[FileKey, FoundFile] = field(default_factory=dict)
@@ -357,15 +349,9 @@ def compare_listing(
 ) -> tuple[list[int], list[int]]:
     """The new files of a folder, as indices into `keys`, and the keys of those that have gone.
 
-    Parameters
-    ----------
-    known
-        Keys of the files that were there, sorted.
-    keys
-        `file_key` of the files that are there, 0 for what is no message.
+    known: keys of the files that were there, sorted. keys: `file_key` of the files that are there,
+    0 for what is no message.
 
-    Examples
-    --------
     >>> compare_listing(np.array([3, 5]), np.array([5, 0, 8]))
     ([2], [3])
     """
@@ -386,16 +372,8 @@ def is_known(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.
 
 
 def read_message(descriptor: int, name: str) -> bytes:
-    """The message in a file, unpacked; at most MAX_FILE_BYTES of it.
-
-    Parameters
-    ----------
-    name
-        Of the file; it may tell the size of the message.
-
-    Raises
-    ------
-    UnfinishedFileError, UnreadableFileError, OSError
+    """The message in a file, unpacked; at most MAX_FILE_BYTES of it. name: of the file; it may tell
+    the size of the message. UnfinishedFileError, UnreadableFileError, OSError.
     """
     before = os.fstat(descriptor)
     packed = _read_contents(descriptor)

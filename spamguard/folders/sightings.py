@@ -7,9 +7,9 @@ What is committed survives a power cut (WAL, synchronous FULL). The file is a ca
 who loses it scans all mail once, as if for the first time. So the watcher sets a damaged file aside
 and begins a new one.
 
-Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more in
-memory than the 64-bit keys of names, never open a file of another program, and never let what lies
-beside a damaged file into the next one.
+Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more
+in memory than the 64-bit keys of names, never open a file of another program, and never let what
+lies beside a damaged file into the next one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SELECT = (
 )
 _OF_DIGEST = f"IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
 # A query for each name would take four times as long.
-_OF_NAMES = "folder = ? AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
+_OF_NAMES = f"folder = ({_FOLDER}) AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
 _PENDING_COLUMNS = (
     "digest, user, label, packed, scores, origin, time, extractor, "
     "decided_at, came_from, came_to, why"
@@ -216,9 +216,10 @@ class Sightings:
         """Keys of the base names that were in a folder when it was last scanned, sorted; not to be
         written to.
         """
-        number = self._find_folder(mailbox, folder)
-        if number is None:
+        rows = self._query(_FOLDER, mailbox, folder)
+        if not rows:
             return np.empty(0, np.int64)
+        ((number,),) = rows
         if number not in self._keys:
             query = "SELECT name FROM sightings WHERE folder = ? AND gone = 0 ORDER BY name"
             names = [name for (name,) in self._query(query, number)]
@@ -251,8 +252,7 @@ class Sightings:
             f"SELECT name, digest FROM sightings WHERE {_OF_NAMES} "
             "AND gone = 0 AND waiting = 0 AND digest != x''"
         )
-        number = self._find_folder(mailbox, folder)
-        return dict(self._query(query, number, _json(names)))
+        return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
 
     def find_present(
         self, digests: Iterable[bytes], max_copies: int
@@ -274,8 +274,7 @@ class Sightings:
         1970).
         """
         query = f"SELECT name, since FROM marks WHERE {_OF_NAMES}"
-        number = self._find_folder(mailbox, folder)
-        return dict(self._query(query, number, _json(names)))
+        return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
 
     def has_mark_before(self, mailbox: str, folder: str, when: float) -> bool:
         """Whether any file of a folder has been read since before this time."""
@@ -427,12 +426,8 @@ class Sightings:
     ) -> list[str]:
         """Forget the mailboxes that have been missing for more than MAX_GONE_SECONDS; their names.
 
-        Parameters
-        ----------
-        present
-            All mailboxes that are there.
-        unreadable
-            Directories that cannot be read: mailboxes below them may be there.
+        present: all mailboxes that are there. unreadable: directories that cannot be read;
+        mailboxes below them may be there.
         """
         with self._transaction():
             now = int(self._db.trusted_time(now))
@@ -469,10 +464,6 @@ class Sightings:
                 self._keys.pop(number, None)
 
     # ---- numbers of folders and mailboxes
-
-    def _find_folder(self, mailbox: str, folder: str) -> int | None:
-        rows = self._query(_FOLDER, mailbox, folder)
-        return int(rows[0][0]) if rows else None
 
     def _add_folder(self, mailbox: str, folder: str) -> int:
         row = (self._add_mailbox(mailbox), os.fsencode(folder))
@@ -524,10 +515,6 @@ class Sightings:
         self._is_set_aside = False
         self._keys = {}
         self.reset_count += 1
-
-
-def _json(names: Iterable[int]) -> bytes:
-    return json.dumps(list(names)).encode()
 
 
 def _sighting_row(sighting: Sighting, folder: int) -> tuple[object, ...]:
