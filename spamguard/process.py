@@ -40,12 +40,12 @@ SETTLE_BYTE = b"s"  # lessons wait for settling
 _PACKAGE_FILE = Path(__file__).with_name("__init__.py")
 
 # Measured with tables of 64 MiB on two cores (Python 3.11, numpy 2): `judge` and `learn` need 290
-# MiB, `rebuild` 330; the daemon with folders, page and metrics used 411 at most. A process that
-# takes new tables maps the old ones at the same time; the web process maps them for page, preview
-# and metrics.
+# MiB, `rebuild` 330; of the daemon the web process used 411 at most and the learner 441. A process
+# that takes new tables maps the old ones at the same time. The learner does so twice, for folders
+# and for lessons, and the web process maps tables for page, preview and metrics.
 _OPEN_BYTES = 160 << 20
 _INITIAL_TABLE_BYTES = 64 << 20
-_MAPPED_TABLES, _MAPPED_TABLES_SERVING = 2, 4
+_MAPPED_TABLES, _MAPPED_TABLES_SERVING = 2, 5
 
 # numpy would reserve address space for each core, and malloc 64 MiB for each thread; nothing here
 # is faster for it, since only one thread at a time runs Python.

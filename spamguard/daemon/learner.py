@@ -48,6 +48,8 @@ _folders_log = logging.getLogger("spamguard.folders")
 POLL_SECONDS = 0.5  # for lessons in a spool, or put into the queue by another process
 RETRY_SECONDS = 15.0  # after an error of our own, such as a full disk
 _BEAT_SECONDS = 1.0
+_MOVES_WAIT = "what is moved meanwhile is found when that is mended"
+_LESSONS_WAIT = "lessons wait until that is mended"
 _CLASS_TIMEOUT = 1.0  # to find out whether a class exists: a delivery agent waits
 _CLASS_POLL_SECONDS = 0.02
 
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         watcher = None
         if settings.watch:
             watch = partial(_watch_folders, settings, request_settling, board.slot(WATCHER_SLOT))
-            watcher = _start_thread(watch, _folders_log, "what is moved meanwhile is found then")
+            watcher = _start_thread(watch, _folders_log, _MOVES_WAIT)
         if settings.accepts_lessons:
             asyncio.run(_take_lessons(settings, request_settling, board.slot(TEACHER_SLOT)))
         elif watcher is not None:
@@ -157,7 +159,7 @@ async def _take_lessons(
     if settings.teach is not None and (warning := explain_unread_spool(teach.spool)):
         _log.warning("%s", warning)
     learn = partial(_learn_lessons, settings, queues, request_settling, arrived, classes)
-    _start_thread(learn, _log, "lessons wait until that is mended")
+    _start_thread(learn, _log, _LESSONS_WAIT)
     spool, path = settings.state / SPOOL_DIRECTORY, teach.socket or settings.state / "teach.sock"
     intake = TrainingIntake(settings.state)
     door = TeachingDoor(intake, accounts, spool, arrived.set, classes.is_missing)
