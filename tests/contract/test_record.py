@@ -90,23 +90,23 @@ def run_here(*words: str | Path) -> tuple[int, str]:
     """Exit status and output of a command, run in this process. That is quicker than a process for
     each command, and uses the functions that this process was told to use.
     """
-    before, said = sys.argv, io.StringIO()
+    before, output = sys.argv, io.StringIO()
     sys.argv = ["spamguard", *map(str, words)]
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             runpy.run_module("spamguard", run_name="__main__")
     except SystemExit as end:
-        return int(end.code or 0), said.getvalue().strip()
+        return int(end.code or 0), output.getvalue().strip()
     finally:
         sys.argv = before
     raise AssertionError("a command ends the process")
 
 
-def said_here(*words: str | Path, status: int = 0) -> str:
+def output_here(*words: str | Path, status: int = 0) -> str:
     """The output of a command that ends with this status."""
-    found, said = run_here(*words)
-    assert found == status, said
-    return said
+    ended, output = run_here(*words)
+    assert ended == status, output
+    return output
 
 
 def new_state(place: Path) -> Path:
@@ -243,7 +243,7 @@ def play(state: Path) -> Json:
             subject.learn(raw, "phish" if label == "spam" else "newsletter")
         stages["four classes"] = judged(subject)
     _more_unwanted(state, lessons[160][1])
-    said_here("--state", state, "rebuild")
+    output_here("--state", state, "rebuild")
     with Filter.open(state, durable=False) as subject:
         stages["settled"] = judged(subject)
         stages["settled, for anna"] = judged(subject, "anna")
@@ -251,7 +251,7 @@ def play(state: Path) -> Json:
         with Filter.open(state, profile=profile, durable=False) as subject:
             stages[profile] = judged(subject)
     return {
-        "native": json.loads(said_here("--state", state, "status", "--json"))[
+        "native": json.loads(output_here("--state", state, "status", "--json"))[
             "kernel"
         ],  # compiled, or numpy
         "verdicts": stages,
@@ -265,7 +265,7 @@ def _more_unwanted(state: Path, raw: bytes) -> None:
     """Make one more class, of unwanted mail."""
     file = state.with_name(f"{state.name}.eml")
     file.write_bytes(raw)
-    said_here("--state", state, "learn", "--as", "scam", "--unwanted", "--new", file)
+    output_here("--state", state, "learn", "--as", "scam", "--unwanted", "--new", file)
 
 
 def _words(state: Path, messages: Sequence[bytes]) -> list[list[str]]:
@@ -273,7 +273,7 @@ def _words(state: Path, messages: Sequence[bytes]) -> list[list[str]]:
     files = [state.with_name(f"{state.name}.{number}.eml") for number in range(len(messages))]
     for file, raw in zip(files, messages, strict=True):
         file.write_bytes(raw)
-    told = said_here("--state", state, "explain", "--json", "--words", "30", *files)
+    told = output_here("--state", state, "explain", "--json", "--words", "30", *files)
     explained = [json.loads(line) for line in told.splitlines()]
     return [
         [f"{float(word['part']).hex()} {word['text']}" for word in one["words"]]
@@ -311,16 +311,16 @@ def headers(state: Path) -> Json:
     )
     cases = {f"{number}": raw for number, raw in enumerate([*known, odd_mail()[0]])}
     cases |= {"forged": forged, "crlf": forged.replace(b"\n", b"\r\n")}
-    found: Json = {}
+    fields: Json = {}
     for name, raw in cases.items():
         done = spamguard("--state", state, "filter", data=raw)
         rest = re.sub(rb"(?m)^X-Spam.*\r?\n", b"", done.stdout)
-        found[name] = [done.returncode, *masked(done.stdout), short(rest)]
+        fields[name] = [done.returncode, *masked(done.stdout), short(rest)]
     done = spamguard(
         "--state", state / "key", "filter", data=b"Subject: x\n\nNobody can judge this.\n"
     )
-    found["no filter"] = [done.returncode, *masked(done.stdout)]
-    return found
+    fields["no filter"] = [done.returncode, *masked(done.stdout)]
+    return fields
 
 
 # ---- section: exit statuses
@@ -431,12 +431,12 @@ def commands() -> dict[str, list[str]]:
 
 
 def _add_command(found: dict[str, list[str]], words: list[str]) -> None:
-    usage = re.split(r"\n\s*\n", said_here(*words, "--help"))[0]
+    usage = re.split(r"\n\s*\n", output_here(*words, "--help"))[0]
     options = re.findall(r"(?<![\w-])(-{1,2}[a-z][a-z-]*)(?: ([^\s\]|)]+))?", usage)
     told = sorted(" ".join(filter(None, option)) for option in set(options))
     found[" ".join(words)] = [*told, f"arguments: {_arguments(usage, words)}"]
     if re.search(r" [A-Z]+ \.\.\.$", usage):
-        choices = said_here(*words, "no-such-thing", status=2).rpartition("choose from")[2]
+        choices = output_here(*words, "no-such-thing", status=2).rpartition("choose from")[2]
         for name in re.findall(r"[a-z][a-z-]*", choices):
             _add_command(found, [*words, name])
 

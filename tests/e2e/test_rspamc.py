@@ -27,8 +27,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannerSite]:
     root = tmp_path_factory.mktemp("rspamc")
-    with site(root, "rspamd", f"    password_file: {root}/password\n", personal=True) as found:
-        yield found
+    with site(root, "rspamd", f"    password_file: {root}/password\n", personal=True) as running:
+        yield running
 
 
 def rspamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> str:
@@ -39,7 +39,7 @@ def rspamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> str:
     return done.stdout.decode()
 
 
-def told(where: ScannerSite, *arguments: str, raw: bytes) -> Any:
+def verdict_of(where: ScannerSite, *arguments: str, raw: bytes) -> Any:
     """The answer of `symbols` as JSON."""
     return json.loads(rspamc(where, "--compact", "--json", *arguments, "symbols", raw=raw))
 
@@ -53,9 +53,9 @@ def test_verdicts(here: ScannerSite, packed: tuple[str, ...]) -> None:
             in text
         )
         assert ("Symbol: SPAMGUARD_SPAM (" in text) is spam
-        found = told(here, *packed, raw=raw)
-        assert (found["score"] >= found["required_score"]) is spam
-        assert found["milter"]["add_headers"]["X-Spam-Status"].startswith(
+        verdict = verdict_of(here, *packed, raw=raw)
+        assert (verdict["score"] >= verdict["required_score"]) is spam
+        assert verdict["milter"]["add_headers"]["X-Spam-Status"].startswith(
             "Yes, " if spam else "No, "
         )
     mail = rspamc(here, "--mime", raw=SPAM[0])
@@ -75,8 +75,8 @@ def test_verdicts_are_in_the_history(here: ScannerSite) -> None:
         "--helo",
         "h.example",
     )
-    found = told(here, *arguments, raw=SPAM[1])
-    name = found["symbols"]["SPAMGUARD_SPAM"]["options"][0]
+    verdict = verdict_of(here, *arguments, raw=SPAM[1])
+    name = verdict["symbols"]["SPAMGUARD_SPAM"]["options"][0]
 
     def row() -> Any:
         with History.open(here.running.state / "history.sqlite", 1 << 30, 30) as history:
@@ -100,13 +100,13 @@ def test_verdicts_are_in_the_history(here: ScannerSite) -> None:
 
 def test_learning(here: ScannerSite) -> None:
     raw = SPAM[2]
-    assert told(here, "-d", "anna", raw=raw)["action"] == "add header"
+    assert verdict_of(here, "-d", "anna", raw=raw)["action"] == "add header"
     teaching = ("-P", here.password, "-u", "anna", "learn_ham")
     assert "success = true" in rspamc(here, *teaching, raw=raw)
     since = time.monotonic()
     assert "success = true" in rspamc(here, *teaching, raw=raw)  # 208: a repeat is no failure
     eventually(
-        lambda: told(here, "-d", "anna", raw=raw)["action"] == "no action",
+        lambda: verdict_of(here, "-d", "anna", raw=raw)["action"] == "no action",
         "what anna says is in force for her",
     )
     assert time.monotonic() - since < IN_FORCE_SECONDS

@@ -27,8 +27,8 @@ TEACHERS = "    teachers: [127.0.0.1]\n"
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannerSite]:
-    with site(tmp_path_factory.mktemp("spamc"), "spamd", TEACHERS, personal=True) as found:
-        yield found
+    with site(tmp_path_factory.mktemp("spamc"), "spamd", TEACHERS, personal=True) as running:
+        yield running
 
 
 def spamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> tuple[int, bytes]:
@@ -44,8 +44,8 @@ def test_ping(here: ScannerSite) -> None:
 
 def test_verdicts(here: ScannerSite) -> None:
     for raw, code in ((SPAM[0], 1), (HAM[0], 0)):
-        status, told = spamc(here, "-c", raw=raw)
-        score, _, required = told.decode().strip().partition("/")
+        status, output = spamc(here, "-c", raw=raw)
+        score, _, required = output.decode().strip().partition("/")
         assert (status, required) == (code, "5.0")
         assert (float(score) >= 5.0) is bool(code)
         assert spamc(here, "-E", raw=raw)[0] == code
@@ -56,8 +56,8 @@ def test_verdicts(here: ScannerSite) -> None:
 
 def test_a_message_comes_back_but_for_our_fields(here: ScannerSite) -> None:
     raw = b"X-Spam-Status: No, score=-99.0\r\n" + SPAM[1] + b"\x00\xff bare\rcr and\nlf\r\n"
-    status, found = spamc(here, raw=raw)
-    flag, verdict, signed, rest = found.split(b"\r\n", 3)
+    status, output = spamc(here, raw=raw)
+    flag, verdict, signed, rest = output.split(b"\r\n", 3)
     assert (status, flag, rest) == (0, b"X-Spam-Flag: YES", raw.partition(b"\r\n")[2])
     assert verdict.startswith(b"X-Spam-Status: Yes, score=")
     assert signed.startswith(b"X-Spamguard: spam; id=")
@@ -74,9 +74,9 @@ def test_a_message_comes_back_but_for_our_fields(here: ScannerSite) -> None:
 def test_messages_over_the_limit_of_the_client_come_back_unchanged(here: ScannerSite) -> None:
     large = SPAM[2] + random.Random(1).randbytes(800_000)
     assert spamc(here, raw=large) == (0, large)  # more than its own limit of 500 kB
-    status, found = spamc(here, "-s", "10000000", raw=large)
-    assert (status, found.endswith(large)) == (0, True)
-    assert len(found) > len(large)
+    status, output = spamc(here, "-s", "10000000", raw=large)
+    assert (status, output.endswith(large)) == (0, True)
+    assert len(output) > len(large)
 
 
 def test_beyond_our_limit(tmp_path: Path) -> None:

@@ -44,14 +44,14 @@ class TroubleSite:
     @property
     def worker(self) -> int:
         """The only worker."""
-        (found,) = self.children("spamguard.daemon.worker")
-        return found
+        (worker,) = self.children("spamguard.daemon.worker")
+        return worker
 
     @property
     def scorer(self) -> int:
         """Its only scorer."""
-        (found,) = self.children("spamguard.proxy.scorer", self.worker)
-        return found
+        (scorer,) = self.children("spamguard.proxy.scorer", self.worker)
+        return scorer
 
 
 @pytest.fixture(scope="module")

@@ -45,26 +45,26 @@ def options(unit: Path) -> dict[str, list[str]]:
 
 def calls(words: list[str]) -> set[str]:
     """The system calls that names of calls and of groups stand for."""
-    found: set[str] = set()
+    names: set[str] = set()
     for word in words:
         if not word.startswith("@"):
-            found.add(word)
+            names.add(word)
             continue
-        told = subprocess.run(
+        listing = subprocess.run(
             ["systemd-analyze", "syscall-filter", word], capture_output=True, text=True, check=True
         ).stdout
-        inside = [line.strip() for line in told.splitlines()[1:]]
-        found |= calls([line for line in inside if line and not line.startswith("#")])
-    return found
+        inside = [line.strip() for line in listing.splitlines()[1:]]
+        names |= calls([line for line in inside if line and not line.startswith("#")])
+    return names
 
 
 def allowed(filters: list[str]) -> set[str]:
     """The calls that the lines of a unit allow: the first line lists allowed ones, ~ takes away."""
-    found: set[str] = set()
+    names: set[str] = set()
     for line in filters:
-        some = calls(line.lstrip("~").split())
-        found = found - some if line.startswith("~") else found | some
-    return found | calls(["@default"])
+        group = calls(line.lstrip("~").split())
+        names = names - group if line.startswith("~") else names | group
+    return names | calls(["@default"])
 
 
 def families(line: str) -> list[int]:

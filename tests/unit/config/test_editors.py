@@ -99,10 +99,10 @@ def test_it_refuses_slips(right: str, wrong: str, load: Any) -> None:
         load(text)
 
 
-@pytest.mark.parametrize(("text", "told"), MISTAKES)
-def test_it_finds_the_mistakes_that_a_schema_can_find(text: str, told: list[str]) -> None:
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_it_finds_the_mistakes_that_a_schema_can_find(text: str, expected: list[str]) -> None:
     value = parsed(text)
-    if value is not None and not any(word in told[0] for word in BEYOND):
+    if value is not None and not any(word in expected[0] for word in BEYOND):
         assert not VALIDATOR.is_valid(value)
 
 
@@ -110,15 +110,15 @@ def options(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     parts = {"": schema, **schema["$defs"]}
     return {
         f"{part}.{name}": option
-        for part, found in parts.items()
-        for name, option in found["properties"].items()
+        for part, described in parts.items()
+        for name, option in described["properties"].items()
     }
 
 
 def test_every_option_is_described() -> None:
-    found = options(SCHEMA)
-    assert len(found) > 70
-    assert [name for name, option in found.items() if not option.get("description")] == []
+    described = options(SCHEMA)
+    assert len(described) > 70
+    assert [name for name, option in described.items() if not option.get("description")] == []
 
 
 def test_its_defaults_are_those_in_the_shipped_file() -> None:
@@ -142,11 +142,12 @@ def test_its_defaults_are_those_in_the_shipped_file() -> None:
 
 
 def test_lists_and_parts_that_may_be_left_out_have_defaults_too() -> None:
-    found = options(SCHEMA)
+    described = options(SCHEMA)
     assert [
-        found[name]["default"] for name in (".web", ".watch", "Listener.teach", "Listener.rules")
+        described[name]["default"]
+        for name in (".web", ".watch", "Listener.teach", "Listener.rules")
     ] == [None, [], None, []]
-    assert "default" not in found[".listeners"]
+    assert "default" not in described[".listeners"]
     assert SCHEMA["$defs"]["Watch"]["properties"]["we_file"]["anyOf"][0] == {"type": "boolean"}
 
 

@@ -487,10 +487,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), MISTAKES, ids=[re.sub(r"\W+", "-", told[0])[:70] for _, told in MISTAKES]
+    ("text", "expected"),
+    MISTAKES,
+    ids=[re.sub(r"\W+", "-", expected[0])[:70] for _, expected in MISTAKES],
 )
-def test_a_mistake_is_reported_with_line_and_column(mistakes, text, told):
-    assert mistakes(text) == told
+def test_a_mistake_is_reported_with_line_and_column(mistakes, text, expected):
+    assert mistakes(text) == expected
 
 
 def scanner(more: str = "", listen: str = "rspamd://127.0.0.1:11333") -> str:
@@ -661,12 +663,12 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     CONTRADICTIONS,
-    ids=[re.sub(r"\W+", "-", told)[:60] for _, told in CONTRADICTIONS],
+    ids=[re.sub(r"\W+", "-", expected)[:60] for _, expected in CONTRADICTIONS],
 )
-def test_contradictions_are_reported(mistakes, text, told):
-    assert mistakes(text) == [told]
+def test_contradictions_are_reported(mistakes, text, expected):
+    assert mistakes(text) == [expected]
 
 
 @needs_openssl

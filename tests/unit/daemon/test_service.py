@@ -29,98 +29,100 @@ SETTINGS = Settings(Path("/nowhere"), ())
 
 
 @pytest.fixture
-def one(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+def service(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.05)
     process = Service("the sleeper", "tests.unit.daemon.sleeper", selector)
     yield process
     process.end()
 
 
-def running(one: Service) -> int:
-    one.maintain()
-    assert one.pid is not None
-    return one.pid
+def running(service: Service) -> int:
+    service.maintain()
+    assert service.pid is not None
+    return service.pid
 
 
-def test_without_settings_there_is_none(one):
-    one.begin(None)
-    one.maintain()
-    assert one.pid is None
-    assert one.next_start() > 1e9
+def test_without_settings_there_is_none(service):
+    service.begin(None)
+    service.maintain()
+    assert service.pid is None
+    assert service.next_start() > 1e9
 
 
-def test_it_is_started_and_ended(one):
-    one.begin(SETTINGS)
-    assert one.next_start() == 0
-    pid = running(one)
+def test_it_is_started_and_ended(service):
+    service.begin(SETTINGS)
+    assert service.next_start() == 0
+    pid = running(service)
     assert alive(pid)
-    assert one.next_start() > 1e9
-    one.begin(SETTINGS)
-    assert running(one) == pid
-    one.end()
+    assert service.next_start() > 1e9
+    service.begin(SETTINGS)
+    assert running(service) == pid
+    service.end()
     assert not alive(pid)
-    one.maintain()
-    assert one.pid is None
+    service.maintain()
+    assert service.pid is None
 
 
-def test_other_settings_are_for_another_process(one):
-    one.begin(SETTINGS)
-    first = running(one)
-    one.begin(Settings(Path("/elsewhere"), ()))
-    assert running(one) != first
-    one.begin(None)
-    one.maintain()
-    assert one.pid is None
+def test_other_settings_are_for_another_process(service):
+    service.begin(SETTINGS)
+    first = running(service)
+    service.begin(Settings(Path("/elsewhere"), ()))
+    assert running(service) != first
+    service.begin(None)
+    service.maintain()
+    assert service.pid is None
 
 
-def test_it_is_restarted_with_growing_pauses(one):
-    one.begin(SETTINGS)
+def test_it_is_restarted_with_growing_pauses(service):
+    service.begin(SETTINGS)
     pauses = []
     for _ in range(3):
-        eventually(lambda: one.next_start() == 0 or one.pid)
-        killed = running(one)
+        eventually(lambda: service.next_start() == 0 or service.pid)
+        killed = running(service)
         os.kill(killed, signal.SIGKILL)
         os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
-        one.maintain()
-        assert one.pid is None
-        pauses.append(one.next_start())
+        service.maintain()
+        assert service.pid is None
+        pauses.append(service.next_start())
     assert pauses == pytest.approx([0.05, 0.1, 0.2], abs=0.03)
-    time.sleep(one.next_start())
-    assert alive(running(one))
+    time.sleep(service.next_start())
+    assert alive(running(service))
 
 
-def test_its_request_to_settle_is_received(one, selector):
-    one.begin(SETTINGS)
-    running(one)
+def test_its_request_to_settle_is_received(service, selector):
+    service.begin(SETTINGS)
+    running(service)
 
     def heard() -> bool:
         for key, _ in selector.select(0.1):
             key.data()
-        return one.settling_due
+        return service.settling_due
 
     eventually(heard)
 
 
-def test_one_that_stops_listening_is_killed(one, selector):
-    one.begin(SETTINGS)
-    pid = running(one)
+def test_one_that_stops_listening_is_killed(service, selector):
+    service.begin(SETTINGS)
+    pid = running(service)
     selector.select(20)  # it has said its word, so it runs
     os.kill(pid, signal.SIGSTOP)
-    one.end()
+    service.end()
     assert not alive(pid)
 
 
-def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(one, monkeypatch, caplog):
+def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(
+    service, monkeypatch, caplog
+):
     def refused(*_: object) -> None:
         raise PermissionError(13, "no")
 
     monkeypatch.setattr(supervisor.children, "start_process", refused)
-    one.begin(SETTINGS)
+    service.begin(SETTINGS)
     pauses = []
     for _ in range(3):
-        eventually(lambda: one.next_start() == 0)
-        one.maintain()
-        pauses.append(one.next_start())
+        eventually(lambda: service.next_start() == 0)
+        service.maintain()
+        pauses.append(service.next_start())
     assert pauses == pytest.approx([0.05, 0.1, 0.2], abs=0.03)
     assert caplog.text.count("cannot start the sleeper") == 1
 

@@ -23,18 +23,18 @@ GIVEN = {"class": "spam", "digest": DIGEST, "user": "anna", "since": "2026-11-17
 
 @pytest.fixture(scope="module")
 def described(server: Served) -> dict[str, Any]:
-    found: dict[str, Any] = server.client(ANNA).get(f"{ROOT}/openapi.json").json()
-    return found
+    description: dict[str, Any] = server.client(ANNA).get(f"{ROOT}/openapi.json").json()
+    return description
 
 
 def validator(described: dict[str, Any], value: dict[str, Any]) -> Draft202012Validator:
     return Draft202012Validator(value | {"components": described["components"]})
 
 
-def problem(found: httpx.Response) -> int:
-    assert found.headers["content-type"] == "application/problem+json", found.text[:200]
-    assert found.json()["status"] == found.status_code
-    return found.status_code
+def problem(response: httpx.Response) -> int:
+    assert response.headers["content-type"] == "application/problem+json", response.text[:200]
+    assert response.json()["status"] == response.status_code
+    return response.status_code
 
 
 def test_pass_through_operations_give_arguments_in_order() -> None:
@@ -55,8 +55,8 @@ def test_pass_through_operations_give_arguments_in_order() -> None:
 
 def test_the_description_lists_all_operations(described: dict[str, Any]) -> None:
     assert described["openapi"] == "3.1.0"
-    found = {(method, path) for path, item in described["paths"].items() for method in item}
-    assert found == {(operation.method.lower(), ROOT + operation.path) for operation in OPERATIONS}
+    listed = {(method, path) for path, item in described["paths"].items() for method in item}
+    assert listed == {(operation.method.lower(), ROOT + operation.path) for operation in OPERATIONS}
     names = [
         operation["operationId"]
         for item in described["paths"].values()
@@ -82,9 +82,9 @@ def test_the_description_lists_all_operations(described: dict[str, Any]) -> None
 def test_the_description_accepts_what_the_api_accepts(
     server: Served, described: dict[str, Any], path: str, name: str, value: str, fits: bool
 ) -> None:
-    (method, told), *_ = described["paths"][ROOT + path].items()
+    (method, operation), *_ = described["paths"][ROOT + path].items()
     schema = next(
-        parameter["schema"] for parameter in told["parameters"] if parameter["name"] == name
+        parameter["schema"] for parameter in operation["parameters"] if parameter["name"] == name
     )
     assert Draft202012Validator(schema).is_valid(value) == fits
     response = server.client(OPERATOR, **MESSAGE).request(

@@ -54,46 +54,49 @@ def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def test_every_value_is_read_back():
-    found = samples()
-    assert found["spamguard_messages_total", (("action", "tag"), ("verdict", "spam"))] == 1
-    assert found["spamguard_messages_total", (("action", "none"), ("verdict", "not-scanned"))] == 1
-    assert found["spamguard_message_bytes_total", ()] == 520
+    values = samples()
+    assert values["spamguard_messages_total", (("action", "tag"), ("verdict", "spam"))] == 1
+    assert values["spamguard_messages_total", (("action", "none"), ("verdict", "not-scanned"))] == 1
+    assert values["spamguard_message_bytes_total", ()] == 520
     assert (
-        found[
+        values[
             "spamguard_next_hop_errors_total",
             (("kind", "unreachable"), ("next_hop", 'lmtp:/odd "path"\\\n')),
         ]
         == 1
     )
-    assert found["spamguard_lessons_total", (("class", "spam"), ("origin", "folder"))] == 4
-    assert found["spamguard_last_lesson_by_person_timestamp_seconds", ()] == 5_000
-    assert found["spamguard_class_messages", (("class", "ham"),)] == 7
-    assert found["spamguard_table_load_ratio", (("tokens", "words"),)] == 0.25
-    assert (found["spamguard_ledger_bytes", ()], found["spamguard_tables_bytes", ()]) == (
+    assert values["spamguard_lessons_total", (("class", "spam"), ("origin", "folder"))] == 4
+    assert values["spamguard_last_lesson_by_person_timestamp_seconds", ()] == 5_000
+    assert values["spamguard_class_messages", (("class", "ham"),)] == 7
+    assert values["spamguard_table_load_ratio", (("tokens", "words"),)] == 0.25
+    assert (values["spamguard_ledger_bytes", ()], values["spamguard_tables_bytes", ()]) == (
         4096,
         8192,
     )
-    assert (found["spamguard_start_time_seconds", ()], found["spamguard_workers", ()]) == (1000, 2)
-    assert found["spamguard_state_usable", ()] == 1
+    assert (values["spamguard_start_time_seconds", ()], values["spamguard_workers", ()]) == (
+        1000,
+        2,
+    )
+    assert values["spamguard_state_usable", ()] == 1
 
 
 def test_histograms_add_up():
-    found = samples()
+    values = samples()
     buckets = {
         dict(labels)["le"]: value
-        for (name, labels), value in found.items()
+        for (name, labels), value in values.items()
         if name == "spamguard_stage_seconds_bucket"
     }
     judge = {
         float(dict(labels)["le"]): value
-        for (name, labels), value in found.items()
+        for (name, labels), value in values.items()
         if name == "spamguard_stage_seconds_bucket" and ("stage", "judge") in labels
     }
     assert len(buckets) == len(BUCKET_BOUNDS) + 1
     assert [judge[bound] for bound in sorted(judge)] == sorted(judge.values())
     assert (judge[0.0025], judge[0.005], judge[600.0], judge[float("inf")]) == (0, 1, 1, 2)
-    assert found["spamguard_stage_seconds_count", (("stage", "judge"),)] == 2
-    assert found["spamguard_stage_seconds_sum", (("stage", "judge"),)] == pytest.approx(700.003)
+    assert values["spamguard_stage_seconds_count", (("stage", "judge"),)] == 2
+    assert values["spamguard_stage_seconds_sum", (("stage", "judge"),)] == pytest.approx(700.003)
 
 
 def test_counters_end_in_total_and_every_metric_has_a_help_text():

@@ -33,7 +33,7 @@ class Tool:
 
 
 @pytest.fixture
-def one() -> Iterator[ResourceThread[Tool]]:
+def thread() -> Iterator[ResourceThread[Tool]]:
     Tool.opened = Tool.open_now = 0
     resource_thread = ResourceThread("test", Tool)
     yield resource_thread
@@ -45,11 +45,11 @@ def fails(error: Exception) -> None:
     raise error
 
 
-def test_work_is_done_in_one_thread_with_one_tool(one: ResourceThread[Tool]) -> None:
+def test_work_is_done_in_one_thread_with_one_tool(thread: ResourceThread[Tool]) -> None:
     async def run() -> None:
         assert Tool.opened == 0
         results = await asyncio.gather(
-            *(one.run(lambda tool: (tool.thread, threading.get_ident())) for _ in range(20))
+            *(thread.run(lambda tool: (tool.thread, threading.get_ident())) for _ in range(20))
         )
         assert len({thread for pair in results for thread in pair}) == 1
         assert Tool.opened == 1
@@ -58,7 +58,7 @@ def test_work_is_done_in_one_thread_with_one_tool(one: ResourceThread[Tool]) -> 
 
 
 def test_only_a_broken_resource_is_opened_again(
-    one: ResourceThread[Tool],
+    thread: ResourceThread[Tool],
 ) -> None:
     async def run() -> None:
         for error, opened in (
@@ -69,7 +69,7 @@ def test_only_a_broken_resource_is_opened_again(
             (UsageError("no"), 3),
         ):
             with pytest.raises(type(error), match=str(error)):
-                await one.run(lambda _, error=error: fails(error))
+                await thread.run(lambda _, error=error: fails(error))
             assert Tool.opened == opened
             assert Tool.open_now <= 1
 
@@ -96,18 +96,20 @@ def test_a_failed_open_is_retried() -> None:
     asyncio.run(run())
 
 
-def test_no_more_waits_than_may(one: ResourceThread[Tool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_waits_than_may(
+    thread: ResourceThread[Tool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         go_on = threading.Event()
-        first = asyncio.create_task(one.run(lambda _: go_on.wait(PATIENCE)))
+        first = asyncio.create_task(thread.run(lambda _: go_on.wait(PATIENCE)))
         await until(lambda: Tool.opened)
         waiting = [
-            asyncio.create_task(one.run(lambda _, number=number: number))
+            asyncio.create_task(thread.run(lambda _, number=number: number))
             for number in range(readers.MAX_WAITING)
         ]
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too many"):
-            await one.run(lambda _: None)
+            await thread.run(lambda _: None)
         go_on.set()
         assert await first
         assert await asyncio.gather(*waiting) == list(range(readers.MAX_WAITING))
@@ -115,21 +117,21 @@ def test_no_more_waits_than_may(one: ResourceThread[Tool], monkeypatch: pytest.M
     asyncio.run(run())
 
 
-def test_waiting_too_long_gets_an_error(one: ResourceThread[Tool]) -> None:
+def test_waiting_too_long_gets_an_error(thread: ResourceThread[Tool]) -> None:
     async def run() -> None:
         done: list[int] = []
         go_on = threading.Event()
-        slow = asyncio.create_task(one.run(lambda _: go_on.wait(PATIENCE)))
+        slow = asyncio.create_task(thread.run(lambda _: go_on.wait(PATIENCE)))
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too long"):
-            await one.run(lambda _: done.append(1), 0.05)
+            await thread.run(lambda _: done.append(1), 0.05)
         go_on.set()
         await slow
-        await one.run(lambda _: None)
+        await thread.run(lambda _: None)
         assert done == []  # nobody waited for it any more
 
     asyncio.run(run())
 
 
-def test_closing_twice(one: ResourceThread[Tool]) -> None:
-    one.close()
+def test_closing_twice(thread: ResourceThread[Tool]) -> None:
+    thread.close()

@@ -14,10 +14,12 @@ from tests.unit.web.pages.fixed import SPAM, explanation, judgement
 
 @pytest.mark.parametrize("words", [0, 1, 12])
 def test_the_shown_parts_add_up(words: int) -> None:
-    told = rendering.build_explanation(explanation(), None, words)
-    assert sum(row.part for row in (*told.words, *told.rest)) == pytest.approx(told.total, abs=1e-9)
-    assert sum(row.part for row in told.experts) == pytest.approx(told.total, abs=1e-9)
-    assert len(told.words) == min(2, 2 * words)
+    explained = rendering.build_explanation(explanation(), None, words)
+    assert sum(row.part for row in (*explained.words, *explained.rest)) == pytest.approx(
+        explained.total, abs=1e-9
+    )
+    assert sum(row.part for row in explained.experts) == pytest.approx(explained.total, abs=1e-9)
+    assert len(explained.words) == min(2, 2 * words)
 
 
 def test_the_question_of_an_explanation() -> None:
@@ -30,8 +32,10 @@ def test_the_question_of_an_explanation() -> None:
 
 
 def test_the_part_of_a_word_at_the_time() -> None:
-    told = rendering.build_explanation(explanation(), judgement(words=[WordPart("solar", 2.5)]), 12)
-    assert {row.name: row.then for row in told.words} == {"solar": 2.5, "meeting": None}
+    explained = rendering.build_explanation(
+        explanation(), judgement(words=[WordPart("solar", 2.5)]), 12
+    )
+    assert {row.name: row.then for row in explained.words} == {"solar": 2.5, "meeting": None}
 
 
 def test_the_sum_of_all_other_words_has_no_bar() -> None:

@@ -14,13 +14,13 @@ BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c
 
 @given(st.text(st.characters() | st.sampled_from(BIDI + "\x00\x1b\x7f\ud800\ufeff")))
 def test_nothing_that_acts_comes_through(text: str) -> None:
-    told = str(filters.make_visible(text))
-    assert all(letter.isprintable() or letter in "\n\t\u200c\u200d" for letter in told)
-    told.encode()
+    shown = str(filters.make_visible(text))
+    assert all(letter.isprintable() or letter in "\n\t\u200c\u200d" for letter in shown)
+    shown.encode()
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("gnp\u202eexe", "gnp⟨U+202E⟩exe"),
         ("\x1b[31m\x00\x7f", "␛[31m␀␡"),
@@ -31,8 +31,8 @@ def test_nothing_that_acts_comes_through(text: str) -> None:
         ("<b>", "<b>"),
     ],
 )
-def test_letters_that_act_are_visible(text: str, told: str) -> None:
-    assert filters.make_visible(text) == told
+def test_letters_that_act_are_visible(text: str, shown: str) -> None:
+    assert filters.make_visible(text) == shown
 
 
 def test_values_other_than_text_stay() -> None:
@@ -41,7 +41,7 @@ def test_values_other_than_text_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"),
+    ("share", "shown"),
     [
         (0, "0 %"),
         (1e-9, "< 0.1 %"),
@@ -53,8 +53,8 @@ def test_values_other_than_text_stay() -> None:
         (1.0, "100 %"),
     ],
 )
-def test_percentages(share: float, told: str) -> None:
-    assert filters.percent(share) == told
+def test_percentages(share: float, shown: str) -> None:
+    assert filters.percent(share) == shown
 
 
 def test_sizes_and_numbers() -> None:
@@ -85,7 +85,7 @@ def test_any_time_can_be_shown(seconds: float) -> None:
 
 def test_tones() -> None:
     classes = {"ham": False, "spam": True, "newsletter": False}
-    told = {
+    shown = {
         label: filters.tone(label, classes) for label in (*classes, "unsure", "not-scanned", "gone")
     }
     wanted = {
@@ -96,5 +96,5 @@ def test_tones() -> None:
         "not-scanned": "none",
         "gone": "wanted",
     }
-    assert told == wanted
+    assert shown == wanted
     assert filters.tone("spam", {}) == "unwanted"

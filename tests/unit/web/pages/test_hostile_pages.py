@@ -156,38 +156,38 @@ def check(page: httpx.Response) -> None:
 
 
 def test_every_page_is_harmless(tmp_path: Path) -> None:
-    found: list[httpx.Response] = []
+    pages: list[httpx.Response] = []
 
     async def work(client: httpx.AsyncClient) -> None:
         client.follow_redirects = True
-        found.extend([await client.get(path) for path in PAGES])
+        pages.extend([await client.get(path) for path in PAGES])
         for name in ("subject", "label", "taught", "since"):
-            found.append(await client.get("/history", params={name: WORDS.replace("\ud800", "")}))
+            pages.append(await client.get("/history", params={name: WORDS.replace("\ud800", "")}))
         for path, name in (("/words", "word"), ("/model/undo", "user"), ("/login", "link")):
-            found.append(await client.get(path, params={name: WORDS.replace("\ud800", "")}))
-        found.append(
+            pages.append(await client.get(path, params={name: WORDS.replace("\ud800", "")}))
+        pages.append(
             await client.post(f"/history/{NAME}/teach", data={"csrf": TOKEN, "class": "spam"})
         )
-        found.append(await client.post(f"/quarantine/{NAME}/release", data={"csrf": TOKEN}))
-        found.append(
+        pages.append(await client.post(f"/quarantine/{NAME}/release", data={"csrf": TOKEN}))
+        pages.append(
             await client.post(
                 "/teach", data={"csrf": TOKEN, "class": "spam"}, files={"file": ("<b>", MAIL)}
             )
         )
 
     asking(work, Hostile(), tmp_path, person=Person(WORDS, operator=True))
-    shown = [page for page in found if "alert(1)" in page.text]
-    assert len(shown) == len(found)  # they do show it: the test looks at what it means to look at
-    for page in found:
+    shown = [page for page in pages if "alert(1)" in page.text]
+    assert len(shown) == len(pages)  # they do show it: the test looks at what it means to look at
+    for page in pages:
         check(page)
 
 
 def test_texts_of_strangers_are_isolated(tmp_path: Path) -> None:
     """Their direction ends where they end."""
-    found: list[httpx.Response] = []
+    pages: list[httpx.Response] = []
 
     async def work(client: httpx.AsyncClient) -> None:
-        found.append(await client.get("/history"))
+        pages.append(await client.get("/history"))
 
     service = Fixed(
         [
@@ -197,18 +197,18 @@ def test_texts_of_strangers_are_isolated(tmp_path: Path) -> None:
     )
     asking(work, service, tmp_path)
     for text in ("שלום", "אבג", "דהו", "וזח", "&lt;טיכ&gt;", "לםמ"):
-        assert re.search(f"<bdi[^>]*>{text}</bdi>", found[0].text), text
+        assert re.search(f"<bdi[^>]*>{text}</bdi>", pages[0].text), text
 
 
-@pytest.mark.parametrize("told", EVIL)
-def test_errors_are_harmless(tmp_path: Path, told: str) -> None:
-    found: list[httpx.Response] = []
+@pytest.mark.parametrize("text", EVIL)
+def test_errors_are_harmless(tmp_path: Path, text: str) -> None:
+    pages: list[httpx.Response] = []
 
     async def work(client: httpx.AsyncClient) -> None:
-        found.append(await client.get("/history"))
-        found.append(await client.get("/" + told.encode("utf-8", "replace").hex()))
+        pages.append(await client.get("/history"))
+        pages.append(await client.get("/" + text.encode("utf-8", "replace").hex()))
 
-    service: Any = Fixed(failure=UsageError(told))
+    service: Any = Fixed(failure=UsageError(text))
     asking(work, service, tmp_path, person=OPERATOR)
-    for page in found:
+    for page in pages:
         check(page)

@@ -53,13 +53,13 @@ def service() -> Fixed:
 
 def get(service: Fixed, spool: Path, *paths: str, **more: Any) -> list[httpx.Response]:
     """The responses of these pages."""
-    found: list[httpx.Response] = []
+    pages: list[httpx.Response] = []
 
     async def work(client: httpx.AsyncClient) -> None:
-        found.extend([await client.get(path) for path in paths])
+        pages.extend([await client.get(path) for path in paths])
 
     asking(work, service, spool, **more)
-    return found
+    return pages
 
 
 def post(
@@ -72,13 +72,13 @@ def post(
     **more: Any,
 ) -> httpx.Response:
     """The response to a form."""
-    found: list[httpx.Response] = []
+    pages: list[httpx.Response] = []
 
     async def work(client: httpx.AsyncClient) -> None:
-        found.append(await client.post(path, data={"csrf": token, **(data or {})}))
+        pages.append(await client.post(path, data={"csrf": token, **(data or {})}))
 
     asking(work, service, spool, **more)
-    return found[0]
+    return pages[0]
 
 
 def followed(
@@ -501,7 +501,7 @@ def test_pasting(tmp_path: Path, service: Fixed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "words"),
     [
         ({"class": "spam"}, "there is no message"),
         ({"class": "spam", "source": "hello"}, "it has no header"),
@@ -510,11 +510,11 @@ def test_pasting(tmp_path: Path, service: Fixed) -> None:
     ],
 )
 def test_an_upload_that_is_no_message_gets_an_error(
-    tmp_path: Path, service: Fixed, form: dict[str, str], said: str
+    tmp_path: Path, service: Fixed, form: dict[str, str], words: str
 ) -> None:
     answer = post(service, tmp_path, "/teach", form)
     assert answer.status_code == 422
-    assert said in answer.text.lower()
+    assert words in answer.text.lower()
 
 
 # ---- quarantine
@@ -684,7 +684,7 @@ def test_logging_out(tmp_path: Path, service: Fixed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "words"),
     [
         (NotThereError("there is no such message"), 404, "There is no such message."),
         (NotAllowedError("it is not yours"), 403, "It is not yours."),
@@ -693,11 +693,11 @@ def test_logging_out(tmp_path: Path, service: Fixed) -> None:
     ],
 )
 def test_errors_are_described_in_words(
-    tmp_path: Path, service: Fixed, error: Any, status: int, said: str
+    tmp_path: Path, service: Fixed, error: Any, status: int, words: str
 ) -> None:
     service.failure = error
     (page,) = get(service, tmp_path, "/history")
-    assert (page.status_code, said in page.text) == (status, True)
+    assert (page.status_code, words in page.text) == (status, True)
     assert "/var/lib" not in page.text
 
 

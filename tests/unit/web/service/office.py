@@ -103,9 +103,11 @@ def settings(
 
 
 @asynccontextmanager
-async def serving(told: Settings, settled: list[int] | None = None) -> AsyncIterator[Service]:
+async def serving(
+    configuration: Settings, settled: list[int] | None = None
+) -> AsyncIterator[Service]:
     service = Service(
-        told,
+        configuration,
         lambda: settled.append(1) if settled is not None else None,
         lambda: {"pid": os.getpid()},
     )
@@ -116,11 +118,13 @@ async def serving(told: Settings, settled: list[int] | None = None) -> AsyncIter
         await service.close()
 
 
-def asked(told: Settings | Path, work: Callable[[Service], Awaitable[Result]]) -> Result:
+def asked(configuration: Settings | Path, work: Callable[[Service], Awaitable[Result]]) -> Result:
     """The result of a function of a service that exists for this call only."""
 
     async def run() -> Result:
-        async with serving(settings(told) if isinstance(told, Path) else told) as service:
+        async with serving(
+            settings(configuration) if isinstance(configuration, Path) else configuration
+        ) as service:
             return await work(service)
 
     return asyncio.run(run())

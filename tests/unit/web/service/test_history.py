@@ -38,8 +38,8 @@ from tests.unit.web.service.office import (
 )
 
 
-def numbers(found: JudgementPage) -> list[int]:
-    return [int(judgement.subject.split()[-1]) for judgement in found.judgements]
+def numbers(page: JudgementPage) -> list[int]:
+    return [int(judgement.subject.split()[-1]) for judgement in page.judgements]
 
 
 def search(state: Path, person: Person, **wanted: Any) -> list[int]:

@@ -365,11 +365,11 @@ def test_too_many_requests_are_to_be_retried(state: Path) -> None:
                 service.judge(person, spooled(state, NEW[0]))
                 for person in (*[ANNA] * 20, *[OPERATOR] * 40)
             ]
-            found = [
+            busy = [
                 isinstance(one, BusyError)
                 for one in await asyncio.gather(*calls, return_exceptions=True)
             ]
-            assert found == [False] * 8 + [True] * 12 + [False] * 24 + [True] * 16
+            assert busy == [False] * 8 + [True] * 12 + [False] * 24 + [True] * 16
             assert (await service.judge(ANNA, spooled(state, NEW[0]))).digest
 
     asyncio.run(run())
