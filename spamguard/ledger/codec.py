@@ -1,10 +1,10 @@
 """Packs the counted features of a message into a receipt, and unpacks many receipts at a time.
 
 Hashes are uniform, so general compressors gain nothing, but their order need not be stored. The
-code is that of Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by content
-and address of static files", JACM 1974): the low bits of each token as they are, the high bits as a
-bitmap in which the i-th set bit stands at high[i] + i. Its low part is cut in planes of whole bytes
-or half bytes, because those decode in a few array operations for a whole batch.
+code is that of Elias and Fano for sorted integers (P. Elias, "Efficient storage and retrieval by
+content and address of static files", JACM 1974): the low bits of each token as they are, the high
+bits as a bitmap in which the i-th set bit stands at high[i] + i. The low part is cut in planes of
+whole bytes or half bytes, because those decode in a few array operations for a whole batch.
 
 Which width of the low part? Bytes of a receipt of n uniform tokens, 12 traits and 10 numbers
 (entropy: log2 of "2**32 choose n", tokens only; zlib: level 6 over 32-bit deltas, tokens only;

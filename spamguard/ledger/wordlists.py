@@ -111,7 +111,7 @@ def is_word_list(extractor: int) -> bool:
 
 
 def check_list_vote(vote: Vote) -> None:
-    """Raise LedgerError unless a vote of such a version brings a readable list or takes one back."""
+    """Raise LedgerError unless such a vote brings a list that can be read, or takes one back."""
     name = vote.digest.removeprefix(_KEY_PREFIX).decode("utf-8", "replace")
     if (
         not vote.digest.startswith(_KEY_PREFIX)

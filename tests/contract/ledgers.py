@@ -68,7 +68,7 @@ def new_vote(label, digest=b"d", user="", *, tokens=(1, 2), extractor=1) -> NewV
     return NewVote(digest, user, label, packed(*tokens), b"\1\0", "cli", 1_700_000_000, extractor)
 
 
-def told(label, digest=b"d", user="", clock=1, *, node="elsewhere", extractor=1) -> Vote:
+def foreign_vote(label, digest=b"d", user="", clock=1, *, node="elsewhere", extractor=1) -> Vote:
     features = packed(clock) if label else b""
     return Vote(digest, user, clock, node, label, features, b"", "folder", 5, extractor)
 

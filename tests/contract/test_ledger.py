@@ -198,8 +198,11 @@ import sys
 from itertools import islice
 me = sys.argv[1]
 for batch in range(30):
-    votes = [NewVote(b"shared%d" % (batch % 5), me, "spam" if batch % 2 else "ham", b"", b"", "", 0, 1)]
-    votes += [NewVote(f"{me} {batch} {index}".encode(), "", "spam", b"x" * 900, b"", "", 0, 1) for index in range(4)]
+    label = "spam" if batch % 2 else "ham"
+    votes = [NewVote(b"shared%d" % (batch % 5), me, label, b"", b"", "", 0, 1)]
+    for index in range(4):
+        digest = f"{me} {batch} {index}".encode()
+        votes.append(NewVote(digest, "", "spam", b"x" * 900, b"", "", 0, 1))
     ledger.append(votes)
     ledger.has_grown() and list(islice(ledger.changes_after(0), 20))
 ledger.close()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spamguard.errors import LedgerError
 from spamguard.ledger.votes import Lesson, NewVote
 from spamguard.records import Vote
-from tests.contract.ledgers import fixed, fold, lessons, new_vote, packed, told
+from tests.contract.ledgers import fixed, fold, foreign_vote, lessons, new_vote, packed
 
 # Folding
 
@@ -64,7 +64,7 @@ def test_lessons_as_of_an_earlier_event(ledger):
 
 votes_from_anywhere = st.lists(
     st.builds(
-        told,
+        foreign_vote,
         st.sampled_from(["spam", "ham", "news", None]),
         st.sampled_from([b"d", b"e"]),
         st.sampled_from(["", "anna", "bert"]),
@@ -167,23 +167,25 @@ def test_copies_of_one_node_that_were_apart_agree_once_they_have_met(shelf, step
 
 
 def test_the_clock_rises_to_the_highest_seen(ledger):
-    ledger.merge([told("ham", clock=40)])
+    ledger.merge([foreign_vote("ham", clock=40)])
     assert ledger.append([new_vote("spam")]) == [True]
     assert ledger.get_vote(b"d", "").clock == 41
-    assert ledger.merge([told("ham", clock=7, node="late")]) == 1
+    assert ledger.merge([foreign_vote("ham", clock=7, node="late")]) == 1
     assert ledger.get_vote(b"d", "").label == "spam"
 
 
 @pytest.mark.parametrize("clock", [0, -1, 2**62, 2**80])
 def test_an_impossible_clock_is_refused(ledger, clock):
     with pytest.raises(LedgerError, match="clock"):
-        ledger.merge([told(None, clock=clock)])
+        ledger.merge([foreign_vote(None, clock=clock)])
 
 
 def test_an_unreadable_receipt_from_elsewhere_is_refused(ledger):
-    damaged = told("ham").packed[:-1]
+    damaged = foreign_vote("ham").packed[:-1]
     with pytest.raises(LedgerError, match="damaged"):
-        ledger.merge([told("ham", b"e"), Vote(b"d", "", 1, "n", "ham", damaged, b"", "", 0, 1)])
+        ledger.merge(
+            [foreign_vote("ham", b"e"), Vote(b"d", "", 1, "n", "ham", damaged, b"", "", 0, 1)]
+        )
     assert ledger.last_seq() == 0
 
 
@@ -194,7 +196,7 @@ def test_grown_is_true_once_after_each_change_here(ledger):
     assert not ledger.has_grown()
     writes = [
         lambda: ledger.append([new_vote("spam")]),
-        lambda: ledger.merge([told("ham", clock=9)]),
+        lambda: ledger.merge([foreign_vote("ham", clock=9)]),
         lambda: ledger.define_class("spam", True),
         lambda: ledger.set_meta("note", "x"),
         lambda: ledger.append([new_vote(None), new_vote("ham")]),
@@ -204,7 +206,7 @@ def test_grown_is_true_once_after_each_change_here(ledger):
         assert ledger.has_grown()
         assert not ledger.has_grown()
     ledger.append([new_vote("ham")])
-    ledger.merge([told("ham", clock=9)])
+    ledger.merge([foreign_vote("ham", clock=9)])
     assert not ledger.has_grown()
     assert ledger.compact(4) == 3
     assert ledger.has_grown()
@@ -300,13 +302,15 @@ def test_compact_drops_what_was_superseded_and_keeps_tombstones(ledger):
     assert ledger.compact(4) == 1
     assert ledger.compact(4) == 0
     assert [vote.label for vote in ledger.all_votes()] == [None, "ham"]
-    ledger.merge([told("spam", clock=1, node="late")])
+    ledger.merge([foreign_vote("spam", clock=1, node="late")])
     assert list(lessons(ledger)) == [b"e"]
 
 
-@pytest.mark.parametrize("late", [told("spam", clock=2, node="m"), told("spam", clock=1, node="z")])
+@pytest.mark.parametrize(
+    "late", [foreign_vote("spam", clock=2, node="m"), foreign_vote("spam", clock=1, node="z")]
+)
 def test_compact_goes_by_version_not_by_arrival(ledger, late):
-    ledger.merge([told("ham", clock=2, node="n")])
+    ledger.merge([foreign_vote("ham", clock=2, node="n")])
     ledger.merge([late])
     ledger.append([new_vote("news", digest=b"e")])
     assert ledger.compact(3) == 1
@@ -316,7 +320,7 @@ def test_compact_goes_by_version_not_by_arrival(ledger, late):
 def test_a_number_is_never_given_twice(ledger):
     ledger.append([new_vote("spam")])
     ledger.append([new_vote("ham")])
-    ledger.merge([told("spam", clock=1, node="late")])
+    ledger.merge([foreign_vote("spam", clock=1, node="late")])
     assert (
         ledger.compact(3) == 1
     )  # the late one is superseded too, but it carries the highest number

@@ -87,7 +87,10 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own, in which `opened`, `mail` and `teach` are known."""
-    head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tests.unit.filters import *\nfrom pathlib import Path\n"
+    head = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.unit.filters import *\nfrom pathlib import Path\n"
+    )
     return subprocess.run(
         [sys.executable, "-c", head + code, *arguments],
         capture_output=True,

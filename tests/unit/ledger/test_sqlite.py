@@ -42,7 +42,10 @@ def ledger(path):
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess:
-    head = "import sys; from pathlib import Path; from spamguard.ledger.sqlite import *; from spamguard.errors import LedgerError\n"
+    head = (
+        "import sys; from pathlib import Path; from spamguard.ledger.sqlite import *\n"
+        "from spamguard.errors import LedgerError\n"
+    )
     command = [sys.executable, "-c", head + code, *arguments]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -304,7 +307,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 try:
     with SqliteLedger.open(path, "key") as ledger:
         for index in range(1, 200):
-            ledger.append([NewVote(bytes([index, part]), "", "spam", b"x" * 5000, b"", "", 0, 1) for part in range(4)])
+            digests = [bytes([index, part]) for part in range(4)]
+            ledger.append([NewVote(d, "", "spam", b"x" * 5000, b"", "", 0, 1) for d in digests])
             print("committed")
 except LedgerError as error:
     print(error)
@@ -370,7 +374,8 @@ with SqliteLedger.open(Path(sys.argv[1]), "key") as ledger:
     start = ledger.last_seq()
     while True:
         batch += 1
-        votes = [NewVote(f"{start} {batch} {part}".encode(), "", "spam", b"x" * 5000, b"", "", 0, 1) for part in range(20)]
+        digests = [f"{start} {batch} {part}".encode() for part in range(20)]
+        votes = [NewVote(d, "", "spam", b"x" * 5000, b"", "", 0, 1) for d in digests]
         ledger.append(votes)
         print(batch, flush=True)
 """
@@ -421,7 +426,10 @@ def test_reading_looks_digests_up_instead_of_walking_the_log(ledger):
         assert "sqlite_autoindex_events_1 (digest=? AND user=?)" in plan(statement, (b"d", ""))
         assert "TEMP B-TREE" not in plan(statement, (b"d", ""))
     one_range = "SEARCH events USING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
-    several = "LIST SUBQUERY 1 / SEARCH events USING COVERING INDEX sqlite_autoindex_events_1 (digest>? AND digest<?)"
+    several = (
+        "LIST SUBQUERY 1 / SEARCH events USING COVERING INDEX sqlite_autoindex_events_1 "
+        "(digest>? AND digest<?)"
+    )
     assert plan(schema.LESSONS_OF_DIGESTS, (b"a", b"b", 9)) == f"{one_range} / {several}"
     assert (
         plan(schema.EVENTS_OF_DIGESTS, (b"a", b"b", 9))

@@ -1,4 +1,7 @@
+"""Private files, names on the disk, and drafts."""
+
 import os
+from itertools import count
 
 import pytest
 
@@ -6,6 +9,7 @@ from corpora import synthetic
 from spamguard import storage
 from spamguard.engine.filter import Filter
 from spamguard.storage import (
+    batches,
     create_atomically,
     create_once,
     create_private,
@@ -90,3 +94,9 @@ def test_a_file_has_its_name_once_it_is_whole(tmp_path, monkeypatch, unnamed):
     with pytest.raises(OSError, match="full"), create_atomically(tmp_path / "other") as file:
         raise OSError(f"full after {file.write(b'half')} bytes")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"whole"}
+
+
+def test_batches() -> None:
+    assert list(batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(batches([])) == []
+    assert next(batches(count(), 3)) == [0, 1, 2]
