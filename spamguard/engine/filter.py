@@ -75,17 +75,17 @@ class Filter(JudgingFilter):
                 f"tables of 2**{bits} buckets: choose between 2**{min(BITS_RANGE)} and "
                 f"2**{max(BITS_RANGE)}"
             )
-        place = Path(directory).absolute()  # the process may change its directory
-        path = place / LEDGER_FILE
-        key = keys.load_key(place / KEY_FILE, create=store.is_new_state(place, path))
+        state = Path(directory).absolute()  # the process may change its directory
+        path = state / LEDGER_FILE
+        key = keys.load_key(state / KEY_FILE, create=store.is_new_state(state, path))
         ledger = SqliteLedger.open(path, keys.key_fingerprint(key), durable=durable)
         try:
             table_store = TableStore(
-                place, ledger, store.read_min_bits(ledger, bits), durable=durable
+                state, ledger, store.read_min_bits(ledger, bits), durable=durable
             )
             if load:
                 table_store.catch_up()
-            return cls(place, key, ledger, table_store, profile, one_wrong_in)
+            return cls(state, key, ledger, table_store, profile, one_wrong_in)
         except BaseException:
             ledger.close()
             raise

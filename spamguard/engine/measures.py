@@ -98,7 +98,7 @@ def measures(
     ham, spam = int(np.sum(~truth)), int(np.sum(truth))
     lost, missed = int(np.sum(called_spam & ~truth)), int(np.sum(~called_spam & truth))
     area = roca_interval(truth, scores, resamples=resamples)
-    known = probability is not None
+    has_chances = probability is not None
     return Measures(
         messages=len(truth),
         ham=ham,
@@ -115,8 +115,8 @@ def measures(
         roca_high=area.high,
         sm_at_hm_01=sm_at(truth, scores, 0.001),
         sm_at_hm_05=sm_at(truth, scores, 0.005),
-        calibration_error=calibration_error(truth, probability) if known else math.nan,
-        log_loss=log_loss(truth, probability) if known else math.nan,
+        calibration_error=calibration_error(truth, probability) if has_chances else math.nan,
+        log_loss=log_loss(truth, probability) if has_chances else math.nan,
     )
 
 

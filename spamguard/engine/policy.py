@@ -109,10 +109,10 @@ def count_flips(parts: Iterable[float], distance: float) -> int | None:
     >>> count_flips([3.0, -1.0, 2.0], distance=-4.0)
     2
     """
-    left = abs(distance)
+    rest = abs(distance)
     for number, part in enumerate((part for part in parts if part * distance < 0), start=1):
-        left -= abs(part)
-        if left <= 0:
+        rest -= abs(part)
+        if rest <= 0:
             return number
     return None
 

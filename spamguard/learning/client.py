@@ -88,13 +88,13 @@ def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
     The daemon must be able to read the file: where the directory gives its group to new files (mode
     3733), the group may; else only the owner.
     """
-    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # names sort by time, so that the last word is learnt last
         name = f"{time.time_ns():020d}-{hexlify(os.urandom(6)).decode()}"
-        mode = 0o640 if os.fstat(place).st_mode & stat.S_ISGID else 0o600
+        mode = 0o640 if os.fstat(directory_fd).st_mode & stat.S_ISGID else 0o600
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(name, flags, mode, dir_fd=place)
+        file = os.open(name, flags, mode, dir_fd=directory_fd)
         try:
             # first of all: the daemon does not look again at a file that it may not read
             os.fchmod(file, mode)
@@ -103,12 +103,12 @@ def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
                 rest = rest[os.write(file, rest) :]
             os.fsync(file)
         except OSError:
-            os.unlink(name, dir_fd=place)
+            os.unlink(name, dir_fd=directory_fd)
             raise
         finally:
             os.close(file)
     finally:
-        os.close(place)
+        os.close(directory_fd)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,8 +152,8 @@ def run(options: argparse.Namespace) -> int:
     """Hand over what stands on standard input."""
     try:
         raw = sys.stdin.buffer.read(MAX_LESSON_BYTES + 1)
-        if wrong := _find_mistake(options, raw):
-            return _fail(wrong, EXIT_DATA_ERROR)
+        if mistake := _find_mistake(options, raw):
+            return _fail(mistake, EXIT_DATA_ERROR)
         header = LessonHeader(options.label, len(raw), options.user)
         try:
             send_lesson(options.socket, header, raw)

@@ -72,13 +72,13 @@ def parse_refusals(values: Mapping[str, Any]) -> dict[str, RefusedLessons]:
     """From JSON, by user. One of `JSON_ERRORS`."""
     return {
         str(user): RefusedLessons(
-            str(one["day"]),
-            int(one["number"]),
-            int(one["last"]),
-            str(one["folder"]),
-            str(one.get("why", OVER_QUOTA)),
+            str(fields["day"]),
+            int(fields["number"]),
+            int(fields["last"]),
+            str(fields["folder"]),
+            str(fields.get("why", OVER_QUOTA)),
         )
-        for user, one in values.items()
+        for user, fields in values.items()
     }
 
 

@@ -3,8 +3,8 @@
 The extension is optional. Each function has a reference in Python or numpy where it is called, and
 both give the same bits (`tests/unit/native`), so a state directory may go from one to the other at
 any time. A function is here only if it is worth some 5 % of judging or settling (RESULTS, "The
-inner loops in C"). Callers ask `functions()` and take the reference when it returns None. No formula may stand
-in C, and nothing may be learnt or judged differently because of it.
+inner loops in C"). Callers ask `functions()` and take the reference when it returns None. No
+formula may stand in C, and nothing may be learnt or judged differently because of it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-/* Words in disguise: the search over all bytes of `spamguard.mail.scripts`, where it is said what they are. */
+/* Words in disguise: the loop over bytes of `spamguard.mail.text`, which defines what they are. */
 #include "kernel.h"
 
 #include <string.h>
 
 #define CLASSES 256
-#define SIGN '0'   /* kinds of bytes: a sign that may stand for a letter, */
-#define GAP ' '    /* what parts words, */
-#define OTHER '.'  /* a letter or digit of no such word */
-#define MASKED 0x613061 /* "a0a": a sign between letters */
+#define SIGN '0'                                /* a sign that may stand for a letter */
+#define GAP ' '                                 /* parts words */
+#define OTHER '.'                               /* a letter or digit of no such word */
+#define MASKED 0x613061                         /* "a0a": a sign between letters */
 #define FOUR_APART UINT64_C(0x2061206120612061) /* " a a a a" */
 
 typedef struct {
     const uint8_t *bytes;
     size_t size;
-    const uint8_t *kinds;  /* of each byte */
-    const uint8_t *meant;  /* what each byte stands for */
-    size_t longest, most;  /* bytes that a word may not have; places that are looked at */
+    const uint8_t *kinds; /* of each byte */
+    const uint8_t *meant; /* what each byte stands for */
+    size_t longest, most; /* a word has fewer bytes; words that are looked at */
 } Text;
 
 typedef struct {
@@ -24,7 +24,7 @@ typedef struct {
 
 static uint8_t kind(const Text *text, size_t at) { return text->kinds[text->bytes[at]]; }
 
-/* Where a sign stands between letters, from `at` on; the size of the text if nowhere. */
+/* Where the next sign between letters is, from `at` on; the size of the text if there is none. */
 static size_t find_masked(const Text *text, size_t at) {
     uint32_t three = 0;
     for (; at < text->size; at++) {
@@ -48,17 +48,19 @@ static int four_apart(const Text *text) {
 }
 
 static int is_letter_or_digit(uint8_t byte) {
-    return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
+    return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') ||
+           (byte >= 'A' && byte <= 'Z');
 }
 
-/* Whether a dot stands right before the word, or right behind it and more after that. */
+/* Whether the word is part of a number or an address, by the dots around it. */
 static int dotted(const Text *text, Word word) {
     if (word.start && text->bytes[word.start - 1] == '.')
         return 1;
-    return word.end + 1 < text->size && text->bytes[word.end] == '.' && is_letter_or_digit(text->bytes[word.end + 1]);
+    return word.end + 1 < text->size && text->bytes[word.end] == '.' &&
+           is_letter_or_digit(text->bytes[word.end + 1]);
 }
 
-/* Whether it has few enough signs, and nothing but signs and letters. */
+/* Whether the word is short, has few enough signs, and consists of signs and letters. */
 static int is_disguised(const Text *text, Word word) {
     size_t signs = 0;
     for (size_t at = word.start; at < word.end; at++) {
@@ -69,7 +71,7 @@ static int is_disguised(const Text *text, Word word) {
     return word.end - word.start < text->longest && 3 * signs <= word.end - word.start;
 }
 
-/* The word around a place; empty unless it is a disguised one. */
+/* The word around a place; empty unless it is in disguise. */
 static Word masked_word(const Text *text, size_t place) {
     Word word = {place, place};
     while (word.start && place - word.start < text->longest && kind(text, word.start - 1) != GAP)
@@ -82,7 +84,7 @@ static Word masked_word(const Text *text, size_t place) {
     return apart && is_disguised(text, word) ? word : (Word){place, place};
 }
 
-/* The text with the words in letters; the text itself if it has no such word. */
+/* The text with disguised words in plain letters; the same object if it has none. */
 static PyObject *in_letters(const Text *text, PyObject *whole) {
     PyObject *result = NULL;
     uint8_t *out = NULL;
@@ -121,7 +123,8 @@ PyObject *kernel_undisguised(PyObject *module, PyObject *const *arguments, Py_ss
     (void)module;
     if (number != 5)
         return PyErr_Format(PyExc_TypeError, "undisguised(text, kinds, meant, longest, most)");
-    size_t longest = PyLong_AsSize_t(arguments[3]), most = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[4]);
+    size_t longest = PyLong_AsSize_t(arguments[3]),
+           most = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[4]);
     if (PyErr_Occurred() || fix(views, arguments, shapes, 3) < 0)
         return NULL;
     Text text = {views[0].data, views[0].count, views[1].data, views[2].data, longest, most};

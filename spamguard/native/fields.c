@@ -1,16 +1,16 @@
-/* Header fields: the loop over bytes of `spamguard.mail.split`, where it is said what a field is. */
+/* Header fields: the loop over bytes of `spamguard.mail.headers`, which defines what a field is. */
 #include "kernel.h"
 
 #include <string.h>
 
 typedef struct {
     const char *bytes;
-    size_t size; /* of what may be header */
+    size_t size; /* of the part that may be header */
 } Block;
 
 typedef struct {
     size_t name_end, value, value_end;
-    size_t next; /* where the next line that is not part of it begins */
+    size_t next; /* where the line behind the field begins */
 } Field;
 
 static int is_blank(char byte) { return byte == ' ' || byte == '\t'; }
@@ -20,10 +20,11 @@ static size_t line_end(const Block *block, size_t at) {
     return found == NULL ? block->size : (size_t)(found - block->bytes);
 }
 
-/* The field that begins at `at`; whether there is one. */
+/* Reads the field that begins at `at`; returns whether there is one. */
 static int take_field(const Block *block, size_t at, Field *field) {
     size_t start = at;
-    while (at < block->size && block->bytes[at] > ' ' && block->bytes[at] <= '~' && block->bytes[at] != ':')
+    while (at < block->size && block->bytes[at] > ' ' && block->bytes[at] <= '~' &&
+           block->bytes[at] != ':')
         at++;
     field->name_end = at;
     while (at < block->size && is_blank(block->bytes[at]))
@@ -33,26 +34,30 @@ static int take_field(const Block *block, size_t at, Field *field) {
     for (at++; at < block->size && is_blank(block->bytes[at]); at++)
         ;
     field->value = at;
-    for (at = line_end(block, at); at + 1 < block->size && is_blank(block->bytes[at + 1]); at = line_end(block, at + 1))
+    for (at = line_end(block, at); at + 1 < block->size && is_blank(block->bytes[at + 1]);
+         at = line_end(block, at + 1))
         ;
     field->value_end = at;
     field->next = at < block->size ? at + 1 : at;
     return 1;
 }
 
-/* In lower case, as bytes: new ones, since those made of a text may belong to everybody. */
+/* Bytes in lower case. Made without content first: Python shares bytes objects of one character,
+ * and those must not be written to. */
 static PyObject *lowered(const char *bytes, size_t size) {
     PyObject *name = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     char *out = name == NULL ? NULL : PyBytes_AsString(name);
     for (size_t at = 0; out != NULL && at < size; at++)
-        out[at] = bytes[at] >= 'A' && bytes[at] <= 'Z' ? (char)(bytes[at] + ('a' - 'A')) : bytes[at];
+        out[at] =
+            bytes[at] >= 'A' && bytes[at] <= 'Z' ? (char)(bytes[at] + ('a' - 'A')) : bytes[at];
     return name;
 }
 
-/* One field behind those found so far; -1 with an error set. */
+/* Appends one field; -1 with an error set. */
 static int append(PyObject *found, const Block *block, size_t start, const Field *field) {
     PyObject *name = lowered(block->bytes + start, field->name_end - start);
-    PyObject *value = PyBytes_FromStringAndSize(block->bytes + field->value, (Py_ssize_t)(field->value_end - field->value));
+    PyObject *value = PyBytes_FromStringAndSize(block->bytes + field->value,
+                                                (Py_ssize_t)(field->value_end - field->value));
     PyObject *pair = name == NULL || value == NULL ? NULL : PyTuple_Pack(2, name, value);
     int failed = pair == NULL || PyList_Append(found, pair) < 0;
     Py_XDECREF(pair);
@@ -61,7 +66,8 @@ static int append(PyObject *found, const Block *block, size_t start, const Field
     return failed ? -1 : 0;
 }
 
-/* The fields from the start on, so many at most; where the first line stands that belongs to none. */
+/* The fields from the start on, `most` of them at most, and where the first line begins that
+ * belongs to none. */
 static PyObject *taken(const Block *block, size_t most) {
     PyObject *found = PyList_New(0);
     Field field;
@@ -82,7 +88,8 @@ PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t
     (void)module;
     if (number != 3)
         return PyErr_Format(PyExc_TypeError, "fields(text, most bytes, most fields)");
-    size_t window = PyLong_AsSize_t(arguments[1]), most = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[2]);
+    size_t window = PyLong_AsSize_t(arguments[1]),
+           most = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[2]);
     if (PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[0], &bytes, &size) < 0)
         return NULL;
     return taken(&(Block){bytes, (size_t)size < window ? (size_t)size : window}, most);

@@ -1,4 +1,5 @@
-/* What the files of the kernel share: arguments as arrays of known item size. Only the stable interface of CPython 3.11. */
+/* What the C files share: arguments as arrays of a known item size. Uses only the stable ABI of
+ * CPython 3.11. */
 #ifndef SPAMGUARD_KERNEL_H
 #define SPAMGUARD_KERNEL_H
 
@@ -8,25 +9,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tokens are hashed, and receipts written, lowest byte first. Elsewhere numpy does all the work. */
+/* Tokens are hashed, and receipts read, lowest byte first. On other machines numpy does the work.
+ */
 #if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the kernel is for little-endian machines"
 #endif
 
-/* An argument's memory while a call lasts. */
+/* The memory of an argument during a call. */
 typedef struct {
     Py_buffer view;
     void *data;
     size_t count; /* items */
 } Fixed;
 
-/* What an argument must be: bytes of an item, and whether it is written to. */
+/* What an argument must be: the size of an item, and whether it is written to. */
 typedef struct {
     size_t item;
     int written;
 } Shape;
 
-/* All these arguments, or -1 with an error set and nothing held. */
+/* Gets the memory of all arguments; -1 with an error set, and none of it is held. */
 int fix(Fixed *views, PyObject *const *arguments, const Shape *shapes, size_t number);
 void release(Fixed *views, size_t number);
 

@@ -1,4 +1,5 @@
-/* HTML taken apart: the loop over characters of `spamguard.mail.html`, where it is said what a tag is. */
+/* HTML without its tags: the loop over characters of `spamguard.mail.html`, which defines what a
+ * tag is. */
 #include "kernel.h"
 
 #include <string.h>
@@ -10,17 +11,17 @@ typedef struct {
 } Page;
 
 #define REMEMBERED 256
-enum { BREAK = 1, LINK = 2, LINK_END = 4, IMAGE = 8 }; /* what a name stands for */
+enum { BREAK = 1, LINK = 2, LINK_END = 4, IMAGE = 8 }; /* flags of a name */
 
-/* A name, or attributes, found before. */
+/* A name, or attributes, seen before. */
 typedef struct {
     const char *bytes;
     size_t size;
     unsigned means;
 } Known;
 
-/* What has been found so far. Names and attributes are keys of dictionaries: each once, in order. Those of late are known without
- * making an object of them, since most come again and again. */
+/* The results so far. Names and attributes are keys of dictionaries: each once, in order. A small
+ * cache of recent ones saves making objects, because most of them repeat. */
 typedef struct {
     char *visible;
     size_t size;
@@ -34,18 +35,24 @@ typedef struct {
     size_t name_end, end; /* of its attributes */
 } Tag;
 
-static int is_blank(char byte) { return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r' || byte == '\f'; }
+static int is_blank(char byte) {
+    return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r' || byte == '\f';
+}
 
-static int ends_name(char byte) { return byte == '<' || byte == '>' || byte == '/' || is_blank(byte); }
+static int ends_name(char byte) {
+    return byte == '<' || byte == '>' || byte == '/' || is_blank(byte);
+}
 
-static int opens_name(char byte) { return byte == '/' || byte == '!' || byte == '?' || (byte >= 'a' && byte <= 'z'); }
+static int opens_name(char byte) {
+    return byte == '/' || byte == '!' || byte == '?' || (byte >= 'a' && byte <= 'z');
+}
 
 static size_t find(const Page *page, size_t at, char byte) {
     const char *found = memchr(page->bytes + at, byte, page->size - at);
     return found == NULL ? page->size : (size_t)(found - page->bytes);
 }
 
-/* The tag whose name begins at `at`; whether there is one. */
+/* Reads the tag whose name begins at `at`; returns whether there is one. */
 static int take_tag(const Page *page, size_t at, Tag *tag) {
     if (at == page->size || !opens_name(page->bytes[at]))
         return 0;
@@ -63,7 +70,9 @@ static void show(Found *found, const char *bytes, size_t size) {
     found->size += size;
 }
 
-static int is(const char *bytes, size_t size, const char *name) { return size == strlen(name) && memcmp(bytes, name, size) == 0; }
+static int is(const char *bytes, size_t size, const char *name) {
+    return size == strlen(name) && memcmp(bytes, name, size) == 0;
+}
 
 static void follow_links(Found *found, unsigned means) {
     if (means & (LINK | LINK_END))
@@ -74,20 +83,22 @@ static void follow_links(Found *found, unsigned means) {
     }
 }
 
-/* Where this is remembered, or something else that has to make room for it. */
+/* The slot of the cache for a text; it may hold another text, which is then replaced. */
 static Known *place_of(Known *known, const char *bytes, size_t size) {
     uint64_t first = 0, last = 0;
     size_t some = size < sizeof first ? size : sizeof first;
     memcpy(&first, bytes, some);
     memcpy(&last, bytes + size - some, some);
-    return known + ((first ^ (last + size) * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xD6E8FEB86659FD93) >> 56);
+    return known +
+           ((first ^ (last + size) * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xD6E8FEB86659FD93) >>
+            56);
 }
 
 static int is_known(const Known *known, const char *bytes, size_t size) {
     return known->bytes != NULL && known->size == size && memcmp(known->bytes, bytes, size) == 0;
 }
 
-/* Keeps a text as a key; what it is, or NULL with an error set. The caller owns it. */
+/* Adds a text to the keys and returns it, owned by the caller; NULL with an error set. */
 static PyObject *keep(PyObject *keys, const char *bytes, size_t size) {
     PyObject *text = PyUnicode_FromStringAndSize(bytes, (Py_ssize_t)size);
     if (text == NULL || PyDict_SetItem(keys, text, Py_None) == 0)
@@ -109,7 +120,7 @@ static int keep_attributes(Found *found, const char *bytes, size_t size) {
     return 0;
 }
 
-/* What a name stands for, or -1 with an error set. */
+/* The flags of a name; -1 with an error set. */
 static int keep_name(Found *found, const Page *page, const char *bytes, size_t size) {
     Known *known = place_of(found->names_known, bytes, size);
     if (is_known(known, bytes, size))
@@ -119,7 +130,10 @@ static int keep_name(Found *found, const Page *page, const char *bytes, size_t s
     Py_XDECREF(text);
     if (means < 0)
         return -1;
-    means |= is(bytes, size, "a") ? LINK : is(bytes, size, "/a") ? LINK_END : is(bytes, size, "img") ? IMAGE : 0;
+    means |= is(bytes, size, "a")     ? LINK
+             : is(bytes, size, "/a")  ? LINK_END
+             : is(bytes, size, "img") ? IMAGE
+                                      : 0;
     *known = (Known){bytes, size, (unsigned)means};
     return means;
 }
@@ -137,7 +151,7 @@ static int add(Found *found, const Page *page, size_t start, const Tag *tag) {
     return 0;
 }
 
-/* Everything between the tags is shown; what is shown is never longer than the page. -1 with an error set. */
+/* Copies everything between the tags, which is never longer than the page. -1 with an error set. */
 static int take_apart(const Page *page, Found *found) {
     Tag tag;
     for (size_t at = 0; at < page->size;) {
@@ -158,12 +172,14 @@ static int take_apart(const Page *page, Found *found) {
 }
 
 static PyObject *apart(const Page *page) {
-    Found found = {.visible = PyMem_Malloc(page->size + 1), .names = PyDict_New(), .attributes = PyDict_New()};
+    Found found = {
+        .visible = PyMem_Malloc(page->size + 1), .names = PyDict_New(), .attributes = PyDict_New()};
     PyObject *result = NULL;
     if (found.visible == NULL)
         PyErr_NoMemory();
     else if (found.names != NULL && found.attributes != NULL && take_apart(page, &found) == 0)
-        result = Py_BuildValue("s#OOnN", found.visible, (Py_ssize_t)found.size, found.names, found.attributes, (Py_ssize_t)found.images,
+        result = Py_BuildValue("s#OOnN", found.visible, (Py_ssize_t)found.size, found.names,
+                               found.attributes, (Py_ssize_t)found.images,
                                PyBool_FromLong(found.linked));
     Py_XDECREF(found.names);
     Py_XDECREF(found.attributes);

@@ -1,4 +1,4 @@
-/* The module `spamguard.kernel.compiled`, and how its functions get at the memory of their arguments. */
+/* The module `spamguard.native.compiled`, and access to the memory of arguments. */
 #include "kernel.h"
 
 static int fix_one(Fixed *fixed, PyObject *argument, const Shape *shape) {
@@ -7,8 +7,9 @@ static int fix_one(Fixed *fixed, PyObject *argument, const Shape *shape) {
         return -1;
     fixed->data = view->buf;
     fixed->count = (size_t)view->len / shape->item;
-    /* Bytes may hold items of any size; an array must have been made for this one. */
-    int fits = view->itemsize == (Py_ssize_t)shape->item || (view->itemsize == 1 && !shape->written);
+    /* Bytes may hold items of any size; the items of an array must have this size. */
+    int fits =
+        view->itemsize == (Py_ssize_t)shape->item || (view->itemsize == 1 && !shape->written);
     if (fits && (size_t)view->len % shape->item == 0 && (uintptr_t)view->buf % shape->item == 0)
         return 0;
     PyBuffer_Release(view);
@@ -30,12 +31,14 @@ void release(Fixed *views, size_t number) {
         PyBuffer_Release(&views[at].view);
 }
 
-#define FUNCTION(name, about) {#name, (PyCFunction)(void (*)(void))kernel_##name, METH_FASTCALL, about}
+#define FUNCTION(name, about)                                                                      \
+    {#name, (PyCFunction)(void (*)(void))kernel_##name, METH_FASTCALL, about}
 
 static PyMethodDef functions[] = {
     FUNCTION(tokens, "The distinct tokens of one message, sorted, as bytes."),
     FUNCTION(places, "The tokens of some buckets in one message, and the text of each."),
-    FUNCTION(undisguised, "A text with words in disguise in letters; whether it may have letters set apart."),
+    FUNCTION(undisguised,
+             "A text with words in disguise in letters; whether it may have letters set apart."),
     FUNCTION(fields, "The header fields at the start of a text, and where they end."),
     FUNCTION(markup, "A page of HTML without its tags, and what these are."),
     FUNCTION(letters, "A text without characters that are no letters."),
@@ -44,18 +47,27 @@ static PyMethodDef functions[] = {
     FUNCTION(gather, "The first columns of some rows."),
     FUNCTION(run_sums, "Sums over runs of cells, each bounded first."),
     FUNCTION(add_runs, "Adds to each run of cells a number of its own."),
-    FUNCTION(add_shares, "Adds to each cell of a run its share of a number, by two counts, and lets it fade."),
+    FUNCTION(add_shares,
+             "Adds to each cell of a run its share of a number, by two counts, and lets it fade."),
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "compiled", "The inner loops of spamguard, compiled.", 0, functions, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT,
+    "compiled",
+    "The inner loops of spamguard, compiled.",
+    0,
+    functions,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
 };
 
 PyMODINIT_FUNC PyInit_compiled(void);
 
-/* VERSION is what `spamguard.kernel` asks for, so that a module left over from an older source is never called: it rises with
- * every change of what a function takes or gives. */
+/* `spamguard.native` checks VERSION, so a module built from an older source is never called. Raise
+ * it with every change of what a function takes or returns. */
 PyMODINIT_FUNC PyInit_compiled(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyModule_AddIntConstant(module, "VERSION", 12) == 0)

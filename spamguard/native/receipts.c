@@ -5,7 +5,7 @@
 
 #define PLANES 3
 
-/* How many low bits a token is written with: the rest goes into the bitmap. */
+/* The number of low bits of a token in the planes; the other bits are in the bitmap. */
 static uint32_t width_of(int many) { return many ? 20 : 24; }
 
 /* One receipt. */
@@ -29,15 +29,17 @@ static uint32_t low_bits(const Planes *planes, size_t at) {
     return low | (uint32_t)planes->middle[at] << 16;
 }
 
-/* Whether the planes are those of so many rising tokens, which are then in `out`. */
+/* Writes the tokens to `out`; returns whether the planes hold the right number of rising tokens. */
 static int decode(const Planes *planes, uint32_t *out) {
     uint32_t width = width_of(planes->many);
     size_t found = 0;
     for (size_t byte = 0; byte < planes->bitmap_size; byte += 8) {
-        for (uint64_t bits = word_at(planes->bitmap + byte, planes->bitmap_size - byte); bits; bits &= bits - 1) {
+        for (uint64_t bits = word_at(planes->bitmap + byte, planes->bitmap_size - byte); bits;
+             bits &= bits - 1) {
             if (found == planes->count)
                 return 0;
-            size_t high = 8 * byte + (size_t)__builtin_ctzll(bits) - found; /* so many bits before it are not set */
+            size_t high = 8 * byte + (size_t)__builtin_ctzll(bits) -
+                          found; /* the number of zero bits before it */
             if (high >> (32 - width))
                 return 0;
             out[found] = (uint32_t)high << width | low_bits(planes, found);
@@ -49,23 +51,29 @@ static int decode(const Planes *planes, uint32_t *out) {
     return found == planes->count;
 }
 
-/* The planes of receipt `at`, none of them too short; 0 with an error set otherwise. */
-static int take_planes(PyObject *const *columns, Py_ssize_t at, size_t count, size_t most_few, Planes *planes) {
+/* Gets the planes of receipt `at`; 0 with an error set if one is too short. */
+static int take_planes(PyObject *const *columns, Py_ssize_t at, size_t count, size_t most_few,
+                       Planes *planes) {
     char *bytes[PLANES];
     Py_ssize_t sizes[PLANES];
     for (int plane = 0; plane < PLANES; plane++) {
-        PyObject *one = PyTuple_GetItem(columns[plane], at); /* borrowed: the caller's tuple holds it */
+        PyObject *one =
+            PyTuple_GetItem(columns[plane], at); /* borrowed: the caller's tuple holds it */
         if (one == NULL || PyBytes_AsStringAndSize(one, bytes + plane, sizes + plane) < 0)
             return 0;
     }
-    *planes = (Planes){(uint8_t *)bytes[0], (uint8_t *)bytes[1], (uint8_t *)bytes[2], (size_t)sizes[2], count, count > most_few};
-    if ((size_t)sizes[0] / 2 >= count && (size_t)sizes[1] >= (planes->many ? (count + 1) / 2 : count))
+    *planes = (Planes){
+        (uint8_t *)bytes[0], (uint8_t *)bytes[1], (uint8_t *)bytes[2], (size_t)sizes[2], count,
+        count > most_few};
+    if ((size_t)sizes[0] / 2 >= count &&
+        (size_t)sizes[1] >= (planes->many ? (count + 1) / 2 : count))
         return 1;
     PyErr_SetString(PyExc_ValueError, "a plane is too short");
     return 0;
 }
 
-static PyObject *decode_all(PyObject *const *columns, const Fixed *counts, size_t most_few, const Fixed *out) {
+static PyObject *decode_all(PyObject *const *columns, const Fixed *counts, size_t most_few,
+                            const Fixed *out) {
     size_t done = 0;
     for (size_t at = 0; at < counts->count; at++) {
         int64_t count = ((const int64_t *)counts->data)[at];
@@ -86,7 +94,9 @@ PyObject *kernel_receipts(PyObject *module, PyObject *const *arguments, Py_ssize
     Fixed views[2];
     (void)module;
     if (number != 6)
-        return PyErr_Format(PyExc_TypeError, "receipts(counts, out, low planes, middle planes, bitmaps, most of few)");
+        return PyErr_Format(
+            PyExc_TypeError,
+            "receipts(counts, out, low planes, middle planes, bitmaps, most of few)");
     size_t most_few = PyLong_AsSize_t(arguments[5]);
     if ((most_few == (size_t)-1 && PyErr_Occurred()) || fix(views, arguments, shapes, 2) < 0)
         return NULL;

@@ -1,11 +1,12 @@
-/* Tokens in tables: buckets, rows and sums of cells, for `spamguard.bayes`. Whole numbers only; what they mean is said there. */
+/* Tokens in tables: buckets, rows and sums of cells, for `spamguard.bayes`, which says what they
+ * mean. Whole numbers only. */
 #include "kernel.h"
 
 #include <string.h>
 
 #define SETS 4 /* sets of tokens, by the two top bits of each */
 #define SET_BITS 2
-#define AHEAD 32 /* so many reads of memory run side by side */
+#define AHEAD 32 /* reads of memory that run side by side */
 
 typedef struct {
     size_t messages;
@@ -15,9 +16,11 @@ typedef struct {
     uint32_t drop;         /* bits of a token that its bucket leaves out */
 } Tokens;
 
-static size_t start_of(const Tokens *all, size_t message) { return all->offset ? (size_t)all->offset[message] : message * all->tokens; }
+static size_t start_of(const Tokens *all, size_t message) {
+    return all->offset ? (size_t)all->offset[message] : message * all->tokens;
+}
 
-/* The offsets must cut the tokens into messages: nothing may lie outside. */
+/* Whether the offsets cut the tokens into messages, with none left over. */
 static int offsets_fit(const Tokens *all) {
     if (all->offset == NULL)
         return 1;
@@ -29,8 +32,10 @@ static int offsets_fit(const Tokens *all) {
     return 1;
 }
 
-/* Calls that write nothing only count. Of neighbours in one bucket the first stays. */
-static size_t place_message(const Tokens *all, size_t message, Py_ssize_t *sizes, Py_ssize_t *buckets) {
+/* Counts the buckets of a message and, unless `buckets` is NULL, writes them. Of neighbours in one
+ * bucket the first counts. */
+static size_t place_message(const Tokens *all, size_t message, Py_ssize_t *sizes,
+                            Py_ssize_t *buckets) {
     size_t kept = 0, end = start_of(all, message + 1);
     uint32_t before = 0;
     for (size_t at = start_of(all, message); at < end; at++) {
@@ -47,15 +52,17 @@ static size_t place_message(const Tokens *all, size_t message, Py_ssize_t *sizes
     return kept;
 }
 
-/* Bytes of an array of: starts and sizes of the token sets of all messages, then their buckets. */
+/* An array, as bytes: starts and sizes of the token sets of all messages, then their buckets. */
 static PyObject *placed(const Tokens *all) {
     size_t runs = SETS * all->messages, kept = 0, start = 0;
     for (size_t message = 0; message < all->messages; message++)
         kept += place_message(all, message, NULL, NULL);
-    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((2 * runs + kept) * sizeof(Py_ssize_t)));
+    PyObject *result =
+        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)((2 * runs + kept) * sizeof(Py_ssize_t)));
     if (result == NULL)
         return NULL;
-    Py_ssize_t *starts = (Py_ssize_t *)(void *)PyBytes_AsString(result), *sizes = starts + runs, *buckets = sizes + runs;
+    Py_ssize_t *starts = (Py_ssize_t *)(void *)PyBytes_AsString(result), *sizes = starts + runs,
+               *buckets = sizes + runs;
     memset(sizes, 0, runs * sizeof *sizes);
     for (size_t message = 0; message < all->messages; message++)
         buckets += place_message(all, message, sizes + SETS * message, buckets);
@@ -78,14 +85,16 @@ PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t 
         return NULL;
     if (bits <= SET_BITS || bits >= 32)
         return PyErr_Format(PyExc_ValueError, "tables of 2**%ld buckets", bits);
-    /* Without offsets the tokens are asked for twice, so that there are always two to give back. */
+    /* Without offsets the tokens are held twice: there are always two views to release. */
     PyObject *both[] = {arguments[0], one ? arguments[0] : arguments[1]};
     const Shape twice[] = {shapes[0], shapes[one ? 0 : 1]};
     if (fix(views, both, twice, 2) < 0)
         return NULL;
-    Tokens all = {one ? 1 : views[1].count - 1, views[0].count, views[0].data, one ? NULL : views[1].data, 32 - (uint32_t)bits};
+    Tokens all = {one ? 1 : views[1].count - 1, views[0].count, views[0].data,
+                  one ? NULL : views[1].data, 32 - (uint32_t)bits};
     PyObject *result = NULL;
-    if ((!one && views[1].count == 0) || !offsets_fit(&all) || all.messages > (size_t)PY_SSIZE_T_MAX / 256 || all.tokens > (size_t)PY_SSIZE_T_MAX / 32)
+    if ((!one && views[1].count == 0) || !offsets_fit(&all) ||
+        all.messages > (size_t)PY_SSIZE_T_MAX / 256 || all.tokens > (size_t)PY_SSIZE_T_MAX / 32)
         PyErr_SetString(PyExc_ValueError, "offsets do not fit the tokens");
     else
         result = placed(&all);
@@ -93,16 +102,19 @@ PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return result;
 }
 
-static PyObject *outside(void) { return PyErr_Format(PyExc_IndexError, "a place is outside its table"); }
+static PyObject *outside(void) {
+    return PyErr_Format(PyExc_IndexError, "a place is outside its table");
+}
 
 /* gather(rows, width, buckets, out): out (k, n) gets the first k columns, k <= width, of n rows. */
 static PyObject *gather(const Fixed *rows, size_t width, const Fixed *buckets, const Fixed *out) {
-    size_t n = buckets->count, columns = n ? out->count / n : 0, height = width ? rows->count / width : 0;
+    size_t n = buckets->count, columns = n ? out->count / n : 0,
+           height = width ? rows->count / width : 0;
     const Py_ssize_t *bucket = buckets->data;
     if (width == 0 || columns > width || columns * n != out->count)
         return PyErr_Format(PyExc_ValueError, "sizes do not fit together");
     for (size_t at = 0; at < n; at++) {
-        if ((size_t)bucket[at] >= height) /* below zero is far above */
+        if ((size_t)bucket[at] >= height) /* negative numbers are far above */
             return outside();
         if (at + AHEAD < n && (size_t)bucket[at + AHEAD] < height)
             __builtin_prefetch((const int32_t *)rows->data + (size_t)bucket[at + AHEAD] * width);
@@ -114,7 +126,8 @@ static PyObject *gather(const Fixed *rows, size_t width, const Fixed *buckets, c
 }
 
 PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
-    static const Shape shapes[] = {{sizeof(int32_t), 0}, {sizeof(Py_ssize_t), 0}, {sizeof(int32_t), 1}};
+    static const Shape shapes[] = {
+        {sizeof(int32_t), 0}, {sizeof(Py_ssize_t), 0}, {sizeof(int32_t), 1}};
     Fixed views[3];
     (void)module;
     if (number != 4)
@@ -127,7 +140,7 @@ PyObject *kernel_gather(PyObject *module, PyObject *const *arguments, Py_ssize_t
     return result;
 }
 
-/* Whether sizes of runs, none below zero, add up to so many. */
+/* Whether the sizes of runs are not negative and add up to `count`. */
 static int covers(const Fixed *sizes, size_t count) {
     size_t rest = count;
     for (size_t run = 0; run < sizes->count; run++) {
@@ -139,7 +152,7 @@ static int covers(const Fixed *sizes, size_t count) {
     return rest == 0;
 }
 
-/* Brings one cell back inside -most..most, in its place, and returns it. */
+/* Clips a cell to -most..most in its place, and returns it. */
 static int32_t bounded(int32_t *cell, int32_t most) {
     if (*cell > most)
         *cell = most;
@@ -152,7 +165,7 @@ enum { CELLS, FIRSTS, BUCKETS, SIZES, OUT, VIEWS, OTHERS = VIEWS, SHARES, FADES,
 
 #define SHARE_BITS 16
 
-/* The arguments fit together, so that no loop over runs need look at anything but whether a bucket is inside. */
+/* Whether the arguments fit together. Loops over runs then only check that a bucket is inside. */
 static int fit(const Fixed *views, size_t width) {
     const Fixed *firsts = views + FIRSTS, *sizes = views + SIZES;
     if (width == 0 || views[OUT].count != sizes->count || !covers(sizes, views[BUCKETS].count))
@@ -168,7 +181,8 @@ static int fit(const Fixed *views, size_t width) {
 /* The cells of a run: where its column begins. */
 static int32_t *column_of(const Fixed *views, size_t run) {
     const Fixed *firsts = views + FIRSTS;
-    return (int32_t *)views[CELLS].data + ((const Py_ssize_t *)firsts->data)[firsts->count == 1 ? 0 : run];
+    return (int32_t *)views[CELLS].data +
+           ((const Py_ssize_t *)firsts->data)[firsts->count == 1 ? 0 : run];
 }
 
 static PyObject *run_sums(const Fixed *views, size_t width, int32_t most) {
@@ -177,10 +191,11 @@ static PyObject *run_sums(const Fixed *views, size_t width, int32_t most) {
     for (size_t run = 0; run < views[SIZES].count; run++) {
         int32_t *column = column_of(views, run);
         int64_t sum = 0; /* 2**32 cells of 31 bits fit */
-        for (Py_ssize_t left = ((const Py_ssize_t *)views[SIZES].data)[run]; left > 0; left--, bucket++) {
+        for (Py_ssize_t left = ((const Py_ssize_t *)views[SIZES].data)[run]; left > 0;
+             left--, bucket++) {
             if (last - bucket > AHEAD && (size_t)bucket[AHEAD] < rows)
                 __builtin_prefetch(column + (size_t)bucket[AHEAD] * width);
-            if ((size_t)*bucket >= rows) /* below zero is far above */
+            if ((size_t)*bucket >= rows) /* negative numbers are far above */
                 return outside();
             sum += bounded(column + (size_t)*bucket * width, most);
         }
@@ -193,7 +208,8 @@ static PyObject *add_runs(const Fixed *views, size_t width) {
     const Py_ssize_t *bucket = views[BUCKETS].data;
     size_t rows = views[CELLS].count / width;
     for (size_t run = 0; run < views[SIZES].count; run++) {
-        uint32_t *column = (uint32_t *)column_of(views, run); /* unsigned: it may wrap, as numpy's does */
+        uint32_t *column =
+            (uint32_t *)column_of(views, run); /* unsigned: it may wrap, as in numpy */
         uint32_t move = ((const uint32_t *)views[OUT].data)[run];
         const Py_ssize_t *end = bucket + ((const Py_ssize_t *)views[SIZES].data)[run];
         for (; bucket < end && move; bucket++) {
@@ -206,7 +222,8 @@ static PyObject *add_runs(const Fixed *views, size_t width) {
     Py_RETURN_NONE;
 }
 
-/* The smaller one of two counts, so far as there are shares for it; a negative one is damage and counts as none. */
+/* The smaller of two counts, at most the last index of shares; a negative count is damage and
+ * counts as zero. */
 static size_t rarer(int32_t one, int32_t other, size_t shares) {
     int32_t least = one < other ? one : other;
     if (least < 0)
@@ -222,15 +239,18 @@ static PyObject *add_shares(const Fixed *views, size_t width, size_t wide) {
         rows = other_rows;
     for (size_t run = 0; run < views[SIZES].count; run++) {
         int32_t *column = column_of(views, run);
-        int64_t move = ((const int32_t *)views[OUT].data)[run], fade = ((const int32_t *)views[FADES].data)[run];
+        int64_t move = ((const int32_t *)views[OUT].data)[run],
+                fade = ((const int32_t *)views[FADES].data)[run];
         const Py_ssize_t *end = bucket + ((const Py_ssize_t *)views[SIZES].data)[run];
         for (; bucket < end && move; bucket++) {
             if ((size_t)*bucket >= rows)
                 return outside();
             int32_t *cell = column + (size_t)*bucket * width;
-            int64_t part = move * shares[rarer(cell[-1], others[(size_t)*bucket * wide], views[SHARES].count)];
+            int64_t part =
+                move * shares[rarer(cell[-1], others[(size_t)*bucket * wide], views[SHARES].count)];
             part += ((int64_t)1 << (SHARE_BITS - 1)) - fade * *cell;
-            /* Division rounds towards zero, a share is rounded down like numpy's: the remainder below zero goes to the quotient. */
+            /* Division rounds towards zero, but numpy rounds down: a negative remainder lowers the
+             * quotient by one. */
             int64_t whole = part / ((int64_t)1 << SHARE_BITS);
             *(uint32_t *)cell += (uint32_t)(whole - (part < whole * ((int64_t)1 << SHARE_BITS)));
         }
@@ -239,7 +259,7 @@ static PyObject *add_shares(const Fixed *views, size_t width, size_t wide) {
     Py_RETURN_NONE;
 }
 
-/* Whether before each run's column there is another one. */
+/* Whether there is a column in front of the column of each run. */
 static int have_counts(const Fixed *firsts) {
     for (size_t at = 0; at < firsts->count; at++)
         if (((const Py_ssize_t *)firsts->data)[at] < 1)
@@ -247,11 +267,14 @@ static int have_counts(const Fixed *firsts) {
     return 1;
 }
 
-/* most: below zero if nothing is summed. */
+/* most: negative if numbers are added instead of summed. */
 static PyObject *over_runs(PyObject *const *arguments, size_t width, long most) {
     const int sums = most >= 0;
     const Shape shapes[VIEWS] = {
-        {sizeof(int32_t), 1}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0},
+        {sizeof(int32_t), 1},
+        {sizeof(Py_ssize_t), 0},
+        {sizeof(Py_ssize_t), 0},
+        {sizeof(Py_ssize_t), 0},
         {sums ? sizeof(int64_t) : sizeof(int32_t), sums},
     };
     Fixed views[VIEWS];
@@ -266,11 +289,12 @@ static PyObject *over_runs(PyObject *const *arguments, size_t width, long most) 
     return result;
 }
 
-/* Width comes first: what follows are arrays, in the order of the views. */
+/* The width comes first, then arrays in the order of the views. */
 PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
     (void)module;
     if (number != 7)
-        return PyErr_Format(PyExc_TypeError, "run_sums(width, cells, firsts, buckets, sizes, sums, most)");
+        return PyErr_Format(PyExc_TypeError,
+                            "run_sums(width, cells, firsts, buckets, sizes, sums, most)");
     size_t width = PyLong_AsSize_t(arguments[0]);
     long most = PyLong_AsLong(arguments[6]);
     if (PyErr_Occurred())
@@ -283,7 +307,8 @@ PyObject *kernel_run_sums(PyObject *module, PyObject *const *arguments, Py_ssize
 PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
     (void)module;
     if (number != 6)
-        return PyErr_Format(PyExc_TypeError, "add_runs(width, cells, firsts, buckets, sizes, moves)");
+        return PyErr_Format(PyExc_TypeError,
+                            "add_runs(width, cells, firsts, buckets, sizes, moves)");
     size_t width = PyLong_AsSize_t(arguments[0]);
     if (PyErr_Occurred())
         return NULL;
@@ -292,21 +317,27 @@ PyObject *kernel_add_runs(PyObject *module, PyObject *const *arguments, Py_ssize
 
 PyObject *kernel_add_shares(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
     static const Shape shapes[] = {
-        {sizeof(int32_t), 1}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0},
-        {sizeof(int32_t), 0}, {sizeof(int32_t), 0},    {sizeof(int32_t), 0},    {sizeof(int32_t), 0},
+        {sizeof(int32_t), 1},    {sizeof(Py_ssize_t), 0}, {sizeof(Py_ssize_t), 0},
+        {sizeof(Py_ssize_t), 0}, {sizeof(int32_t), 0},    {sizeof(int32_t), 0},
+        {sizeof(int32_t), 0},    {sizeof(int32_t), 0},
     };
     Fixed views[ALL_VIEWS];
     PyObject *result = NULL;
     (void)module;
     if (number != 10)
-        return PyErr_Format(PyExc_TypeError, "add_shares(width, cells, firsts, buckets, sizes, moves, others, wide, shares, fades)");
-    size_t width = PyLong_AsSize_t(arguments[0]), wide = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[7]);
+        return PyErr_Format(
+            PyExc_TypeError,
+            "add_shares(width, cells, firsts, buckets, sizes, moves, others, wide, shares, fades)");
+    size_t width = PyLong_AsSize_t(arguments[0]),
+           wide = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[7]);
     if (PyErr_Occurred())
         return NULL;
-    PyObject *arrays[] = {arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6], arguments[8], arguments[9]};
+    PyObject *arrays[] = {arguments[1], arguments[2], arguments[3], arguments[4],
+                          arguments[5], arguments[6], arguments[8], arguments[9]};
     if (fix(views, arrays, shapes, ALL_VIEWS) < 0)
         return NULL;
-    if (!fit(views, width) || wide == 0 || views[SHARES].count == 0 || views[FADES].count != views[SIZES].count || !have_counts(views + FIRSTS))
+    if (!fit(views, width) || wide == 0 || views[SHARES].count == 0 ||
+        views[FADES].count != views[SIZES].count || !have_counts(views + FIRSTS))
         PyErr_SetString(PyExc_ValueError, "sizes do not fit together");
     else
         result = add_shares(views, width, wide);

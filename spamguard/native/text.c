@@ -1,4 +1,4 @@
-/* Decoded text: the loops over characters of `spamguard.mail.text` and `spamguard.mail.traits`, where it is said what they mean. */
+/* Decoded text: the loop over characters of `spamguard.mail.text`, which defines punctuation. */
 #include "kernel.h"
 
 #include <string.h>
@@ -6,14 +6,15 @@
 enum { FIRST, LAST, KIND, PARTS };
 enum { LETTER, SIGN, UNSEEN };
 
-/* Runs of characters, in order, as three numbers each: the first, the last, and whether they are signs or not even seen. */
+/* Ranges of characters in order, three numbers each: the first, the last, and the kind. */
 typedef struct {
     const uint32_t *parts;
     size_t count;
 } Ranges;
 
 static uint32_t kind_of(const Ranges *ranges, uint32_t character) {
-    size_t low = 0, high = ranges->count; /* all before low end before it, all from high on begin behind it */
+    size_t low = 0, high = ranges->count; /* ranges before low end before it, ranges from high on
+                                             begin behind it */
     while (low < high) {
         const uint32_t *range = ranges->parts + PARTS * ((low + high) / 2);
         if (character < range[FIRST])
@@ -26,9 +27,11 @@ static uint32_t kind_of(const Ranges *ranges, uint32_t character) {
     return LETTER;
 }
 
-static size_t size_of(uint8_t first) { return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4; }
+static size_t size_of(uint8_t first) {
+    return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+}
 
-/* The character of so many bytes. */
+/* The character that these bytes encode. */
 static uint32_t character_at(const uint8_t *bytes, size_t size) {
     static const uint8_t of_first[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
     uint32_t character = bytes[0] & of_first[size];
@@ -37,13 +40,15 @@ static uint32_t character_at(const uint8_t *bytes, size_t size) {
     return character;
 }
 
-/* Writes what is left of the text, which is never more than there was; its size. */
+/* Writes the text without punctuation, which is never longer, and returns its size. */
 static size_t write_letters(const Ranges *ranges, const uint8_t *bytes, size_t size, uint8_t *out) {
     size_t written = 0;
     int gap = 0; /* whether a sign stands before this character, and no letter between */
     for (size_t at = 0, width; at < size; at += width) {
         width = size_of(bytes[at]);
-        uint32_t kind = width == 1 || width > size - at ? LETTER : kind_of(ranges, character_at(bytes + at, width));
+        uint32_t kind = width == 1 || width > size - at
+                            ? LETTER
+                            : kind_of(ranges, character_at(bytes + at, width));
         if (width > size - at)
             width = size - at;
         gap |= kind == SIGN;
@@ -80,7 +85,8 @@ PyObject *kernel_letters(PyObject *module, PyObject *const *arguments, Py_ssize_
     const char *bytes = PyUnicode_AsUTF8AndSize(arguments[0], &size);
     if (bytes == NULL || fix(&ranges, arguments + 1, shapes, 1) < 0)
         return NULL;
-    PyObject *result = letters(&(Ranges){ranges.data, ranges.count / PARTS}, (const uint8_t *)bytes, (size_t)size);
+    PyObject *result =
+        letters(&(Ranges){ranges.data, ranges.count / PARTS}, (const uint8_t *)bytes, (size_t)size);
     release(&ranges, 1);
     return result;
 }

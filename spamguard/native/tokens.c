@@ -1,8 +1,11 @@
-/* Text to token hashes: the loop over bytes of `spamguard.mail.tokens`, whose comments say what is hashed and why.
+/* Text to token hashes: the loop over bytes of `spamguard.mail.tokens`, which says what is hashed
+ * and why.
  *
- * Tokens are runs of bytes that the caller's table marks; a token is hashed from its section's seed, its first sixteen bytes, its
- * last eight and its length; neighbours, and the first ones beside the body with one other between, are hashed as pairs; of what
- * people write some characters are hashed, five at a time. Bit for bit what numpy gives: unsigned arithmetic wraps in both.
+ * Tokens are runs of bytes that the caller's table marks. The hash of a token comes from the seed
+ * of its section, its first sixteen bytes, its last eight and its length. Neighbours are hashed as
+ * pairs, and so are the first tokens behind the body with one token between. Of what people write,
+ * some grams of five characters are hashed. The results are the same bits as numpy's: unsigned
+ * arithmetic wraps in both.
  */
 #include "tokens.h"
 
@@ -13,14 +16,15 @@ enum { KIND_WORD, KIND_CLUE, KIND_PAIR, KIND_GRAM };
 
 #define CLASSES 256
 #define WINDOW 64
-#define MOST_TOKENS (UINT32_MAX / 64) /* single ones, of texts far beyond what is ever read: all numbers of tokens fit 32 bits */
+#define MOST_TOKENS                                                                                \
+    (UINT32_MAX / 64) /* single ones, far more than are ever read: all numbers fit 32 bits */
 #define BOXES(tokens) (2 * (tokens) + 256)
 #define KIND_SHIFT 30
-#define NARROW_SHIFT 34 /* thirty bits of a hash stay, below the two of its kind */
-#define EARLY_BORDER 2  /* a token is no left half of a skip unless so many follow it */
+#define NARROW_SHIFT 34 /* keeps thirty bits of a hash, below two for its kind */
+#define EARLY_BORDER 2  /* tokens that must follow the left one of a pair with a gap */
 #define GRAM_CHARACTERS 5
-#define GRAM_BYTES 8 /* a gram has fewer characters when they take more */
-#define GRAM_MASK 3  /* of a gram's hash: zero in those that are kept */
+#define GRAM_BYTES 8 /* a gram has fewer characters if they take more */
+#define GRAM_MASK 3  /* of a hash: grams are kept if these bits are zero */
 
 static uint64_t fold(uint64_t value) { return value ^ (value >> 32); }
 
@@ -31,7 +35,7 @@ static uint64_t load(const uint8_t *bytes, size_t size) {
     return value;
 }
 
-/* The same where eight bytes may be read, which saves a call for every token but the last few of a text. */
+/* `load` where eight bytes may be read: it saves a call for nearly every token. */
 static uint64_t load_within(const uint8_t *bytes, size_t size, const uint8_t *end) {
     uint64_t value;
     if ((size_t)(end - bytes) < sizeof value)
@@ -40,7 +44,8 @@ static uint64_t load_within(const uint8_t *bytes, size_t size, const uint8_t *en
     return size < sizeof value ? value & ((UINT64_C(1) << (8 * size)) - 1) : value;
 }
 
-static uint64_t hash_token(const Hasher *hasher, const uint8_t *start, size_t size, const Section *section) {
+static uint64_t hash_token(const Hasher *hasher, const uint8_t *start, size_t size,
+                           const Section *section) {
     const uint8_t *end = section->bytes + section->size;
     uint64_t value = fold((load_within(start, size, end) ^ section->seed) * hasher->by[FIRST]);
     if (size > 8) {
@@ -59,15 +64,18 @@ static uint64_t marks(const uint8_t *classes, const uint8_t *bytes, size_t size)
     return found;
 }
 
-/* The tokens of one section, in order. There is room for (size + 1) / 2 of them: between any two is a byte that is none.
- * Goes from edge to edge, 64 bytes at a time: to ask byte for byte costs a wrong guess of the processor at both ends of each token. */
+/* The tokens of one section, in order. There must be room for (size + 1) / 2 of them, because a
+ * byte parts any two. Goes from edge to edge, 64 bytes at a time: a loop over bytes would cost a
+ * wrong branch prediction at both ends of each token. */
 static size_t hash_section(const Hasher *hasher, const Section *section, Token *found) {
     size_t count = 0, start = 0;
     uint64_t inside = 0; /* whether the byte before belongs to a token */
-    for (size_t window = 0; window <= section->size; window += WINDOW) { /* one window behind the last byte, where its token ends */
+    for (size_t window = 0; window <= section->size;
+         window += WINDOW) { /* one window more, in which the last token ends */
         uint64_t marked = marks(hasher->classes, section->bytes + window, section->size - window);
         uint64_t open = inside;
-        for (uint64_t edges = marked ^ (marked << 1 | inside); edges; edges &= edges - 1, open ^= 1) {
+        for (uint64_t edges = marked ^ (marked << 1 | inside); edges;
+             edges &= edges - 1, open ^= 1) {
             size_t here = window + (size_t)__builtin_ctzll(edges);
             if (!open)
                 start = here;
@@ -86,18 +94,25 @@ static size_t hash_section(const Hasher *hasher, const Section *section, Token *
     return count;
 }
 
-static uint32_t narrow(uint64_t hash, uint32_t kind) { return (uint32_t)(hash >> NARROW_SHIFT) | (kind << KIND_SHIFT); }
+static uint32_t narrow(uint64_t hash, uint32_t kind) {
+    return (uint32_t)(hash >> NARROW_SHIFT) | (kind << KIND_SHIFT);
+}
 
-static uint32_t pair(const Hasher *hasher, uint64_t left, uint64_t right, uint64_t gap, uint32_t kind) {
+static uint32_t pair(const Hasher *hasher, uint64_t left, uint64_t right, uint64_t gap,
+                     uint32_t kind) {
     uint64_t mixed = left * hasher->by[LEFT] + right * hasher->by[RIGHT] + gap * hasher->by[SKIP];
     return narrow(fold(mixed) * hasher->by[FINAL], kind);
 }
 
-static uint32_t origin(size_t number, uint32_t made) { return (uint32_t)number << MADE_BITS | made; }
+static uint32_t origin(size_t number, uint32_t made) {
+    return (uint32_t)number << MADE_BITS | made;
+}
 
-/* All single tokens, pairs and skips: at most three for each single one. words: how many belong to the text of the body. origins:
- * unless it is NULL, for each the number of the single token where it begins, and how it was made. */
-size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words, uint32_t *out, uint32_t *origins) {
+/* All single tokens, pairs, and pairs with a gap: at most three for each single one. words: number
+ * of tokens of the body. origins, unless NULL: for each token the number of the single token where
+ * it begins, and how it was made. */
+size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words,
+                uint32_t *out, uint32_t *origins) {
     size_t count = 0, early = singles - words < hasher->skipped ? singles : words + hasher->skipped;
     for (size_t at = 0; at < singles; at++) {
         size_t first = count;
@@ -132,7 +147,7 @@ size_t put_together(const Section *section, uint8_t *text) {
     return size;
 }
 
-/* Where characters of UTF-8 start, and behind them where the last one ends; how many there are. */
+/* Where the characters of UTF-8 start, then where the last one ends; returns their number. */
 static size_t characters(const uint8_t *text, size_t size, uint16_t *starts) {
     size_t count = 0;
     for (size_t at = 0; at < size; at++) {
@@ -143,7 +158,8 @@ static size_t characters(const uint8_t *text, size_t size, uint16_t *starts) {
     return count;
 }
 
-/* How many bytes the gram takes that starts with this character; damaged text has characters of more than GRAM_BYTES. */
+/* The size of the gram that starts with this character; characters of damaged text may take more
+ * than GRAM_BYTES. */
 static size_t gram_size(const uint16_t *starts) {
     for (size_t most = GRAM_CHARACTERS; most > 0; most--)
         if (starts[most] - starts[0] <= GRAM_BYTES)
@@ -151,7 +167,7 @@ static size_t gram_size(const uint16_t *starts) {
     return GRAM_BYTES;
 }
 
-/* The same as `hash_token` for a gram, behind which as many bytes may be read as a gram has at most. */
+/* `hash_token` for a gram. GRAM_BYTES may always be read. */
 static uint64_t hash_gram(const Hasher *hasher, const uint8_t *start, size_t size) {
     uint64_t value;
     memcpy(&value, start, sizeof value);
@@ -159,8 +175,8 @@ static uint64_t hash_gram(const Hasher *hasher, const uint8_t *start, size_t siz
     return fold(fold((value ^ hasher->letters) * hasher->by[FIRST]) * hasher->by[FINAL]);
 }
 
-/* The grams of one section that are kept, with repeats. There is room for `most_grams` of them. origins: as in `narrowed`, but of
- * their first bytes in the text put together. */
+/* The grams of one section that are kept, with repeats. There must be room for `most_grams`.
+ * origins: as in `narrowed`, with the position of a gram in the text put together. */
 size_t grams(const Hasher *hasher, const Section *section, uint32_t *out, uint32_t *origins) {
     uint8_t bytes[GRAM_TEXT + GRAM_BYTES] = {0};
     uint16_t starts[GRAM_TEXT + 1];
@@ -176,7 +192,8 @@ size_t grams(const Hasher *hasher, const Section *section, uint32_t *out, uint32
     return count;
 }
 
-/* How many grams a section can have at most: one is written for each character with which it may start, whether it is kept or not. */
+/* The most grams that a section can have. One is written for each character, even if it is not
+ * kept. */
 static size_t most_grams(const Section *section) {
     if (!(section->kinds & LETTERED))
         return 0;
@@ -190,7 +207,7 @@ size_t most_tokens(const Section *sections, size_t number, size_t singles) {
     return most;
 }
 
-/* Two to the power of this many boxes hold one or two tokens each. */
+/* The number of boxes, as a power of two: about one or two tokens for each box. */
 static uint32_t box_bits(size_t count) {
     uint32_t bits = 8;
     while (bits < 24 && (size_t)1 << bits < count)
@@ -198,7 +215,8 @@ static uint32_t box_bits(size_t count) {
     return bits;
 }
 
-/* Puts tokens, which are as good as random below their two top bits, into boxes by their top bits. boxes: room for twice as many. */
+/* Puts tokens into boxes by their top bits; all but the first two bits are as good as random.
+ * boxes: room for BOXES(count). */
 static void box(const uint32_t *tokens, size_t count, uint32_t *boxes, uint32_t *out) {
     uint32_t bits = box_bits(count), before = 0;
     memset(boxes, 0, sizeof *boxes << bits);
@@ -213,8 +231,8 @@ static void box(const uint32_t *tokens, size_t count, uint32_t *boxes, uint32_t 
         out[boxes[tokens[at] >> (32 - bits)]++] = tokens[at];
 }
 
-/* What is nearly in order put in order, without repeats; how many are left. Nobody without the key can fill one box with
- * different tokens, and equal ones cost nothing. */
+/* Sorts tokens that are nearly in order, without repeats, and returns their number. Nobody can fill
+ * one box with different tokens without the key, and equal ones cost nothing. */
 static size_t insert_all(const uint32_t *boxed, size_t count, uint32_t *out) {
     size_t kept = 0;
     for (size_t at = 0; at < count; at++) {
@@ -230,8 +248,9 @@ static size_t insert_all(const uint32_t *boxed, size_t count, uint32_t *out) {
     return kept;
 }
 
-/* The distinct tokens, sorted, as bytes. words: how many single ones belong to the text of the body. */
-static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t number, const Token *single, size_t singles, size_t words) {
+/* The distinct tokens, sorted, as bytes. words: number of single tokens of the body. */
+static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t number,
+                          const Token *single, size_t singles, size_t words) {
     size_t most = most_tokens(sections, number, singles);
     uint32_t *tokens = PyMem_Malloc((2 * most + BOXES(most)) * sizeof *tokens);
     if (tokens == NULL)
@@ -242,13 +261,16 @@ static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t 
             count += grams(hasher, sections + at, tokens + count, NULL);
     box(tokens, count, tokens + 2 * most, tokens + most);
     count = insert_all(tokens + most, count, tokens);
-    PyObject *result = PyBytes_FromStringAndSize((const char *)tokens, (Py_ssize_t)(count * sizeof *tokens));
+    PyObject *result =
+        PyBytes_FromStringAndSize((const char *)tokens, (Py_ssize_t)(count * sizeof *tokens));
     PyMem_Free(tokens);
     return result;
 }
 
-/* Either from the sections. longest: how many single tokens they can have. asked: NULL for the distinct tokens. */
-static PyObject *hashed(const Hasher *hasher, Section *sections, size_t number, size_t longest, Asked *asked) {
+/* The distinct tokens of the sections or, unless `asked` is NULL, those that are asked for.
+ * longest: the most single tokens that the sections can have. */
+static PyObject *hashed(const Hasher *hasher, Section *sections, size_t number, size_t longest,
+                        Asked *asked) {
     size_t singles = 0, words = 0;
     Token *single = PyMem_Malloc((longest + 1) * sizeof *single);
     if (single == NULL)
@@ -257,17 +279,20 @@ static PyObject *hashed(const Hasher *hasher, Section *sections, size_t number, 
         singles += sections[at].tokens = hash_section(hasher, sections + at, single + singles);
         words = at == 0 ? singles : words; /* the first section is the text of the body */
     }
-    PyObject *result =
-        asked ? places(hasher, sections, number, single, singles, words, asked) : distinct(hasher, sections, number, single, singles, words);
+    PyObject *result = asked ? places(hasher, sections, number, single, singles, words, asked)
+                             : distinct(hasher, sections, number, single, singles, words);
     PyMem_Free(single);
     return result;
 }
 
-/* Fills in the sections; how many single tokens they can have at most, or -1 with an error set. */
-static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed *kinds, Section *sections) {
+/* Fills in the sections; returns the most single tokens that they can have, or -1 with an error
+ * set. */
+static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed *kinds,
+                                Section *sections) {
     size_t longest = 0;
     for (size_t at = 0; at < kinds->count; at++) {
-        PyObject *text = PyTuple_GetItem(texts, (Py_ssize_t)at); /* borrowed: the caller's tuple holds it */
+        PyObject *text =
+            PyTuple_GetItem(texts, (Py_ssize_t)at); /* borrowed: the caller's tuple holds it */
         char *bytes;
         Py_ssize_t size;
         if (text == NULL || PyBytes_AsStringAndSize(text, &bytes, &size) < 0)
@@ -290,26 +315,32 @@ PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Asked *aske
     Py_ssize_t number = PyTuple_Size(texts); /* with an error set unless it is a tuple */
     if (number < 0)
         return NULL;
-    if ((size_t)number + 1 != seeds->count || (size_t)number != kinds->count || multipliers->count != MULTIPLIERS || classes->count != CLASSES)
+    if ((size_t)number + 1 != seeds->count || (size_t)number != kinds->count ||
+        multipliers->count != MULTIPLIERS || classes->count != CLASSES)
         return PyErr_Format(PyExc_ValueError, "sizes do not fit together");
-    Hasher hasher = {.letters = ((const uint64_t *)seeds->data)[number], .classes = classes->data, .skipped = skipped};
+    Hasher hasher = {.letters = ((const uint64_t *)seeds->data)[number],
+                     .classes = classes->data,
+                     .skipped = skipped};
     memcpy(hasher.by, multipliers->data, sizeof hasher.by);
     Section *sections = PyMem_Malloc(((size_t)number + 1) * sizeof *sections);
     if (sections == NULL)
         return PyErr_NoMemory();
     Py_ssize_t longest = take_sections(texts, seeds, kinds, sections);
-    PyObject *result = longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest, asked);
+    PyObject *result =
+        longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest, asked);
     PyMem_Free(sections);
     return result;
 }
 
-static const Shape shapes[] = {{8, 0}, {1, 0}, {8, 0}, {1, 0}}; /* seeds, kinds, multipliers, classes */
+static const Shape shapes[] = {
+    {8, 0}, {1, 0}, {8, 0}, {1, 0}}; /* seeds, kinds, multipliers, classes */
 
 PyObject *kernel_tokens(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
     Fixed views[4];
     (void)module;
     if (number != 6)
-        return PyErr_Format(PyExc_TypeError, "tokens(texts, seeds, kinds, multipliers, classes, skipped)");
+        return PyErr_Format(PyExc_TypeError,
+                            "tokens(texts, seeds, kinds, multipliers, classes, skipped)");
     size_t skipped = PyLong_AsSize_t(arguments[5]);
     if ((skipped == (size_t)-1 && PyErr_Occurred()) || fix(views, arguments + 1, shapes, 4) < 0)
         return NULL;

@@ -1,17 +1,23 @@
-/* What finding the tokens of a message and finding where some of them stand have in common. */
+/* What `tokens.c` and `places.c` share. */
 #ifndef SPAMGUARD_TOKENS_H
 #define SPAMGUARD_TOKENS_H
 
 #include "kernel.h"
 
 enum { FIRST, SECOND, LAST, LENGTH, LEFT, RIGHT, SKIP, FINAL, MULTIPLIERS };
-enum { UNPAIRED = 1, LETTERED = 2 };        /* what the caller says of a section */
-enum { ALONE, NEXT, SKIPPING, GRAM, NONE }; /* how a token was made; of several in one bucket the first of these counts */
+enum { UNPAIRED = 1, LETTERED = 2 }; /* flags of a section */
+enum {
+    ALONE,
+    NEXT,
+    SKIPPING,
+    GRAM,
+    NONE
+}; /* how a token was made; of several in one bucket the first kind counts */
 
 #define MADE_BITS 2
-#define SIZE_BITS 4 /* of a gram's size */
-#define GRAM_TEXT 2000 /* bytes of a section of which grams are made, blanks put together */
-#define SIEVE 1024  /* buckets that are told apart at a first glance: a multiple of 64 */
+#define SIZE_BITS 4    /* of a gram's size */
+#define GRAM_TEXT 2000 /* bytes of a section that grams are made of */
+#define SIEVE 1024     /* bits of a filter on buckets: a multiple of 64 */
 
 typedef struct {
     uint64_t hash;
@@ -40,7 +46,7 @@ typedef struct {
     uint32_t token, made, origin, section;
 } Found;
 
-/* Buckets of which somebody wants the first token. */
+/* Buckets whose first token is asked for. */
 typedef struct {
     const uint32_t *buckets;
     size_t count;
@@ -49,14 +55,18 @@ typedef struct {
     Found *found;
 } Asked;
 
-/* The tokens that are asked for, as a list. single: all single ones; words: how many belong to the text of the body. */
-PyObject *places(const Hasher *hasher, const Section *sections, size_t number, const Token *single, size_t singles, size_t words, Asked *asked);
+/* The tokens that are asked for, as a list. single: all single tokens. words: number of tokens of
+ * the body. */
+PyObject *places(const Hasher *hasher, const Section *sections, size_t number, const Token *single,
+                 size_t singles, size_t words, Asked *asked);
 
-/* The start of a section, one space in place of each run of blanks, none at its ends: GRAM_TEXT bytes at most; its size. */
+/* Copies the start of a section, GRAM_TEXT bytes at most, with one space for each run of blanks and
+ * none at the ends; returns the size. */
 size_t put_together(const Section *section, uint8_t *text);
 
 size_t most_tokens(const Section *sections, size_t number, size_t singles);
-size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words, uint32_t *out, uint32_t *origins);
+size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words,
+                uint32_t *out, uint32_t *origins);
 size_t grams(const Hasher *hasher, const Section *section, uint32_t *out, uint32_t *origins);
 PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Asked *asked);
 

@@ -82,22 +82,22 @@ class Spy:
             )
             return found
 
-        def noting_judge(one: Filter, features: Any) -> Any:
+        def noting_judge(spam_filter: Filter, features: Any) -> Any:
             self.judged.append(self._numbers[features.tokens.tobytes()])
             assert self.judged[-1] not in {number for number, _ in self.taught}, (
                 "judged after it was taught"
             )
-            return judge(one, features)
+            return judge(spam_filter, features)
 
-        def noting_learn(one: Filter, lessons: Any, label: str) -> Any:
+        def noting_learn(spam_filter: Filter, lessons: Any, label: str) -> Any:
             self.taught += [
                 (self._numbers[lesson.features.tokens.tobytes()], label) for lesson in lessons
             ]
-            return learn(one, lessons, label)
+            return learn(spam_filter, lessons, label)
 
-        def noting_settle(one: Filter) -> None:
+        def noting_settle(spam_filter: Filter) -> None:
             self.settled += 1
-            settle(one)
+            settle(spam_filter)
 
         monkeypatch.setattr(prepare.ExampleReader, "read_example", noting_ready)
         monkeypatch.setattr(Filter, "judge_features", noting_judge)
@@ -144,10 +144,10 @@ def test_delayed_teaches_so_many_messages_later_and_the_last_ones_never(
     gaps = []
     noting = Filter.learn_examples
 
-    def learn(one: Filter, lessons: Any, label: str) -> Any:
-        found = noting(one, lessons, label)
+    def learn(spam_filter: Filter, lessons: Any, label: str) -> Any:
+        notes = noting(spam_filter, lessons, label)
         gaps.append(spy.judged[-1] - spy.taught[-1][0])
-        return found
+        return notes
 
     monkeypatch.setattr(Filter, "learn_examples", learn)
     trials = tried("delayed")
@@ -309,14 +309,20 @@ def test_confusion_table() -> None:
 def test_document_is_json() -> None:
     matrix = confusion(["ham", "spam"], ["ham", "unsure"])
     curve = learning_curve([True, True, False], [1, 2, 3], ["spam"] * 3, window=2)
-    found = json.loads(json.dumps(report_document({"run": some()}, matrix, curve), allow_nan=False))
-    assert found["confusion"] == {
+    document = json.loads(
+        json.dumps(report_document({"run": some()}, matrix, curve), allow_nan=False)
+    )
+    assert document["confusion"] == {
         "predicted": ["ham", "spam", "unsure"],
         "actual": ["ham", "spam"],
         "counts": [[1, 0], [0, 0], [0, 1]],
     }
-    assert found["learning_curve"] == {"last": [2, 3], "roca": [None, None], "error": [0.0, 100.0]}
-    assert found["runs"]["run"]["messages"] == 200
+    assert document["learning_curve"] == {
+        "last": [2, 3],
+        "roca": [None, None],
+        "error": [0.0, 100.0],
+    }
+    assert document["runs"]["run"]["messages"] == 200
     assert set(report_document({})) == {"runs"}
 
 

@@ -36,8 +36,8 @@ ODD = (
 
 @pytest.fixture
 def spam_filter(tmp_path: Path) -> Iterator[Filter]:
-    with opened(tmp_path / "state") as one:
-        yield one
+    with opened(tmp_path / "state") as spam_filter:
+        yield spam_filter
 
 
 # Judging
@@ -45,12 +45,12 @@ def spam_filter(tmp_path: Path) -> Iterator[Filter]:
 
 def test_it_learns_to_tell_spam_from_ham(tmp_path: Path) -> None:
     much = mail(400, seed=2)
-    with opened(tmp_path, bits=18) as one:
-        teach(one, much[:300])
+    with opened(tmp_path, bits=18) as spam_filter:
+        teach(spam_filter, much[:300])
         for settles in (False, True):
             if settles:
-                one.settle()
-            judged = [(label, one.judge(raw).label) for label, raw in much[300:]]
+                spam_filter.settle()
+            judged = [(label, spam_filter.judge(raw).label) for label, raw in much[300:]]
             assert sum(label == gold for gold, label in judged) >= 65
             assert sum(label not in (gold, "unsure") for gold, label in judged) <= 3
 
@@ -106,72 +106,72 @@ def test_odd_messages_are_judged_taught_and_taken_back(spam_filter: Filter) -> N
 
 @pytest.mark.parametrize("profile", ["default", "multinomial"])
 def test_a_message_is_bytes_and_a_user_is_text(tmp_path: Path, profile: str) -> None:
-    with opened(tmp_path, profile=profile) as one:
+    with opened(tmp_path, profile=profile) as spam_filter:
         text: Any = HAM[0].decode("latin-1")
         for use in (
-            one.judge,
-            one.scan,
-            one.forget,
-            lambda raw: one.learn(raw, "ham"),
-            lambda raw: list(one.judge_all([raw])),
+            spam_filter.judge,
+            spam_filter.scan,
+            spam_filter.forget,
+            lambda raw: spam_filter.learn(raw, "ham"),
+            lambda raw: list(spam_filter.judge_all([raw])),
         ):
             with pytest.raises(TypeError, match="a message is bytes, as it came, and this is str"):
                 use(text)
         for user in (None, b"anna", 7):
             odd: Any = user
             with pytest.raises(TypeError, match="the name of a user is a str"):
-                one.learn(HAM[0], "ham", user=odd)
+                spam_filter.learn(HAM[0], "ham", user=odd)
             with pytest.raises(TypeError, match="the name of a user is a str"):
-                one.forget(HAM[0], user=odd)
-        assert one.status().events == 0
-    with opened(tmp_path) as one, pytest.raises(TypeError, match="and this is str"):
-        one.explain(text)
+                spam_filter.forget(HAM[0], user=odd)
+        assert spam_filter.status().events == 0
+    with opened(tmp_path) as spam_filter, pytest.raises(TypeError, match="and this is str"):
+        spam_filter.explain(text)
 
 
 def test_judging_and_explaining_never_write(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as one:
-        teach(one, MAIL[:30])
-        one.settle()
-        teach(one, MAIL[30:40])
-        before = files(one.directory)
-        with opened(tmp_path / "state") as other:
+    with opened(tmp_path / "state") as first:
+        teach(first, MAIL[:30])
+        first.settle()
+        teach(first, MAIL[30:40])
+        before = files(first.directory)
+        with opened(tmp_path / "state") as second:
             for raw in (*HAM[-5:], *SPAM[-5:], *ODD):
-                other.judge(raw)
-                other.explain(raw)
-            other.status()
-            assert files(one.directory) == before
+                second.judge(raw)
+                second.explain(raw)
+            second.status()
+            assert files(first.directory) == before
 
 
 def test_judging_goes_on_while_another_process_holds_the_lock_and_after_its_snapshot_is_gone(
     tmp_path: Path,
 ) -> None:
-    with opened(tmp_path) as one, opened(tmp_path) as other:
-        teach(one, MAIL[:30])
-        one.settle()
-        verdict = other.judge(HAM[-1])
+    with opened(tmp_path) as first, opened(tmp_path) as second:
+        teach(first, MAIL[:30])
+        first.settle()
+        verdict = second.judge(HAM[-1])
         for path in tmp_path.glob("tables-*"):
             path.unlink()
         db = sqlite3.connect(tmp_path / "ledger.sqlite")
         db.execute("BEGIN IMMEDIATE")
-        assert other.judge(HAM[-1]) == verdict
+        assert second.judge(HAM[-1]) == verdict
         db.close()
 
 
 def test_a_lesson_is_in_force_at_the_next_judgement_of_another_process(tmp_path: Path) -> None:
     context = get_context("spawn")
     here, there = context.Pipe()
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         process = context.Process(target=serve, args=(str(tmp_path), there))
         process.start()
         try:
             for step in range(8):
-                teach(one, MAIL[4 * step : 4 * step + 4])
+                teach(spam_filter, MAIL[4 * step : 4 * step + 4])
                 if step == 5:
-                    one.settle()
+                    spam_filter.settle()
                 for raw in (HAM[-1], SPAM[-1]):
                     here.send(raw)
                     assert here.poll(30)
-                    verdict = one.judge(raw)
+                    verdict = spam_filter.judge(raw)
                     assert here.recv() == (verdict.label, verdict.log_odds)
         finally:
             here.send(b"")
@@ -180,12 +180,12 @@ def test_a_lesson_is_in_force_at_the_next_judgement_of_another_process(tmp_path:
 
 
 def test_a_class_that_another_process_makes_unwanted_counts_at_once(tmp_path: Path) -> None:
-    with opened(tmp_path) as one, opened(tmp_path) as other:
-        teach(one, [("ham", raw) for raw in HAM[:10]] + [("promo", raw) for raw in SPAM[:10]])
-        assert other.judge(SPAM[0]).probability < 0.5
-        one.define_class("promo", unwanted=True)
-        assert other.judge(SPAM[0]).probability > 0.5
-        assert other.judge(SPAM[0]).label == "promo"
+    with opened(tmp_path) as first, opened(tmp_path) as second:
+        teach(first, [("ham", raw) for raw in HAM[:10]] + [("promo", raw) for raw in SPAM[:10]])
+        assert second.judge(SPAM[0]).probability < 0.5
+        first.define_class("promo", unwanted=True)
+        assert second.judge(SPAM[0]).probability > 0.5
+        assert second.judge(SPAM[0]).label == "promo"
 
 
 # The directory
@@ -193,52 +193,52 @@ def test_a_class_that_another_process_makes_unwanted_counts_at_once(tmp_path: Pa
 
 def test_a_filter_is_made_where_there_is_none_and_found_again(tmp_path: Path) -> None:
     place = tmp_path / "a" / "b"
-    with Filter.open(place, bits=12, durable=False) as one:
-        assert one.learn(SPAM[0], "spam")
-        assert one.status().buckets == 1 << 12
+    with Filter.open(place, bits=12, durable=False) as spam_filter:
+        assert spam_filter.learn(SPAM[0], "spam")
+        assert spam_filter.status().buckets == 1 << 12
     assert place.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
-    with Filter.open(str(place)) as one:
-        assert one.status().buckets == 1 << 12  # chosen once
-        assert one.status().classes == {"ham": 0, "spam": 1}
+    with Filter.open(str(place)) as spam_filter:
+        assert spam_filter.status().buckets == 1 << 12  # chosen once
+        assert spam_filter.status().classes == {"ham": 0, "spam": 1}
 
 
 def test_a_filter_stays_where_it_is_when_its_process_goes_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with opened(Path("state")) as one, opened(Path("state")) as other:
+    with opened(Path("state")) as first, opened(Path("state")) as second:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path / "elsewhere")
-        teach(one, MAIL[:20])
-        one.settle()
-        assert other.judge(SPAM[-1]) == one.judge(SPAM[-1])
-        assert one.status().tables_bytes
+        teach(first, MAIL[:20])
+        first.settle()
+        assert second.judge(SPAM[-1]) == first.judge(SPAM[-1])
+        assert first.status().tables_bytes
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_durable_is_a_setting_of_the_ledger(tmp_path: Path) -> None:
     for durable, level in ((True, 2), (False, 1)):
-        with opened(tmp_path, durable=durable) as one:
-            assert one.ledger._db.execute("PRAGMA synchronous").fetchone()[0] == level
-            teach(one, MAIL[:3])
-            one.settle()
+        with opened(tmp_path, durable=durable) as spam_filter:
+            assert spam_filter.ledger._db.execute("PRAGMA synchronous").fetchone()[0] == level
+            teach(spam_filter, MAIL[:3])
+            spam_filter.settle()
 
 
 def test_status_counts(taught: Filter) -> None:
-    found = taught.status()
-    assert found.classes == taught.ledger.lesson_counts()
-    assert sum(found.classes.values()) == 60
-    assert (found.events, found.unsettled, found.extractor) == (60, 0, EXTRACTOR)
-    assert set(found.vocabulary) == set(found.used) == {"words", "clues", "pairs", "grams"}
+    status = taught.status()
+    assert status.classes == taught.ledger.lesson_counts()
+    assert sum(status.classes.values()) == 60
+    assert (status.events, status.unsettled, status.extractor) == (60, 0, EXTRACTOR)
+    assert set(status.vocabulary) == set(status.used) == {"words", "clues", "pairs", "grams"}
     assert all(
-        found.used[name] == found.vocabulary[name] / (found.buckets / 4) for name in found.used
+        status.used[name] == status.vocabulary[name] / (status.buckets / 4) for name in status.used
     )
-    assert 0 < found.used["words"] < 1
-    assert 10_000 < found.tables_bytes < 40 * found.buckets
-    assert found.fingerprint == taught.ledger.fingerprint
+    assert 0 < status.used["words"] < 1
+    assert 10_000 < status.tables_bytes < 40 * status.buckets
+    assert status.fingerprint == taught.ledger.fingerprint
     taught.close()
-    assert found.ledger_bytes == taught.ledger.path.stat().st_size, (
+    assert status.ledger_bytes == taught.ledger.path.stat().st_size, (
         "what is in the log counts, which the last to close writes back"
     )
 
@@ -286,9 +286,9 @@ def _cut_tables(place: Path) -> None:
 def test_damage_is_one_clear_line_and_nothing_is_changed(
     tmp_path: Path, damage: object, told: str
 ) -> None:
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:10])
-        one.settle()
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:10])
+        spam_filter.settle()
     damage(tmp_path)
     before = files(tmp_path)
     with pytest.raises((LedgerError, TableError), match=told) as error:
@@ -405,36 +405,40 @@ def test_all_errors_are_of_one_family() -> None:
 def test_many_are_judged_as_each_would_be(tmp_path: Path, profile: str) -> None:
     with opened(tmp_path) as teacher:
         teach(teacher, MAIL[:40])
-    with opened(tmp_path, profile=profile) as one:
+    with opened(tmp_path, profile=profile) as spam_filter:
         messages = [raw for _, raw in MAIL[30:]]
-        assert list(one.judge_all(messages)) == [one.judge(raw) for raw in messages]
-        assert list(one.judge_all([])) == []
+        assert list(spam_filter.judge_all(messages)) == [spam_filter.judge(raw) for raw in messages]
+        assert list(spam_filter.judge_all([])) == []
 
 
 def test_a_lesson_between_two_of_many_counts_from_the_next_on(tmp_path: Path) -> None:
-    with opened(tmp_path) as one, opened(tmp_path) as other:
-        teach(one, MAIL[:40])
-        for teacher in (one, other):  # the same process, or another
+    with opened(tmp_path) as first, opened(tmp_path) as second:
+        teach(first, MAIL[:40])
+        for teacher in (first, second):  # the same process, or another
             raw = next(
-                raw for label, raw in MAIL[40:] if label == "spam" and one.judge(raw).label != "ham"
+                raw
+                for label, raw in MAIL[40:]
+                if label == "spam" and first.judge(raw).label != "ham"
             )
-            verdicts = one.judge_all([raw, raw])
+            verdicts = first.judge_all([raw, raw])
             before = next(verdicts)
             teach(teacher, [("ham", raw)])
-            assert next(verdicts) == one.judge(raw) != before
+            assert next(verdicts) == first.judge(raw) != before
             teacher.forget(raw)
 
 
 def test_a_class_that_turns_unwanted_between_two_of_many_does_so_from_the_next_on(
     tmp_path: Path,
 ) -> None:
-    with opened(tmp_path) as one:
-        one.define_class("promo", unwanted=False)
-        teach(one, [("promo" if label == "spam" else label, raw) for label, raw in MAIL[:40]])
-        one.settle()
+    with opened(tmp_path) as spam_filter:
+        spam_filter.define_class("promo", unwanted=False)
+        teach(
+            spam_filter, [("promo" if label == "spam" else label, raw) for label, raw in MAIL[:40]]
+        )
+        spam_filter.settle()
         raw = next(raw for label, raw in MAIL[40:] if label == "spam")
-        verdicts = one.judge_all([raw, raw])
+        verdicts = spam_filter.judge_all([raw, raw])
         before = next(verdicts)
-        one.define_class("promo", unwanted=True)
-        assert next(verdicts) == one.judge(raw)
-        assert one.judge(raw).probability > 0.5 > before.probability
+        spam_filter.define_class("promo", unwanted=True)
+        assert next(verdicts) == spam_filter.judge(raw)
+        assert spam_filter.judge(raw).probability > 0.5 > before.probability

@@ -26,8 +26,8 @@ HAM, SPAM = ([raw for label, raw in MAIL if label == kind] for kind in ("ham", "
 
 @pytest.fixture
 def spam_filter(tmp_path: Path) -> Iterator[Filter]:
-    with opened(tmp_path / "state") as one:
-        yield one
+    with opened(tmp_path / "state") as spam_filter:
+        yield spam_filter
 
 
 def classes(spam_filter: Filter) -> dict[str, int]:
@@ -54,7 +54,7 @@ def test_learning_relearning_and_forgetting(spam_filter: Filter) -> None:
 def test_a_batch_is_taught_in_one_transaction_and_sees_itself(spam_filter: Filter) -> None:
     ready = [spam_filter._reader.read_example(raw) for raw in (SPAM[0], SPAM[1], SPAM[0])]
     assert spam_filter.learn_examples(ready, "spam") == [True, True, False]
-    digests = [one.digest for one in ready]
+    digests = [example.digest for example in ready]
     assert spam_filter.forget_digests([*digests, b"0123456789abcdef"]) == [True, True, False, False]
     assert spam_filter.learn_examples([], "spam") == []
     assert spam_filter.status().events == 4
@@ -129,14 +129,16 @@ def test_receipts_say_who_where_and_what_was_thought_before(spam_filter: Filter)
 
 
 def test_first_scores_are_taken_before_the_lesson(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:20])
-        features = one._reader.read_example(SPAM[-1]).features
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:20])
+        features = spam_filter._reader.read_example(SPAM[-1]).features
         before = score_message(
-            one._store.tables, one._parameters(), make_evidence(features, one._store.tables.bits)
+            spam_filter._store.tables,
+            spam_filter._parameters(),
+            make_evidence(features, spam_filter._store.tables.bits),
         ).scores
-        one.learn(SPAM[-1], "spam")
-        vote = one.ledger.get_vote(one._reader.digest(SPAM[-1]), "")
+        spam_filter.learn(SPAM[-1], "spam")
+        vote = spam_filter.ledger.get_vote(spam_filter._reader.digest(SPAM[-1]), "")
         assert vote is not None
         assert codec.unpack_scores(vote.scores) == tuple(score / 256 for score in before[0])
 
@@ -144,19 +146,21 @@ def test_first_scores_are_taken_before_the_lesson(tmp_path: Path) -> None:
 def test_a_slip_of_the_hand_that_is_taken_back_leaves_no_trace_even_before_settling(
     tmp_path: Path,
 ) -> None:
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:50])
-        one.settle()
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:50])
+        spam_filter.settle()
         for gold, raw in MAIL[50:]:
-            before = one.judge(raw).log_odds
+            before = spam_filter.judge(raw).log_odds
             wrong = "spam" if gold == "ham" else "ham"
-            teach(one, [(wrong, raw)])
-            assert abs(one.judge(raw).log_odds - before) > 1
-            one.forget_digests([one._reader.digest(raw)])
-            assert one.judge(raw).log_odds == pytest.approx(before, abs=0.2)
-            teach(one, [(wrong, raw), (gold, raw)])  # said wrongly, corrected, and all taken back
-            one.forget_digests([one._reader.digest(raw)])
-            assert one.judge(raw).log_odds == pytest.approx(before, abs=0.4)
+            teach(spam_filter, [(wrong, raw)])
+            assert abs(spam_filter.judge(raw).log_odds - before) > 1
+            spam_filter.forget_digests([spam_filter._reader.digest(raw)])
+            assert spam_filter.judge(raw).log_odds == pytest.approx(before, abs=0.2)
+            teach(
+                spam_filter, [(wrong, raw), (gold, raw)]
+            )  # said wrongly, corrected, and all taken back
+            spam_filter.forget_digests([spam_filter._reader.digest(raw)])
+            assert spam_filter.judge(raw).log_odds == pytest.approx(before, abs=0.4)
 
 
 def test_whoever_teaches_a_message_again_keeps_what_was_thought_of_it_first(
@@ -215,19 +219,19 @@ def test_settling_comes_when_it_is_due(spam_filter: Filter) -> None:
 
 def test_what_was_poisoned_and_undone_was_never_there(tmp_path: Path) -> None:
     poison = [raw for label, raw in mail(500, seed=9) if label == "spam"][:150]
-    with opened(tmp_path / "poisoned") as one, opened(tmp_path / "clean") as clean:
-        for spam_filter in (one, clean):
+    with opened(tmp_path / "poisoned") as first, opened(tmp_path / "clean") as clean:
+        for spam_filter in (first, clean):
             teach(spam_filter, MAIL[:40])
-        one.learn_examples([one._reader.read_example(raw) for raw in poison], "ham")
-        one.settle()
-        teach(one, MAIL[40:50])
+        first.learn_examples([first._reader.read_example(raw) for raw in poison], "ham")
+        first.settle()
+        teach(first, MAIL[40:50])
         teach(clean, MAIL[40:50])
-        assert one.judge(SPAM[-1]) != clean.judge(SPAM[-1])
-        assert all(one.forget_digests([one._reader.digest(raw) for raw in poison]))
-        for spam_filter in (one, clean):
+        assert first.judge(SPAM[-1]) != clean.judge(SPAM[-1])
+        assert all(first.forget_digests([first._reader.digest(raw) for raw in poison]))
+        for spam_filter in (first, clean):
             spam_filter.settle()
-        assert held(one) == held(clean)
-        assert [one.judge(raw) for _, raw in MAIL] == [clean.judge(raw) for _, raw in MAIL]
+        assert held(first) == held(clean)
+        assert [first.judge(raw) for _, raw in MAIL] == [clean.judge(raw) for _, raw in MAIL]
 
 
 @pytest.mark.slow
@@ -236,19 +240,19 @@ def test_poison_that_is_taken_back_does_no_more_harm_before_settling_than_it_did
 ) -> None:
     lessons, later = mail(400, seed=3), mail(300, seed=4)
     poison = [raw for label, raw in mail(500, seed=9) if label == "spam"][:150]
-    with opened(tmp_path) as one:
-        one.learn_examples([one._reader.read_example(raw) for raw in poison], "ham")
-        teach(one, lessons)
-        one.settle()
-        left = log_loss(one, later)
-        assert all(one.forget_digests([one._reader.digest(raw) for raw in poison]))
-        taken_back = log_loss(one, later)
-        one.settle()
-        assert log_loss(one, later) < taken_back <= left
+    with opened(tmp_path) as spam_filter:
+        spam_filter.learn_examples([spam_filter._reader.read_example(raw) for raw in poison], "ham")
+        teach(spam_filter, lessons)
+        spam_filter.settle()
+        left = log_loss(spam_filter, later)
+        assert all(spam_filter.forget_digests([spam_filter._reader.digest(raw) for raw in poison]))
+        taken_back = log_loss(spam_filter, later)
+        spam_filter.settle()
+        assert log_loss(spam_filter, later) < taken_back <= left
 
 
-def log_loss(one: Filter, messages: list[tuple[str, bytes]]) -> float:
-    verdicts = one.judge_all(raw for _, raw in messages)
+def log_loss(spam_filter: Filter, messages: list[tuple[str, bytes]]) -> float:
+    verdicts = spam_filter.judge_all(raw for _, raw in messages)
     odds = [
         verdict.log_odds * (1 if label == "spam" else -1)
         for verdict, (label, _) in zip(verdicts, messages, strict=True)
@@ -258,27 +262,27 @@ def log_loss(one: Filter, messages: list[tuple[str, bytes]]) -> float:
 
 def test_teaching_class_by_class_and_settling_is_teaching_them_mixed(tmp_path: Path) -> None:
     lessons = [*MAIL[:50], *(("news", raw) for _, raw in mail(12, seed=5))]
-    with opened(tmp_path / "sorted") as one, opened(tmp_path / "mixed") as other:
-        teach(one, sorted(lessons))
-        teach(other, lessons)
-        other.settle()
-        teach(other, lessons)  # nothing new
-        assert held(one) != held(other)
-        for spam_filter in (one, other):
+    with opened(tmp_path / "sorted") as first, opened(tmp_path / "mixed") as second:
+        teach(first, sorted(lessons))
+        teach(second, lessons)
+        second.settle()
+        teach(second, lessons)  # nothing new
+        assert held(first) != held(second)
+        for spam_filter in (first, second):
             spam_filter.settle()
-        assert held(one) == held(other)
+        assert held(first) == held(second)
 
 
 def test_relearning_by_many_users_and_settling_depends_on_the_lessons_alone(tmp_path: Path) -> None:
-    with opened(tmp_path / "quarrel") as one, opened(tmp_path / "plain") as other:
+    with opened(tmp_path / "quarrel") as first, opened(tmp_path / "plain") as second:
         for label, raw in MAIL[:20]:
-            teach(one, [("spam" if label == "ham" else "ham", raw), (label, raw)], user="anna")
-            teach(one, [("news", raw)], user="bob")
-            one.forget(raw, user="bob")
-        teach(other, MAIL[:20])
-        for spam_filter in (one, other):
+            teach(first, [("spam" if label == "ham" else "ham", raw), (label, raw)], user="anna")
+            teach(first, [("news", raw)], user="bob")
+            first.forget(raw, user="bob")
+        teach(second, MAIL[:20])
+        for spam_filter in (first, second):
             spam_filter.settle()
-        assert held(one) == held(other)
+        assert held(first) == held(second)
 
 
 @pytest.mark.slow

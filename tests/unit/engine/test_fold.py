@@ -26,16 +26,16 @@ def test_how_many_events_are_folded_at_once_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
-    with opened(tmp_path) as one:
-        teach(one, mail(40))
-        teach(one, [("ham" if label == "spam" else "spam", raw) for label, raw in mail(10)])
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, mail(40))
+        teach(spam_filter, [("ham" if label == "spam" else "spam", raw) for label, raw in mail(10)])
         for chunk in (1, 7, 128):
             monkeypatch.setattr(fold, "_FOLD_BATCH", chunk)
             tables = empty_tables(BITS, len(TRAITS), len(NUMBERS), fusion.START_WEIGHTS)
             assert fold.fold_changes(
                 tables,
-                one.ledger.changes_after(0),
-                lambda digest, seq: one.ledger.has_event_between(digest, 0, seq),
+                spam_filter.ledger.changes_after(0),
+                lambda digest, seq: spam_filter.ledger.has_event_between(digest, 0, seq),
             ) == (50, 0)
             found.append(bits_of(tables))
     assert found[0] == found[1] == found[2]
@@ -53,26 +53,32 @@ def test_features_come_out_of_receipts_as_they_went_in() -> None:
     tokens = [
         np.unique(random.integers(0, 2**32, size, dtype=np.uint32)) for size in (0, 1, 500, 2000)
     ]
-    some = [
+    packed = [
         Features(
-            one, np.full(len(TRAITS), len(one) % 7, np.uint8), np.full(len(NUMBERS), 99, np.int16)
+            run, np.full(len(TRAITS), len(run) % 7, np.uint8), np.full(len(NUMBERS), 99, np.int16)
         )
-        for one in tokens
+        for run in tokens
     ]
-    found = fold.unpack_features([codec.pack(one) for one in some])
-    assert [one.tokens.tolist() for one in found] == [one.tokens.tolist() for one in some]
-    assert [one.traits.tolist() for one in found] == [one.traits.tolist() for one in some]
-    assert [one.numbers.tolist() for one in found] == [one.numbers.tolist() for one in some]
+    unpacked = fold.unpack_features([codec.pack(features) for features in packed])
+    assert [features.tokens.tolist() for features in unpacked] == [
+        features.tokens.tolist() for features in packed
+    ]
+    assert [features.traits.tolist() for features in unpacked] == [
+        features.traits.tolist() for features in packed
+    ]
+    assert [features.numbers.tolist() for features in unpacked] == [
+        features.numbers.tolist() for features in packed
+    ]
 
 
 def test_settled_tables_count_what_folding_counts(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
-        teach(one, mail(60))
-        teach(one, [("news", raw) for _, raw in mail(60)[:9]])
-        assert counted(fold.build_tables(one.ledger, one.ledger.last_seq(), BITS)) == counted(
-            one._store.tables
-        )
-        assert fold.build_tables(one.ledger, 0, BITS).messages.tolist() == [0, 0]
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, mail(60))
+        teach(spam_filter, [("news", raw) for _, raw in mail(60)[:9]])
+        assert counted(
+            fold.build_tables(spam_filter.ledger, spam_filter.ledger.last_seq(), BITS)
+        ) == counted(spam_filter._store.tables)
+        assert fold.build_tables(spam_filter.ledger, 0, BITS).messages.tolist() == [0, 0]
 
 
 def test_scores_of_a_receipt_come_back_in_the_experts_own_steps() -> None:
@@ -106,49 +112,53 @@ def test_a_receipt_that_our_extractor_cannot_have_made_is_told(
     )
     with pytest.raises(LedgerError, match="not made by this extractor"):
         fold.unpack_features([packed])
-    with opened(tmp_path) as one:
-        one.ledger.merge([Vote(b"d", "", 1, "elsewhere", "spam", packed, b"", "", 0, EXTRACTOR)])
+    with opened(tmp_path) as spam_filter:
+        spam_filter.ledger.merge(
+            [Vote(b"d", "", 1, "elsewhere", "spam", packed, b"", "", 0, EXTRACTOR)]
+        )
         with pytest.raises(LedgerError, match="not made by this extractor"):
-            one.settle()
+            spam_filter.settle()
 
 
 MAIL = mail(90)
 SIDES = partition_classes(["ham", "spam"], {"spam"})
 
 
-def measured(one: Filter) -> HamScores:
-    one.settle()
-    return one.ham_scores()
+def measured(spam_filter: Filter) -> HamScores:
+    spam_filter.settle()
+    return spam_filter.ham_scores()
 
 
 def test_good_mail_is_measured_by_scores_from_before_it_was_taught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:30])
-        one.settle()
-        before = one.ham_scores().confirmed
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:30])
+        spam_filter.settle()
+        before = spam_filter.ham_scores().confirmed
         later = [(label, raw) for label, raw in MAIL[30:60] if label == "ham"]
-        now = [one.judge(raw).log_odds for _, raw in later]
-        one.learn_examples([one._reader.read_example(raw) for _, raw in later], "ham")
-        fold.measure_ham(
-            one.ledger, one._store.tables, one.unwanted
-        )  # with the fusion that judged them
-        found = one.ham_scores()
-        assert found.confirmed == before + len(later)
-        trust = experts.side_confidence(one._store.tables.messages, SIDES) / _trust_before(
-            len(later), one
+        now = [spam_filter.judge(raw).log_odds for _, raw in later]
+        spam_filter.learn_examples(
+            [spam_filter._reader.read_example(raw) for _, raw in later], "ham"
         )
-        kept = {round(value, 2) for value in found.highest}
+        fold.measure_ham(
+            spam_filter.ledger, spam_filter._store.tables, spam_filter.unwanted
+        )  # with the fusion that judged them
+        scores = spam_filter.ham_scores()
+        assert scores.confirmed == before + len(later)
+        trust = experts.side_confidence(spam_filter._store.tables.messages, SIDES) / _trust_before(
+            len(later), spam_filter
+        )
+        kept = {round(value, 2) for value in scores.highest}
         assert {round(value * trust, 2) for value in now} <= {
             round(value + step / 100, 2) for value in kept for step in (-1, 0, 1)
         }
-        assert list(found.highest) == sorted(found.highest, reverse=True)
+        assert list(scores.highest) == sorted(scores.highest, reverse=True)
 
 
-def _trust_before(more: int, one: Filter) -> float:
-    messages = one._store.tables.messages.copy()
+def _trust_before(more: int, spam_filter: Filter) -> float:
+    messages = spam_filter._store.tables.messages.copy()
     messages[0] -= more
     return experts.side_confidence(messages, SIDES)
 
@@ -158,23 +168,23 @@ def test_only_good_mail_counts_and_only_when_both_sides_were_known(
 ) -> None:
     monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
     ham, spam = ([pair for pair in MAIL if pair[0] == label] for label in ("ham", "spam"))
-    with opened(tmp_path) as one:
-        teach(one, ham[:20])
-        assert measured(one) == HamScores()
-        teach(one, spam[:5])
-        assert measured(one) == HamScores()
-        teach(one, ham[20:24])
-        assert measured(one).confirmed == 4
-        teach(one, spam[5:8])
-        assert measured(one).confirmed == 4
-        one.define_class("news", unwanted=False)
-        teach(one, [("news", ham[30][1])])
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, ham[:20])
+        assert measured(spam_filter) == HamScores()
+        teach(spam_filter, spam[:5])
+        assert measured(spam_filter) == HamScores()
+        teach(spam_filter, ham[20:24])
+        assert measured(spam_filter).confirmed == 4
+        teach(spam_filter, spam[5:8])
+        assert measured(spam_filter).confirmed == 4
+        spam_filter.define_class("news", unwanted=False)
+        teach(spam_filter, [("news", ham[30][1])])
         assert (
-            measured(one).confirmed == 5
+            measured(spam_filter).confirmed == 5
         )  # the four have scores of two classes, the fifth of as many: all count
-        teach(one, [("news", ham[31][1])])
-        assert measured(one).confirmed == 6
-        assert len(one.ham_scores().highest) == 6
+        teach(spam_filter, [("news", ham[31][1])])
+        assert measured(spam_filter).confirmed == 6
+        assert len(spam_filter.ham_scores().highest) == 6
 
 
 def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught: Filter) -> None:
@@ -186,14 +196,16 @@ def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught:
 
 
 def test_scores_of_a_time_with_fewer_classes_count(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:40])
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:40])
         messages = [raw for _, raw in MAIL[60:]]
-        scores = one.first_scores([one._reader.read_example(raw) for raw in messages])
-        before = one.fuse_scores(scores)
-        one.define_class("promo", unwanted=True)
-        teach(one, [("promo", MAIL[40][1])])
-        assert one.fuse_scores([b"", b"\0" * 5, *scores]) == pytest.approx(
+        scores = spam_filter.first_scores(
+            [spam_filter._reader.read_example(raw) for raw in messages]
+        )
+        before = spam_filter.fuse_scores(scores)
+        spam_filter.define_class("promo", unwanted=True)
+        teach(spam_filter, [("promo", MAIL[40][1])])
+        assert spam_filter.fuse_scores([b"", b"\0" * 5, *scores]) == pytest.approx(
             before, rel=0.1
         )  # one lesson more, with somewhat other trust
 
@@ -201,20 +213,22 @@ def test_scores_of_a_time_with_fewer_classes_count(tmp_path: Path) -> None:
 def test_of_scores_of_other_classes_what_was_said_of_unwanted_mail_counts(tmp_path: Path) -> None:
     """One class went and another came: scores of the one are no scores of the other."""
     messages = [raw for _, raw in MAIL[60:]]
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:40])
-        one.define_class("promo", unwanted=True)
-        one.define_class("news", unwanted=False)
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:40])
+        spam_filter.define_class("promo", unwanted=True)
+        spam_filter.define_class("news", unwanted=False)
         promo = [raw for _, raw in MAIL[40:50]]
-        teach(one, [("promo", raw) for raw in promo])
-        scores = one.first_scores([one._reader.read_example(raw) for raw in messages])
-        one.forget_digests([one._reader.digest(raw) for raw in promo])
-        teach(one, [("news", promo[0])])
-        assert one._store.tables.classes == ["ham", "spam", "news"]
+        teach(spam_filter, [("promo", raw) for raw in promo])
+        scores = spam_filter.first_scores(
+            [spam_filter._reader.read_example(raw) for raw in messages]
+        )
+        spam_filter.forget_digests([spam_filter._reader.digest(raw) for raw in promo])
+        teach(spam_filter, [("news", promo[0])])
+        assert spam_filter._store.tables.classes == ["ham", "spam", "news"]
         size = 2 * len(experts.EXPERTS)
         assert (
-            one.fuse_scores(scores).tolist()
-            == one.fuse_scores([row[2 * size : 3 * size] for row in scores]).tolist()
+            spam_filter.fuse_scores(scores).tolist()
+            == spam_filter.fuse_scores([row[2 * size : 3 * size] for row in scores]).tolist()
         )
 
 

@@ -56,14 +56,14 @@ def assert_same_words(found: Scan, whole: Explanation, words: int) -> None:
 
 def test_a_scan_is_the_verdict_of_judge_and_the_words_of_explain(taught: Filter) -> None:
     for raw in (*(raw for _, raw in MAIL), *ODD):
-        found = taught.scan(raw)
-        assert found.verdict == taught.judge(raw)
-        assert_same_words(found, taught.explain(raw), 8)
+        scan = taught.scan(raw)
+        assert scan.verdict == taught.judge(raw)
+        assert_same_words(scan, taught.explain(raw), 8)
         ready = taught._reader.read_example(raw)
-        assert (found.digest, found.packed) == (ready.digest, codec.pack(ready.features))
-        assert {word.token for word in found.words} <= set(ready.features.tokens.tolist())
-        assert (found.verdict.label in ("spam", "promo")) == (
-            found.verdict.probability >= found.threshold
+        assert (scan.digest, scan.packed) == (ready.digest, codec.pack(ready.features))
+        assert {word.token for word in scan.words} <= set(ready.features.tokens.tolist())
+        assert (scan.verdict.label in ("spam", "promo")) == (
+            scan.verdict.probability >= scan.threshold
         )
 
 
@@ -94,9 +94,9 @@ def test_the_strongest_each_way(parts: list[float], number: int) -> None:
 def test_other_profiles_have_no_words(taught: Filter, profile: str) -> None:
     with Filter.open(taught.directory, profile=profile) as other:
         for raw in (MAIL[0][1], MAIL[1][1], JAPANESE, b""):
-            found = other.scan(raw)
-            assert (found.verdict, found.words) == (other.judge(raw), ())
-            assert found.digest == taught.scan(raw).digest
+            scan = other.scan(raw)
+            assert (scan.verdict, scan.words) == (other.judge(raw), ())
+            assert scan.digest == taught.scan(raw).digest
 
 
 RECEIVED = b"Received: from shady.example.net ([192.0.2.7])\r\n"
@@ -109,11 +109,11 @@ def test_fields_on_top_are_evidence_and_no_part_of_the_identity(taught: Filter) 
         b"From a b\nSubject: x\n\nbody\n",
         b"no field\nSubject: y\n\nz\n",
     ):
-        found = taught.scan(raw, extra_fields=RECEIVED)
-        assert found.digest == taught.scan(raw).digest
+        scan = taught.scan(raw, extra_fields=RECEIVED)
+        assert scan.digest == taught.scan(raw).digest
         if raw[:1].isalpha() and b": " in raw.partition(b"\n")[0]:
-            assert found.verdict == taught.judge(RECEIVED + raw)
-            assert found.packed != taught.scan(raw).packed
+            assert scan.verdict == taught.judge(RECEIVED + raw)
+            assert scan.packed != taught.scan(raw).packed
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_fields_on_top_are_evidence_and_no_part_of_the_identity(taught: Filter) 
 )
 def test_fields_on_top_stand_below_an_envelope_line(taught: Filter, line: bytes) -> None:
     for raw in (MAIL[0][1], MAIL[1][1], JAPANESE, b" blank first\n\nx"):
-        found, without = (
+        scan, without = (
             taught.scan(line + raw, extra_fields=RECEIVED),
             taught.scan(raw, extra_fields=RECEIVED),
         )
-        assert (found.verdict, found.digest, found.packed) == (
+        assert (scan.verdict, scan.digest, scan.packed) == (
             without.verdict,
             without.digest,
             without.packed,
@@ -139,13 +139,13 @@ def test_a_first_line_that_begins_with_a_blank_is_no_tail_of_what_is_on_top(taug
 
 
 def test_whether_settling_is_due(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:9])
-        assert not one.scan(b"x").settle
-        teach(one, MAIL[9:10])
-        assert one.scan(b"x").settle
-        assert one.settle_if_due()
-        assert not one.scan(b"x").settle
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:9])
+        assert not spam_filter.scan(b"x").settle
+        teach(spam_filter, MAIL[9:10])
+        assert spam_filter.scan(b"x").settle
+        assert spam_filter.settle_if_due()
+        assert not spam_filter.scan(b"x").settle
 
 
 # The threshold by a bound
@@ -163,15 +163,17 @@ def _enough_good_mail(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_threshold_in_force_moves_label_and_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:60])
-        one.settle()
-        ranked = sorted((one.judge(raw).log_odds, raw) for label, raw in MAIL if label == "spam")
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:60])
+        spam_filter.settle()
+        ranked = sorted(
+            (spam_filter.judge(raw).log_odds, raw) for label, raw in MAIL if label == "spam"
+        )
         odds, raw = ranked[-2]
         border = HamScores(5000, [odds + 0.001] * 50)
         monkeypatch.setattr(fold, "read_ham_scores", lambda ledger: border)
-        assert one.spam_threshold(0) == policy.Threshold()
-        assert one.spam_threshold(1000).is_bounded
+        assert spam_filter.spam_threshold(0) == policy.Threshold()
+        assert spam_filter.spam_threshold(1000).is_bounded
     with opened(tmp_path, one_wrong_in=1000) as strict, opened(tmp_path) as fixed:
         assert strict.scan(raw).threshold > fixed.scan(raw).threshold == policy.SPAM_THRESHOLD
         assert strict.scan(raw).verdict.label == strict.judge(raw).label == "unsure"
@@ -209,70 +211,76 @@ def assert_it_adds_up(found: Explanation) -> None:
 
 
 def test_explanations_add_up_to_the_verdict(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         for step in range(4):
             for raw in (*HAM[-6:], *SPAM[-6:], *ODD):
-                found = one.explain(raw)
-                assert (found.favoured, found.against) == ("spam", "ham")
-                assert found.verdict == one.judge(raw)
-                assert found.log_odds == pytest.approx(found.verdict.log_odds, abs=1e-9)
-                assert_it_adds_up(found)
-            teach(one, MAIL[15 * step : 15 * step + 15])
+                explanation = spam_filter.explain(raw)
+                assert (explanation.favoured, explanation.against) == ("spam", "ham")
+                assert explanation.verdict == spam_filter.judge(raw)
+                assert explanation.log_odds == pytest.approx(explanation.verdict.log_odds, abs=1e-9)
+                assert_it_adds_up(explanation)
+            teach(spam_filter, MAIL[15 * step : 15 * step + 15])
             if step == 2:
-                one.settle()
+                spam_filter.settle()
 
 
 def test_explanations_among_many_classes_are_of_the_verdict_and_tell_the_two_strongest(
     taught: Filter,
 ) -> None:
     for raw in (*HAM[-8:], *SPAM[-8:], *ODD):
-        found = taught.explain(raw)
-        assert_it_adds_up(found)
-        of = found.verdict.probabilities
-        assert of[found.favoured] == max(of["spam"], of["promo"])
-        assert of[found.against] == max(of["ham"], of["news"])
-        assert found.log_odds == pytest.approx(found.verdict.log_odds, abs=1e-9)
+        explanation = taught.explain(raw)
+        assert_it_adds_up(explanation)
+        of = explanation.verdict.probabilities
+        assert of[explanation.favoured] == max(of["spam"], of["promo"])
+        assert of[explanation.against] == max(of["ham"], of["news"])
+        assert explanation.log_odds == pytest.approx(explanation.verdict.log_odds, abs=1e-9)
 
 
 def test_without_the_clues_that_flip_it_the_label_would_be_another(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
-        teach(one, MAIL[:40])
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, MAIL[:40])
         flipped = 0
         for raw in (*HAM[-15:], *SPAM[-15:]):
-            found = one.explain(raw)
-            lessons = one.status().classes
-            holding = [clue.part for clue in found.clues if clue.part * found.to_threshold < 0]
-            assert found.log_odds + found.to_threshold == pytest.approx(
-                _nearest_border(found.log_odds, one.scan(raw).threshold)
+            explanation = spam_filter.explain(raw)
+            lessons = spam_filter.status().classes
+            holding = [
+                clue.part for clue in explanation.clues if clue.part * explanation.to_threshold < 0
+            ]
+            assert explanation.log_odds + explanation.to_threshold == pytest.approx(
+                _nearest_border(explanation.log_odds, spam_filter.scan(raw).threshold)
             )
-            if found.flip is None:
-                assert sum(map(abs, holding)) < abs(found.to_threshold)
+            if explanation.flip is None:
+                assert sum(map(abs, holding)) < abs(explanation.to_threshold)
                 continue
             flipped += 1
             labels = []
-            for gone in (found.flip - 1, found.flip):
-                left = found.log_odds - sum(holding[:gone])
-                threshold = one.scan(raw).threshold
+            for gone in (explanation.flip - 1, explanation.flip):
+                left = explanation.log_odds - sum(holding[:gone])
+                threshold = spam_filter.scan(raw).threshold
                 labels.append(
                     policy.make_verdict(
-                        found.verdict.probabilities, left, one.unwanted, lessons, threshold
+                        explanation.verdict.probabilities,
+                        left,
+                        spam_filter.unwanted,
+                        lessons,
+                        threshold,
                     ).label
                 )
-            assert labels[0] == found.verdict.label != labels[1]
+            assert labels[0] == explanation.verdict.label != labels[1]
         assert flipped > 5
 
 
 def test_no_words_would_change_what_is_unsure_for_want_of_lessons(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         for label, raw, few in (
             ("ham", HAM[:9], True),
             ("spam", SPAM[: policy.MIN_LESSONS - 1], True),
             ("spam", SPAM[5:6], False),
         ):
-            teach(one, [(label, each) for each in raw])
-            found = one.explain(SPAM[-1])
-            assert found.few is few
-            assert not few or (found.flip, found.verdict.label) == (None, "unsure")
+            teach(spam_filter, [(label, each) for each in raw])
+            explanation = spam_filter.explain(SPAM[-1])
+            assert explanation.few is few
+            assert not few or (explanation.flip, explanation.verdict.label) == (None, "unsure")
 
 
 def _nearest_border(odds: float, spam_from: float) -> float:
@@ -281,9 +289,9 @@ def _nearest_border(odds: float, spam_from: float) -> float:
 
 
 def test_clues_are_told_in_words_with_their_counts(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         teach(
-            one,
+            spam_filter,
             [
                 ("spam", b"Subject: x\n\nwatches\n"),
                 ("spam", b"Subject: y\n\nwatches now\n"),
@@ -292,9 +300,9 @@ def test_clues_are_told_in_words_with_their_counts(tmp_path: Path) -> None:
         )
         clues = {
             clue.text: clue.counts
-            for clue in one.explain(b"Subject: q\n\nwatches now never\n").clues
+            for clue in spam_filter.explain(b"Subject: q\n\nwatches now never\n").clues
         }
-        strongest = [abs(clue.part) for clue in one.explain(SPAM[0]).clues]
+        strongest = [abs(clue.part) for clue in spam_filter.explain(SPAM[0]).clues]
     assert clues["watches"] == {"ham": 0, "spam": 2}
     assert clues["now"] == {"ham": 1, "spam": 1}
     assert clues["never"] == {"ham": 0, "spam": 0}
@@ -303,10 +311,10 @@ def test_clues_are_told_in_words_with_their_counts(tmp_path: Path) -> None:
 
 def test_only_the_default_profile_is_explained(tmp_path: Path) -> None:
     with (
-        opened(tmp_path, profile="bernoulli") as one,
+        opened(tmp_path, profile="bernoulli") as spam_filter,
         pytest.raises(UsageError, match="default profile"),
     ):
-        one.explain(MAIL[0][1])
+        spam_filter.explain(MAIL[0][1])
 
 
 JUDGED = 100  # of each class
@@ -333,26 +341,26 @@ def labels(spam_filter: Filter, first: int, lessons: int) -> dict[str, Counter[s
 @pytest.mark.parametrize("lessons", [5, 15])
 def test_no_good_mail_is_called_spam_after_a_few_lessons(tmp_path: Path, lessons: int) -> None:
     for first in (0, 200, 400):
-        with opened(tmp_path / str(first)) as one:
-            assert labels(one, first, lessons)["ham"]["spam"] == 0
+        with opened(tmp_path / str(first)) as spam_filter:
+            assert labels(spam_filter, first, lessons)["ham"]["spam"] == 0
 
 
 def test_plain_spam_is_called_spam_in_the_first_days(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
-        counted = labels(one, 0, 60)
+    with opened(tmp_path) as spam_filter:
+        counted = labels(spam_filter, 0, 60)
         assert counted["ham"]["spam"] <= 1
         assert counted["spam"]["spam"] > JUDGED / 2
 
 
 def test_what_a_message_needs_is_told_and_the_same_wherever_it_is_judged(tmp_path: Path) -> None:
-    with opened(tmp_path) as one:
-        labels(one, 0, 20)
+    with opened(tmp_path) as spam_filter:
+        labels(spam_filter, 0, 20)
         judged = [raw for stretch in CLASSES.values() for raw in stretch[20:60]]
-        one.learn(judged[0], "ham", user="anna")
-        for raw, together in zip(judged, one.judge_all(judged), strict=True):
-            scan, why = one.scan(raw, users=["anna"]), one.explain(raw)
-            assert together == one.judge(raw) == scan.verdict == why.verdict
-            assert scan.personal["anna"] == one.judge(raw, user="anna")
+        spam_filter.learn(judged[0], "ham", user="anna")
+        for raw, together in zip(judged, spam_filter.judge_all(judged), strict=True):
+            scan, why = spam_filter.scan(raw, users=["anna"]), spam_filter.explain(raw)
+            assert together == spam_filter.judge(raw) == scan.verdict == why.verdict
+            assert scan.personal["anna"] == spam_filter.judge(raw, user="anna")
             assert (
                 why.spam_from == policy.logit(scan.threshold) > policy.logit(policy.SPAM_THRESHOLD)
             )

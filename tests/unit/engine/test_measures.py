@@ -125,16 +125,16 @@ def test_allowed_ham_is_not_lost_to_rounding() -> None:
 
 def test_only_the_class_of_that_name_counts_as_spam() -> None:
     gold = [True, True, False, False]
-    found = measures(gold, [3, 2, 1, 0], ["spam", "junk", "newsletters", "spam"], resamples=5)
-    assert (found.ham_as_spam, found.spam_missed) == (1, 1)
+    run = measures(gold, [3, 2, 1, 0], ["spam", "junk", "newsletters", "spam"], resamples=5)
+    assert (run.ham_as_spam, run.spam_missed) == (1, 1)
 
 
 @pytest.mark.parametrize("gold", [[], [True, True], [False, False]])
 def test_what_is_not_defined_is_nan_and_null_in_json(gold: list[bool]) -> None:
-    found = measures(gold, [0.5] * len(gold), ["ham"] * len(gold), probability=[0.5] * len(gold))
-    assert math.isnan(found.roca)
-    assert math.isnan(found.sm_at_hm_01)
-    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["lam"] is None
+    run = measures(gold, [0.5] * len(gold), ["ham"] * len(gold), probability=[0.5] * len(gold))
+    assert math.isnan(run.roca)
+    assert math.isnan(run.sm_at_hm_01)
+    assert json.loads(json.dumps(run.as_dict(), allow_nan=False))["lam"] is None
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_interval_has_the_width_of_an_independent_bootstrap() -> None:
         resample = np.concatenate([rng.choice(spam, len(spam)), rng.choice(ham, len(ham))])
         areas.append(100 - 100 * roc_auc_score(np.arange(len(resample)) < len(spam), resample))
     low, high = np.percentile(areas, [2.5, 97.5])
-    found = roca_interval(gold, score)
-    assert found.high - found.low == pytest.approx(high - low, rel=0.2)
-    assert found.low == pytest.approx(low, abs=0.25 * (high - low))
+    interval = roca_interval(gold, score)
+    assert interval.high - interval.low == pytest.approx(high - low, rel=0.2)
+    assert interval.low == pytest.approx(low, abs=0.25 * (high - low))
 
 
 def test_interval_is_fast() -> None:
@@ -188,15 +188,15 @@ def test_no_resamples_no_bounds() -> None:
 def test_paired_difference_is_narrower_than_single_intervals() -> None:
     gold, score, _ = run(7, 1500, 6)
     worse = score + np.random.default_rng(1).normal(scale=0.4, size=len(score))
-    found = paired_bootstrap(gold, score, worse)
+    interval = paired_bootstrap(gold, score, worse)
     single = roca_interval(gold, score)
-    assert found.value == pytest.approx(roca(gold, score) - roca(gold, worse), abs=1e-9)
-    assert found.high < 0  # a is better, and that is evidence
-    assert found.high - found.low < single.high - single.low
+    assert interval.value == pytest.approx(roca(gold, score) - roca(gold, worse), abs=1e-9)
+    assert interval.high < 0  # a is better, and that is evidence
+    assert interval.high - interval.low < single.high - single.low
     same = paired_bootstrap(gold, score, score)
     assert (same.value, same.low, same.high) == (0, 0, 0)
     mirrored = paired_bootstrap(gold, worse, score)
-    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low))
+    assert (mirrored.low, mirrored.high) == pytest.approx((-interval.high, -interval.low))
 
 
 # ---- curves
@@ -266,12 +266,12 @@ def test_confusion_of_several_classes() -> None:
     rng = np.random.default_rng(3)
     actual = rng.choice(["ham", "spam", "newsletters"], 200)
     predicted = rng.choice(["ham", "spam", "unsure", "receipts"], 200)
-    found = confusion(actual.tolist(), predicted.tolist())
-    assert found.actual == ("ham", "newsletters", "receipts", "spam")
-    assert found.predicted == ("ham", "newsletters", "receipts", "spam", "unsure")
-    expected = confusion_matrix(predicted, actual, labels=list(found.predicted))
-    assert (found.counts == expected[:, :4]).all()
-    assert found.counts.sum() == 200
+    matrix = confusion(actual.tolist(), predicted.tolist())
+    assert matrix.actual == ("ham", "newsletters", "receipts", "spam")
+    assert matrix.predicted == ("ham", "newsletters", "receipts", "spam", "unsure")
+    expected = confusion_matrix(predicted, actual, labels=list(matrix.predicted))
+    assert (matrix.counts == expected[:, :4]).all()
+    assert matrix.counts.sum() == 200
 
 
 def test_measures_as_dict_is_complete() -> None:
@@ -283,19 +283,19 @@ def test_measures_as_dict_is_complete() -> None:
 @given(st.integers(0, 60), st.integers(1, 60))
 def test_a_share_lies_in_its_interval(part: int, more: int) -> None:
     whole = part + more
-    found = share_interval(part, whole)
-    assert 0 <= found.low <= found.value <= found.high <= 1
-    assert found.high - found.low > 0
+    interval = share_interval(part, whole)
+    assert 0 <= interval.low <= interval.value <= interval.high <= 1
+    assert interval.high - interval.low > 0
     assert (
         share_interval(10 * part, 10 * whole).high - share_interval(10 * part, 10 * whole).low
-        < found.high - found.low
+        < interval.high - interval.low
     )
 
 
 def test_known_interval() -> None:
-    found = share_interval(0, 100)
-    assert (found.value, found.low) == (0.0, 0.0)
-    assert found.high == pytest.approx(0.0370, abs=1e-4)
+    interval = share_interval(0, 100)
+    assert (interval.value, interval.low) == (0.0, 0.0)
+    assert interval.high == pytest.approx(0.0370, abs=1e-4)
     assert math.isnan(share_interval(0, 0).value)
 
 
@@ -305,6 +305,6 @@ def test_other_classes_may_be_unwanted_too() -> None:
         [3, 2, 1, 0],
         ["spam", "fraud", "fraud", "newsletter"],
     )
-    found = measures(gold, score, label, unwanted={"spam", "fraud"}, resamples=5)
-    assert (found.spam_missed, found.ham_as_spam) == (0, 1)
+    run = measures(gold, score, label, unwanted={"spam", "fraud"}, resamples=5)
+    assert (run.spam_missed, run.ham_as_spam) == (0, 1)
     assert learning_curve(gold, score, label, unwanted={"spam", "fraud"}).error.tolist() == [25.0]

@@ -79,23 +79,23 @@ class Watched:
 def test_no_more_is_read_ahead_than_is_allowed(monkeypatch):
     source = Watched(b"Subject: x\n\n" + bytes(200_000))
     monkeypatch.setattr(parallel_extract, "_MAX_IN_FLIGHT_BYTES", 2_000_000)
-    found = parallel_extract.extract_examples(KEY, source, 2)
+    examples = parallel_extract.extract_examples(KEY, source, 2)
     for _ in range(100):
-        next(found)
+        next(examples)
     assert (
         source.taken
         <= 100 + parallel_extract.MIN_POOL_MESSAGES + 2_000_000 // 200_000 + 3 * BATCH_MESSAGES
     )
-    found.close()  # what waits is not worked off
+    examples.close()  # what waits is not worked off
 
 
 def test_a_killed_process_is_a_clear_error():
-    found = parallel_extract.extract_examples(KEY, Watched(b"Subject: x\n\nx\n"), 2)
-    next(found)
+    examples = parallel_extract.extract_examples(KEY, Watched(b"Subject: x\n\nx\n"), 2)
+    next(examples)
     for pid in children_of_the_fork_server():
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(SpamguardError, match="was killed"):
-        for _ in found:
+        for _ in examples:
             pass
 
 

@@ -114,9 +114,9 @@ def test_few_lessons_of_a_side_give_no_label_but_a_probability(
     ],
 )
 def test_what_keeps_mail_unsure_for_want_of_lessons(lessons: dict[str, int], told: str) -> None:
-    found = policy.missing_lessons(lessons, BAD)
-    assert found.startswith(told)
-    assert bool(found) is bool(told)
+    reason = policy.missing_lessons(lessons, BAD)
+    assert reason.startswith(told)
+    assert bool(reason) is bool(told)
 
 
 @repeatable
@@ -147,16 +147,16 @@ def test_the_score_never_contradicts_the_answer(
 ) -> None:
     verdict = policy.make_verdict({"ham": 0.5, "spam": 0.5}, odds, BAD, lessons, spam_from)
     *flag, status, label = told(verdict, spam_from)
-    found = STATUS.fullmatch(status)
-    assert found
+    match = STATUS.fullmatch(status)
+    assert match
     assert (
-        (found[1] == b"Yes")
-        == (float(found[2]) >= 5.0)
+        (match[1] == b"Yes")
+        == (float(match[2]) >= 5.0)
         == (verdict.label == "spam")
         == (flag == [b"X-Spam-Flag: YES"])
     )
     assert label == b"X-Spamguard: signed"
-    assert found[3] == verdict.label.upper().encode()
+    assert match[3] == verdict.label.upper().encode()
 
 
 def test_the_score_is_five_at_the_threshold_and_zero_when_even() -> None:
@@ -250,14 +250,14 @@ ASIDE = Rule("unsure", Action.REDIRECT, to="postmaster@example.org")
 def test_the_first_rule_that_fits_is_taken(
     rules: tuple[Rule, ...], bad: float, promo: float, taken: Rule | None
 ) -> None:
-    found = policy.decide(judged(bad, promo=promo), Policy(rules), policy.SPAM_THRESHOLD)
-    assert found == Decision(
+    decision = policy.decide(judged(bad, promo=promo), Policy(rules), policy.SPAM_THRESHOLD)
+    assert decision == Decision(
         taken.action if taken else Action.TAG,
         bad >= policy.SPAM_THRESHOLD,
         policy.SPAM_THRESHOLD,
         taken,
     )
-    assert (found.to, found.subject_prefix) == (
+    assert (decision.to, decision.subject_prefix) == (
         (taken.to, taken.subject_prefix) if taken else ("", "")
     )
 
@@ -277,16 +277,16 @@ def test_with_few_lessons_nothing_is_unwanted_however_probable() -> None:
 def test_the_bound_is_that_of_clopper_and_pearson(confirmed: int, one_wrong_in: int) -> None:
     from scipy.stats import beta
 
-    found = policy.max_errors(confirmed, one_wrong_in)
+    allowed = policy.max_errors(confirmed, one_wrong_in)
     bound = [
         1.0 if wrong >= confirmed else beta.ppf(0.95, wrong + 1, confirmed - wrong)
-        for wrong in ((found or 0), (0 if found is None else found + 1))
+        for wrong in ((allowed or 0), (0 if allowed is None else allowed + 1))
     ]
-    if found is None:
+    if allowed is None:
         assert bound[1] > 1 / one_wrong_in
     else:
         assert bound[0] <= 1 / one_wrong_in
-        assert bound[1] > 1 / one_wrong_in or found + 1 == confirmed
+        assert bound[1] > 1 / one_wrong_in or allowed + 1 == confirmed
 
 
 GOOD = HamScores(4210, [9.0 - number / 100 for number in range(1000)])
@@ -296,12 +296,14 @@ def test_the_threshold_lies_above_all_but_so_many_good_messages() -> None:
     for one_wrong_in in (100, 1000):
         allowed = policy.max_errors(GOOD.confirmed, one_wrong_in)
         assert allowed is not None
-        found = policy.compute_threshold(GOOD, one_wrong_in)
-        assert found.is_bounded
+        threshold = policy.compute_threshold(GOOD, one_wrong_in)
+        assert threshold.is_bounded
         wrong = [
             odds
             for odds in GOOD.highest
-            if policy.make_verdict({"ham": 0, "spam": 1}, odds, BAD, MANY, found.spam_from).label
+            if policy.make_verdict(
+                {"ham": 0, "spam": 1}, odds, BAD, MANY, threshold.spam_from
+            ).label
             == "spam"
         ]
         assert len(wrong) == allowed
@@ -330,12 +332,13 @@ def test_without_enough_confirmed_the_fixed_threshold_stays(
     ("odds", "spam_from"), [(-1e6, 0.5), (-2.0, 0.5), (1e6, 1 - 1e-9), (25.0, 1 - 1e-9)]
 )
 def test_no_bound_makes_spam_of_good_mail_or_spam_impossible(odds: float, spam_from: float) -> None:
-    found = policy.compute_threshold(HamScores(10_000, [odds]), 1000)
-    assert found.spam_from == pytest.approx(spam_from, rel=1e-12)
+    threshold = policy.compute_threshold(HamScores(10_000, [odds]), 1000)
+    assert threshold.spam_from == pytest.approx(spam_from, rel=1e-12)
     assert (
-        policy.make_verdict({"ham": 0, "spam": 1}, 30.0, BAD, MANY, found.spam_from).label == "spam"
+        policy.make_verdict({"ham": 0, "spam": 1}, 30.0, BAD, MANY, threshold.spam_from).label
+        == "spam"
     )
-    assert math.isfinite(policy.spam_score(judged(0.9), found.spam_from))
+    assert math.isfinite(policy.spam_score(judged(0.9), threshold.spam_from))
 
 
 # The first days
@@ -355,11 +358,11 @@ NATS = st.floats(-12, 12)
 def test_caution_asks_for_more_the_less_of_a_message_is_known(
     good: int, confidence: float, text: float, unknown: float, clearer: float, familiar: float
 ) -> None:
-    found = policy.compute_caution(good, confidence)
-    assert found is not None
-    needed = found.required_probability(text, unknown)
+    caution = policy.compute_caution(good, confidence)
+    assert caution is not None
+    needed = caution.required_probability(text, unknown)
     assert policy.SPAM_THRESHOLD < needed < 1
-    assert found.required_probability(text + clearer, unknown * familiar) <= needed
+    assert caution.required_probability(text + clearer, unknown * familiar) <= needed
 
 
 def test_caution_falls_with_the_good_messages_taught() -> None:

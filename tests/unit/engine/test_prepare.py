@@ -24,12 +24,14 @@ MAIL = [raw for _, raw in generate(5, 3)]
 
 
 def test_the_same_key_prepares_alike_and_another_one_has_nothing_in_common() -> None:
-    one, same, other = ExampleReader(KEY), ExampleReader(KEY), ExampleReader(KEY[::-1])
+    first, same, second = ExampleReader(KEY), ExampleReader(KEY), ExampleReader(KEY[::-1])
     for raw in MAIL:
-        ready = one.read_example(raw)
-        assert ready.digest == one.digest(raw) == same.read_example(raw).digest != other.digest(raw)
+        ready = first.read_example(raw)
+        assert (
+            ready.digest == first.digest(raw) == same.read_example(raw).digest != second.digest(raw)
+        )
         assert ready.features.tokens.tolist() == same.read_example(raw).features.tokens.tolist()
-        strangers = other.read_example(raw).features
+        strangers = second.read_example(raw).features
         assert not set(ready.features.tokens.tolist()) & set(strangers.tokens.tolist())
         assert ready.features.numbers.tolist() == strangers.numbers.tolist()
 
@@ -114,9 +116,9 @@ def test_a_message_is_recognised_after_transport() -> None:
 )
 def test_chunks_are_not_many_and_not_much(sizes: list[int], lengths: list[int]) -> None:
     items = [(number, bytes(size)) for number, size in enumerate(sizes)]
-    found = list(batch_by_size(items, lambda item: item[1]))
-    assert [len(chunk) for chunk in found] == lengths
-    assert [item for chunk in found for item in chunk] == items
+    batches = list(batch_by_size(items, lambda item: item[1]))
+    assert [len(chunk) for chunk in batches] == lengths
+    assert [item for chunk in batches for item in chunk] == items
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -171,10 +173,10 @@ def test_what_is_no_bytes_is_told_as_that(
             use(raw)
 
 
-def assert_same(one: Example, other: Example) -> None:
-    assert one.digest == other.digest
+def assert_same(first: Example, second: Example) -> None:
+    assert first.digest == second.digest
     for name in ("tokens", "traits", "numbers"):
-        assert getattr(one.features, name).tolist() == getattr(other.features, name).tolist()
+        assert getattr(first.features, name).tolist() == getattr(second.features, name).tolist()
 
 
 def test_nothing_large_is_held_because_it_was_judged() -> None:

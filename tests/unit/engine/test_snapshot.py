@@ -72,8 +72,8 @@ def test_a_file_has_no_holes(tmp_path: Path) -> None:
     tables.rows = np.zeros((1 << 18, 4), np.int32)
     tables.rows[70_000, 1] = 5
     snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
-    found = (tmp_path / "tables").stat()
-    assert found.st_blocks * 512 >= found.st_size > 4 << 20
+    stat = (tmp_path / "tables").stat()
+    assert stat.st_blocks * 512 >= stat.st_size > 4 << 20
     assert np.flatnonzero(snapshot.read_snapshot(tmp_path / "tables").rows).tolist() == [
         70_000 * 4 + 1
     ]
@@ -197,12 +197,12 @@ def test_a_damaged_log_is_told_with_the_number_of_events_and_a_remedy(
         opened(damaged)
     assert "nothing is lost" not in str(told.value)
     told_at_start = train(damaged, "first")
-    with opened(damaged) as one:
-        left, lost = one.ledger.last_seq(), one.find_loss()
+    with opened(damaged) as spam_filter:
+        left, lost = spam_filter.ledger.last_seq(), spam_filter.find_loss()
         assert 0 < left < held_by_tables
         assert lost is not None
         assert lost.events == held_by_tables - left
-        assert one.ledger.last_time() == lost.since <= lost.until
+        assert spam_filter.ledger.last_time() == lost.since <= lost.until
     (line,) = [line for line in told_at_start.splitlines() if "missing" in line]
     assert f"at least {lost.events} events are missing from the ledger, taught between " in line
     assert "spamguard restore" in line
@@ -221,15 +221,15 @@ def test_a_loss_is_told_until_rebuild_has_told_it_to_a_person(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(damaged)
-    with opened(damaged) as one:
-        lost = one.find_loss()
+    with opened(damaged) as spam_filter:
+        lost = spam_filter.find_loss()
         assert lost is not None
         for label, raw in mail(2 * TAUGHT)[
             TAUGHT:
         ]:  # new events take the lost numbers, new tables the place of the old
-            one.learn(raw, label)
-        one.settle()
-        assert one.find_loss() == lost
+            spam_filter.learn(raw, label)
+        spam_filter.settle()
+        assert spam_filter.find_loss() == lost
     assert main(["--state", str(damaged), "rebuild"]) == 0
     assert f"at least {lost.events} events are missing" in capsys.readouterr().out
     assert status(damaged, capsys)["lost"] is None
@@ -240,10 +240,10 @@ def test_rebuild_alone_tells_what_is_missing(
 ) -> None:
     held_by_tables = events_of_tables(damaged)
     assert main(["--state", str(damaged), "rebuild", "--json"]) == 0
-    with opened(damaged) as one:
+    with opened(damaged) as spam_filter:
         assert (
             json.loads(capsys.readouterr().out)["lost_events"]
-            == held_by_tables - one.ledger.last_seq()
+            == held_by_tables - spam_filter.ledger.last_seq()
         )
 
 
@@ -255,39 +255,39 @@ def test_what_is_taught_after_a_loss_is_learnt(
     """
     train(damaged)
     new = mail(2 * TAUGHT)[TAUGHT:]
-    with opened(damaged) as one, opened(tmp_path_factory.mktemp("other") / "state") as other:
-        left = one.ledger.last_seq()
-        teach(other, mail(TAUGHT)[:left])
-        other.settle()
-        for each in (one, other):
+    with opened(damaged) as first, opened(tmp_path_factory.mktemp("other") / "state") as second:
+        left = first.ledger.last_seq()
+        teach(second, mail(TAUGHT)[:left])
+        second.settle()
+        for each in (first, second):
             teach(each, new)
-        assert held(one) == held(other)
+        assert held(first) == held(second)
 
 
 def test_a_note_of_tables_ahead_of_the_ledger_does_not_stop_settling(tmp_path: Path) -> None:
     """As where a damaged log was written back by half: no settling ever took the place of those
     tables.
     """
-    with opened(tmp_path) as one:
-        teach(one, mail(TAUGHT))
-        one.settle()
+    with opened(tmp_path) as spam_filter:
+        teach(spam_filter, mail(TAUGHT))
+        spam_filter.settle()
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
         db.execute("DELETE FROM events WHERE seq > ?", (TAUGHT - 8,))
     train(tmp_path)
-    with opened(tmp_path) as one:
-        assert sum(one.status().classes.values()) == TAUGHT - 8
-        lost = one.find_loss()
+    with opened(tmp_path) as spam_filter:
+        assert sum(spam_filter.status().classes.values()) == TAUGHT - 8
+        lost = spam_filter.find_loss()
         assert lost is not None
         assert lost.events == 8
-        teach(one, mail(2 * TAUGHT)[TAUGHT:])
-        assert sum(one.status().classes.values()) == 2 * TAUGHT - 8
+        teach(spam_filter, mail(2 * TAUGHT)[TAUGHT:])
+        assert sum(spam_filter.status().classes.values()) == 2 * TAUGHT - 8
 
 
 def test_nothing_is_missing_where_nothing_was_damaged(tmp_path: Path) -> None:
     """Neither after a kill, nor after more than one settling."""
     assert python(TEACH_AND_DIE, str(tmp_path)).returncode == -signal.SIGKILL
-    with opened(tmp_path) as one:
-        assert one.ledger.last_seq() == TAUGHT
-        assert one.find_loss() is None
-        one.settle()
-        assert one.find_loss() is None
+    with opened(tmp_path) as spam_filter:
+        assert spam_filter.ledger.last_seq() == TAUGHT
+        assert spam_filter.find_loss() is None
+        spam_filter.settle()
+        assert spam_filter.find_loss() is None

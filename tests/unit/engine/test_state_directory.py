@@ -19,9 +19,9 @@ from tests.unit.filters import mail, opened, teach
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    with opened(tmp_path / "state") as one:
-        teach(one, mail(20))
-        one.settle()
+    with opened(tmp_path / "state") as spam_filter:
+        teach(spam_filter, mail(20))
+        spam_filter.settle()
     return tmp_path / "state"
 
 
@@ -53,9 +53,9 @@ def test_a_size_of_tables_that_cannot_be(state: Path, value: str) -> None:
 )
 def test_what_is_known_of_good_mail_is_measured_anew(state: Path, value: str) -> None:
     note(state, "goodmail.%", value)
-    with Filter.open(state) as one:
-        assert one.ham_scores() == HamScores()
-        one.settle()
+    with Filter.open(state) as spam_filter:
+        assert spam_filter.ham_scores() == HamScores()
+        spam_filter.settle()
 
 
 def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
@@ -77,8 +77,11 @@ def fill(disk: Path) -> None:
 
 def test_teaching_on_a_full_disk_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     """Empty tables were a file with holes; touching them ended the command by SIGBUS."""
-    with small_disk(tmp_path / "disk", "8m") as disk, opened(disk / "state", bits=BITS) as one:
-        one.settle()
+    with (
+        small_disk(tmp_path / "disk", "8m") as disk,
+        opened(disk / "state", bits=BITS) as spam_filter,
+    ):
+        spam_filter.settle()
         fill(disk)
         message = disk.parent / "message"
         message.write_bytes(MAIL[0][1])
@@ -96,17 +99,20 @@ def test_teaching_on_a_full_disk_is_an_error_that_says_what_to_do(tmp_path: Path
         done = subprocess.run(learn, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode in (0, 2)  # the log of the ledger may have room
         assert done.returncode == 0 or "make room" in done.stderr
-        one.judge(MAIL[1][1])
+        spam_filter.judge(MAIL[1][1])
         (disk / "filling").unlink()
-        teach(one, MAIL)
+        teach(spam_filter, MAIL)
 
 
 def test_tables_for_which_there_is_no_room_are_an_error_that_says_what_to_do(
     tmp_path: Path,
 ) -> None:
-    with small_disk(tmp_path / "disk", "3m") as disk, opened(disk / "state", bits=BITS) as one:
+    with (
+        small_disk(tmp_path / "disk", "3m") as disk,
+        opened(disk / "state", bits=BITS) as spam_filter,
+    ):
         with pytest.raises((TableError, LedgerError), match="make room"):
-            one.settle()
+            spam_filter.settle()
         assert list((disk / "state").glob("*tables*")) == []
-        teach(one, MAIL[:5])
-        one.judge(MAIL[6][1])
+        teach(spam_filter, MAIL[:5])
+        spam_filter.judge(MAIL[6][1])

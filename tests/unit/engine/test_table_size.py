@@ -32,22 +32,26 @@ Open = Callable[..., Filter]
 
 
 @pytest.fixture
-def open_one(tmp_path: Path) -> Iterator[Open]:
+def open_filter(tmp_path: Path) -> Iterator[Open]:
     """Opens the same filter again and again, as other processes would."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(opened(tmp_path / "state", **settings))
 
 
 @pytest.fixture
-def grown(open_one: Open) -> Filter:
+def grown(open_filter: Open) -> Filter:
     """Of two users, too."""
-    one = open_one()
-    teach(one, MAIL[:MANY])
-    teach(one, [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[:6]], "anna")
-    teach(one, MAIL[:6], "ben")
-    one.settle()
-    assert bits(one) == BITS + 1
-    return one
+    spam_filter = open_filter()
+    teach(spam_filter, MAIL[:MANY])
+    teach(
+        spam_filter,
+        [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[:6]],
+        "anna",
+    )
+    teach(spam_filter, MAIL[:6], "ben")
+    spam_filter.settle()
+    assert bits(spam_filter) == BITS + 1
+    return spam_filter
 
 
 def bits(spam_filter: Filter) -> int:
@@ -81,32 +85,32 @@ def parts(why: Explanation) -> tuple[float, float]:
     return why.prior + sum(why.shares.values()), why.prior + by_feature
 
 
-def test_only_settling_changes_the_size(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = open_one()
-    teach(one, MAIL[:MANY])
-    assert bits(one) == bits(open_one()) == BITS
-    one.settle()
-    assert bits(one) == bits(open_one()) == BITS + 1
+def test_only_settling_changes_the_size(open_filter: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    spam_filter = open_filter()
+    teach(spam_filter, MAIL[:MANY])
+    assert bits(spam_filter) == bits(open_filter()) == BITS
+    spam_filter.settle()
+    assert bits(spam_filter) == bits(open_filter()) == BITS + 1
     monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 1)
-    forget(one, MAIL[FEW:MANY])
-    assert one._store.stamp.seq > one._store.stamp.settled  # saved as they are
-    assert bits(one) == bits(open_one()) == BITS + 1
-    one.settle()
-    assert bits(one) == bits(open_one()) == BITS
+    forget(spam_filter, MAIL[FEW:MANY])
+    assert spam_filter._store.stamp.seq > spam_filter._store.stamp.settled  # saved as they are
+    assert bits(spam_filter) == bits(open_filter()) == BITS + 1
+    spam_filter.settle()
+    assert bits(spam_filter) == bits(open_filter()) == BITS
 
 
-def test_what_was_forgotten_leaves_no_trace_in_the_size_either(open_one: Open) -> None:
-    one = open_one()
-    teach(one, MAIL[:FEW])
-    one.settle()
-    before, verdicts = held(one), judged(one)
-    teach(one, MAIL[FEW:MANY])
-    one.settle()
-    assert judged(one) != verdicts
-    forget(one, MAIL[FEW:MANY])
-    one.settle()
-    assert held(one) == before
-    assert judged(one) == verdicts
+def test_what_was_forgotten_leaves_no_trace_in_the_size_either(open_filter: Open) -> None:
+    spam_filter = open_filter()
+    teach(spam_filter, MAIL[:FEW])
+    spam_filter.settle()
+    before, verdicts = held(spam_filter), judged(spam_filter)
+    teach(spam_filter, MAIL[FEW:MANY])
+    spam_filter.settle()
+    assert judged(spam_filter) != verdicts
+    forget(spam_filter, MAIL[FEW:MANY])
+    spam_filter.settle()
+    assert held(spam_filter) == before
+    assert judged(spam_filter) == verdicts
 
 
 def test_they_are_as_if_they_had_always_been_so_large(grown: Filter, tmp_path: Path) -> None:
@@ -115,43 +119,43 @@ def test_they_are_as_if_they_had_always_been_so_large(grown: Filter, tmp_path: P
         large.settle()
         assert held(large) == held(grown)
         assert judged(large) == judged(grown)
-        for one in (large, grown):
-            teach(one, MAIL[MANY:125])
-            forget(one, MAIL[:3])
+        for spam_filter in (large, grown):
+            teach(spam_filter, MAIL[MANY:125])
+            forget(spam_filter, MAIL[:3])
         assert held(large)["rows"] == held(grown)["rows"]
         assert bits(large) == bits(grown)
 
 
-def test_mail_is_judged_as_before(open_one: Open) -> None:
-    one = open_one()
-    teach(one, MAIL[:64])
-    one.settle()
-    before = judged(one)
-    teach(one, MAIL[64:65])
-    one.settle()
-    assert bits(one) == BITS + 1
-    after = judged(one)
+def test_mail_is_judged_as_before(open_filter: Open) -> None:
+    spam_filter = open_filter()
+    teach(spam_filter, MAIL[:64])
+    spam_filter.settle()
+    before = judged(spam_filter)
+    teach(spam_filter, MAIL[64:65])
+    spam_filter.settle()
+    assert bits(spam_filter) == BITS + 1
+    after = judged(spam_filter)
     assert nothing_turned(before, after)
-    assert list(one.judge_all(PROBES)) == after
-    assert [one.scan(raw).verdict for raw in PROBES] == after
+    assert list(spam_filter.judge_all(PROBES)) == after
+    assert [spam_filter.scan(raw).verdict for raw in PROBES] == after
     for raw, verdict in zip(PROBES, after, strict=True):
-        why = one.explain(raw)
+        why = spam_filter.explain(raw)
         assert parts(why) == pytest.approx((verdict.log_odds, verdict.log_odds))
         assert all(clue.text for clue in why.clues)
 
 
 def test_whoever_holds_the_old_ones_judges_by_the_new_ones_next(
-    open_one: Open, tmp_path: Path
+    open_filter: Open, tmp_path: Path
 ) -> None:
     context = get_context("spawn")
     here, there = context.Pipe()
-    one, other = open_one(), open_one()
+    spam_filter, other = open_filter(), open_filter()
     process = context.Process(target=serve, args=(str(tmp_path / "state"), there))
     process.start()
 
     def compare() -> None:
-        expected = judged(one)
-        assert judged(other) == judged(open_one()) == expected
+        expected = judged(spam_filter)
+        assert judged(other) == judged(open_filter()) == expected
         for raw, verdict in zip(PROBES[:4], expected, strict=False):
             here.send(raw)
             assert here.poll(60)
@@ -160,33 +164,35 @@ def test_whoever_holds_the_old_ones_judges_by_the_new_ones_next(
     try:
         for first, last, size in ((0, FEW, BITS), (FEW, MANY, BITS + 1), (MANY, 130, BITS + 1)):
             teach(other, MAIL[first:last])
-            one.settle()
-            assert bits(one) == size
+            spam_filter.settle()
+            assert bits(spam_filter) == size
             compare()
             teach(other, [("news", MAIL[first][1])])  # folded into tables of this size by all
             compare()
-        assert held(one) == held(other)
+        assert held(spam_filter) == held(other)
     finally:
         here.send(b"")
         process.join(PATIENCE)
     assert process.exitcode == 0
 
 
-def test_a_bulk_that_is_being_judged_goes_on_with_the_new_ones(open_one: Open) -> None:
-    one, other = open_one(), open_one()
-    teach(one, MAIL[:MANY])
-    found = one.judge_all(PROBES)
-    first = next(found)
+def test_a_bulk_that_is_being_judged_goes_on_with_the_new_ones(open_filter: Open) -> None:
+    spam_filter, other = open_filter(), open_filter()
+    teach(spam_filter, MAIL[:MANY])
+    verdicts = spam_filter.judge_all(PROBES)
+    first = next(verdicts)
     other.settle()
-    rest = list(found)
+    rest = list(verdicts)
     assert [first.label, *(verdict.label for verdict in rest)] == [
-        verdict.label for verdict in judged(one)
+        verdict.label for verdict in judged(spam_filter)
     ]
-    assert rest == judged(one)[1:]
+    assert rest == judged(spam_filter)[1:]
 
 
-def test_what_a_user_has_said_lies_where_the_tables_have_it(open_one: Open, tmp_path: Path) -> None:
-    one, teacher = open_one(), open_one()
+def test_what_a_user_has_said_lies_where_the_tables_have_it(
+    open_filter: Open, tmp_path: Path
+) -> None:
+    spam_filter, teacher = open_filter(), open_filter()
     teach(teacher, MAIL[:64])
     teach(teacher, [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[:6]], "anna")
     teach(teacher, MAIL[:6], "ben")
@@ -194,32 +200,34 @@ def test_what_a_user_has_said_lies_where_the_tables_have_it(open_one: Open, tmp_
     contested = [raw for _, raw in MAIL[:6]]
 
     def compare() -> list[Verdict]:
-        fresh = open_one()
+        fresh = open_filter()
         for user in ("anna", "ben", "emma"):
-            assert judged(one, user) == judged(fresh, user)
-        found = [one.judge(raw, user="anna") for raw in contested]
+            assert judged(spam_filter, user) == judged(fresh, user)
+        verdicts = [spam_filter.judge(raw, user="anna") for raw in contested]
         assert (
-            found
+            verdicts
             == [fresh.judge(raw, user="anna") for raw in contested]
-            != [one.judge(raw) for raw in contested]
+            != [spam_filter.judge(raw) for raw in contested]
         )
-        assert found == [one.scan(raw, users=("anna",)).personal["anna"] for raw in contested]
-        for raw, verdict in zip(contested, found, strict=True):
-            assert parts(one.explain(raw, user="anna")) == pytest.approx(
+        assert verdicts == [
+            spam_filter.scan(raw, users=("anna",)).personal["anna"] for raw in contested
+        ]
+        for raw, verdict in zip(contested, verdicts, strict=True):
+            assert parts(spam_filter.explain(raw, user="anna")) == pytest.approx(
                 (verdict.log_odds, verdict.log_odds)
             )
-        return found
+        return verdicts
 
     before = compare()
     teach(teacher, MAIL[64:MANY])
     compare()
     teacher.settle()
-    assert bits(one) == BITS + 1
+    assert bits(spam_filter) == BITS + 1
     after = compare()
     assert nothing_turned(before, after)
     forget(teacher, MAIL[FEW:MANY])
     teacher.settle()
-    assert bits(one) == BITS
+    assert bits(spam_filter) == BITS
     compare()
 
 
@@ -236,12 +244,12 @@ def test_what_a_lesson_would_do_is_what_it_does(grown: Filter) -> None:
         assert judged(grown, user) == supposed
 
 
-def test_tables_that_are_made_anew_from_the_ledger_alone(grown: Filter, open_one: Open) -> None:
+def test_tables_that_are_made_anew_from_the_ledger_alone(grown: Filter, open_filter: Open) -> None:
     before = held(grown)
     for path in grown.directory.glob("tables-*"):
         path.write_bytes(b"damaged")
-    open_one(load=False).settle()
-    assert held(open_one()) == held(grown) == before
+    open_filter(load=False).settle()
+    assert held(open_filter()) == held(grown) == before
 
 
 def test_tables_that_are_adopted_keep_their_size(grown: Filter, tmp_path: Path) -> None:
@@ -287,14 +295,16 @@ def votes(number: int, label: str) -> Iterator[Vote]:
 
 
 def test_a_ledger_of_before_grows_at_its_next_settling(tmp_path: Path) -> None:
-    with opened(tmp_path / "state", bits=DEFAULT_BITS) as one:
-        one.ledger.merge(votes(8192, "ham"))
-        one.ledger.merge(votes(8192, "spam"))
-        one.settle()
-        assert bits(one) == DEFAULT_BITS
-        one.learn(PROBES[0], "ham")
-        before = judged(one)
-        one.settle()
-        assert bits(one) == DEFAULT_BITS + 1
-        assert nothing_turned(before, judged(one))
-        assert held(one) == bits_of(snapshot.read_snapshot(next(one.directory.glob("tables-*"))))
+    with opened(tmp_path / "state", bits=DEFAULT_BITS) as spam_filter:
+        spam_filter.ledger.merge(votes(8192, "ham"))
+        spam_filter.ledger.merge(votes(8192, "spam"))
+        spam_filter.settle()
+        assert bits(spam_filter) == DEFAULT_BITS
+        spam_filter.learn(PROBES[0], "ham")
+        before = judged(spam_filter)
+        spam_filter.settle()
+        assert bits(spam_filter) == DEFAULT_BITS + 1
+        assert nothing_turned(before, judged(spam_filter))
+        assert held(spam_filter) == bits_of(
+            snapshot.read_snapshot(next(spam_filter.directory.glob("tables-*")))
+        )

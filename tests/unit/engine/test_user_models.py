@@ -39,21 +39,21 @@ def letter(number: int) -> bytes:
 def held_of(spam_filter: Filter, user: str) -> dict[str, object]:
     """Everything that a filter knows of a user, comparable bit for bit."""
     spam_filter._refresh()
-    found = spam_filter._load_user_model(user)
+    model = spam_filter._load_user_model(user)
     return (
         {}
-        if found is None
-        else {name: getattr(found, name) for name in type(found).__dataclass_fields__}
+        if model is None
+        else {name: getattr(model, name) for name in type(model).__dataclass_fields__}
     )
 
 
 @pytest.fixture
 def shared(tmp_path: Path):
     """A filter that all have taught."""
-    with opened(tmp_path / "state") as one:
-        teach(one, MAIL[:60])
-        one.settle()
-        yield one
+    with opened(tmp_path / "state") as spam_filter:
+        teach(spam_filter, MAIL[:60])
+        spam_filter.settle()
+        yield spam_filter
 
 
 def against(spam_filter: Filter, number: int, user: str = "anna") -> None:
@@ -97,9 +97,9 @@ def test_one_vote_does_not_turn_the_mailbox_over(shared):
 def test_a_scan_has_the_verdicts_of_judge_for_those_who_have_said_anything(shared):
     against(shared, 1)
     for raw in (letter(2), HAM[0], SPAM[0], b"", b"\0"):
-        found = shared.scan(raw, users=("anna", "emma", "ben", "anna"))
-        assert found.verdict == shared.judge(raw)
-        assert found.personal == {user: shared.judge(raw, user=user) for user in ("anna", "ben")}
+        scan = shared.scan(raw, users=("anna", "emma", "ben", "anna"))
+        assert scan.verdict == shared.judge(raw)
+        assert scan.personal == {user: shared.judge(raw, user=user) for user in ("anna", "ben")}
     assert list(shared.judge_all([letter(2), HAM[0]], user="anna")) == [
         shared.judge(raw, user="anna") for raw in (letter(2), HAM[0])
     ]
@@ -131,22 +131,23 @@ def test_an_explanation_has_one_more_part_and_sums_to_the_score(shared):
 
 
 def test_of_four_classes(tmp_path):
-    with opened(tmp_path / "state") as one:
-        one.define_class("promo", unwanted=True)
-        one.define_class("news", unwanted=False)
+    with opened(tmp_path / "state") as spam_filter:
+        spam_filter.define_class("promo", unwanted=True)
+        spam_filter.define_class("news", unwanted=False)
         for number, (label, raw) in enumerate(MAIL[:60]):
             teach(
-                one, [({"ham": "news", "spam": "promo"}[label] if number % 3 == 0 else label, raw)]
+                spam_filter,
+                [({"ham": "news", "spam": "promo"}[label] if number % 3 == 0 else label, raw)],
             )
-        one.settle()
+        spam_filter.settle()
         for number in range(3):
-            against(one, number)
-            one.learn(letter(number), "news", user="ben")
-        assert one.judge(letter(9), user="anna").label == "spam"
-        assert one.judge(letter(9), user="ben").label == "news"
+            against(spam_filter, number)
+            spam_filter.learn(letter(number), "news", user="ben")
+        assert spam_filter.judge(letter(9), user="anna").label == "spam"
+        assert spam_filter.judge(letter(9), user="ben").label == "news"
         for raw in (letter(9), HAM[0], SPAM[0]):
             for user in ("anna", "ben"):
-                why = one.explain(raw, user=user)
+                why = spam_filter.explain(raw, user=user)
                 assert sums(why) == pytest.approx((why.log_odds, why.log_odds))
                 assert why.log_odds == pytest.approx(why.verdict.log_odds)
 
@@ -183,16 +184,16 @@ def test_only_what_is_said_in_the_end_counts_in_whatever_order(tmp_path_factory,
     final = [(user, number, label) for (user, number), label in last.items() if label is not None]
     shuffled.shuffle(final)
     place = tmp_path_factory.mktemp("two")
-    with opened(place / "one") as one, opened(place / "other") as other:
-        for spam_filter, said in ((one, actions), (other, final)):
+    with opened(place / "one") as first, opened(place / "other") as second:
+        for spam_filter, said in ((first, actions), (second, final)):
             teach(spam_filter, MAIL[:8])
             for action in said:
                 act(spam_filter, *action)
                 spam_filter.judge(letter(9), user="anna")  # whatever it keeps in mind must follow
             spam_filter.settle()
         for user in ("anna", "ben"):
-            assert_same(list(held_of(one, user).items()), list(held_of(other, user).items()))
-            assert one.judge(letter(9), user=user) == other.judge(letter(9), user=user)
+            assert_same(list(held_of(first, user).items()), list(held_of(second, user).items()))
+            assert first.judge(letter(9), user=user) == second.judge(letter(9), user=user)
 
 
 def test_what_is_taken_back_was_never_said(shared):
@@ -313,9 +314,9 @@ def test_who_has_a_damaged_receipt_gets_what_all_get(shared, caplog, damage):
         )
         shared.ledger._db.execute(query, (damage,))
         for _ in range(2):
-            found = other.scan(letter(2), users=("anna", "ben"))
-            assert found.verdict == other.judge(letter(2), user="anna") == other.judge(letter(2))
-            assert found.personal == {"ben": before}
+            scan = other.scan(letter(2), users=("anna", "ben"))
+            assert scan.verdict == other.judge(letter(2), user="anna") == other.judge(letter(2))
+            assert scan.personal == {"ben": before}
         assert (
             sum("anna gets the verdicts of all" in record.getMessage() for record in caplog.records)
             == 1

@@ -22,13 +22,15 @@ LONG = time.monotonic() + 3600
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    with opened(tmp_path / "state") as one:
-        teach(one, MAIL[:60])
-        one.settle()
-        teach(one, MAIL[60:70])
-        teach(one, MAIL[:8], "anna")
+    with opened(tmp_path / "state") as spam_filter:
+        teach(spam_filter, MAIL[:60])
+        spam_filter.settle()
+        teach(spam_filter, MAIL[60:70])
+        teach(spam_filter, MAIL[:8], "anna")
         teach(
-            one, [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[8:12]], "anna"
+            spam_filter,
+            [("ham" if label == "spam" else "spam", raw) for label, raw in MAIL[8:12]],
+            "anna",
         )
     return tmp_path / "state"
 
@@ -40,7 +42,7 @@ def judged(spam_filter: Filter, user: str = "") -> list[Verdict]:
 def supposed(
     spam_filter: Filter, raw: bytes, label: str, user: str = ""
 ) -> tuple[bool, Sequence[Verdict], Sequence[Verdict]]:
-    features = [spam_filter._reader.read_example(one).features for _, one in MAIL[70:]]
+    features = [spam_filter._reader.read_example(message).features for _, message in MAIL[70:]]
     with open_what_if(spam_filter) as apart:
         before = apart.judge(features, user, LONG)
         changed = apart.overlay(spam_filter._reader.read_example(raw), label, user)
@@ -62,42 +64,42 @@ def supposed(
     ],
 )
 def test_it_is_what_teaching_does(state: Path, number: int, label: str, user: str) -> None:
-    with opened(state) as one:
-        expected, bits = judged(one, user), held(one)
-        changed, before, after = supposed(one, MAIL[number][1], label, user)
+    with opened(state) as spam_filter:
+        expected, bits = judged(spam_filter, user), held(spam_filter)
+        changed, before, after = supposed(spam_filter, MAIL[number][1], label, user)
         assert before == expected
-        assert held(one) == bits
-        assert judged(one, user) == expected
-        assert one.learn_examples(
-            [one._reader.read_example(MAIL[number][1])], label, user=user
+        assert held(spam_filter) == bits
+        assert judged(spam_filter, user) == expected
+        assert spam_filter.learn_examples(
+            [spam_filter._reader.read_example(MAIL[number][1])], label, user=user
         ) == [changed]
-        assert judged(one, user) == after
+        assert judged(spam_filter, user) == after
 
 
 def test_what_is_known_changes_nothing(state: Path) -> None:
-    with opened(state) as one:
-        changed, before, after = supposed(one, MAIL[3][1], MAIL[3][0], "anna")
+    with opened(state) as spam_filter:
+        changed, before, after = supposed(spam_filter, MAIL[3][1], MAIL[3][0], "anna")
         assert not changed
         assert before == after
 
 
 def test_it_writes_nothing(state: Path) -> None:
-    with opened(state) as one:
+    with opened(state) as spam_filter:
         before = files(state)
-        assert supposed(one, MAIL[80][1], "spam")[0]
+        assert supposed(spam_filter, MAIL[80][1], "spam")[0]
         assert files(state) == before
 
 
 def test_what_is_taught_meanwhile_is_not_seen(state: Path) -> None:
     features = []
-    with opened(state) as one, opened(state) as other:
-        features = [one._reader.read_example(raw).features for _, raw in MAIL[70:]]
-        with open_what_if(one) as apart:
+    with opened(state) as first, opened(state) as second:
+        features = [first._reader.read_example(raw).features for _, raw in MAIL[70:]]
+        with open_what_if(first) as apart:
             before = apart.judge(features, "", LONG)
-            teach(other, [("spam", raw) for _, raw in MAIL[100:120]])
-            other.settle()
+            teach(second, [("spam", raw) for _, raw in MAIL[100:120]])
+            second.settle()
             assert apart.judge(features, "", LONG) == before
-            assert apart.overlay(one._reader.read_example(MAIL[80][1]), "spam", "")
+            assert apart.overlay(first._reader.read_example(MAIL[80][1]), "spam", "")
             assert apart.judge(features, "", LONG) != before
 
 
@@ -112,11 +114,11 @@ def test_who_settles_while_it_begins_is_no_hindrance(
 
     def settle_elsewhere() -> None:
         monkeypatch.undo()
-        with opened(state) as other:
-            teach(other, [("spam", raw) for _, raw in MAIL[100:120]])
-            other.settle()
+        with opened(state) as second:
+            teach(second, [("spam", raw) for _, raw in MAIL[100:120]])
+            second.settle()
 
-    with opened(state) as one:
+    with opened(state) as first:
         if moment == "read":
             monkeypatch.setattr(
                 snapshot, "read_snapshot", lambda path: (settle_elsewhere(), read(path))[1]
@@ -127,15 +129,15 @@ def test_who_settles_while_it_begins_is_no_hindrance(
                 "with_ledger",
                 lambda self, ledger: (settle_elsewhere(), seen_through(self, ledger))[1],
             )
-        changed, before, after = supposed(one, MAIL[80][1], "spam")
+        changed, before, after = supposed(first, MAIL[80][1], "spam")
         assert changed
-        assert before == judged(one)
-        one.learn_examples([one._reader.read_example(MAIL[80][1])], "spam")
-        assert after == judged(one)
+        assert before == judged(first)
+        first.learn_examples([first._reader.read_example(MAIL[80][1])], "spam")
+        assert after == judged(first)
         assert after != before
 
 
 def test_it_ends_in_time(state: Path) -> None:
-    with opened(state) as one, open_what_if(one) as apart:
-        features = [one._reader.read_example(raw).features for _, raw in MAIL[70:]]
+    with opened(state) as spam_filter, open_what_if(spam_filter) as apart:
+        features = [spam_filter._reader.read_example(raw).features for _, raw in MAIL[70:]]
         assert len(apart.judge(features, "", time.monotonic())) == 1

@@ -120,7 +120,8 @@ def test_what_cannot_be_done_is_told_in_one_line(tmp_path, arguments, raw, statu
 
 def test_it_loads_nothing_that_takes_time(tmp_path):
     code = (
-        "import sys; before = set(sys.modules); arguments = ['--as', 'spam', '--spool', sys.argv[1], '--socket', '/none']\n"
+        "import sys; before = set(sys.modules)\n"
+        "arguments = ['--as', 'spam', '--spool', sys.argv[1], '--socket', '/none']\n"
         "sys.argv = ['spamguard', 'teach-pipe', *arguments]\n"
         "from spamguard.__main__ import main\n"
         "status = main(); print(status, *sorted(set(sys.modules) - before))"

@@ -1,4 +1,4 @@
-"""A word list taken in: a standing start that fades, counts as no mail, and goes without a trace."""
+"""A word list taken in: a start that fades, counts as no mail, and goes without a trace."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ def bring(spam_filter, entries=LIST, name="old"):
 
 @pytest.fixture
 def fresh(tmp_path):
-    with opened(tmp_path / "fresh") as one:
-        yield one
+    with opened(tmp_path / "fresh") as spam_filter:
+        yield spam_filter
 
 
 def test_it_ranks_before_anything_is_taught(fresh):
@@ -43,9 +43,9 @@ def test_it_ranks_before_anything_is_taught(fresh):
     assert fresh.judge(SPAM).probability > 0.55
     assert fresh.judge(HAM).probability < 0.45
     assert fresh.judge(SPAM).label == "unsure"
-    found = fresh.explain(SPAM)
-    assert found.clues[0].text == "viagra"
-    assert found.clues[0].part > 0
+    explanation = fresh.explain(SPAM)
+    assert explanation.clues[0].text == "viagra"
+    assert explanation.clues[0].part > 0
 
 
 def test_it_is_no_mail(fresh):
@@ -69,7 +69,7 @@ def test_once_is_enough(fresh):
     with pytest.raises(UsageError, match="another word list is called 'old'"):
         bring(fresh, [ClassSizes(1, 2), WordCounts(b"", "viagra", 0, 1)])
     assert bring(fresh, name="second")
-    assert [one.name for one in fresh.ledger.word_lists()] == ["old", "second"]
+    assert [word_list.name for word_list in fresh.ledger.word_lists()] == ["old", "second"]
     assert held(fresh) != bits
 
 
@@ -93,40 +93,41 @@ def test_taken_back_it_never_was(tmp_path):
 
 def test_the_same_bits_whatever_the_order_and_wherever(tmp_path):
     lessons = mail(40)
-    with opened(tmp_path / "one") as one, opened(tmp_path / "other") as other:
-        bring(one)
-        teach(one, lessons)
-        one.settle()
-        teach(other, lessons[::-1])
-        bring(other)
-        assert held(one) == held(other)
-        one._store.settle()  # as `rebuild` does
-        assert held(one) == held(other)
+    with opened(tmp_path / "one") as first, opened(tmp_path / "other") as second:
+        bring(first)
+        teach(first, lessons)
+        first.settle()
+        teach(second, lessons[::-1])
+        bring(second)
+        assert held(first) == held(second)
+        first._store.settle()  # as `rebuild` does
+        assert held(first) == held(second)
         with opened(tmp_path / "third") as third:
-            third.ledger.merge(one.ledger.all_votes())
+            third.ledger.merge(first.ledger.all_votes())
             third.settle()
-            assert held(third) == held(one)
+            assert held(third) == held(first)
     done = python(
-        "with opened(Path(sys.argv[1])) as one: print(one.judge(b'Subject: x\\n\\nviagra\\n').log_odds)",
+        "with opened(Path(sys.argv[1])) as spam_filter:"
+        " print(spam_filter.judge(b'Subject: x\\n\\nviagra\\n').log_odds)",
         str(tmp_path / "one"),
     )
-    with opened(tmp_path / "other") as other:
-        assert float(done.stdout) == other.judge(b"Subject: x\n\nviagra\n").log_odds
+    with opened(tmp_path / "other") as second:
+        assert float(done.stdout) == second.judge(b"Subject: x\n\nviagra\n").log_odds
 
 
 def test_folding_its_event_changes_nothing_until_settled(tmp_path):
-    with opened(tmp_path / "a") as one, opened(tmp_path / "a") as beside:
-        teach(one, mail(20))
-        bits = held(one)
-        about, odds = importers.compute_word_odds(LIST, "x", one.key)
-        one.ledger.append(
+    with opened(tmp_path / "a") as spam_filter, opened(tmp_path / "a") as beside:
+        teach(spam_filter, mail(20))
+        bits = held(spam_filter)
+        about, odds = importers.compute_word_odds(LIST, "x", spam_filter.key)
+        spam_filter.ledger.append(
             [wordlists.make_vote("old", about, odds.tokens, odds.log_odds, 0, EXTRACTOR)]
         )
-        assert held(one) == held(beside) == bits
+        assert held(spam_filter) == held(beside) == bits
         assert not importers.import_word_list(
-            one, "old", about, odds
+            spam_filter, "old", about, odds
         )  # as after an interrupted import: now it is in force
-        assert held(one) == held(beside) != bits
+        assert held(spam_filter) == held(beside) != bits
 
 
 def test_taking_back_what_the_site_taught_leaves_it(fresh):
@@ -134,12 +135,12 @@ def test_taking_back_what_the_site_taught_leaves_it(fresh):
     bring(fresh)
     chosen = undo.VoteSelection("")
     done = [
-        one
+        vote
         for batch in undo.undo_votes(fresh, undo.affected_messages(fresh, chosen), chosen)
-        for one in batch
+        for vote in batch
     ]
     assert len(done) == 4
-    assert [one.name for one in fresh.ledger.word_lists()] == ["old"]
+    assert [word_list.name for word_list in fresh.ledger.word_lists()] == ["old"]
 
 
 def test_own_lessons_overrule_it(fresh):
@@ -262,7 +263,7 @@ def test_tokens_of_another_extractor_say_nothing(fresh):
     )
     fresh.settle()
     assert held(fresh) == bits
-    assert [one.extractor for one in fresh.ledger.word_lists()] == [EXTRACTOR + 1]
+    assert [word_list.extractor for word_list in fresh.ledger.word_lists()] == [EXTRACTOR + 1]
 
 
 def test_what_a_list_takes_in_the_ledger():

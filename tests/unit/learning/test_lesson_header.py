@@ -69,11 +69,11 @@ def test_what_is_none_is_refused_in_words(line, told):
 @given(st.binary(max_size=60))
 def test_nothing_else_is_raised(line):
     try:
-        found = parse_lesson_header(line)
+        header = parse_lesson_header(line)
     except ValueError:
         return
-    assert not found.label or is_class_name(found.label)
-    assert not found.user or is_user_name(found.user)
+    assert not header.label or is_class_name(header.label)
+    assert not header.user or is_user_name(header.user)
 
 
 def test_names_of_users():

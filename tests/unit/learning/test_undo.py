@@ -48,7 +48,7 @@ steps = st.lists(
 
 
 def do(
-    one: Filter,
+    spam_filter: Filter,
     history: Sequence[tuple[int, Step]],
     monkeypatch: pytest.MonkeyPatch,
     settle_at: int = -1,
@@ -57,23 +57,23 @@ def do(
     for at, (user, number, label) in history:
         with monkeypatch.context() as patched:
             patched.setattr(filter, "time", SimpleNamespace(time=lambda at=at: NOW + at))
-            ready = one._reader.read_example(MAIL[number])
+            ready = spam_filter._reader.read_example(MAIL[number])
             if label is None:
-                one.forget_digests([ready.digest], user=user)
+                spam_filter.forget_digests([ready.digest], user=user)
             else:
-                one.learn_examples(
+                spam_filter.learn_examples(
                     [ready], label, user=user, origin="folder Junk" if number % 2 else "cli"
                 )
         if at == settle_at:
-            one.settle()
+            spam_filter.settle()
 
 
 def take_back(
-    one: Filter, chosen: VoteSelection, **how: bool
+    spam_filter: Filter, chosen: VoteSelection, **how: bool
 ) -> list[tuple[str | None, str | None]]:
     done = [
         each
-        for batch in undo_votes(one, affected_messages(one, chosen), chosen, **how)
+        for batch in undo_votes(spam_filter, affected_messages(spam_filter, chosen), chosen, **how)
         for each in batch
     ]
     return [(each.old_label, each.new_label) for each in done]
@@ -99,83 +99,91 @@ def test_what_was_undone_was_never_there(monkeypatch, history, cut, settle_at, o
     ]
     with (
         TemporaryDirectory() as place,
-        opened(Path(place) / "one") as one,
-        opened(Path(place) / "other") as other,
+        opened(Path(place) / "one") as first,
+        opened(Path(place) / "other") as second,
     ):
-        do(one, timed, monkeypatch, settle_at)
-        do(other, without, monkeypatch)
-        take_back(one, chosen)
-        events = one.ledger.last_seq()
-        one.settle()
-        other.settle()
-        assert held(one) == held(other)
-        assert take_back(one, chosen) == []
-        assert one.ledger.last_seq() == events
+        do(first, timed, monkeypatch, settle_at)
+        do(second, without, monkeypatch)
+        take_back(first, chosen)
+        events = first.ledger.last_seq()
+        first.settle()
+        second.settle()
+        assert held(first) == held(second)
+        assert take_back(first, chosen) == []
+        assert first.ledger.last_seq() == events
 
 
 def test_a_vote_comes_back_with_all_it_had(tmp_path, monkeypatch):
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         do(
-            one,
+            spam_filter,
             [(0, ("anna", 1, "ham")), (5, ("anna", 1, "spam")), (6, ("ben", 1, "ham"))],
             monkeypatch,
         )
-        name = one._reader.digest(MAIL[1])
-        first = one.ledger.users.all_votes("anna", name)[1]
-        assert take_back(one, VoteSelection("anna", NOW + 5), dry_run=True) == [("spam", "ham")]
-        assert one.ledger.last_seq() == 3
-        assert take_back(one, VoteSelection("anna", NOW + 5)) == [("spam", "ham")]
-        vote = one.ledger.get_vote(name, "anna")
+        name = spam_filter._reader.digest(MAIL[1])
+        first = spam_filter.ledger.users.all_votes("anna", name)[1]
+        assert take_back(spam_filter, VoteSelection("anna", NOW + 5), dry_run=True) == [
+            ("spam", "ham")
+        ]
+        assert spam_filter.ledger.last_seq() == 3
+        assert take_back(spam_filter, VoteSelection("anna", NOW + 5)) == [("spam", "ham")]
+        vote = spam_filter.ledger.get_vote(name, "anna")
         assert vote is not None
         assert vote._replace(clock=first.clock) == first
-        assert take_back(one, VoteSelection("anna", NOW + 1)) == []
-        assert take_back(one, VoteSelection("anna", NOW)) == [("ham", None)]
-        vote = one.ledger.get_vote(name, "anna")
+        assert take_back(spam_filter, VoteSelection("anna", NOW + 1)) == []
+        assert take_back(spam_filter, VoteSelection("anna", NOW)) == [("ham", None)]
+        vote = spam_filter.ledger.get_vote(name, "anna")
         assert vote is not None
         assert (vote.label, vote.origin, vote.packed) == (None, UNDO_ORIGIN, b"")
-        assert one.status().classes["ham"] == 1
+        assert spam_filter.status().classes["ham"] == 1
 
 
 def test_taking_back_is_no_opinion_that_could_be_undone(tmp_path, monkeypatch):
-    with opened(tmp_path) as one:
-        do(one, [(0, ("anna", 0, "ham"))], monkeypatch)
-        assert take_back(one, VoteSelection("anna")) == [("ham", None)]
-        assert take_back(one, VoteSelection("anna", int(time.time()) - 100)) == []
-        assert take_back(one, VoteSelection("ben")) == []
+    with opened(tmp_path) as spam_filter:
+        do(spam_filter, [(0, ("anna", 0, "ham"))], monkeypatch)
+        assert take_back(spam_filter, VoteSelection("anna")) == [("ham", None)]
+        assert take_back(spam_filter, VoteSelection("anna", int(time.time()) - 100)) == []
+        assert take_back(spam_filter, VoteSelection("ben")) == []
 
 
 def test_what_a_user_has_taken_back_is_in_force_again(tmp_path, monkeypatch):
-    with opened(tmp_path) as one:
-        do(one, [(0, ("anna", 0, "ham")), (5, ("anna", 0, None))], monkeypatch)
-        assert take_back(one, VoteSelection("anna", NOW + 5)) == [(None, "ham")]
+    with opened(tmp_path) as spam_filter:
+        do(spam_filter, [(0, ("anna", 0, "ham")), (5, ("anna", 0, None))], monkeypatch)
+        assert take_back(spam_filter, VoteSelection("anna", NOW + 5)) == [(None, "ham")]
 
 
 def test_what_was_replaced_lately_outlives_settling(tmp_path, monkeypatch):
-    with opened(tmp_path) as one:
-        do(one, [(0, ("anna", 0, "ham")), (5, ("anna", 0, "spam"))], monkeypatch, 5)
-        do(one, [(6, ("anna", 1, "ham"))], monkeypatch, 6)
-        assert take_back(one, VoteSelection("anna", NOW + 5)) == [("spam", "ham"), ("ham", None)]
+    with opened(tmp_path) as spam_filter:
+        do(spam_filter, [(0, ("anna", 0, "ham")), (5, ("anna", 0, "spam"))], monkeypatch, 5)
+        do(spam_filter, [(6, ("anna", 1, "ham"))], monkeypatch, 6)
+        assert take_back(spam_filter, VoteSelection("anna", NOW + 5)) == [
+            ("spam", "ham"),
+            ("ham", None),
+        ]
         monkeypatch.setattr(store, "UNDO_SECONDS", 5_000)
         do(
-            one,
+            spam_filter,
             [(10, ("anna", 2, "ham")), (11, ("anna", 2, "spam")), (12, ("anna", 3, "spam"))],
             monkeypatch,
             12,
         )
-        assert take_back(one, VoteSelection("anna", NOW + 11)) == [("spam", None), ("spam", None)]
+        assert take_back(spam_filter, VoteSelection("anna", NOW + 11)) == [
+            ("spam", None),
+            ("spam", None),
+        ]
 
 
 def test_what_is_said_meanwhile_counts(tmp_path, monkeypatch):
     """By another process, between looking at the votes and casting those that take back: it has to
     wait for that.
     """
-    with opened(tmp_path) as one:
-        do(one, [(0, ("anna", 1, "spam"))], monkeypatch)
-        ready = one._reader.read_example(MAIL[1])
+    with opened(tmp_path) as first:
+        do(first, [(0, ("anna", 1, "spam"))], monkeypatch)
+        ready = first._reader.read_example(MAIL[1])
 
         def say_ham() -> None:
-            with opened(tmp_path) as other:
-                other.learn_examples([ready], "ham", user="anna", origin="web")
+            with opened(tmp_path) as second:
+                second.learn_examples([ready], "ham", user="anna", origin="web")
 
         later = Thread(target=say_ham)
 
@@ -185,9 +193,9 @@ def test_what_is_said_meanwhile_counts(tmp_path, monkeypatch):
             return reverse_votes(votes, chosen, now)
 
         monkeypatch.setattr(undo, "reverse_votes", look)
-        assert take_back(one, VoteSelection("anna", NOW)) == [("spam", None)]
+        assert take_back(first, VoteSelection("anna", NOW)) == [("spam", None)]
         later.join()
-        assert [vote.label for vote in one.ledger.users.all_votes("anna", ready.digest)] == [
+        assert [vote.label for vote in first.ledger.users.all_votes("anna", ready.digest)] == [
             "ham",
             None,
             "spam",
@@ -195,26 +203,26 @@ def test_what_is_said_meanwhile_counts(tmp_path, monkeypatch):
 
 
 def test_a_reversal_goes_by_version_whatever_the_clock_said(tmp_path, monkeypatch):
-    with opened(tmp_path) as one:
-        do(one, [(9, ("anna", 0, "ham")), (2, ("anna", 0, "spam"))], monkeypatch)
-        votes = one.ledger.users.all_votes("anna", one._reader.digest(MAIL[0]))
+    with opened(tmp_path) as spam_filter:
+        do(spam_filter, [(9, ("anna", 0, "ham")), (2, ("anna", 0, "spam"))], monkeypatch)
+        votes = spam_filter.ledger.users.all_votes("anna", spam_filter._reader.digest(MAIL[0]))
         assert reverse_votes(votes, VoteSelection("anna", NOW + 5), 1)[-1].label == "spam"
-        (found,) = reverse_votes(votes, VoteSelection("anna", NOW + 1), 77)
-        assert (found.label, found.time) == (None, 77)
+        (vote,) = reverse_votes(votes, VoteSelection("anna", NOW + 1), 77)
+        assert (vote.label, vote.time) == (None, 77)
 
 
-def said(one: Filter, *history: tuple[str | None, str], start: int = 0) -> None:
+def said(spam_filter: Filter, *history: tuple[str | None, str], start: int = 0) -> None:
     """Of one message by anna: class and origin, a second apart."""
     for at, (label, origin) in enumerate(history, start):
-        digest = one._reader.digest(MAIL[0])
-        features = codec.pack(one._reader.read_example(MAIL[0]).features) if label else b""
-        one.ledger.append(
+        digest = spam_filter._reader.digest(MAIL[0])
+        features = codec.pack(spam_filter._reader.read_example(MAIL[0]).features) if label else b""
+        spam_filter.ledger.append(
             [NewVote(digest, "anna", label, features, b"", origin, NOW + at, EXTRACTOR)]
         )
 
 
-def stands(one: Filter) -> str | None:
-    vote = one.ledger.get_vote(one._reader.digest(MAIL[0]), "anna")
+def stands(spam_filter: Filter) -> str | None:
+    vote = spam_filter.ledger.get_vote(spam_filter._reader.digest(MAIL[0]), "anna")
     assert vote is not None
     return vote.label
 
@@ -223,21 +231,23 @@ def stands(one: Filter) -> str | None:
 @pytest.mark.parametrize("order", list(permutations(["folder", "page"])))
 @pytest.mark.parametrize("history", list(product(["folder", "page", "cli"], repeat=3)))
 def test_what_was_undone_stays_so_whatever_is_undone_next(tmp_path, history, order):
-    with opened(tmp_path) as one:
+    with opened(tmp_path) as spam_filter:
         votes = list(zip(["spam", "ham", "news"], history, strict=True))
-        said(one, ("work", "cli"), *votes)
+        said(spam_filter, ("work", "cli"), *votes)
         for origin in order:
-            take_back(one, VoteSelection("anna", origin=origin))
+            take_back(spam_filter, VoteSelection("anna", origin=origin))
         assert (
-            stands(one)
+            stands(spam_filter)
             == [label for label, origin in [("work", "cli"), *votes] if origin not in order][-1]
         )
-        events = one.ledger.last_seq()
-        assert [take_back(one, VoteSelection("anna", origin=origin)) for origin in order] == [
+        events = spam_filter.ledger.last_seq()
+        assert [
+            take_back(spam_filter, VoteSelection("anna", origin=origin)) for origin in order
+        ] == [
             [],
             [],
         ]
-        assert one.ledger.last_seq() == events
+        assert spam_filter.ledger.last_seq() == events
 
 
 @pytest.mark.parametrize("order", [["folder", "cli"], ["cli", "folder"], ["folder"]])
@@ -252,37 +262,37 @@ def test_what_was_undone_stays_so_whatever_is_undone_next(tmp_path, history, ord
 )
 def test_what_was_undone_does_not_come_back_with_what_had_been_forgotten(tmp_path, history, order):
     """There was nothing in force to be taken back, so that it was not noted that it had been."""
-    with opened(tmp_path) as one:
-        said(one, *history)
+    with opened(tmp_path) as spam_filter:
+        said(spam_filter, *history)
         for origin in order:
-            take_back(one, VoteSelection("anna", origin=origin))
+            take_back(spam_filter, VoteSelection("anna", origin=origin))
         assert (
-            stands(one)
+            stands(spam_filter)
             == [None, *(label for label, origin in history if origin.split()[0] not in order)][-1]
         )
-        events = one.ledger.last_seq()
-        assert [take_back(one, VoteSelection("anna", origin=origin)) for origin in order] == [
-            [] for _ in order
-        ]
-        assert one.ledger.last_seq() == events
+        events = spam_filter.ledger.last_seq()
+        assert [
+            take_back(spam_filter, VoteSelection("anna", origin=origin)) for origin in order
+        ] == [[] for _ in order]
+        assert spam_filter.ledger.last_seq() == events
 
 
 def test_what_a_forgetting_had_taken_back_comes_with_it(tmp_path):
-    with opened(tmp_path) as one:
-        said(one, ("ham", "page"), (None, "cli"), ("spam", "folder Junk"))
-        assert take_back(one, VoteSelection("anna", origin="folder")) == [("spam", None)]
-        assert take_back(one, VoteSelection("anna", origin="cli")) == [(None, "ham")]
+    with opened(tmp_path) as spam_filter:
+        said(spam_filter, ("ham", "page"), (None, "cli"), ("spam", "folder Junk"))
+        assert take_back(spam_filter, VoteSelection("anna", origin="folder")) == [("spam", None)]
+        assert take_back(spam_filter, VoteSelection("anna", origin="cli")) == [(None, "ham")]
 
 
 def test_what_comes_back_is_read_as_newly_as_what_goes(tmp_path):
     """An upgrade lies in between."""
-    with opened(tmp_path) as one:
-        said(one, ("ham", "page"))
+    with opened(tmp_path) as spam_filter:
+        said(spam_filter, ("ham", "page"))
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
             db.execute("UPDATE events SET extractor = extractor - 1, packed = x'00'")
-        said(one, ("spam", "folder Junk"), start=1)
-        assert take_back(one, VoteSelection("anna", origin="folder")) == [("spam", "ham")]
-        vote = one.ledger.get_vote(one._reader.digest(MAIL[0]), "anna")
+        said(spam_filter, ("spam", "folder Junk"), start=1)
+        assert take_back(spam_filter, VoteSelection("anna", origin="folder")) == [("spam", "ham")]
+        vote = spam_filter.ledger.get_vote(spam_filter._reader.digest(MAIL[0]), "anna")
         assert vote is not None
         assert (vote.label, vote.origin, vote.time, vote.extractor) == (
             "ham",
@@ -290,11 +300,15 @@ def test_what_comes_back_is_read_as_newly_as_what_goes(tmp_path):
             NOW,
             EXTRACTOR,
         )
-        assert one.status().classes["ham"] == 1
+        assert spam_filter.status().classes["ham"] == 1
 
 
 def test_a_ledger_whose_index_is_damaged_is_told(tmp_path):
-    with opened(tmp_path) as one:
-        said(one, ("ham", "page"))
+    with opened(tmp_path) as spam_filter:
+        said(spam_filter, ("ham", "page"))
         with pytest.raises(LedgerError, match="it is damaged: restore it"):
-            list(undo_votes(one, [b"a message of which the index tells"], VoteSelection("anna")))
+            list(
+                undo_votes(
+                    spam_filter, [b"a message of which the index tells"], VoteSelection("anna")
+                )
+            )

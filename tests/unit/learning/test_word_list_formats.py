@@ -21,7 +21,10 @@ from spamguard.learning.importers import (
     read_entries,
 )
 
-BOGOFILTER = b".ENCODING 2 0 20261120\n.MSG_COUNT 7 5 20261120\nFree 6 0 20261120\nsubj:Offer! 3 1 20261120\nhead:X-Mailer 1 1 20261120\n"
+BOGOFILTER = (
+    b".ENCODING 2 0 20261120\n.MSG_COUNT 7 5 20261120\nFree 6 0 20261120\n"
+    b"subj:Offer! 3 1 20261120\nhead:X-Mailer 1 1 20261120\n"
+)
 SPAMBAYES = b'5,7\r\nfree,0,6\r\nsubject:Offer,1,3\r\n"a,b",1,2\r\n'
 
 
@@ -117,13 +120,18 @@ def test_tokens_of_spambayes(token, section, text):
 def popfile_database(path: Path) -> Path:
     with closing(sqlite3.connect(path)) as db:
         db.executescript("""
-            create table buckets (id integer primary key, userid integer, name varchar(255), pseudo int);
+            create table buckets
+                (id integer primary key, userid integer, name varchar(255), pseudo int);
             create table words (id integer primary key, word varchar(255));
-            create table matrix (id integer primary key, wordid integer, bucketid integer, times integer, lastseen date);
-            insert into buckets values (1, 1, 'work', 0), (2, 1, 'family', 0), (3, 1, 'Spam', 0), (4, 1, 'unclassified', 1);
-            insert into words values (1, 'free'), (2, 'subject:dinner'), (3, 'header:X-Mailer'), (4, 'html:font'), (5, x'ff'),
+            create table matrix (id integer primary key, wordid integer, bucketid integer,
+                times integer, lastseen date);
+            insert into buckets values (1, 1, 'work', 0), (2, 1, 'family', 0),
+                (3, 1, 'Spam', 0), (4, 1, 'unclassified', 1);
+            insert into words values (1, 'free'), (2, 'subject:dinner'),
+                (3, 'header:X-Mailer'), (4, 'html:font'), (5, x'ff'),
                 (6, CAST(x'66fc72' AS TEXT));
-            insert into matrix (wordid, bucketid, times) values (1, 1, 2), (1, 3, 40), (2, 2, 9), (3, 3, 1), (4, 3, 1);
+            insert into matrix (wordid, bucketid, times)
+                values (1, 1, 2), (1, 3, 40), (2, 2, 9), (3, 3, 1), (4, 3, 1);
             insert into matrix (wordid, bucketid, times) values (5, 1, 1), (6, 1, 1);
             insert into matrix (wordid, bucketid, times) values (1, 2, 'x');
         """)
@@ -142,7 +150,7 @@ def test_popfile_by_its_database(tmp_path):
         WordCounts(b"", "für", 1, 0),
         ClassSizes(13, 42),
     ]
-    assert [one.name for one in tmp_path.iterdir()] == ["popfile.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["popfile.db"]
 
 
 def test_popfile_by_its_tables(tmp_path):
@@ -154,8 +162,8 @@ def test_popfile_by_its_tables(tmp_path):
         (tmp_path / bucket).mkdir()
         (tmp_path / bucket / "table").write_bytes(importers.TABLE_MAGIC + b" 1\n" + text)
     assert detect_format("corpus", b"", tmp_path) is WordListFormat.POPFILE
-    found = list(read_entries(WordListFormat.POPFILE, tmp_path, io.BytesIO()))
-    assert found == [
+    entries = list(read_entries(WordListFormat.POPFILE, tmp_path, io.BytesIO()))
+    assert entries == [
         WordCounts(b"", "free", 0, 40),
         WordCounts(b"", "free", 2, 0),
         WordCounts(b"subject", "dinner", 9, 0),
@@ -239,7 +247,8 @@ def test_a_damaged_database(tmp_path):
 def test_rows_of_a_database_do_not_multiply(tmp_path):
     with closing(sqlite3.connect(tmp_path / "popfile.db")) as db, db:
         db.executescript(
-            "create table buckets (id, name); create table words (id, word); create table matrix (wordid, bucketid, times);"
+            "create table buckets (id, name); create table words (id, word);"
+            "create table matrix (wordid, bucketid, times);"
         )
         db.executemany("insert into buckets values (1, ?)", [("spam",)] * 300)
         db.executemany("insert into words values (1, ?)", [("free",)] * 300)
@@ -255,7 +264,8 @@ def test_a_database_cannot_compute_more_than_it_holds(tmp_path):
         db.executescript("""
             create table buckets (id, name); create table matrix (wordid, bucketid, times);
             create table words (id, word generated always as (zeroblob(900000000)));
-            insert into buckets values (1, 'spam'); insert into words (id) values (1); insert into matrix values (1, 1, 1);
+            insert into buckets values (1, 'spam'); insert into words (id) values (1);
+            insert into matrix values (1, 1, 1);
         """)
     with pytest.raises(SourceError, match="cannot be read as a database"):
         list(importers.read_popfile_database(tmp_path / "popfile.db"))

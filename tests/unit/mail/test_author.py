@@ -44,14 +44,18 @@ CASES = {
     # names that look like addresses
     b'"paypal@paypal.com" <x@evil.example>': "paypal@paypal.com <x@evil.example>",
     b"paypal@paypal.com <x@evil.example>": "paypal@paypal.com <x@evil.example>",
-    b"=?utf-8?q?PayPal_=3Cs=40paypal.com=3E?= <x@evil.example>": "PayPal <s@paypal.com> <x@evil.example>",
+    b"=?utf-8?q?PayPal_=3Cs=40paypal.com=3E?= <x@evil.example>": (
+        "PayPal <s@paypal.com> <x@evil.example>"
+    ),
     b'"PayPal <s@paypal.com>" <x@evil.example>': "PayPal <s@paypal.com> <x@evil.example>",
     b"(<s@paypal.com>) <x@evil.example>": "<s@paypal.com> <x@evil.example>",
     b"(((<s@paypal.com>))) PayPal <x@evil.example>": "PayPal <x@evil.example>",
     b"=?utf-8?q?PayPal_=3Cs=40paypal.com=3E?=": "PayPal <s@paypal.com> <>",
     b"PayPal <s@paypal.com> <x@evil.example>": "PayPal <s@paypal.com>, x@evil.example",
     # what ends lines and turns them round
-    b"Anna\r\n\t\x0b\x0cB\xc2\x85C\xe2\x80\xa8D =?utf-8?q?=0D=0ATo:_e?= <a@b>": "Anna B C D To: e <a@b>",
+    b"Anna\r\n\t\x0b\x0cB\xc2\x85C\xe2\x80\xa8D =?utf-8?q?=0D=0ATo:_e?= <a@b>": (
+        "Anna B C D To: e <a@b>"
+    ),
     "A <a\u202e\u200d\x00@b>".encode(): "A <a\ufffd\ufffd\ufffd@b>",
 }
 

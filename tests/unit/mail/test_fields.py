@@ -106,9 +106,9 @@ inserted = st.lists(
 )
 
 
-def same(one: Features, other: Features) -> bool:
+def same(first: Features, second: Features) -> bool:
     return all(
-        np.array_equal(getattr(one, name), getattr(other, name))
+        np.array_equal(getattr(first, name), getattr(second, name))
         for name in ("tokens", "traits", "numbers")
     )
 
@@ -173,9 +173,9 @@ def test_fields_become_sections() -> None:
         (b"subject", b"=?utf-8?q?Gr=C3=BCn?="),
         (b"x-mailer", b"Quill"),
     ]
-    found, defects = field_sections(evidence_fields(fields))
+    sections, defects = field_sections(evidence_fields(fields))
     assert defects == []
-    assert dict(found) == {
+    assert dict(sections) == {
         b"from": b"anna <anna.b@mail.example.com>",
         b"address": b"anna_b-at-mail_example_com mail_example_com",
         b"date-shape": b"Aa--0-Aa-0-0-0-0-_0",
@@ -190,13 +190,13 @@ def test_fields_become_sections() -> None:
 
 
 def test_fields_in_escape_sequences_are_read() -> None:
-    found = dict(
+    sections = dict(
         field_sections([(b"subject", "会議の資料".encode("iso-2022-jp")), (b"x-mailer", b"Becky")])[
             0
         ]
     )
-    assert found[b"subject"] == "会議の資料".encode()
-    assert found[b"x-mailer"] == b"becky"
+    assert sections[b"subject"] == "会議の資料".encode()
+    assert sections[b"x-mailer"] == b"becky"
 
 
 def test_a_value_may_hold_any_byte() -> None:
@@ -207,14 +207,14 @@ def test_a_value_may_hold_any_byte() -> None:
         (b"x-b", b"C\n D"),
         (b"date", b"Mon\0 +0100"),
     ]
-    found, defects = field_sections(values)
-    assert found[:4] == [
+    sections, defects = field_sections(values)
+    assert sections[:4] == [
         (b"subject", b"a\0b"),
         (b"x-a", b""),
         (b"received", b"of a"),
         (b"x-b", b"c\n d"),
     ]
-    assert [text for name, text in found if name == b"zone"] == [b"+0100"]
+    assert [text for name, text in sections if name == b"zone"] == [b"+0100"]
     assert defects == []
 
 

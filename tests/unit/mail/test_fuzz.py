@@ -16,9 +16,11 @@ from tests.unit.mail.support import KEY
 MAIL = [raw for _, raw in generate(200, 77)]
 CASES = 400  # of each seed
 SNIPPETS = (
-    b"\r", b"\n", b"\r\n", b"\0", b"\n\n", b"=", b"=?utf-8?b?", b"?=", b"--", b"<", b"<!--", b"<script>", b"&#", b"\xff", b"\xc3",
-    b"\x1b$B", b"+A", b'"', b"boundary=", b"Content-Type: multipart/mixed; boundary=x\n", b"Content-Type: message/rfc822\n\n",
-    b"Content-Transfer-Encoding: base64\n", b"charset=utf-16", b"; name*0*=", b"style='display:none'", b"From ", b":", b" ",
+    b"\r", b"\n", b"\r\n", b"\0", b"\n\n", b"=", b"=?utf-8?b?", b"?=", b"--", b"<", b"<!--",
+    b"<script>", b"&#", b"\xff", b"\xc3", b"\x1b$B", b"+A", b'"', b"boundary=",
+    b"Content-Type: multipart/mixed; boundary=x\n", b"Content-Type: message/rfc822\n\n",
+    b"Content-Transfer-Encoding: base64\n", b"charset=utf-16", b"; name*0*=",
+    b"style='display:none'", b"From ", b":", b" ",
 )  # fmt: skip
 
 
@@ -72,12 +74,12 @@ def test_damaged_mail_is_read(seed: int) -> None:
     sizes = [len(values) for values in TRAITS.values()]
     for _ in range(CASES):
         raw = damaged(rng)
-        found = extractor.features(raw)
-        assert sorted(extractor.token_texts(raw)) == found.tokens.tolist()
-        assert all(code < size for code, size in zip(found.traits.tolist(), sizes, strict=True))
-        assert 0 <= found.numbers.min() <= found.numbers.max() <= 255
+        features = extractor.features(raw)
+        assert sorted(extractor.token_texts(raw)) == features.tokens.tolist()
+        assert all(code < size for code, size in zip(features.traits.tolist(), sizes, strict=True))
+        assert 0 <= features.numbers.min() <= features.numbers.max() <= 255
         assert len(message_digest(raw, KEY)) == 16
         assert (
             extractor.word_features(raw).tokens.tolist()
-            == found.tokens[found.tokens < 1 << 30].tolist()
+            == features.tokens[features.tokens < 1 << 30].tolist()
         )

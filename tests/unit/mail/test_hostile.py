@@ -27,28 +27,32 @@ def filled(unit: bytes, size: int) -> bytes:
 
 
 MARKUP = (
-    b"<", b"<!--", b"<!-", b"<!--x-->", b"<script", b"<script ", b"<script>", b"<script>x</script ", b"<title",
-    b"<style></style ", b"<a b='", b"</", b"<b>", b"a<b>", b"<x" + b"y" * 5000, b"&", b"&#", b"&#9", b"&#x9", b"&a", b"&nbsp",
-    b"&#x10ffff;", b"color:   ", b"<p color:" + b" " * 50_000, b"<p display" + b" " * 5000, b"<p background" + b" " * 5000,
-    b"<p font-size:0" + b"0" * 5000, b"<p opacity:0." + b"0" * 5000, b"<b hidden>x", b"<p style='display:none'>",
-    b"<p style='display:none'><p>", b"<a style=color:white>", b"<p><div><p>", b"\xe2\x80\x8b", b"\xcc\x81\xcc\xa7",
-    b"<svg><title/>", b"<svg><a b=", b"<xmp><", b"<textarea>", b"<a <!--", b"<style/x", b"</style x>", b"<iframe>x</iframe>", b"&#0",
+    b"<", b"<!--", b"<!-", b"<!--x-->", b"<script", b"<script ", b"<script>",
+    b"<script>x</script ", b"<title", b"<style></style ", b"<a b='", b"</", b"<b>", b"a<b>",
+    b"<x" + b"y" * 5000, b"&", b"&#", b"&#9", b"&#x9", b"&a", b"&nbsp", b"&#x10ffff;",
+    b"color:   ", b"<p color:" + b" " * 50_000, b"<p display" + b" " * 5000,
+    b"<p background" + b" " * 5000, b"<p font-size:0" + b"0" * 5000,
+    b"<p opacity:0." + b"0" * 5000, b"<b hidden>x", b"<p style='display:none'>",
+    b"<p style='display:none'><p>", b"<a style=color:white>", b"<p><div><p>", b"\xe2\x80\x8b",
+    b"\xcc\x81\xcc\xa7", b"<svg><title/>", b"<svg><a b=", b"<xmp><", b"<textarea>", b"<a <!--",
+    b"<style/x", b"</style x>", b"<iframe>x</iframe>", b"&#0",
     b"<style>a b{display:block}</style><p hidden>",
 )  # fmt: skip
 TEXTS = (
-    b"a", b"a ", b" ", b"\n", b"\r", b"\0", b"\xff", b"http://", b"http://a/", b"http://a@", b"www.", b"www.a ",
-    b"https://a.b.c.d.e.f.g/ ", b"a.", b"=", b"=\n", b"=?", b"--", b"\xe4\xbd\xa0", b"\xcc\x81\xcc\xa7", b"\xef\xb7\xba", b"+AGE",
-    b"+", b"YQ==\n", b"YQ=", b"!A", b"`\n", b"#86)C\n", b"\x1b$B", b"~{",
+    b"a", b"a ", b" ", b"\n", b"\r", b"\0", b"\xff", b"http://", b"http://a/", b"http://a@",
+    b"www.", b"www.a ", b"https://a.b.c.d.e.f.g/ ", b"a.", b"=", b"=\n", b"=?", b"--",
+    b"\xe4\xbd\xa0", b"\xcc\x81\xcc\xa7", b"\xef\xb7\xba", b"+AGE", b"+", b"YQ==\n", b"YQ=", b"!A",
+    b"`\n", b"#86)C\n", b"\x1b$B", b"~{",
 )  # fmt: skip
 DECLARED = (
     b"Content-Type: text/plain; charset=utf-8", b"Content-Transfer-Encoding: quoted-printable",
-    b"Content-Transfer-Encoding: base64", b"Content-Transfer-Encoding: x-uuencode", b"Content-Type: text/plain; charset=utf-7",
-    b"Content-Type: text/plain; charset=utf-16", b"Content-Type: text/plain; charset=gb2312",
-    b"Content-Type: text/plain; charset=iso-2022-jp",
+    b"Content-Transfer-Encoding: base64", b"Content-Transfer-Encoding: x-uuencode",
+    b"Content-Type: text/plain; charset=utf-7", b"Content-Type: text/plain; charset=utf-16",
+    b"Content-Type: text/plain; charset=gb2312", b"Content-Type: text/plain; charset=iso-2022-jp",
 )  # fmt: skip
 VALUES = (
-    b"@", b"a@", b"a.", b"=?", b"=?a?b?", b"=?utf-8?q?=e9?= ", b"=?utf-8?b?YQ==?=", b"=?a*b", b" ", b"+", b"00:00 ", b";",
-    b"; a=\"", b"; a*0=b", b"\xcc\x81", b"\xff",
+    b"@", b"a@", b"a.", b"=?", b"=?a?b?", b"=?utf-8?q?=e9?= ", b"=?utf-8?b?YQ==?=", b"=?a*b", b" ",
+    b"+", b"00:00 ", b";", b"; a=\"", b"; a*0=b", b"\xcc\x81", b"\xff",
 )  # fmt: skip
 NAMES = (
     b"From",

@@ -114,9 +114,9 @@ def test_visible_text(markup: str, visible: str) -> None:
 )
 def test_hidden_text(tag: str) -> None:
     name = tag[1:].partition(" ")[0]
-    found = html.parse_page(f"<p>seen</p>{tag}covered <b>too</b></{name}><p>also seen</p>")
-    assert found.visible.split() == ["seen", "also", "seen"]
-    assert found.hidden.split() == ["covered", "too"]
+    page = html.parse_page(f"<p>seen</p>{tag}covered <b>too</b></{name}><p>also seen</p>")
+    assert page.visible.split() == ["seen", "also", "seen"]
+    assert page.hidden.split() == ["covered", "too"]
 
 
 @pytest.mark.parametrize(
@@ -175,23 +175,23 @@ def test_hidden_text(tag: str) -> None:
     ],
 )
 def test_text_that_is_not_hidden(tag: str) -> None:
-    found = html.parse_page(f"{tag}seen")
-    assert (found.visible.strip(), found.hidden) == ("seen", "")
+    page = html.parse_page(f"{tag}seen")
+    assert (page.visible.strip(), page.hidden) == ("seen", "")
 
 
 def test_quoted_values_hold_no_comments() -> None:
     for quoted in ("'<!--'", '"> <style>"', "'<b><script>'", '"<!-- <title>"'):
         assert "seen" in html.parse_page(f"<a title={quoted}>seen").visible
-    found = html.parse_page("<!-- a=\"<!--\" --><p>seen<!-- it's a='<!-- -->too")
-    assert found.visible.split() == ["seentoo"]
+    page = html.parse_page("<!-- a=\"<!--\" --><p>seen<!-- it's a='<!-- -->too")
+    assert page.visible.split() == ["seentoo"]
 
 
 def test_quoted_values_hold_no_tags() -> None:
     for quoted in ("'<i hidden>'", '"> <b hidden> "', "'<p style=\"display:none\">'"):
         assert "seen" in html.parse_page(f"<img alt={quoted}>seen").visible
     for quoted in ("'a>b'", '"<b>"', "'<\"'"):
-        found = html.parse_page(f"<p title={quoted} style='display:none'>covered</p>seen")
-        assert ("covered" in found.visible, "covered" in found.hidden, "seen" in found.visible) == (
+        page = html.parse_page(f"<p title={quoted} style='display:none'>covered</p>seen")
+        assert ("covered" in page.visible, "covered" in page.hidden, "seen" in page.visible) == (
             False,
             True,
             True,
@@ -237,8 +237,8 @@ def test_quoted_values_hold_no_tags() -> None:
     ],
 )
 def test_no_trick_of_markup_hides_what_readers_see(markup: str) -> None:
-    found = html.parse_page("<p>one</p>" + markup)
-    assert "seen" in found.visible.split(), found
+    page = html.parse_page("<p>one</p>" + markup)
+    assert "seen" in page.visible.split(), page
 
 
 @pytest.mark.parametrize(
@@ -253,14 +253,14 @@ def test_no_trick_of_markup_hides_what_readers_see(markup: str) -> None:
     ],
 )
 def test_no_trick_of_markup_shows_what_readers_do_not_see(markup: str) -> None:
-    found = html.parse_page("<p>one</p>" + markup)
-    assert found.visible.split() == ["one"]
-    assert "style" in markup or found.hidden.split() == ["covered"]
+    page = html.parse_page("<p>one</p>" + markup)
+    assert page.visible.split() == ["one"]
+    assert "style" in markup or page.hidden.split() == ["covered"]
 
 
 def test_hidden_elements_end_with_their_own_end_tag() -> None:
-    found = html.parse_page("<div style='display:none'>a<div>b</div>c</div>d")
-    assert (found.visible.strip(), found.hidden.split()) == ("d", ["a", "b", "c"])
+    page = html.parse_page("<div style='display:none'>a<div>b</div>c</div>d")
+    assert (page.visible.strip(), page.hidden.split()) == ("d", ["a", "b", "c"])
     assert html.parse_page("<img style='display:none'>seen").visible.strip() == "seen"
     assert html.parse_page("<div hidden>to the end").hidden == "to the end"
     assert html.parse_page("<p/hidden>to the end").hidden == "to the end"
@@ -294,8 +294,8 @@ def test_hidden_elements_end_with_their_own_end_tag() -> None:
     ],
 )
 def test_hidden_elements_end_where_others_close_them(markup: str) -> None:
-    found = html.parse_page(markup)
-    assert (found.visible.split(), found.hidden.split()) == (["seen"], ["x"])
+    page = html.parse_page(markup)
+    assert (page.visible.split(), page.hidden.split()) == (["seen"], ["x"])
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,10 @@ def test_hidden_elements_do_not_end_before(markup: str) -> None:
 @pytest.mark.parametrize(
     "markup",
     [
-        "<td style='font-size:0px;padding:9px'><div style='color:red;font-size: 13px'>seen</div></td>",
-        "<table><tr><td style='font-size:0px'>x<table><tr><td style='font-size:0;'>x<p style='font:bold 12pt Arial'>seen</p></table></td>",
+        "<td style='font-size:0px;padding:9px'>"
+        "<div style='color:red;font-size: 13px'>seen</div></td>",
+        "<table><tr><td style='font-size:0px'>x<table><tr><td style='font-size:0;'>x"
+        "<p style='font:bold 12pt Arial'>seen</p></table></td>",
         "<div style='font-size:0'><span style='font-size:1.2rem'>seen</span></div>",
         "<div style='font-size:0'><font color=red size=2>seen</font></div>",
         "<div style='font-size:0'><b style='font-size:medium'>seen</b></div>",
@@ -359,14 +361,14 @@ def test_comments_and_titles_are_hidden_text() -> None:
 
 
 def test_structure() -> None:
-    found = html.parse_page(
+    page = html.parse_page(
         "<table width=5><tr><td width=5><img src=x><img src=y></td></tr></table>text"
     )
-    assert found.images == 2
-    assert found.markup_length == len(
+    assert page.images == 2
+    assert page.markup_length == len(
         "<table width=5><tr><td width=5><img src=x><img src=y></td></tr></table>"
-    ) - found.visible.count(" ")
-    assert set(found.tags.split()) >= {
+    ) - page.visible.count(" ")
+    assert set(page.tags.split()) >= {
         "table",
         "tr",
         "td",
@@ -381,8 +383,8 @@ def test_structure() -> None:
 @repeatable
 @given(st.text("<>/!-abps =\"'&#;x0:style", max_size=400))
 def test_any_markup_is_read(markup: str) -> None:
-    found = html.parse_page(markup)
-    assert len(found.visible) <= 2 * len(markup)
+    page = html.parse_page(markup)
+    assert len(page.visible) <= 2 * len(markup)
 
 
 @repeatable
@@ -500,7 +502,8 @@ def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
         (".x{color:transparent} body .x{color:black}", "<div class=x>"),
         (".x{transform:scale(0)} body .x{transform:none}", "<div class=x>"),
         (
-            ".x{display:none} @media only screen and (max-width:480px){.x{display:block!important}}",
+            ".x{display:none}"
+            " @media only screen and (max-width:480px){.x{display:block!important}}",
             "<div class=x>",
         ),
         (
@@ -565,7 +568,8 @@ def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str)
             "<div class=x>",
         ),
         (
-            ".x{display:none} @media print, (max-width:18em), (max-width:299.5px){.x{display:block!important}}",
+            ".x{display:none} @media print, (max-width:18em), (max-width:299.5px)"
+            "{.x{display:block!important}}",
             "<div class=x>",
         ),
         (".x{display:none} @-webkit-keyframes y{.x{display:block}}", "<div class=x>"),
@@ -612,8 +616,8 @@ def test_a_style_sheet_hides_where_it_is_in_force(attributes: str, seen: bool) -
         "<style {}>.x{{display:none}}</style><div class=x>good",
         "<a b='>'><style {}>.x{{display:none}}</style><b class=x>good",
     ):
-        found = html.parse_page(source.format(attributes))
-        assert ("good" in found.visible) is seen
+        page = html.parse_page(source.format(attributes))
+        assert ("good" in page.visible) is seen
 
 
 @pytest.mark.parametrize(
@@ -634,10 +638,11 @@ def test_a_style_sheet_shows_where_some_screen_has_it_in_force(
     attributes: str, rules: str, seen: bool
 ) -> None:
     for before in ("", "<a b='>'>"):
-        found = html.parse_page(
-            f"{before}<style>.x{{display:none}}</style><style {attributes}>{rules}</style><div class=x>good"
+        page = html.parse_page(
+            f"{before}<style>.x{{display:none}}</style><style {attributes}>{rules}</style>"
+            "<div class=x>good"
         )
-        assert ("good" in found.visible) is seen
+        assert ("good" in page.visible) is seen
 
 
 @pytest.mark.parametrize("media", ["print{} .x{display:none} @media print", "print"])

@@ -19,8 +19,8 @@ MAIL = [raw for _, raw in generate(120, 31)]
 mail = st.sampled_from(MAIL) | messages().map(lambda raw: raw.replace(b"\r\n", b"\n"))
 
 
-def same(one: bytes, other: bytes) -> bool:
-    return message_digest(one, KEY) == message_digest(other, KEY)
+def same(first: bytes, second: bytes) -> bool:
+    return message_digest(first, KEY) == message_digest(second, KEY)
 
 
 @repeatable
@@ -122,9 +122,9 @@ def test_a_charset_does_not_matter() -> None:
 
 @repeatable
 @given(st.sampled_from(MAIL), st.sampled_from(MAIL))
-def test_different_messages_differ(one: bytes, other: bytes) -> None:
-    assume(one != other)
-    assert not same(one, other)
+def test_different_messages_differ(first: bytes, second: bytes) -> None:
+    assume(first != second)
+    assert not same(first, second)
 
 
 @pytest.mark.parametrize("name", [b"Message-ID", b"Subject", b"From", b"Date"])

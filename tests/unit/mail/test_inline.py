@@ -71,13 +71,13 @@ def forwarded(text: str, subtype: str = "plain") -> bytes:
     ],
 )
 def test_what_mail_programs_write(text: str, sender: str, subject: str, body: str) -> None:
-    found = message_from_bytes(extract_inline(forwarded(text)) or b"")
-    assert [str(make_header(decode_header(found[name]))) for name in ("From", "Subject")] == [
+    message = message_from_bytes(extract_inline(forwarded(text)) or b"")
+    assert [str(make_header(decode_header(message[name]))) for name in ("From", "Subject")] == [
         sender,
         subject,
     ]
-    assert found.get_payload(decode=True) == body.encode()
-    assert not found.defects
+    assert message.get_payload(decode=True) == body.encode()
+    assert not message.defects
 
 
 def test_a_date_is_kept_where_it_is_one() -> None:
@@ -88,15 +88,18 @@ def test_a_date_is_kept_where_it_is_one() -> None:
 
 
 def test_markup_alone() -> None:
-    rows = "<tr><th>Subject: </th><td>Hi &amp; bye</td></tr><tr><th>From: </th><td>a@roofs.example</td></tr>"
-    found = message_from_bytes(
+    rows = (
+        "<tr><th>Subject: </th><td>Hi &amp; bye</td></tr>"
+        "<tr><th>From: </th><td>a@roofs.example</td></tr>"
+    )
+    message = message_from_bytes(
         extract_inline(
             forwarded(f"<div>look</div><table>{rows}</table><br><p>Dear</p><p>you</p>", "html")
         )
         or b""
     )
-    assert (found["From"], found["Subject"]) == ("a@roofs.example", "hi & bye")
-    assert found.get_payload().split() == ["dear", "you"]
+    assert (message["From"], message["Subject"]) == ("a@roofs.example", "hi & bye")
+    assert message.get_payload().split() == ["dear", "you"]
 
 
 @pytest.mark.parametrize(
@@ -114,13 +117,13 @@ def test_other_text_is_no_message(text: str) -> None:
 
 
 def test_a_field_cannot_smuggle_another_one() -> None:
-    found = (
+    message = (
         extract_inline(
             forwarded("From: a@x.example\u2028X-Evil: 1\x0bEvil: 2\nSubject: b\x00\rc\n\ntext\n")
         )
         or b""
     )
-    assert message_from_bytes(found).keys() == [
+    assert message_from_bytes(message).keys() == [
         "From",
         "Subject",
         "MIME-Version",
@@ -132,10 +135,10 @@ def test_a_field_cannot_smuggle_another_one() -> None:
 @given(st.text(max_size=400), st.sampled_from(["plain", "html"]))
 def test_no_text_breaks_it(text: str, subtype: str) -> None:
     body = f"From: a\nSubject: {text}\n\n{text}".encode("utf-8", "replace")
-    found = extract_inline(
+    message = extract_inline(
         b"Content-Type: text/" + subtype.encode() + b"; charset=utf-8\n\n" + body
     )
-    assert found is None or found.startswith(b"From: ")
+    assert message is None or message.startswith(b"From: ")
 
 
 def test_long_runs_of_fields_cost_little() -> None:

@@ -74,10 +74,10 @@ def names(raw: bytes) -> set[str]:
     ],
 )
 def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
-    found = content.describe_makeup(
+    makeup = content.describe_makeup(
         b"a " * words, 0, [b"text/html"], pictures=pictures, linked=linked
     )
-    assert b" ".join(found.clues).decode() == expected
+    assert b" ".join(makeup.clues).decode() == expected
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_how_a_handful_of_words_looks(
 
 def test_two_messages_of_words_that_come_only_once_have_their_looks_in_common() -> None:
     pairs = ((b"6qcmcs", b"27hbhg\n"), (b"2pwjmb", b"51kkhx\n"))
-    one, other = (names(header(b"Subject: " + subject, body=body)) for subject, body in pairs)
-    assert {"clue:few_text_mixed_6", "clue:few_subject_mixed_6"} <= one & other
+    first, second = (names(header(b"Subject: " + subject, body=body)) for subject, body in pairs)
+    assert {"clue:few_text_mixed_6", "clue:few_subject_mixed_6"} <= first & second
 
 
 def test_the_looks_of_more_words_are_no_evidence() -> None:
@@ -123,8 +123,8 @@ def test_the_looks_of_more_words_are_no_evidence() -> None:
 def test_a_picture_that_is_a_link_stands_in_for_words_where_there_are_next_to_none(
     words: int, stands: bool
 ) -> None:
-    found = content.describe_makeup(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
-    assert found.substitute_words == (b" ".join(found.clues).upper() if stands else b"")
+    makeup = content.describe_makeup(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
+    assert makeup.substitute_words == (b" ".join(makeup.clues).upper() if stands else b"")
 
 
 def test_kinds_of_leaves_are_bounded_and_said_once() -> None:

@@ -1,4 +1,4 @@
-"""What is attached to a report comes out whole, whatever it was packed in, and nothing is guessed."""
+"""What is attached to a report comes out whole, in any wrapping, and nothing is guessed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from spamguard.mail.forwarded import extract_attached
 
-ONE = b"Message-ID: <1@x.example>\r\nSubject: one\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nbuy\r\n--b--\r\n"
+ONE = (
+    b"Message-ID: <1@x.example>\r\nSubject: one\r\nContent-Type: multipart/mixed; boundary=b\r\n"
+    b"\r\n--b\r\n\r\nbuy\r\n--b--\r\n"
+)
 TWO = b"Message-ID: <2@x.example>\nSubject: two\n\nhello\n"
 
 
@@ -34,9 +37,9 @@ def test_each_attached_message_comes_out():
 
 
 def test_a_message_within_an_attached_one_is_not_another():
-    (found,) = extract_attached(forward(forward(TWO, boundary=b"inner")))
-    assert found.startswith(b"From: a@x.example\n")
-    assert TWO in found
+    (message,) = extract_attached(forward(forward(TWO, boundary=b"inner")))
+    assert message.startswith(b"From: a@x.example\n")
+    assert TWO in message
 
 
 def test_deep_in_a_multipart_and_in_base64():
@@ -68,12 +71,13 @@ def test_the_message_may_be_all_there_is():
 @pytest.mark.parametrize("part", [b"message/rfc822", b"text/rfc822-headers"])
 def test_abuse_reports(part):
     raw = (
-        b"Content-Type: multipart/report; report-type=feedback-report; boundary=b\n\n--b\n\nThis is an abuse report\n"
+        b"Content-Type: multipart/report; report-type=feedback-report; boundary=b\n\n"
+        b"--b\n\nThis is an abuse report\n"
         b"--b\nContent-Type: message/feedback-report\n\nFeedback-Type: abuse\n"
         b"--b\nContent-Type: " + part + b"\n\nMessage-ID: <1@x.example>\nSubject: one\n\n--b--\n"
     )
-    (found,) = extract_attached(raw)
-    assert found.strip() == b"Message-ID: <1@x.example>\nSubject: one"
+    (message,) = extract_attached(raw)
+    assert message.strip() == b"Message-ID: <1@x.example>\nSubject: one"
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_a_judged_message_keeps_its_features_and_identity(
     raw = raw.replace(b"\n", b"\r\n") if carriage_returns else raw
     written = add_fields(raw, [OURS, b"X-Spamguard-Id: 1"], [b"X-Spamguard", b"X-Spamguard-Id"])
     extractor = FeatureExtractor(KEY)
-    one, other = extractor.features(raw), extractor.features(written)
+    first, second = extractor.features(raw), extractor.features(written)
     assert all(
-        np.array_equal(getattr(one, name), getattr(other, name))
+        np.array_equal(getattr(first, name), getattr(second, name))
         for name in ("tokens", "traits", "numbers")
     )
     assert message_digest(raw, KEY) == message_digest(written, KEY)

@@ -1,4 +1,4 @@
-"""The splitter: the standard library as its oracle on sound mail, its own bounds on unsound mail."""
+"""The parser: equal to the standard library on sound mail, within its limits on damaged mail."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_made_up_mail_has_the_fields_that_the_standard_library_finds() -> None:
             (name.lower(), str(value).lstrip(" \t"))
             for name, value in message_from_bytes(raw).items()
         ]
-        found = parse_message(raw, DEFAULT_LIMITS).fields
+        fields = parse_message(raw, DEFAULT_LIMITS).fields
         assert [
-            (name.decode(), value.decode("ascii", "replace")) for name, value in found
+            (name.decode(), value.decode("ascii", "replace")) for name, value in fields
         ] == expected
 
 
@@ -180,13 +180,13 @@ def test_line_ends_made_twice_are_line_ends() -> None:
     ],
 )
 def test_content_types(value: bytes, media: bytes, parameters: dict[bytes, bytes]) -> None:
-    found = parse_content_type(value)
-    assert (found.media, found.parameters) == (media, parameters)
+    content_type = parse_content_type(value)
+    assert (content_type.media, content_type.parameters) == (media, parameters)
 
 
 def test_a_disposition_is_read_alike() -> None:
-    found = parse_disposition(b'Attachment; filename="a.exe"')
-    assert (found.media, found.parameters) == (b"attachment", {b"filename": b"a.exe"})
+    disposition = parse_disposition(b'Attachment; filename="a.exe"')
+    assert (disposition.media, disposition.parameters) == (b"attachment", {b"filename": b"a.exe"})
 
 
 def multipart(body: bytes, boundary: bytes = b"b") -> bytes:
@@ -284,8 +284,10 @@ def test_parts_depth_and_bytes_are_bounded() -> None:
 def test_where_there_are_too_many_parts_the_largest_are_read(before: bytes) -> None:
     """Readers show them all: empty ones must not hide what stands behind them."""
     filled = (
-        b"--b\n\n\n--b\n\none one\n--b\n\n\n--b\nContent-Type: multipart/mixed; boundary=d\n\n--d\n\ntwo\n--d--\n"
-        + b"--b\n\n\n" * 100
+        b"--b\n\n\n--b\n\none one\n--b\n\n\n"
+        b"--b\nContent-Type: multipart/mixed; boundary=d\n\n--d\n\ntwo\n--d--\n"
+        + b"--b\n\n\n"
+        * 100
     )
     message = parse_message(multipart(before * 2 + filled + b"--b--"), DEFAULT_LIMITS)
     assert [leaf.body for leaf in message.leaves if leaf.body] == [b"one one", b"two"]

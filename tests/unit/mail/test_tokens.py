@@ -1,4 +1,4 @@
-"""Token hashes: equal to a slow reference written from the definition, keyed, separate by section."""
+"""Token hashes: equal to a slow reference written from the definition, and keyed."""
 
 from __future__ import annotations
 
@@ -137,11 +137,11 @@ def test_thirty_bits_are_counted() -> None:
 
 def test_another_key_gives_unrelated_hashes() -> None:
     sections = [(b"", b" ".join(str(number).encode() for number in range(2000)))]
-    one, other = (
+    first, second = (
         narrow_hashes(TokenHasher(key).hash_tokens(sections).hashes) for key in (b"one", b"other")
     )
-    assert not set(one.tolist()) & set(other.tolist())
-    agreeing_bits = np.bitwise_count(~(one ^ other) & np.uint32(2**30 - 1)).mean()
+    assert not set(first.tolist()) & set(second.tolist())
+    agreeing_bits = np.bitwise_count(~(first ^ second) & np.uint32(2**30 - 1)).mean()
     assert 14.8 < agreeing_bits < 15.2
 
 

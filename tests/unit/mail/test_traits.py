@@ -116,20 +116,22 @@ def test_numbers() -> None:
 @repeatable
 @given(messages() | st.binary(max_size=600))
 def test_codes_and_numbers_are_bounded(raw: bytes) -> None:
-    found = FeatureExtractor(KEY).features(raw)
-    assert len(found.traits) == len(TRAITS)
+    features = FeatureExtractor(KEY).features(raw)
+    assert len(features.traits) == len(TRAITS)
     assert all(
         code < len(values) <= 16
-        for code, values in zip(found.traits.tolist(), TRAITS.values(), strict=True)
+        for code, values in zip(features.traits.tolist(), TRAITS.values(), strict=True)
     )
-    assert len(found.numbers) == len(NUMBERS)
-    assert found.numbers.min() >= 0
-    assert found.numbers.max() <= 255
+    assert len(features.numbers) == len(NUMBERS)
+    assert features.numbers.min() >= 0
+    assert features.numbers.max() <= 255
 
 
 def test_a_huge_message_stays_within_the_bounds() -> None:
-    found = FeatureExtractor(KEY).features(b"To: " + b"a@b," * 15_000 + b"\n\n" + b"!" * (8 << 20))
-    assert found.numbers.max() <= 255
+    features = FeatureExtractor(KEY).features(
+        b"To: " + b"a@b," * 15_000 + b"\n\n" + b"!" * (8 << 20)
+    )
+    assert features.numbers.max() <= 255
 
 
 def test_most_values_occur_in_made_up_mail() -> None:

@@ -11,16 +11,22 @@ from hypothesis import strategies as st
 from spamguard.mail import decode
 
 TEXTS = {
-    "gbk": "您好，本公司是深圳市一家大型贸易公司，现有多余发票可以对外代开，税率优惠，欢迎来电咨询。联系人：张先生",
-    "big5": "您好，本公司是臺北市一家大型貿易公司，現有多餘發票可以對外代開，稅率優惠，歡迎來電諮詢。聯絡人：張先生",
-    "euc-kr": "안녕하세요 고객님, 이번 주말 특가 상품을 안내해 드립니다. 무료 배송과 할인 쿠폰도 함께 드려요!",
-    "shift_jis": "いつもお世話になっております。来週の会議の資料をお送りしますので、ご確認ください。",
+    "gbk": "您好，本公司是深圳市一家大型贸易公司，现有多余发票可"
+    "以对外代开，税率优惠，欢迎来电咨询。联系人：张先生",
+    "big5": "您好，本公司是臺北市一家大型貿易公司，現有多餘發票可"
+    "以對外代開，稅率優惠，歡迎來電諮詢。聯絡人：張先生",
+    "euc-kr": "안녕하세요 고객님, 이번 주말 특가 상품을 안내해"
+    " 드립니다. 무료 배송과 할인 쿠폰도 함께 드려요!",
+    "shift_jis": "いつもお世話になっております。来週の会議の"
+    "資料をお送りしますので、ご確認ください。",
     "euc-jp": "いつもお世話になっております。来週の会議の資料をお送りしますので、ご確認ください。",
     "tis-620": "สวัสดีครับ วันหยุดนี้เราจะไปทะเลกับครอบครัวและเพื่อนของน้อง ที่บ้านมีอาหารมากมาย",
 }
 OTHERS = {
-    "cp1252": "Le médecin a été très gêné : où étaient les élèves ? Ça, c’est déjà l’œuvre d’une équipe « rêvée ».",
-    "latin-1": "Die schönen Grüße über Äpfel hören die Mädchen in Köln täglich früher als die Größeren.",
+    "cp1252": "Le médecin a été très gêné : où étaient les élève"
+    "s ? Ça, c’est déjà l’œuvre d’une équipe « rêvée ».",
+    "latin-1": "Die schönen Grüße über Äpfel hören die Mädc"
+    "hen in Köln täglich früher als die Größeren.",
     "iso8859-2": "Zażółć gęślą jaźń, a potem święta Bożego Narodzenia, życzę miłego dnia wszystkim",
     "cp1254": "İstanbul'da çok güzel bir gün, değişik öğrenciler şöyle çalışıyor",
     "iso8859-7": "Καλημέρα σας, αυτό είναι ένα μήνυμα για την εργασία της επόμενης εβδομάδας",
@@ -81,5 +87,5 @@ def test_a_subject_says_it_too() -> None:
 
 @given(st.binary(max_size=4000))
 def test_any_bytes_get_a_charset_we_can_read_or_none(data: bytes) -> None:
-    found = decode.guess_charset(data)
-    assert found == b"" or decode.codec_name(found)
+    charset = decode.guess_charset(data)
+    assert charset == b"" or decode.codec_name(charset)

@@ -13,8 +13,9 @@ from tests.unit.native.both import both, needs_kernel, repeatable
 
 pytestmark = needs_kernel
 PIECES = (
-    b"A", b"Subject", b"x-\xe4", b"!~", b"\x7f", b":", b": ", b" :", b"\t:", b"\n", b"\n ", b"\n\t", b"\n\n", b" ", b"\0", b"\r", b"value",
-    b"Name: value\n", b"Name: two\n lines\n", b"Name:\n",
+    b"A", b"Subject", b"x-\xe4", b"!~", b"\x7f", b":", b": ", b" :", b"\t:", b"\n", b"\n ",
+    b"\n\t", b"\n\n", b" ", b"\0", b"\r", b"value", b"Name: value\n", b"Name: two\n lines\n",
+    b"Name:\n",
 )  # fmt: skip
 LIMITS = ((256 << 10, 500), (40, 3))  # bytes and fields
 

@@ -1,4 +1,4 @@
-"""The compiled code reads the same receipts as numpy, and refuses damaged ones with the same error."""
+"""The compiled code reads the same receipts as numpy, and refuses damaged ones alike."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def packed(count: int, seed: int) -> bytes:
 
 def answer(receipts: list[bytes]) -> object:
     try:
-        found = codec.unpack_tokens(receipts)
+        unpacked = codec.unpack_tokens(receipts)
     except LedgerError as error:
         return str(error)
-    return [(column.tolist(), column.dtype) for column in found]
+    return [(column.tolist(), column.dtype) for column in unpacked]
 
 
 def test_whole_receipts() -> None:

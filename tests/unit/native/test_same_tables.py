@@ -55,17 +55,17 @@ def of_tokens(some: np.ndarray) -> Features:
 def test_evidence(some: np.ndarray, bits: int) -> None:
     compiled, plain = both(lambda: make_evidence(of_tokens(some), bits))
     for name in ("buckets", "sizes", "starts"):
-        one, other = getattr(compiled, name), getattr(plain, name)
-        assert (one.tolist(), one.dtype) == (other.tolist(), other.dtype)
+        first, second = getattr(compiled, name), getattr(plain, name)
+        assert (first.tolist(), first.dtype) == (second.tolist(), second.dtype)
 
 
 @repeatable
 @given(st.lists(tokens, min_size=1, max_size=6), st.integers(8, 28))
 def test_messages_side_by_side(several: list[np.ndarray], bits: int) -> None:
     compiled, plain = both(lambda: batch_features([of_tokens(one) for one in several], bits))
-    for one, other in zip(compiled, plain, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+    for first, second in zip(compiled, plain, strict=True):
+        np.testing.assert_array_equal(first, second)
+        assert first.dtype == second.dtype
 
 
 @pytest.mark.parametrize("classes", [(), ("news",), ("alpha", "news", "zoo")])
