@@ -102,7 +102,7 @@ class NativeFunctions(Protocol):
         """The header fields at the start of a text, and the offset behind the last of them.
 
         Names are in lower case. At most `most_fields` fields and `most_bytes` bytes are read.
-        `mail.mime` defines what a field is.
+        `mail.headers` defines what a field is.
         """
 
     def markup(
