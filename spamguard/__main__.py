@@ -1,7 +1,8 @@
-"""`python -m spamguard`, and the console script. Must do nothing when imported: processes of a pool
-import it again.
+"""`python -m spamguard`, and the console script.
 
-`teach-pipe` is run without loading the other commands: somebody who moves a message waits for it.
+`teach-pipe` runs without the other commands, because the user who moves a message waits for it. All
+other commands start in `spamguard.cli.main`. This module must do nothing when imported: the
+processes of a pool import it again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-_INTERRUPTED = 130  # 128 + SIGINT; `cli.common.EXIT_INTERRUPTED`, which may not be loaded yet
+_INTERRUPTED = 130  # as `cli.common.EXIT_INTERRUPTED`, which may not be loaded yet
 _STREAMS = (
     (0, "stdin", "r", os.O_WRONLY),
     (1, "stdout", "w", os.O_RDONLY),
@@ -18,20 +19,26 @@ _STREAMS = (
 
 
 def main() -> int:
-    """Run one command; its exit status."""
-    _hold_closed_descriptors()
+    """Run one command; return its exit status."""
+    _replace_closed_streams()
     try:
-        return _run()
+        if sys.argv[1:2] == ["teach-pipe"]:
+            from spamguard.learning import client  # noqa: PLC0415  one of two is needed
+
+            return client.main(sys.argv[2:])
+        from spamguard.cli import main as command_line  # noqa: PLC0415  one of two is needed
+
+        return command_line.main()
     except KeyboardInterrupt:  # while a command is loaded
         return _INTERRUPTED
 
 
-def _hold_closed_descriptors() -> None:
-    """Standard streams that whoever started us has closed: input and output fail when they are
-    used, errors go nowhere.
+def _replace_closed_streams() -> None:
+    """Open the null device for each standard stream that the caller has closed.
 
-    Else Python would print on standard output what is for standard error, and the next file to be
-    opened would stand in their place.
+    It is opened in the wrong direction, so using the stream fails; errors go nowhere. Without this
+    Python would print on standard output what is meant for standard error, and the next file to be
+    opened would take the stream's descriptor.
     """
     for number, name, mode, flags in _STREAMS:
         if getattr(sys, name) is None:
@@ -41,16 +48,6 @@ def _hold_closed_descriptors() -> None:
                 os.close(opened)
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  stays open
-
-
-def _run() -> int:
-    if sys.argv[1:2] == ["teach-pipe"]:
-        from spamguard.learning import client  # noqa: PLC0415  see above
-
-        return client.main(sys.argv[2:])
-    from spamguard.cli import main  # noqa: PLC0415  see above
-
-    return main.main()
 
 
 if __name__ == "__main__":

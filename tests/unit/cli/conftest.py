@@ -1,4 +1,4 @@
-"""A small corpus of made-up mail, a filter taught with it, and commands run in this process."""
+"""Fixtures: a corpus of made-up mail, a filter taught with it, and commands in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BITS = 16  # tables of one megabyte: tests make many
 
 @dataclass
 class Done:
-    """What a command answered."""
+    """Exit status and output of a command."""
 
     status: int
     raw: bytes
@@ -42,7 +42,7 @@ class Done:
         return [json.loads(line) for line in self.out.splitlines()]
 
     def failed(self, *words: str) -> bool:
-        """Whether it failed with one clear line that has these words, and nothing else."""
+        """Whether it failed with one line that has these words, and printed nothing else."""
         one_line = (
             self.err.count("\n") == 1 and self.err.startswith("spamguard: ") and len(self.err) < 400
         )
@@ -54,9 +54,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
-    """120 messages: a TREC corpus (index, data/), and the same by class: ham.mbox, spam (a
-    Maildir).
-    """
+    """120 messages as a TREC corpus (index, data/), and by class: ham.mbox, spam (a Maildir)."""
     directory = tmp_path_factory.mktemp("mail") / "corpus"
     synthetic.write(directory, 120, 3)
     for part in ("cur", "new", "tmp"):
@@ -108,13 +106,13 @@ def state(tmp_path) -> Path:
 
 @pytest.fixture
 def taught(tmp_path, _master) -> Path:
-    """A filter that was taught the whole corpus; a copy of its own for each test."""
+    """A filter that was taught the whole corpus; each test has a copy of its own."""
     return Path(shutil.copytree(_master, tmp_path / "taught"))
 
 
 @pytest.fixture
 def run(capsysbinary, monkeypatch) -> Run:
-    """Runs a command: `run(state, "judge", path, stdin=b"")`."""
+    """Run a command: `run(state, "judge", path, stdin=b"")`."""
 
     def command(state: Path | None, *arguments: object, stdin: bytes | None = None) -> Done:
         if stdin is not None:

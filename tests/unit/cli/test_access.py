@@ -1,4 +1,4 @@
-"""Tokens and links from the command line."""
+"""`token` and `login-link`: who is let in, for how long, and who is refused."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_an_operators_token(run, state):
         (["create", "x", "--operator", "--expires", "soon"], ["--expires", "duration"]),
     ],
 )
-def test_what_cannot_be(run, state, arguments, words):
+def test_impossible_arguments_are_refused(run, state, arguments, words):
     assert run(state, "token", *arguments).failed(*words)
 
 
-def test_nobody_has_a_token_yet(run, state):
+def test_an_empty_list_of_tokens(run, state):
     done = run(state, "token", "list")
     assert (done.status, done.out, done.err) == (
         0,
@@ -77,12 +77,12 @@ def test_nobody_has_a_token_yet(run, state):
     assert run(state, "token", "list", "--json").json == []
 
 
-def test_a_name_is_for_one(run, state):
+def test_a_token_name_is_unique(run, state):
     run(state, "token", "create", "x", "--operator")
     assert run(state, "token", "create", "x", "--user", "anna").failed("already")
 
 
-def test_no_directory_no_token(run, tmp_path):
+def test_a_token_needs_a_state_directory(run, tmp_path):
     assert run(tmp_path / "nowhere", "token", "list").failed("no filter there")
     assert not (tmp_path / "nowhere").exists()
 
@@ -102,7 +102,7 @@ def test_a_link_for_the_page_that_the_daemon_serves(run, state):
     assert holder(state, CredentialKind.LINK, link, 601) is None
 
 
-def test_without_a_page_it_must_be_told(run, state):
+def test_a_link_needs_a_url_if_no_daemon_serves_a_page(run, state):
     assert run(state, "login-link", "--user", "anna").failed("no daemon serves a page", "--url")
     with saying(state, HEALTHY):
         assert run(state, "login-link", "--user", "anna").failed("no daemon serves a page")
@@ -120,7 +120,7 @@ def test_without_a_page_it_must_be_told(run, state):
     )
 
 
-def test_somebody_is_sent_away(run, state):
+def test_revoking_ends_sessions_and_links(run, state):
     made = (
         run(state, "login-link", "--user", "anna", "--url", "http://localhost:8080")
         .out.strip()

@@ -1,4 +1,4 @@
-"""`check`: mistakes with their lines, or what is in force."""
+"""`check`: mistakes with their lines, or the configuration in force."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.waiting import PATIENCE
 SHIPPED = Path(__file__).parents[3] / "config" / "spamguard.yaml"
 
 
-def test_the_shipped_file(run):
+def test_the_shipped_configuration_is_valid(run):
     done = run(None, "check", SHIPPED)
     assert (done.status, done.err) == (0, "")
     assert yaml.safe_load(done.out)["listeners"][0]["limits"]["message_size"] == "64MiB"
 
 
-def test_without_a_file(run, tmp_path):
+def test_defaults_without_a_file(run, tmp_path):
     settings = yaml.safe_load(run(tmp_path, "check").out)
     assert settings["state"] == str(tmp_path)
     assert settings["listeners"][0]["listen"] == DEFAULT_LISTEN
@@ -32,10 +32,8 @@ def test_without_a_file(run, tmp_path):
     assert not (tmp_path / "Maildir").exists()
 
 
-def test_lessons_that_would_be_learnt_by_nobody(run, tmp_path, monkeypatch):
-    """teach-pipe leaves them in the usual place while the daemon is down, and says that all is
-    well.
-    """
+def test_a_spool_that_nobody_reads_is_a_warning(run, tmp_path, monkeypatch):
+    """While the daemon is down teach-pipe leaves lessons in the default spool, and succeeds."""
     monkeypatch.setattr(queue, "SPOOL_DIRECTORY", str(tmp_path / "left"))
     file = tmp_path / "x.yaml"
     text = (
@@ -66,7 +64,7 @@ def test_every_mistake_is_a_line(run, tmp_path):
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("teach-folders", "--dry-run")])
-def test_other_commands_tell_each_on_a_line_too(run, tmp_path, command):
+def test_other_commands_print_each_mistake_on_a_line_too(run, tmp_path, command):
     file = tmp_path / "x.yaml"
     file.write_text("state: /x\nworkers: x\nlisteners: 5\n")
     done = run(None, *command, "--config", file)
@@ -96,8 +94,8 @@ def test_a_warning_is_no_mistake(run, tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts the daemon as somebody else")
-def test_root_is_warned_of_what_the_daemon_would_not_start_with(run, taught, tmp_path):
-    """Not an error: the file may be another machine's."""
+def test_root_is_warned_if_the_daemon_could_not_start(run, taught, tmp_path):
+    """This is no error, because the file may be for another machine."""
     file = let_others_pass(tmp_path) / "spamguard.yaml"
 
     def warned(state, user):

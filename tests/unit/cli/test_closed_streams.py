@@ -1,5 +1,6 @@
-"""Started with standard input, output or error closed: what is meant for one must never go to
-another, or into a file of ours.
+"""Commands started with standard input, output or error closed.
+
+Text for one stream must never go to another stream, or into a file of ours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MAIL = b"Subject: x\n\nbody\n"
 
 
 def closed(descriptor: int, state: Path, *arguments: object) -> tuple[int, bytes, bytes]:
-    """A command without this descriptor: exit status, output, errors."""
+    """Run a command without this descriptor; return exit status, output and errors."""
     line = [sys.executable, "-m", "spamguard", "--state", str(state), *map(str, arguments)]
     shell = ["sh", "-c", f'exec "$@" {descriptor}>&-', "sh", *line]
     done = subprocess.run(
@@ -30,19 +31,19 @@ def closed(descriptor: int, state: Path, *arguments: object) -> tuple[int, bytes
     return done.returncode, done.stdout, done.stderr
 
 
-def test_no_complaint_gets_into_the_mail(tmp_path):
+def test_no_error_text_gets_into_the_mail(tmp_path):
     (tmp_path / "file").write_text("")
     status, out, _ = closed(2, tmp_path / "file" / "below", "filter")
     assert (status, out) == (0, b"X-Spamguard: not-scanned; reason=LedgerError\n" + MAIL)
 
 
-def test_mail_that_has_nowhere_to_go_is_kept_by_the_delivery_agent(state):
+def test_without_output_the_delivery_agent_keeps_the_mail(state):
     status, _, err = closed(1, state, "filter")
     assert status == 75
     assert err == b"spamguard: the message could not be passed on: Bad file descriptor\n"
 
 
-def test_mail_that_comes_from_nowhere_is_tried_again(state):
+def test_without_input_the_delivery_agent_tries_again(state):
     assert closed(0, state, "filter") == (
         75,
         b"",
@@ -63,7 +64,7 @@ def test_mail_that_comes_from_nowhere_is_tried_again(state):
         (1, ("export", "-")),
     ],
 )
-def test_it_is_told_in_one_line(state, descriptor, command):
+def test_a_closed_stream_is_an_error_of_one_line(state, descriptor, command):
     status, out, err = closed(descriptor, state, *command)
     assert (status, out, err.count(b"\n")) == (2, b"", 1)
     assert err.startswith(b"spamguard: ")
@@ -72,10 +73,8 @@ def test_it_is_told_in_one_line(state, descriptor, command):
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("asked", [("--help",), ("--version",), ("judge", "--help")])
-def test_help_that_has_nowhere_to_go(asked, unbuffered):
-    """argparse passes over what goes wrong while it writes (Python 3.12 and later), so that without
-    a buffer nothing may be told.
-    """
+def test_help_on_a_full_disk(asked, unbuffered):
+    """From Python 3.12 on argparse ignores errors while it writes, so an unbuffered one is lost."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -90,7 +89,7 @@ def test_help_that_has_nowhere_to_go(asked, unbuffered):
     assert (done.returncode, done.stderr) in [(2, expected)] + ([(0, b"")] if unbuffered else [])
 
 
-def test_nobody_reads_the_help_to_its_end():
+def test_help_into_a_closed_pipe():
     line = f"{sys.executable} -m spamguard judge --help | true; exit ${{PIPESTATUS[0]}}"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(

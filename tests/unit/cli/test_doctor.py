@@ -1,4 +1,4 @@
-"""`doctor`."""
+"""`doctor`: its steps, their remedies, and its exit status."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_lessons_of_an_older_version(run, taught):
     ) in done.out
 
 
-def test_nobody_watches_that_mailbox(run, taught, tmp_path, monkeypatch):
+def test_a_mailbox_that_is_not_watched(run, taught, tmp_path, monkeypatch):
     monkeypatch.setattr(proof, "STEP_TIMEOUT", 0.2)
     path = maildir(tmp_path / "anna", ".Junk")
     done = run(taught, "doctor", "--maildir", path)
@@ -55,7 +55,7 @@ def test_nobody_watches_that_mailbox(run, taught, tmp_path, monkeypatch):
     assert [entry for entry in path.rglob("*") if entry.is_file()] == []
 
 
-def test_what_is_no_mailbox(run, taught, tmp_path):
+def test_a_path_without_a_mailbox(run, taught, tmp_path):
     maildir(tmp_path / "ben")
     for path, message in (
         (tmp_path / "none", "No such file"),
@@ -77,7 +77,7 @@ def test_without_a_filter_nothing_is_made(run, tmp_path):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody who may not look")
 def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
-    """Told as a step, and as JSON when that is asked for."""
+    """It is a failed step, as a line and as JSON."""
     let_others_pass(tmp_path)
     taught.chmod(0o700)
     run(tmp_path / "none", "doctor")  # loads what it needs, which may lie where only root gets to
@@ -99,7 +99,7 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
 
 @pytest.fixture
 def configuration(taught, tmp_path, monkeypatch) -> Path:
-    """Of a machine where the next hop is not there, and Postfix does not know of us."""
+    """A configuration whose next hop is down, on a machine whose Postfix does not name us."""
     monkeypatch.setattr(doveconf, "read", lambda: doveconf.DovecotSettings("maildir"))
     monkeypatch.setattr(checks, "read_postconf", lambda: "inet_interfaces = all\n")
     path = maildir(tmp_path / "anna", ".Junk")
@@ -120,7 +120,7 @@ def failures(done) -> list[str]:
     ]
 
 
-def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path):
+def test_the_configuration_is_compared_with_the_machine(run, configuration, tmp_path):
     done = run(None, "doctor", "--config", configuration)
     assert done.status == 1
     assert failures(done) == [
@@ -159,7 +159,9 @@ def test_the_configuration_says_what_there_is_to_be(run, configuration, tmp_path
         ),
     ],
 )
-def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes, expected):
+def test_problems_of_the_daemon_are_steps(
+    run, configuration, tmp_path, monkeypatch, changes, expected
+):
     listener = {"listen": "smtp://127.0.0.1:10025", "next_hop": f"lmtp:{tmp_path}/none"}
     told_by_it = {
         "pid": 7,
@@ -180,9 +182,7 @@ def test_the_daemon_is_asked(run, configuration, tmp_path, monkeypatch, changes,
     assert steps == expected
 
 
-def test_a_daemon_that_has_read_the_same_in_another_order(
-    run, configuration, tmp_path, monkeypatch
-):
+def test_the_order_of_doors_does_not_matter(run, configuration, tmp_path, monkeypatch):
     scanners = ["spamd://127.0.0.1:783", "rspamd://127.0.0.1:11333"]
     configuration.write_text(
         configuration.read_text()

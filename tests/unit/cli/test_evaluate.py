@@ -1,4 +1,4 @@
-"""`evaluate`: figures on labelled mail, and what is gained over another run on the same."""
+"""`evaluate`: figures on labelled mail, and the gain over another run on the same mail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scores(corpus, tmp_path_factory):
     return path
 
 
-def test_a_gain_over_another_run_is_told(run, state, corpus, scores):
+def test_the_gain_over_another_run(run, state, corpus, scores):
     done = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", scores)
     assert done.status == 0
     assert f"1-ROCA minus that of {scores}: -" in done.out
@@ -44,7 +44,7 @@ def test_a_gain_over_another_run_is_told(run, state, corpus, scores):
     )
 
 
-def test_without_another_run_nothing_is_said_of_one(run, state, corpus, tmp_path):
+def test_no_gain_without_another_run(run, state, corpus, tmp_path):
     done = run(
         state, "evaluate", corpus / "index", *PROTOCOL, "--json", "--scores", tmp_path / "own.csv"
     )
@@ -77,9 +77,7 @@ def test_scores_of_other_mail_and_no_scores_are_refused(run, state, corpus, scor
     )
 
 
-def test_files_that_cannot_be_written_are_told_before_the_work(
-    run, state, corpus, tmp_path, monkeypatch
-):
+def test_unwritable_files_are_reported_before_the_work(run, state, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "spamguard.engine.evaluate.run_trial", lambda *_: pytest.fail("it has begun")
     )
@@ -111,7 +109,7 @@ def test_files_that_cannot_be_written_are_told_before_the_work(
     ]
 
 
-def test_figures_are_told_though_a_file_cannot_be_written_in_the_end(
+def test_figures_are_printed_even_if_a_file_cannot_be_written(
     run, state, corpus, tmp_path, monkeypatch
 ):
     def fail(*_, **__):
@@ -124,7 +122,7 @@ def test_figures_are_told_though_a_file_cannot_be_written_in_the_end(
 
 
 @pytest.mark.parametrize("label", ["News", "unsure"])
-def test_a_class_that_none_may_be_is_told_with_its_message(run, state, corpus, tmp_path, label):
+def test_an_impossible_class_is_reported_with_its_message(run, state, corpus, tmp_path, label):
     lines = (corpus / "index").read_text().splitlines()
     first, second = (corpus / line.split()[1] for line in lines[:2])
     (tmp_path / "index").write_text(f"ham {first}\n{label} {second}\n")
@@ -148,7 +146,7 @@ def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path
 
 @pytest.fixture
 def three(corpus, tmp_path):
-    """An index of some of it, in which half of the spam is fraud."""
+    """An index of a part of the corpus, in which half of the spam is fraud."""
     lines = [line.split() for line in (corpus / "index").read_text().splitlines()[:60]]
     labels = (
         "fraud" if label == "spam" and number % 2 else label
@@ -166,9 +164,7 @@ def counted(done):
     return next((run["ham"], run["spam"]) for run in done.json["runs"].values())
 
 
-def test_which_classes_are_unwanted_is_asked_of_the_filter_that_is_there(
-    run, state, corpus, three, tmp_path
-):
+def test_the_existing_filter_knows_which_classes_are_unwanted(run, state, corpus, three, tmp_path):
     held = Counter(line.split()[0] for line in three.read_text().splitlines())
     assert counted(run(state, "evaluate", three, "--json")) == (
         held["ham"] + held["fraud"],
@@ -185,14 +181,14 @@ def test_which_classes_are_unwanted_is_asked_of_the_filter_that_is_there(
     )
 
 
-def test_without_a_filter_classes_of_ones_own_are_wanted(run, three, tmp_path):
+def test_without_a_filter_other_classes_are_wanted(run, three, tmp_path):
     assert counted(run(tmp_path / "none", "evaluate", three, "--json"))[0] == len(
         re.findall(r"(?m)^(?:ham|fraud) ", three.read_text())
     )
     assert not (tmp_path / "none").exists()
 
 
-def test_a_damaged_filter_is_in_nobodys_way_where_all_is_ham_or_spam(run, state, corpus, three):
+def test_a_damaged_filter_is_not_opened_for_ham_and_spam(run, state, corpus, three):
     (state / "ledger.sqlite").write_bytes(b"no ledger" * 1000)
     assert run(state, "evaluate", corpus / "index").status == 0
     assert run(state, "evaluate", three).failed("ledger")

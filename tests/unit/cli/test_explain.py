@@ -1,4 +1,4 @@
-"""`explain`: the parts that are printed sum to the score that is printed."""
+"""`explain`: the printed parts sum to the printed score."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_json_adds_up(run, taught, message):
     assert set(why["words"][0]["messages"]) == {"ham", "spam"}
 
 
-def test_as_many_words_each_way_as_asked_for(run, taught, message):
+def test_the_number_of_words_each_way(run, taught, message):
     (why,) = run(taught, "explain", "--json", "--words", "3", message).lines
     parts = [word["part"] for word in why["words"]]
     assert sum(part > 0 for part in parts) <= 3
@@ -81,7 +81,7 @@ def test_a_negative_number_of_words(run, taught, message):
     assert stop.value.code == 2
 
 
-def test_it_tells_what_would_flip_it(run, taught, message):
+def test_the_words_that_would_change_the_label(run, taught, message):
     assert re.search(
         r"for another label the log-odds would have to (fall|rise) by \d+\.\d{3}: ",
         run(taught, "explain", message).out,
@@ -106,7 +106,7 @@ def test_a_third_class(run, taught, message, corpus):
     assert "newsletter" in done.out
 
 
-def test_words_that_would_talk_to_the_terminal(run, taught, tmp_path):
+def test_control_characters_in_words_are_replaced(run, taught, tmp_path):
     path = tmp_path / "message.eml"
     path.write_bytes(b"Subject: \x1b[31m \x9b31m\n\nx\x1b]0;title\x07 \xe2\x80\xae\n")
     out = run(taught, "explain", "--words", "100", path).out
@@ -114,8 +114,8 @@ def test_words_that_would_talk_to_the_terminal(run, taught, tmp_path):
     assert "\x1b" not in out
 
 
-def test_who_has_taught_the_message_itself_is_told(run, taught, tmp_path):
-    """The history knew, of what had passed; of a file nobody did."""
+def test_votes_on_the_message_are_shown(run, taught, tmp_path):
+    """Once only the history knew the votes on a message, and only if the message had passed."""
     path = tmp_path / "message.eml"
     path.write_bytes(new_mail("spam")[0])
     assert "taught as" not in run(taught, "explain", path).out

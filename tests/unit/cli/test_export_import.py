@@ -1,5 +1,6 @@
-"""`export` and `import`: what goes out comes in, twice too; another key, a newer format and damage
-are refused whole.
+"""`export` and `import`: the importing filter knows the same, also after a second import.
+
+A file with another key, a newer format or damage is refused as a whole.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from spamguard.records import EXTRACTOR, Features, Vote
 
 
 def knowledge(state):
-    """Votes in force, counts and classes of a filter. (What a later vote has replaced may be
-    compacted here and not there.)
+    """Votes in force, counts and classes of a filter.
+
+    Replaced votes are left out: only one of two filters may have compacted them.
     """
     with Filter.open(state) as spam_filter:
         votes = winning_votes(spam_filter.ledger.all_votes())
@@ -57,7 +59,7 @@ def keyed(run, taught, file):
 
 
 @pytest.mark.parametrize(("here", "there"), [(True, False), (False, True)])
-def test_a_class_that_is_unwanted_on_one_side_only_stays_as_it_is_here_and_is_told(
+def test_a_class_that_is_unwanted_in_one_filter_only_gives_a_note(
     run, taught, tmp_path, file, here, there
 ):
     run(taught, "export", "--with-key", file)
@@ -86,9 +88,7 @@ def test_tables_on_their_way_in_are_private(run, taught, tmp_path, file, monkeyp
     assert modes == [0o600]
 
 
-def test_what_was_interrupted_before_settling_is_settled_the_next_time(
-    run, keyed, tmp_path, monkeypatch
-):
+def test_an_interrupted_settling_is_made_up_for(run, keyed, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Filter, "settle", _interrupted)
         assert run(tmp_path / "new", "import", keyed).status == 130
@@ -155,7 +155,7 @@ def test_a_pipe(run, taught, tmp_path):
 
 
 def test_a_directory_that_is_not_there(run, taught, tmp_path):
-    """It is named, not a draft in it of which nobody has heard."""
+    """The error names the directory, not the draft file in it."""
     message = f"{tmp_path / 'nowhere'}: there is no such directory: make it, or name another file"
     for command in ("export", "backup"):
         failed = run(taught, command, tmp_path / "nowhere" / "file")
@@ -168,7 +168,7 @@ def test_a_file_is_no_state_directory(run, keyed):
     assert run(keyed, "import", keyed).failed(f"{keyed}: is no directory: choose a state directory")
 
 
-def test_what_is_no_file_is_not_replaced(run, taught):
+def test_a_device_is_written_to_and_not_replaced(run, taught):
     assert run(taught, "export", "/dev/null").status == 0
     assert Path("/dev/null").is_char_device()
 
@@ -269,7 +269,7 @@ def test_damage_anywhere_imports_nothing(run, taught, tmp_path, file, receipts):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_receipt_that_nobody_could_take_in_is_not_exported(run, taught, file):
+def test_an_invalid_receipt_is_not_exported(run, taught, file):
     with closing(sqlite3.connect(taught / "ledger.sqlite")) as db, db:
         db.execute("UPDATE events SET packed = CAST(packed || x'00' AS BLOB) WHERE seq = 7")
     assert run(taught, "export", file).failed("a receipt in the ledger is damaged")
@@ -301,7 +301,7 @@ def written(path, head, *votes):
 
 
 def changed(path, *statements):
-    """An export with a right checksum, after these statements."""
+    """Change an export by these statements, and give it a right checksum."""
     path.write_bytes(path.read_bytes()[:-32])
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for statement in statements:
@@ -334,7 +334,7 @@ def test_a_newer_format(run, state, file):
         "INSERT INTO votes VALUES (x'01', '', 1, 'n', 'ham', zeroblob(67200000), x'', '', 0, 1)",
     ],
 )
-def test_a_file_made_to_deceive_imports_nothing(run, tmp_path, file, statement):
+def test_a_forged_file_imports_nothing(run, tmp_path, file, statement):
     deceiving = changed(written(file, header()), statement)
     assert run(tmp_path / "new", "import", deceiving).failed(str(file), "nothing was imported")
     assert not (tmp_path / "new").exists()
@@ -413,7 +413,7 @@ def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(run, state, file
     [{"clock": 2**62}, {"time": -1}, {"digest": b""}, {"label": None}, {"packed": b"x"}],
     ids=str,
 )
-def test_a_vote_that_the_ledger_refuses_is_found_before_any_is_taken_in(run, state, file, change):
+def test_an_invalid_vote_is_refused_before_any_is_imported(run, state, file, change):
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     votes = [
@@ -453,7 +453,7 @@ def test_a_vote_is_read_as_it_was_written(tmp_path_factory, votes):
 
 
 def test_sqlite_reads_an_export(run, taught, file):
-    """Whoever leaves for another program has his receipts in a form that is everybody's."""
+    """Other programs can read the receipts."""
     run(taught, "export", file)
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

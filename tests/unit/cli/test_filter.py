@@ -192,7 +192,7 @@ def test_rewriting_fails(run, taught, monkeypatch):
     assert (done.status, done.raw) == (0, MAIL)
 
 
-def test_nobody_reads_the_complaint(run, taught, monkeypatch):
+def test_errors_that_nobody_reads(run, taught, monkeypatch):
     def fail(*arguments, **settings):
         raise OSError
 
@@ -270,7 +270,7 @@ def test_mail_that_cannot_be_written_is_kept_by_the_delivery_agent(taught, monke
     assert "could not be passed on: No space left on device" in capsys.readouterr().err
 
 
-def test_for_a_user_as_that_user_has_said(run, taught, clear):
+def test_a_user_gets_a_verdict_of_their_own(run, taught, clear):
     with Filter.open(taught) as spam_filter:
         for user in ("anna", "ben", "cleo"):
             spam_filter.learn(clear["ham"], "spam" if user == "anna" else "ham", user=user)

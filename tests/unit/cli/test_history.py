@@ -21,7 +21,7 @@ SPAM, HAM = new_mail("spam", seed=7)[0], new_mail("ham", seed=7)[0]
 
 
 def remember(state, raw=SPAM, **values):
-    """As the daemon does once a message has gone on."""
+    """Append a row to the history, as the daemon does for a delivered message."""
     with Filter.open(state) as spam_filter:
         scan = spam_filter.scan(raw)
         fingerprint = spam_filter.ledger.fingerprint
@@ -69,14 +69,14 @@ def test_then_and_now(run, taught):
         ("a1@example.org", "<a1@example.org>"),
     ],
 )
-def test_who_wrote_it_stands_beside_the_sender(run, taught, author, expected):
+def test_the_author_is_shown_beside_the_sender(run, taught, author, expected):
     remember(taught, author=author)
     assert f"from {expected} at 192.0.2.1 to <b@example.org>" in run(taught, "explain", ID).out
     (why,) = run(taught, "explain", "--json", ID).lines
     assert (why["then"]["author"], why["then"]["from"]) == (author, "a1@example.org")
 
 
-def test_now_is_what_it_would_be_of_the_message_itself(run, taught, tmp_path):
+def test_the_verdict_of_now_equals_that_of_the_message_itself(run, taught, tmp_path):
     scan = remember(taught)
     (tmp_path / "message.eml").write_bytes(SPAM)
     run(taught, "learn", "--as", "spam", tmp_path / "message.eml")
@@ -101,7 +101,7 @@ def test_now_is_what_it_would_be_of_the_message_itself(run, taught, tmp_path):
     ] + of_id["prior"] == pytest.approx(of_id["sum"], abs=1e-9)
 
 
-def test_only_words_that_are_still_known_are_told(run, taught):
+def test_only_recorded_words_are_shown(run, taught):
     scan = remember(taught, words=())
     (why,) = run(taught, "explain", "--json", ID).lines
     assert why["words"] == []
@@ -110,7 +110,7 @@ def test_only_words_that_are_still_known_are_told(run, taught):
     assert {word["text"] for word in why["words"]} == {word.text for word in scan.words[:2]}
 
 
-def test_words_of_strangers_do_not_talk_to_the_terminal(run, taught):
+def test_control_characters_of_strangers_are_replaced(run, taught):
     remember(
         taught,
         subject="\x1b[31m",
@@ -134,7 +134,7 @@ def test_a_file_whose_name_looks_like_an_id_is_a_file(run, taught, tmp_path, mon
     assert "then:" not in run(taught, "explain", ID).out
 
 
-def test_what_was_not_scanned(run, taught):
+def test_a_message_that_was_not_scanned(run, taught):
     remember(taught, label="not-scanned", packed=b"", digest=b"", words=())
     done = run(taught, "explain", ID)
     assert (done.status, "then: not-scanned\n" in done.out, "by expert" in done.out) == (
@@ -151,7 +151,7 @@ def test_what_was_not_scanned(run, taught):
 @pytest.mark.parametrize(
     "command", [["explain"], ["learn", "--as", "ham", "--id"], ["forget", "--id"]]
 )
-def test_an_id_that_is_not_known(run, taught, command):
+def test_an_unknown_id(run, taught, command):
     assert run(taught, *command, ID).failed(ID, "no history there")
     remember(taught)
     assert run(taught, *command, new_id(1, b"none")).failed(
@@ -160,7 +160,7 @@ def test_an_id_that_is_not_known(run, taught, command):
 
 
 @pytest.mark.parametrize("command", [["learn", "--as", "ham", "--id"], ["forget", "--id"]])
-def test_what_is_no_id_at_all(run, taught, command):
+def test_a_text_that_is_no_id(run, taught, command):
     remember(taught)
     assert run(taught, *command, "../x\x1b").failed(r"../x\x1b", "no message with that id")
 
@@ -168,7 +168,7 @@ def test_what_is_no_id_at_all(run, taught, command):
 OTHER = new_id(1.7e9, b"othr")
 
 
-def test_features_of_another_making_are_refused(run, taught):
+def test_features_of_another_extractor_are_refused(run, taught):
     remember(taught, extractor=99)
     assert run(taught, "learn", "--as", "ham", "--id", ID).failed(
         ID, "extractor 99", "name its file"
@@ -178,10 +178,8 @@ def test_features_of_another_making_are_refused(run, taught):
         assert run(taught, *command, "--id", OTHER).failed(OTHER, "key feedfacefeedface")
 
 
-def test_what_was_said_then_is_told_where_nothing_can_be_said_now(run, taught):
-    """After an upgrade that reads mail otherwise nothing at all was told of mail that had passed
-    before.
-    """
+def test_the_verdict_of_then_is_shown_if_there_is_none_of_now(run, taught):
+    """After an upgrade of the extractor nothing at all was shown of older rows."""
     scan = remember(taught, extractor=99)
     remember(taught, id=OTHER, fingerprint="feedfacefeedface")
     done = run(taught, "explain", ID, OTHER)

@@ -1,4 +1,4 @@
-"""`import` of other filters' word lists, as commands; bogofilter's made by bogofilter itself."""
+"""`import` of other filters' word lists; bogofilter itself makes the one for the slow test."""
 
 import re
 import shutil
@@ -41,8 +41,8 @@ def test_a_list_comes_and_goes(run, taught, listed):
     assert run(taught, "status", "--json").json["imports"] == []
 
 
-def test_whoever_moves_in_hears_what_is_missing(run, taught, tmp_path, listed):
-    """A list alone says nothing yet: every message was unsure, and why was for `status` to know."""
+def test_a_note_names_the_missing_lessons(run, taught, tmp_path, listed):
+    """After a list alone every message is unsure; once only `status` said why."""
     note = "note: everything is unsure until 3 good messages and 3 unwanted ones have been taught\n"
     assert run(tmp_path / "new", "import", listed).err.endswith(note)
     note = (
@@ -104,7 +104,7 @@ def test_exported_receipts_take_their_word_lists_along(run, taught, listed, tmp_
     assert set(run(new, "status", "--json").json["classes"]) == {"ham", "spam"}
 
 
-def test_what_undo_must_be_told(run, taught):
+def test_undo_takes_a_word_list_back_as_a_whole(run, taught):
     assert run(taught, "undo", "--import", "x", "--since", "2d").failed("taken back whole")
 
 
@@ -112,7 +112,7 @@ def test_names(run, taught, listed):
     assert run(taught, "import", "--name", "a b", listed).failed("cannot be the name")
 
 
-def test_another_kind_may_be_said(run, taught, listed):
+def test_the_format_can_be_named(run, taught, listed):
     assert run(taught, "import", "--from", "bogofilter", listed).failed(
         "does not tell of both good mail and spam"
     )

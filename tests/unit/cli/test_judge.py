@@ -26,7 +26,7 @@ def spam(tmp_path, clear):
     return write(tmp_path / "spam.eml", clear["spam"])
 
 
-def test_the_exit_status_tells_the_worst(run, taught, ham, spam):
+def test_the_exit_status_is_that_of_the_worst_verdict(run, taught, ham, spam):
     assert run(taught, "judge", ham).status == 0
     assert run(taught, "judge", spam).status == 1
     assert run(taught, "judge", ham, spam, ham).status == 1
@@ -61,7 +61,7 @@ def test_json(run, taught, spam, corpus):
     assert len(run(taught, "judge", "--json", corpus / "ham.mbox").lines) > 50
 
 
-def test_it_says_what_the_library_says(run, taught, corpus):
+def test_the_command_agrees_with_the_library(run, taught, corpus):
     answers = run(taught, "judge", "--json", corpus / "data").lines
     with Filter.open(taught) as spam_filter:
         for number, answer in enumerate(answers, 1):
@@ -90,7 +90,7 @@ def test_nothing_to_judge_is_not_ham(run, taught, tmp_path, command):
     assert run(taught, command, tmp_path / "none").failed("none: no such file")
 
 
-def test_a_new_filter_is_mentioned(run, tmp_path, ham):
+def test_a_new_filter_gives_a_note(run, tmp_path, ham):
     done = run(tmp_path / "typo", "judge", ham)
     assert done.status == 3
     assert done.out.startswith("unsure")
@@ -126,7 +126,7 @@ def test_judging_never_writes(run, taught, corpus):
     assert files() == before
 
 
-def test_for_a_user_as_that_user_has_said(run, taught, clear, tmp_path):
+def test_a_user_gets_a_verdict_of_their_own(run, taught, clear, tmp_path):
     path = tmp_path / "message.eml"
     path.write_bytes(clear["ham"])
     for user in ("anna", "ben", "cleo"):

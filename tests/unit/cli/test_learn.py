@@ -1,4 +1,4 @@
-"""`learn` and `forget`: what is taught, what is told, and what is refused with nothing taught."""
+"""`learn` and `forget`: votes, messages to the user, and refusals that teach nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_corpus_brings_its_classes_along(run, state, corpus, counts):
     assert lessons(state) == counts
 
 
-def test_a_new_filter_is_mentioned(run, tmp_path):
+def test_a_new_filter_gives_a_note(run, tmp_path):
     """Most often root means the daemon's filter: lessons to a new one would have no effect."""
     done = run(tmp_path / "new", "learn", "--as", "spam", "-", stdin=new_mail("spam")[0])
     note = (
@@ -73,7 +73,7 @@ def test_several_paths_and_a_tree(run, state, tmp_path):
     )
 
 
-def test_teaching_otherwise_moves_a_message(run, taught, corpus, counts):
+def test_teaching_as_another_class_moves_a_message(run, taught, corpus, counts):
     run(taught, "learn", "--as", "ham", corpus / "spam")
     assert lessons(taught) == {"ham": sum(counts.values()), "spam": 0}
 
@@ -89,7 +89,7 @@ def test_users_outvote_one_another(run, taught, corpus, counts):
     assert lessons(taught) == {"ham": counts["ham"], "spam": 0}  # one against one teaches nothing
 
 
-def test_a_class_of_ones_own_is_wanted_unless_said(run, state, corpus):
+def test_a_new_class_is_wanted_unless_declared_unwanted(run, state, corpus):
     run(state, "learn", "--as", "newsletter", corpus / "ham.mbox")
     run(state, "learn", "--as", "fraud", "--unwanted", corpus / "spam")
     classes = run(state, "status", "--json").json["classes"]
@@ -107,7 +107,7 @@ def test_a_slip_of_the_pen(run, taught, corpus, counts):
 
 
 @pytest.mark.parametrize("label", ["Spam", "unsure", "", "a b", "x" * 40, "é"])
-def test_what_cannot_be_a_class(run, taught, corpus, label):
+def test_impossible_class_names(run, taught, corpus, label):
     assert run(taught, "learn", "--as", label, corpus / "spam").failed("cannot be a class")
 
 
@@ -123,12 +123,12 @@ def test_a_message_of_no_class(run, state, corpus):
     assert lessons(state) == {"ham": 0, "spam": 0}
 
 
-def test_an_index_that_says_otherwise(run, state, corpus):
+def test_an_index_that_contradicts_the_option(run, state, corpus):
     assert run(state, "learn", "--as", "spam", corpus).failed("index calls it ham")
     assert lessons(state)["spam"] == 0
 
 
-def test_a_path_that_does_not_exist_is_told_before_anything_is_taught(run, tmp_path, corpus):
+def test_a_missing_path_is_an_error_before_anything_is_taught(run, tmp_path, corpus):
     done = run(
         tmp_path / "new",
         "learn",
@@ -162,8 +162,8 @@ def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
     }
 
 
-def test_a_word_that_does_not_count_against_that_of_others_is_told(run, taught, tmp_path):
-    """`learn` said that it had taught the message; a tie teaches nothing."""
+def test_an_outvoted_lesson_is_reported(run, taught, tmp_path):
+    """A tie teaches nothing, but `learn` used to report the message as taught."""
     path = tmp_path / "message.eml"
     path.write_bytes(new_mail("spam")[0])
     run(taught, "learn", "--as", "spam", "--user", "anna", path)
@@ -178,8 +178,8 @@ def test_a_word_that_does_not_count_against_that_of_others_is_told(run, taught, 
     assert run(taught, "learn", "--json", "--as", "ham", path).json["outvoted"] == 0
 
 
-def test_what_others_have_taught_is_told_and_not_called_unknown_alone(run, taught, tmp_path):
-    """A move had taught it: "1 not known" was all that whoever looks after the site heard."""
+def test_forget_reports_votes_of_others(run, taught, tmp_path):
+    """For a message taught by a move the administrator read only "1 not known"."""
     path = tmp_path / "message.eml"
     path.write_bytes(new_mail("spam")[0])
     run(taught, "learn", "--as", "spam", "--user", "anna", path)
@@ -233,7 +233,7 @@ def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, show
     assert "\x1b" not in err
 
 
-def test_of_two_lines_about_one_message_the_later_counts(run, state, tmp_path):
+def test_the_last_line_about_a_message_counts(run, state, tmp_path):
     (tmp_path / "one").write_bytes(new_mail("spam")[0])
     for lines, label in (
         (("ham", "spam", "ham"), "ham"),

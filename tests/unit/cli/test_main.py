@@ -1,4 +1,4 @@
-"""The command line as a whole: help, where the filter is, errors in one line, what is loaded."""
+"""The command line as a whole: help, state directory, errors in one line, loaded modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text_of(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_help_tells_the_exit_statuses(capsys):
+def test_help_lists_the_exit_statuses(capsys):
     text = text_of(capsys, "--help")
     assert "exit status:" in text
     assert "SPAMGUARD_STATE" in text
@@ -38,7 +38,7 @@ def test_without_a_command_there_is_the_help(capsys):
 
 
 def test_help_is_a_table_of_contents(capsys):
-    """Each command on one line of a usual terminal, by what it is for."""
+    """Each command has one line of at most 80 columns, in a group by purpose."""
     usage, *lines = text_of(capsys, "--help").splitlines()
     assert usage == "usage: spamguard [-h] [--version] [--state DIR] [--profile NAME] COMMAND ..."
     contents = lines[lines.index("run it:") : lines.index("options:")]
@@ -55,7 +55,7 @@ def test_every_command_has_help_with_an_example(capsys, name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_a_usual_terminal(capsys, monkeypatch, name):
-    """Lines of 130 columns were broken a second time, by the terminal."""
+    """The terminal used to break lines of 130 columns a second time."""
     monkeypatch.setenv("COLUMNS", "80")
     about = text_of(capsys, name, "--help").partition("example:\n")[0]
     assert max(map(len, about.splitlines())) <= 80
@@ -85,7 +85,7 @@ def test_the_version(capsys):
     ],
 )
 def test_wrong_usage_is_status_2(arguments, usage, capsys):
-    """With the usage of the command that was meant."""
+    """The error shows the usage of the named command."""
     with pytest.raises(SystemExit) as stop:
         main_main(arguments)
     assert stop.value.code == 2
@@ -127,7 +127,7 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
         ),
     ],
 )
-def test_values_that_are_none(arguments, message, capsys):
+def test_invalid_values(arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main_main(list(arguments))
     assert stop.value.code == 2
@@ -148,8 +148,8 @@ def test_wrong_usage_of_another_command_passes_no_mail_on(run, arguments):
     assert stop.value.code == 2
 
 
-def test_what_is_logged_is_told_like_an_error(tmp_path):
-    """Of what was passed over people must hear, in a line like any other."""
+def test_warnings_of_the_log_are_lines_on_standard_error(tmp_path):
+    """A warning of the log is a line on standard error, like an error."""
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "quarantine" / "0iq5r8jo4c1n2f3g.json").write_text("{")
     line = [sys.executable, "-m", "spamguard", "--state", str(tmp_path), "quarantine", "list"]
@@ -202,7 +202,7 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
 
 
-def test_where_the_filter_is_may_be_said_behind_the_command_too(run, tmp_path, monkeypatch):
+def test_options_of_the_program_may_stand_behind_the_command(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
     assert (
         run(
@@ -228,7 +228,7 @@ def test_where_the_filter_is_may_be_said_behind_the_command_too(run, tmp_path, m
     assert not (tmp_path / "named").exists()
 
 
-def test_a_directory_whose_name_is_no_text(run, tmp_path):
+def test_a_directory_whose_name_is_not_utf8(run, tmp_path):
     state = tmp_path / os.fsdecode(b"st\xe4te")
     assert run(state, "learn", "--as", "ham", "-", stdin=b"Subject: x\n\nx\n").status == 0
     assert run(state, "status", "--json").json["classes"]["ham"]["messages"] == 1
@@ -245,9 +245,7 @@ def test_a_directory_whose_name_is_no_text(run, tmp_path):
         ["evaluate", "--ham", "", "--spam", "x"],
     ],
 )
-def test_a_variable_that_is_not_set_is_not_the_directory_one_is_in(
-    run, taught, corpus, monkeypatch, arguments
-):
+def test_an_empty_path_is_not_the_current_directory(run, taught, corpus, monkeypatch, arguments):
     monkeypatch.chdir(corpus / "data")
     assert run(taught, *arguments).failed("PATH is empty")
 
@@ -286,7 +284,7 @@ FAILURES = [
 @pytest.mark.parametrize(
     ("error", "status", "line"), FAILURES, ids=lambda value: type(value).__name__
 )
-def test_what_goes_wrong_is_a_line_and_a_status(run, taught, monkeypatch, error, status, line):
+def test_an_error_is_a_line_and_a_status(run, taught, monkeypatch, error, status, line):
     def fail(*arguments):
         raise error
 
@@ -346,7 +344,7 @@ def test_judging_loads_no_more_than_it_needs(taught, corpus):
 
 
 def test_a_command_loads_no_other_one():
-    """`filter` is started for each message that comes."""
+    """`filter` is started for each message, so its start must be fast."""
     ours = {
         name.removeprefix("spamguard.cli.")
         for name in loaded_by("undo", "--help")
@@ -365,7 +363,7 @@ def test_every_command_describes_itself():
 
 
 def ended(work: str) -> tuple[int, str]:
-    """Exit status and output of a program that tidies up around some work."""
+    """Run work inside `terminate_cleanly`; return exit status and output."""
     program = f"import asyncio, signal\nfrom spamguard.cli import common\n{work}"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -378,8 +376,8 @@ def ended(work: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_sigterm_ends_us_wherever_it_comes() -> None:
-    """Of most errors in a callback the event loop only tells, and goes on."""
+def test_sigterm_ends_the_process_after_clean_up() -> None:
+    """The event loop only logs most errors of callbacks, and goes on."""
     work = """
 async def wait():
     asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
@@ -394,7 +392,7 @@ with common.terminate_cleanly():
     assert ended(work) == (-signal.SIGTERM, "tidy\n")
 
 
-def test_sigterm_does_not_end_who_was_started_so() -> None:
+def test_an_ignored_sigterm_stays_ignored() -> None:
     work = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with common.terminate_cleanly():

@@ -80,7 +80,7 @@ def test_the_list_for_programs_page_by_page(run, held):
     )
 
 
-def test_the_list_says_that_it_has_an_end(run, held, monkeypatch):
+def test_a_note_if_the_list_is_cut(run, held, monkeypatch):
     monkeypatch.setattr("spamguard.delivery.quarantine.MAX_ENTRIES", 1)
     done = run(held, "quarantine", "list")
     assert done.out.startswith(SECOND)
@@ -89,7 +89,7 @@ def test_the_list_says_that_it_has_an_end(run, held, monkeypatch):
     assert run(held, "quarantine", "list", "--before", SECOND).err == ""
 
 
-def test_a_name_in_from_does_not_speak_to_the_terminal(run, taught):
+def test_control_characters_in_from_are_replaced(run, taught):
     hold(taught, FIRST, b"From: =?utf-8?q?=1B[31m=C2=9B=0A=E2=80=AE?= <x@\x1b.example>\r\n\r\n")
     (line,) = run(taught, "quarantine", "list").out.splitlines()
     assert line.isprintable()
@@ -109,7 +109,7 @@ def test_an_empty_quarantine(run, tmp_path):
         assert run(tmp_path / "none", "quarantine", *action).failed("no filter there", "--state")
 
 
-def test_showing_one(run, held):
+def test_show(run, held):
     done = run(held, "quarantine", "show", SECOND)
     assert done.status == 0
     assert "waiting   b@x, c@x\n" in done.out
@@ -121,7 +121,7 @@ def test_showing_one(run, held):
     assert Path(entry["file"]).read_bytes() == RAW
 
 
-def test_messages_are_not_released_to_who_would_hold_them_again(run, held):
+def test_messages_are_not_released_to_the_daemon_itself(run, held):
     answer = {"listeners": [{"listen": "smtp://0.0.0.0:25", "next_hop": "smtp://127.0.0.1:10026"}]}
     with saying(held, answer):
         done = run(held, "quarantine", "release", FIRST, "--next-hop", "smtp://127.0.0.1:25")
@@ -198,7 +198,7 @@ def test_deleting(run, held):
 
 
 @pytest.mark.parametrize("action", ["show", "release", "delete"])
-def test_an_id_that_is_not_there_is_told_before_anything_is_done(run, held, tmp_path, action):
+def test_an_unknown_id_is_an_error_before_anything_is_done(run, held, tmp_path, action):
     more = ["--next-hop", f"maildir:{tmp_path / 'Maildir'}"] if action == "release" else []
     assert run(held, "quarantine", action, FIRST, new_id(1, b"none"), *more).failed(
         new_id(1, b"none"), "no such message"
@@ -231,7 +231,7 @@ def test_wrong_usage(held, capsys, arguments):
     assert "usage: spamguard" in capsys.readouterr().err
 
 
-def test_a_filter_that_cannot_be_taught_is_told_before_the_release(
+def test_a_filter_that_cannot_learn_is_an_error_before_the_release(
     run, held, tmp_path, monkeypatch
 ):
     with Filter.open(held) as spam_filter:

@@ -1,6 +1,4 @@
-"""`run`: the daemon as it is started by hand, from the port to the Maildir, and what is told when
-it cannot start.
-"""
+"""`run`: the daemon started by hand, from the port to the Maildir, and why it cannot start."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def port() -> int:
 
 @contextmanager
 def running(directory: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A daemon that serves; its log is `place/log`."""
+    """A daemon that serves; its log is `directory/log`."""
     with (
         (directory / "log").open("wb") as log,
         subprocess.Popen(command(*arguments), stderr=log) as process,
@@ -89,7 +87,7 @@ def test_from_the_port_to_the_maildir(tmp_path, port):
     assert "Traceback" not in log
 
 
-def test_a_file_and_what_the_command_line_says_instead(tmp_path, port):
+def test_the_command_line_overrides_the_file(tmp_path, port):
     file = tmp_path / "spamguard.yaml"
     file.write_text(
         f"state: {tmp_path}/state\nworkers: 1\nlisteners:\n"
@@ -131,7 +129,7 @@ def test_an_address_in_use(tmp_path):
     )
 
 
-def test_a_state_that_cannot_be(tmp_path, port):
+def test_an_impossible_state_directory(tmp_path, port):
     (tmp_path / "file").write_text("x")
     status, stderr = fails(
         "--state", tmp_path / "file" / "state", "run", "--listen", f"smtp://127.0.0.1:{port}"
@@ -143,13 +141,13 @@ def test_a_state_that_cannot_be(tmp_path, port):
 
 
 def limited(mebibytes: int, *arguments: object) -> subprocess.CompletedProcess[bytes]:
-    """A command that may take so much address space; it gets the message on standard input."""
+    """Run a command with a limit on address space and the message as its input."""
     line = ["sh", "-c", f'ulimit -v {mebibytes << 10}; exec "$@"', "sh", *command(*arguments)]
     return subprocess.run(line, input=MESSAGE, capture_output=True, check=False, timeout=SECONDS)
 
 
 def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path, port: int) -> None:
-    """The daemon went on starting its processes again and again, each of which left a traceback."""
+    """The daemon used to restart its processes for ever, each with a traceback."""
     (tmp_path / "message").write_bytes(MESSAGE)
     commands = [
         (78, ("run", "--listen", f"smtp://127.0.0.1:{port}")),  # which systemd does not start again
@@ -168,7 +166,7 @@ def test_too_low_a_limit_on_memory_is_one_line(tmp_path: Path, port: int) -> Non
 
 
 def test_mail_passes_the_filter_below_any_limit_on_memory(tmp_path: Path) -> None:
-    """A library that numpy loads ended the process, and the mail did not come out."""
+    """A library that numpy loads used to end the process, and the mail was not passed on."""
     done = limited(100, "--state", tmp_path / "state", "filter")
     assert done.returncode == 0
     assert done.stdout.endswith(MESSAGE)

@@ -1,4 +1,4 @@
-"""`status` and `rebuild`."""
+"""`status` about the filter itself, and `rebuild`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_text(run, taught, counts):
     assert "multinomial-ml" in out
 
 
-def test_what_is_missing_is_told_and_what_helps(run, taught, tmp_path):
+def test_missing_lessons_are_shown_with_a_remedy(run, taught, tmp_path):
     Filter.open(tmp_path / "new").close()
     out = run(tmp_path / "new", "status").out
     assert (
@@ -99,7 +99,7 @@ def test_which_threshold_and_why(run, taught):
     )
 
 
-def test_where_no_filter_is_none_is_made(run, tmp_path):
+def test_status_makes_no_filter(run, tmp_path):
     assert run(tmp_path / "new", "status", "--json").failed("no filter there")
     assert not (tmp_path / "new").exists()
 
@@ -140,7 +140,7 @@ def head(file):
 @pytest.mark.parametrize(
     "damage", [truncate, head, lambda file: file.unlink(), lambda file: file.write_bytes(b"")]
 )
-def test_damaged_tables_are_told_and_mended(run, taught, corpus, counts, damage):
+def test_damaged_tables_are_reported_and_repaired(run, taught, corpus, counts, damage):
     before = state_of(taught)
     (file,) = taught.glob("tables-*.bin")
     damage(file)
@@ -170,10 +170,8 @@ def damage_receipt(state, digest):
         )
 
 
-def test_a_damaged_receipt_that_was_replaced_is_told_with_what_mends_it(run, taught, clear):
-    """What it had taught cannot be taken away any more: nothing worked, and a backup was said to be
-    the only way.
-    """
+def test_a_damaged_replaced_receipt_is_reported_with_its_remedy(run, taught, clear):
+    """Its effect cannot be removed any more. Every command used to fail and to ask for a backup."""
     (taught / "one").write_bytes(clear["spam"])
     with Filter.open(taught) as spam_filter:
         digest = ExampleReader(spam_filter.key).digest(clear["spam"])
@@ -187,9 +185,7 @@ def test_a_damaged_receipt_that_was_replaced_is_told_with_what_mends_it(run, tau
 
 
 def test_a_damaged_receipt_is_named_and_can_be_taken_back(run, taught, clear, tmp_path):
-    """Nobody could know which one it was: without a backup nothing was ever settled, exported or
-    backed up again.
-    """
+    """The receipt used to stay unnamed; without a backup nothing was settled or exported again."""
     (tmp_path / "one").write_bytes(clear["spam"])
     with Filter.open(taught) as spam_filter:
         digest = ExampleReader(spam_filter.key).digest(clear["spam"])
@@ -204,7 +200,7 @@ def test_a_damaged_receipt_is_named_and_can_be_taken_back(run, taught, clear, tm
     assert run(taught, "backup", tmp_path / "backup").status == 0
 
 
-def test_rebuilding_says_from_how_much(run, taught):
+def test_rebuild_reports_the_number_of_messages(run, taught):
     assert run(taught, "rebuild").out.startswith(
         "rebuilt the tables from the receipts of 120 messages in "
     )

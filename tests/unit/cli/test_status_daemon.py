@@ -35,7 +35,7 @@ HEALTHY = {
 
 @contextmanager
 def saying(state, answer):
-    """A daemon that says this, once."""
+    """A daemon that gives this answer to one client."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(state / daemon_status.STATUS_SOCKET))
         listening.listen()
@@ -91,7 +91,7 @@ def test_all_is_well(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path, changes, line):
+def test_each_problem_is_named(tmp_path, changes, line):
     report = values(tmp_path, **changes)
     assert report["ready"] is False
     assert report["not_ready"][0].startswith(line)
@@ -124,7 +124,7 @@ def test_messages_and_errors(tmp_path):
     assert "\x1b" not in text
 
 
-def test_a_daemon_of_another_version_is_not_understood(tmp_path):
+def test_a_daemon_of_another_version(tmp_path):
     with saying(tmp_path, {"pid": 7, "version": "0.0.1", "odd": []}):
         report = status.daemon_values(tmp_path)
     assert report == {"pid": 7, "version": "0.0.1", "answers": True, "ready": False}
@@ -133,7 +133,7 @@ def test_a_daemon_of_another_version_is_not_understood(tmp_path):
     ]
 
 
-def test_one_that_does_not_answer_and_none_at_all(tmp_path):
+def test_a_daemon_that_does_not_answer_and_none_at_all(tmp_path):
     assert status.daemon_lines(status.daemon_values(tmp_path)) == [
         "daemon     none runs on this state directory"
     ]

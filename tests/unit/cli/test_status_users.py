@@ -59,7 +59,7 @@ def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
     assert "warning" not in out
 
 
-def test_the_list_is_bounded_and_names_do_no_harm(run, taught):
+def test_the_list_is_bounded_and_names_are_printable(run, taught):
     raw = new_mail("spam")[0]
     with Filter.open(taught) as spam_filter:
         for number in range(25):
@@ -75,13 +75,13 @@ def test_the_list_is_bounded_and_names_do_no_harm(run, taught):
     assert len(run(taught, "status", "--json").json["users"]) == 26
 
 
-def test_moves_that_dovecot_told_are_moves(run, taught):
+def test_moves_reported_by_dovecot_count_as_moves(run, taught):
     say(taught, "ben", "spam", 2, "teach-pipe")
     first, *_ = run(taught, "status", "--json").json["users"]
     assert (first["user"], first["last_move"]["folder"]) == ("ben", "teach-pipe")
 
 
-def test_one_person_by_two_names_is_told(run, taught):
+def test_a_warning_of_one_person_with_two_names(run, taught):
     say(taught, "anna", "spam", 2)
     say(taught, "ben@example.org", "spam", 2)
     say(taught, "anna@example.org", "ham", 2, "cli")
@@ -116,7 +116,7 @@ def test_refusals(run, taught, one_day):
     assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
 
 
-def test_what_programs_would_have_taught(run, taught, one_day):
+def test_dropped_lessons_of_programs(run, taught, one_day):
     refusals = RefusalLog({})
     refusals.add("anna", "teach-pipe", 3)
     write_dropped(taught, refusals)
@@ -141,7 +141,7 @@ def test_what_programs_would_have_taught(run, taught, one_day):
     assert run(taught, "status", "--json").json["users"][1]["refused_today"] == 0
 
 
-def test_classes_that_are_not_there_are_told_for_a_day(run, taught, one_day):
+def test_unknown_classes_are_a_warning_for_a_day(run, taught, one_day):
     an_hour_ago = RefusedLessons(
         one_day.isoformat(),
         2,
@@ -161,7 +161,7 @@ def test_classes_that_are_not_there_are_told_for_a_day(run, taught, one_day):
     )
 
 
-def test_trouble_is_told_when_it_lasts(run, taught):
+def test_trouble_is_a_warning_if_it_lasts(run, taught):
     now = int(time.time())
     note(
         taught,
@@ -204,12 +204,12 @@ def test_a_watcher_that_is_gone(run, taught):
         ),
     ],
 )
-def test_notes_that_are_damaged_are_no_notes(run, taught, text):
+def test_a_damaged_status_file_counts_as_none(run, taught, text):
     (taught / status_file.STATUS_FILE).write_text(text)
     assert "nobody has watched folders here" in run(taught, "status").out
     assert run(taught, "status", "--json").json["watcher"] is None
 
 
-def test_notes_of_times_that_have_no_date(run, taught):
+def test_times_beyond_the_calendar(run, taught):
     note(taught, seen=10**30, troubles=(WatcherTrouble("", "the disk is full", -(10**30)),))
     assert "last seen 9999-" in run(taught, "status").out

@@ -1,4 +1,4 @@
-"""`teach-folders`: what people filed already."""
+"""`teach-folders`: mail that people filed before the daemon watched."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ MAIL = [raw for _, raw in synthetic.generate(30, 8)]
 
 @pytest.fixture
 def home(tmp_path):
-    """Two users. anna has filed 3 as spam, archived 2, read 2 in INBOX and not the third; one
-    message lies in two classes.
-    """
+    """Two users. anna filed 3 as spam, archived 2, read 2 of 3 in INBOX; one is in two classes."""
     anna = maildir(
         tmp_path / "home" / "anna" / "Maildir", ".Junk", ".Archive", ".Trash", ".Projects"
     )
@@ -48,7 +46,7 @@ def teach(run, state, monkeypatch):
     return lambda *arguments: run(state, "teach-folders", *arguments)
 
 
-def test_a_dry_run_tells_and_teaches_nothing(teach, state, home):
+def test_a_dry_run_counts_and_teaches_nothing(teach, state, home):
     done = teach("--dry-run", f"{home}/*/Maildir")
     assert done.out == (
         "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 3 in Junk as "
@@ -66,10 +64,8 @@ def test_a_dry_run_needs_no_filter_and_makes_none(run, home, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_dry_run_tells_what_would_be_taught_indeed(teach, run, state, home):
-    """It counted what was known, too, and what had been taken back; of 10,000 messages that would
-    teach nothing it said 10,000.
-    """
+def test_a_dry_run_counts_new_messages_only(teach, run, state, home):
+    """It used to count known and retracted messages too."""
     junk, inbox = home / "anna" / "Maildir" / ".Junk", home / "anna" / "Maildir"
     run(state, "learn", "--user", "anna", "--as", "spam", junk)
     run(state, "forget", "--user", "anna", junk / "cur")
@@ -119,7 +115,7 @@ def test_it_teaches_in_the_name_of_the_owner_and_once(teach, state, home):
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
 
 
-def test_what_was_taken_back_is_not_taught_again_until_somebody_says_so(teach, run, state, home):
+def test_retracted_messages_are_not_taught_again(teach, run, state, home):
     teach(f"{home}/*/Maildir")
     run(state, "undo", "--user", "anna", "--since", "1h")
     anna, ben = teach("--json", f"{home}/*/Maildir").json
@@ -130,7 +126,7 @@ def test_what_was_taken_back_is_not_taught_again_until_somebody_says_so(teach, r
     assert "(3 already known, 4 taken back before, and left so)" in teach(f"{home}/*/Maildir").out
 
 
-def test_what_came_a_moment_ago_is_taught_too(run, state, tmp_path):
+def test_a_message_that_has_just_arrived_is_taught_too(run, state, tmp_path):
     (maildir(tmp_path / "Maildir", ".Junk") / ".Junk" / "cur" / "1.x:2,S").write_bytes(MAIL[0])
     assert run(state, "teach-folders", tmp_path / "Maildir").out.endswith(
         ": taught 1 message as spam\n"
@@ -183,7 +179,7 @@ def test_slips(teach, state, home, tmp_path):
     assert teach("--config", file).failed("x.yaml", "watch")
 
 
-def test_what_was_taught_before_an_upgrade_is_read_anew_as_what_it_was(run, teach, state, home):
+def test_votes_of_an_earlier_extractor_are_read_again_and_keep_their_class(run, teach, state, home):
     with Filter.open(state) as spam_filter:
         ready = [
             ExampleReader(spam_filter.key).read_example(raw) for raw in (MAIL[0], MAIL[1], MAIL[20])

@@ -1,4 +1,4 @@
-"""`undo`, and times as people say them."""
+"""`undo`, and the times of --since."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_times(text, meant):
         "123456d",
     ],
 )
-def test_no_times(text):
+def test_texts_that_are_no_times(text):
     with pytest.raises(UsageError, match="say it as"):
         parse_since(text, NOW)
 
@@ -79,7 +79,7 @@ def test_a_user_is_taken_back(run, taught, tmp_path):
     assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
 
 
-def test_a_slip_in_the_origin_does_not_look_as_if_all_were_taken_back(run, taught):
+def test_a_slip_in_the_origin_gives_a_note(run, taught):
     with Filter.open(taught) as spam_filter:
         for number, origin in enumerate(
             ("folder Junk", "folder Junk", "folders, before they were watched")
@@ -101,9 +101,7 @@ def test_a_slip_in_the_origin_does_not_look_as_if_all_were_taken_back(run, taugh
 
 
 def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch):
-    """As many as `teach-folders` has taught for: it settled, which takes most of the time, after
-    each.
-    """
+    """It settles once for all users, because that takes most of the time."""
     for name, raw in zip(("anna", "ben"), new_mail("spam", 2), strict=True):
         (tmp_path / name).write_bytes(raw)
         run(taught, "learn", "--as", "ham", "--user", name, tmp_path / name)
@@ -140,9 +138,7 @@ def _interrupted(_: Filter) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_was_interrupted_before_settling_is_settled_the_next_time(
-    run, taught, tmp_path, monkeypatch
-):
+def test_an_interrupted_settling_is_made_up_for(run, taught, tmp_path, monkeypatch):
     message = tmp_path / "message"
     message.write_bytes(new_mail("spam")[0])
     run(taught, "learn", "--as", "ham", "--user", "anna", message)
@@ -166,8 +162,8 @@ def test_a_note_when_earlier_votes_may_be_gone(run, taught, corpus):
     assert "more than 30 days ago" in done.err
 
 
-def test_an_empty_name_is_not_the_site_s(run, taught):
-    """`undo --user "$WHO"`, where WHO is not set, took back all that the site was taught."""
+def test_an_empty_name_does_not_mean_the_site(run, taught):
+    """With an unset variable, `undo --user "$WHO"` used to take back the site's votes."""
     assert run(taught, "undo", "--user", "", "--dry-run").failed("--user is empty", "'(the site)'")
     assert (
         run(taught, "undo", "--user", "(the site)", "--dry-run").out
@@ -175,8 +171,8 @@ def test_an_empty_name_is_not_the_site_s(run, taught):
     )
 
 
-def test_a_name_that_is_no_text_is_that_of_the_directory_it_stands_for(run, taught, tmp_path):
-    """The ledger was said to be used wrongly: closed, or from another thread."""
+def test_a_name_that_is_not_utf8_is_escaped(run, taught, tmp_path):
+    """The error used to say that the ledger was closed, or used by another thread."""
     path, name = tmp_path / "message.eml", os.fsdecode(b"\xff")
     path.write_bytes(new_mail("spam")[0])
     assert run(taught, "learn", "--as", "ham", "--user", name, path).status == 0
@@ -188,9 +184,7 @@ def test_a_name_that_is_no_text_is_that_of_the_directory_it_stands_for(run, taug
 
 
 def test_the_site_is_named_alike_everywhere(run, taught, tmp_path):
-    """`learn` took what `undo` and `explain` call the site for a user of that name, whose word
-    `undo` did not find.
-    """
+    """`learn` used to take the name of the site for that of a user."""
     path = tmp_path / "message.eml"
     path.write_bytes(new_mail("spam")[0])
     assert run(taught, "learn", "--as", "ham", "--user", "(the site)", path).status == 0
