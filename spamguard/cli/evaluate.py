@@ -132,7 +132,8 @@ all, `split`). Protocols:
   split        the first part is taught, the rest judged
 
 Folders are read side by side, each in its own order; an index in the order of its lines. An index
-may have classes of its own: they are wanted, unless your filter (--state) knows them as unwanted."""
+may have classes of its own: they are wanted, unless your filter (--state) knows them as
+unwanted."""
 EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json

@@ -1,8 +1,8 @@
 """A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]`.
 
-The master starts it, apart from the mail and from the learner. Settling takes much processor, so the
-process has the lowest priority of all, and much memory, which returns when it ends. It settles if
-that is due, also when tables are damaged, and removes drafts that killed processes have left
+The master starts it, apart from the mail and from the learner. Settling takes much processor, so
+the process has the lowest priority of all, and much memory, which returns when it ends. It settles
+if that is due, also when tables are damaged, and removes drafts that killed processes have left
 behind. With `first`, as when the daemon has just started, it also reports lessons that an upgrade
 has made useless.
 

@@ -1,9 +1,9 @@
 """The values that travel between doors, proxy and next hop: replies, envelopes, trace fields.
 
-`ReplyReader` reads the replies of a next hop as they come (RFC 5321, section 4.2). It is tolerant of
-line ends; it must never let a reply grow without bound, nor let a byte through that could split the
-reply when it is passed on. The Received field (section 4.4) says what a client said of itself, and
-clients are hostile: no part of it may end a line, open a comment or look like another part.
+`ReplyReader` reads the replies of a next hop as they come (RFC 5321, section 4.2). It is tolerant
+of line ends; it must never let a reply grow without bound, nor let a byte through that could split
+the reply when it is passed on. The Received field (section 4.4) says what a client said of itself,
+and clients are hostile: no part of it may end a line, open a comment or look like another part.
 """
 
 from __future__ import annotations

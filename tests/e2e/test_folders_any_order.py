@@ -28,7 +28,8 @@ NESTED = (
     "mail_location = maildir:{root}/mail/%n:LAYOUT=fs\nnamespace inbox {{\n  separator = /\n}}\n"
 )
 CLASSES = {
-    "INBOX": "ham", "Archive": "ham", "Archive{}2024": "ham", "Junk": "spam", "迷惑メール": "spam", "Werbung": "spam", "Trash": "",
+    "INBOX": "ham", "Archive": "ham", "Archive{}2024": "ham", "Junk": "spam", "迷惑メール": "spam",
+    "Werbung": "spam", "Trash": "",
     "Projects": "", "Lists{}Python": "", "Mail & mehr": "", "Entwürfe": None, "Sent": None,
 }  # fmt: skip
 """Folders, their levels parted by {}; "": of no class, None: not looked at."""

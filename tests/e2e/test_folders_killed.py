@@ -83,7 +83,8 @@ class Killed:
     def __init__(self, state: Path, pattern: str) -> None:
         file = state.with_name("spamguard.yaml")
         file.write_text(
-            f"listeners: [{{listen: 'smtp://127.0.0.1:0', position: standalone, next_hop: 'maildir:{state}/Maildir'}}]\n"
+            f"listeners: [{{listen: 'smtp://127.0.0.1:0', position: standalone, next_hop: "
+            f"'maildir:{state}/Maildir'}}]\n"
             f"watch: [{{maildir: '{pattern}', lessons_per_day: 0}}]\n"
         )
         self._line = [*daemon.COMMAND, "--state", str(state), "run", "--config", str(file)]

@@ -54,7 +54,8 @@ def configured(state: Path, watch: str) -> Iterator[tuple[Daemon, int]]:
     port = free_port()
     file = state.with_name("spamguard.yaml")
     file.write_text(
-        f"listeners: [{{listen: 'smtp://127.0.0.1:{port}', position: standalone, next_hop: 'maildir:{state}/elsewhere'}}]\n"
+        f"listeners: [{{listen: 'smtp://127.0.0.1:{port}', position: standalone, next_hop: "
+        f"'maildir:{state}/elsewhere'}}]\n"
         f"watch: [{watch}]\n"
     )
     with daemon.running(state, "--config", str(file), port=port) as running:

@@ -34,7 +34,10 @@ from tests.unit.folders.maildirs import deliver, maildir
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give mailboxes to others")
 OPENER, OWNER = "nobody", pwd.getpwnam("daemon")  # whoever opens, and whose mail it is
 READS_ANYTHING = 1 << 2  # CAP_DAC_READ_SEARCH
-MAIL = "Message-ID: <{0}@x.example>\nFrom: Anna <anna@x.example>\nSubject: number {0}\n\nlantern glacier orchid\n"
+MAIL = (
+    "Message-ID: <{0}@x.example>\nFrom: Anna <anna@x.example>\nSubject: number {0}\n\n"
+    "lantern glacier orchid\n"
+)
 
 
 def another_user() -> str:
@@ -213,7 +216,10 @@ def test_moving_teaches_a_daemon_that_may_read_nothing(place: Place) -> None:
 
 @needs_root
 def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
-    ask = "import socket, sys; one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); sys.stdout.buffer.write(one.recv(1000))"
+    ask = (
+        "import socket, sys; one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1]); "
+        "sys.stdout.buffer.write(one.recv(1000))"
+    )
     python = (
         shutil.which("python3", path="/usr/bin:/bin") or sys.executable
     )  # one that others can run
@@ -392,7 +398,10 @@ def test_mistakes_have_their_exit_status(place: Place) -> None:
     if os.getuid() == 0:
         assert tried() == (
             2,
-            "spamguard: there is no user 'no-such-user' to run as: create it, or name another with --user\n",
+            (
+                "spamguard: there is no user 'no-such-user' to run as: create it, or name "
+                "another with --user\n"
+            ),
         )
     place.file.write_text(place.file.read_text().replace("watch_socket", "# "))
     status, told = tried()

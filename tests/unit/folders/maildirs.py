@@ -23,7 +23,8 @@ def maildir(path: Path, *folders: str) -> Path:
 
 def deliver(folder: Path, raw: bytes, part: str = "new", flags: str = "") -> Path:
     """A message as Dovecot delivers it, with its size in the name."""
-    name = f"{1_700_000_000 + next(_numbers)}.M1P{os.getpid()}.host,S={len(raw)},W={len(raw) + raw.count(10)}"
+    sizes = f"S={len(raw)},W={len(raw) + raw.count(10)}"
+    name = f"{1_700_000_000 + next(_numbers)}.M1P{os.getpid()}.host,{sizes}"
     path = folder / part / (f"{name}:2,{flags}" if part == "cur" else name)
     temporary = folder / "tmp" / name
     temporary.write_bytes(raw)

@@ -95,11 +95,17 @@ namespace other {
         ("mail_location = mdbox:~/mdbox\n", "mdbox"),
         ("mail_location = sdbox:~/sdbox\n", "sdbox"),
         (
-            "mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\nplugin {\n  zlib_save = lz4\n}\n",
+            (
+                "mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\nplugin {\n"
+                "  zlib_save = lz4\n}\n"
+            ),
             "lz4",
         ),
         (
-            "mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\nplugin {\n  zlib_save = lz4\n}\n",
+            (
+                "mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\n"
+                "plugin {\n  zlib_save = lz4\n}\n"
+            ),
             "lz4",
         ),
         ("mail_location = maildir:~/Maildir\nmail_plugins = mail_crypt\n", "encrypted"),
@@ -175,7 +181,10 @@ namespace inbox {
 
 def test_names_that_are_written_inside() -> None:
     mailbox = "mailbox {\nspecial_use = \\Junk\nname = Spam Mail\n}"
-    text = f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\nprefix = INBOX.\nseparator = .\n}}\n"
+    text = (
+        f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\nprefix = INBOX.\n"
+        f"separator = .\n}}\n"
+    )
     assert parse(text) == DovecotSettings("maildir", {("Spam Mail",): "\\Junk"})
 
 

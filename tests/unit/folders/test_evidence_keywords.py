@@ -1,4 +1,4 @@
-"""Keywords such as $Junk teach where they are asked for, and what keeps them from it is told once."""
+"""Keywords such as $Junk teach where that is configured; a problem with them is logged once."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ ROUNDS = st.lists(
         st.integers(
             2,
             11,
-            # before which transaction of the look the fault is, those that prune the sightings left out
+            # The transaction of the scan before which the fault is, without those that prune.
         ),
         st.sampled_from(("kill", "full", "mended")),
         st.tuples(

@@ -73,7 +73,7 @@ def label(folder: str) -> str:
 
 
 def says(way: list[str]) -> str | None:
-    """What the last step of a way through folders teaches, as the people who asked for it put it."""
+    """The lesson of the last move on a way through folders, as in the specification."""
     *before, source, target = way
     to, came = label(target), label(source)
     if not to or source == target:
