@@ -27,7 +27,7 @@ from spamguard.config.options import Settings
 from spamguard.counters import MASTER_SLOT, TEACHER_SLOT, WATCHER_SLOT, WEB_SLOT, CounterBoard
 from spamguard.daemon import privileges, sockets, status
 from spamguard.daemon.status import StatusSocket
-from spamguard.daemon.supervisor import Service, Supervisor, WorkerTiming
+from spamguard.daemon.supervisor import SupervisedProcess, Supervisor, WorkerTiming
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.process import Notifier, ReplacedError
 from spamguard.storage import LEDGER_FILE
@@ -63,7 +63,7 @@ class Master:
         self._board = CounterBoard.create()
         self._supervisor = Supervisor(assembly, self._timing, self._selector, self._board)
         self._services = {
-            module: Service(
+            module: SupervisedProcess(
                 name, f"spamguard.daemon.{module}", self._selector, [self._board.descriptor]
             )
             for module, name in (("learner", "the learner"), ("web", "the web process"))
@@ -143,7 +143,7 @@ class Master:
         self._ping_watchdog()
         self._check_installation()
 
-    def _children(self) -> tuple[Supervisor | Service, ...]:
+    def _children(self) -> tuple[Supervisor | SupervisedProcess, ...]:
         return (self._supervisor, *self._services.values())
 
     def _handle_signals(self, wakeups: socket.socket) -> None:

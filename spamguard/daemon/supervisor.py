@@ -2,7 +2,7 @@
 
 `Child` is one process and its channel. `Supervisor` keeps the wanted number of workers: it replaces
 one that ends, kills one that is silent, and after a reload starts workers with the new settings
-before the old ones drain. `Service` keeps one process running and restarts it when it ends.
+before the old ones drain. `SupervisedProcess` keeps one process running; it restarts it.
 Nothing here has a thread or a timer: the master's selector calls when a channel can be read, and
 the master calls `maintain` when `next_start` says so, and at least once a second.
 
@@ -118,7 +118,7 @@ class _Backoff:
         return max(0.0, self.resume_at - time.monotonic())
 
 
-class Service:
+class SupervisedProcess:
     """One process `python -m MODULE CHANNEL SETTINGS MASTER FILES…`, running whenever wanted.
 
     The process ends on SIGTERM at once, whatever it is doing, and by itself with this process.

@@ -56,12 +56,16 @@ def _json_writer(kind: Any) -> JsonWriter:
     if is_dataclass(kind):
         parts = [(key, name, _json_writer(hint)) for key, name, hint in _json_fields(kind)]
         return lambda value: {key: write(getattr(value, name)) for key, name, write in parts}
-    inside = [_json_writer(one) for one in get_args(kind)]
+    inside = [_json_writer(argument) for argument in get_args(kind)]
     if _is_union(kind):
         return lambda value: None if value is None else inside[0](value)
     if _is_mapping(kind):
-        return lambda value: {key: inside[1](one) for key, one in value.items()}
-    return (lambda value: [inside[0](one) for one in value]) if inside else lambda value: value
+        return lambda value: {key: inside[1](argument) for key, argument in value.items()}
+    return (
+        (lambda value: [inside[0](argument) for argument in value])
+        if inside
+        else lambda value: value
+    )
 
 
 def json_schema(kind: Any, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -78,7 +82,7 @@ def json_schema(kind: Any, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
         return dict(_SCALARS[kind])
     inside = get_args(kind)
     if _is_union(kind):
-        return {"anyOf": [json_schema(one, known) for one in inside]}
+        return {"anyOf": [json_schema(argument, known) for argument in inside]}
     if _is_mapping(kind):
         return {"type": "object", "additionalProperties": json_schema(inside[1], known)}
     if inside:

@@ -70,8 +70,8 @@ class HealthReporter:
             sum(1 for _ in self._board.worker_slots()),
             sum_slots(self._board.used_slots()),
         )
-        known = metrics.filter_metrics(None if isinstance(report, str) else report)
-        return MonitorAnswer(200, metrics.encode_page([*counted, *known]), metrics.CONTENT_TYPE)
+        gauges = metrics.filter_metrics(None if isinstance(report, str) else report)
+        return MonitorAnswer(200, metrics.encode_page([*counted, *gauges]), metrics.CONTENT_TYPE)
 
     async def health(self) -> MonitorAnswer:
         """Answer /healthz: whether all processes are alive."""

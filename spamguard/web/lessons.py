@@ -153,10 +153,10 @@ def check_class(ledger: SqliteLedger, label: str) -> None:
     `LessonService` checks the same; here a person gets the list of classes, and before the message
     is read.
     """
-    known = known_classes(ledger)
-    if label not in known:
+    classes = known_classes(ledger)
+    if label not in classes:
         raise UsageError(
-            f"{label[:40]!r} is not a class here. There are {', '.join(known)}; "
+            f"{label[:40]!r} is not a class here. There are {', '.join(classes)}; "
             "`spamguard learn` makes new classes"
         )
 

@@ -166,10 +166,10 @@ class AccessMiddleware:
                 del self._running[key]
 
 
-def _check_rate(wait_seconds: float, whose: str) -> None:
+def _check_rate(wait_seconds: float, source: str) -> None:
     if wait_seconds > 0:
         retry_after = str(int(wait_seconds) + 1)
-        raise refusal(429, f"too many requests {whose}: wait a little", Retry_After=retry_after)
+        raise refusal(429, f"too many requests {source}: wait a little", Retry_After=retry_after)
 
 
 def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None) -> None:

@@ -134,13 +134,13 @@ class QuarantineIndex:
         The second value is the id down to which it has searched, "" for everything. It stops after
         reading `MAX_READS` notes for the first time.
         """
-        ids, known, is_theirs = self._list_ids(), self._recipients, cache(is_visible)
+        ids, by_id, is_theirs = self._list_ids(), self._recipients, cache(is_visible)
         visible_ids: list[str] = []
         reads = 0
         for at in range(bisect_left(ids, before) - 1, -1, -1):
             if len(visible_ids) == limit or reads == MAX_READS:
                 return visible_ids, ids[at + 1]
-            recipients = known.get(ids[at])
+            recipients = by_id.get(ids[at])
             if recipients is None:
                 recipients = self._read_recipients(ids[at])
                 reads += 1
@@ -165,7 +165,7 @@ class QuarantineIndex:
 
     def _read_recipients(self, verdict_id: str) -> Sequence[str]:
         for entry in self._quarantine.read_entries([verdict_id]):
-            recipients = [sys.intern(one.address) for one in entry.envelope.recipients]
+            recipients = [sys.intern(recipient.address) for recipient in entry.envelope.recipients]
             with self._lock:  # another thread may be iterating over the dictionary
                 self._recipients[verdict_id] = recipients
             return recipients
@@ -352,7 +352,7 @@ class HistoryQueries:
         since, until = max(0.0, search.since), max(0.0, search.until)
         last = _first_id(until + 1.0) if until else AFTER_LAST_ID
         start = min(page_start(search.before), last)
-        wanted = HistoryFilter(
+        history_filter = HistoryFilter(
             sender=search.sender,
             recipient=search.recipient,
             subject=search.subject,
@@ -366,7 +366,7 @@ class HistoryQueries:
         )
 
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
-            page = reading.history.search.find_page(wanted._replace(before=before), limit)
+            page = reading.history.search.find_page(history_filter._replace(before=before), limit)
             rows = [row for row in page.rows if self._is_visible(person, row, search)]
             return rows, page.next_before
 
@@ -474,7 +474,7 @@ class HistoryQueries:
         page = self.search(reading, person, Search(limit=number)).judgements
         usable = [judgement for judgement in page if judgement.can_teach]
         packed = dict(reading.history.read_features([judgement.id for judgement in usable]))
-        return ((one, packed[one.id]) for one in usable if one.id in packed)
+        return ((judgement, packed[judgement.id]) for judgement in usable if judgement.id in packed)
 
 
 def can_teach(row: HistoryRow, fingerprint: str) -> bool:

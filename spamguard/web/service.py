@@ -108,7 +108,9 @@ class Service:
             await asyncio.wait(self._releases, timeout=_DRAIN_SECONDS)
         await self._scanner.close()
         threads = (self._filter, self._readers)
-        await asyncio.gather(*(asyncio.to_thread(one.close, _DRAIN_SECONDS) for one in threads))
+        await asyncio.gather(
+            *(asyncio.to_thread(resource.close, _DRAIN_SECONDS) for resource in threads)
+        )
 
     async def _read(self, work: Callable[[ReadConnection], Result]) -> Result:
         """Run work that depends on what mail a person may see."""
@@ -184,8 +186,8 @@ class Service:
                     spam_filter, lesson, label, user, judged_for, latest
                 )
             )
-            own = (await self._standing(scan, user)).user_label or ""
-            return models.PreviewDetails(preview, why, own)
+            user_label = (await self._standing(scan, user)).user_label or ""
+            return models.PreviewDetails(preview, why, user_label)
         finally:
             self._previewing.discard(person)
 
@@ -435,11 +437,11 @@ def _filter_status(spam_filter: Filter) -> dict[str, Any]:
     return {
         "key": status.fingerprint,
         "versions": {"program": __version__, "extractor": status.extractor},
-        "classes": {name: asdict(one) for name, one in classes.items()},
+        "classes": {name: asdict(summary) for name, summary in classes.items()},
         "events": status.events,
         "unsettled": status.unsettled,
         "receipts": not spam_filter.is_adopted,
         "buckets": status.buckets,
-        "tables": {name: asdict(one) for name, one in tables.items()},
+        "tables": {name: asdict(summary) for name, summary in tables.items()},
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }

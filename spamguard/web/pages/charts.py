@@ -101,15 +101,15 @@ def calibration_chart(bins: Sequence[Bin]) -> Chart:
 
     The area of a dot is in proportion to its messages.
     """
-    most = max((one.messages for one in bins), default=0)
+    most = max((bin_.messages for bin_ in bins), default=0)
     dots = [
         (
-            _x_position(one.predicted),
-            _y_position(one.unwanted),
-            max(2.0, 7.0 * sqrt(one.messages / most)),
+            _x_position(bin_.predicted),
+            _y_position(bin_.unwanted),
+            max(2.0, 7.0 * sqrt(bin_.messages / most)),
         )
-        for one in bins
-        if one.messages
+        for bin_ in bins
+        if bin_.messages
     ]
     quarters = [step / 4 for step in range(5)]
     across = [Tick(_x_position(share), f"{share:.0%}") for share in quarters]

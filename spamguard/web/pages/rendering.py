@@ -207,8 +207,10 @@ def _make_rows(
 ) -> list[ExplanationRow]:
     steps = explain_text.round_parts([part for _, part, _, _ in parts], total)
     rounded = [step / explain_text.STEPS_PER_NAT for step in steps]
-    named = list(zip(rounded, parts, strict=True))
-    longest = max((abs(part) for part, row in named if row[0] != OTHERS_LABEL), default=0.0)
+    rows_with_parts = list(zip(rounded, parts, strict=True))
+    longest = max(
+        (abs(part) for part, row in rows_with_parts if row[0] != OTHERS_LABEL), default=0.0
+    )
     return [
         ExplanationRow(
             name,
@@ -218,7 +220,7 @@ def _make_rows(
             before.get(name),
             remark,
         )
-        for part, (name, _, counts, remark) in named
+        for part, (name, _, counts, remark) in rows_with_parts
     ]
 
 

@@ -16,7 +16,7 @@ import pytest
 from spamguard.config.options import Settings, TeachSettings, Watch
 from spamguard.counters import TEACHER_SLOT, WATCHER_SLOT, CounterBoard
 from spamguard.daemon import supervisor
-from spamguard.daemon.supervisor import Service
+from spamguard.daemon.supervisor import SupervisedProcess
 from tests.support.processes import alive, children
 from tests.support.waiting import eventually
 from tests.unit.daemon.conftest import Daemon
@@ -29,14 +29,16 @@ SETTINGS = Settings(Path("/nowhere"), ())
 
 
 @pytest.fixture
-def service(selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+def service(
+    selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SupervisedProcess]:
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.05)
-    process = Service("the sleeper", "tests.unit.daemon.sleeper", selector)
+    process = SupervisedProcess("the sleeper", "tests.unit.daemon.sleeper", selector)
     yield process
     process.end()
 
 
-def running(service: Service) -> int:
+def running(service: SupervisedProcess) -> int:
     service.maintain()
     assert service.pid is not None
     return service.pid
@@ -131,7 +133,9 @@ def test_the_learner_writes_a_heartbeat_for_folders_and_one_for_the_door(tmp_pat
     opened(tmp_path / "state").close()
     maildir(tmp_path / "mail")
     board = CounterBoard.create()
-    service = Service("the learner", "spamguard.daemon.learner", selector, [board.descriptor])
+    service = SupervisedProcess(
+        "the learner", "spamguard.daemon.learner", selector, [board.descriptor]
+    )
     try:
         service.begin(
             Settings(
