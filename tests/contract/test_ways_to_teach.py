@@ -44,7 +44,7 @@ from tests.support.waiting import PATIENCE
 from tests.unit.filters import KEY, mail, opened
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import Watched
-from tests.unit.mail.test_reports import forward
+from tests.unit.mail.test_forwarded_attached import forward
 from tests.unit.proxy.test_forward_training import OK, Behind
 from tests.unit.web.service import office
 

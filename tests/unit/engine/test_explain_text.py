@@ -1,4 +1,4 @@
-"""An explanation as people are told it."""
+"""Explanations as people read them."""
 
 from __future__ import annotations
 

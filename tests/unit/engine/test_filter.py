@@ -1,6 +1,4 @@
-"""Judging and explaining by a filter in a directory, and everything that can be wrong with the
-directory.
-"""
+"""Judging and explaining with a filter in a directory, and directories that are damaged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Teaching a filter and taking it back: twice is nothing, people may disagree, and what was undone
-was never there.
+"""Teaching a filter and taking it back: repetition changes nothing, users may disagree, and what was
+undone leaves no trace.
 """
 
 from __future__ import annotations

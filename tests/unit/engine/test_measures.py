@@ -1,6 +1,4 @@
-"""The measures against slow definitions written out here, known cases, and scikit-learn where it
-has the same measure.
-"""
+"""The measures against slow definitions, known cases, and scikit-learn where it has the same measure."""
 
 from __future__ import annotations
 

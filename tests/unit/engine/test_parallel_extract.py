@@ -1,4 +1,4 @@
-"""Examples from much mail, on all cores: order, bounds, and no process that stays behind."""
+"""Examples from much mail on all cores: order, bounds, and no process left behind."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Pictures come out as PNG, leave matplotlib's global state alone, and say what to install where it
-is missing.
-"""
+"""Pictures are PNG files, and drawing them leaves the global state of matplotlib alone."""
 
 from __future__ import annotations
 

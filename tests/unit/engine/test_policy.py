@@ -1,4 +1,4 @@
-"""From numbers to a label and to header fields."""
+"""From numbers to labels, actions and header fields."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tables that keep up with the ledger: whoever folds the same log holds the same bits, whatever
-happens meanwhile.
-"""
+"""Tables that keep up with the ledger: all processes that fold the same log hold the same bits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tables that grow when they are settled: their size follows from the lessons, and nobody but
-whoever judges notices.
-"""
+"""Tables that grow when they are settled: their size follows from the lessons alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Mail judged for a user: as that user has said, and otherwise as all have. Nobody else's mail is
-judged differently for it.
-"""
+"""Mail judged for a user: by the votes of that user first. No other user's mail is touched."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a lesson would do is what it then does: the same verdicts, bit for bit; and supposing it
-leaves no trace.
-"""
+"""What if: the verdicts shown are those that the lesson then brings about, and nothing is written."""
 
 from __future__ import annotations
 

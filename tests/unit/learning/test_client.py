@@ -1,5 +1,5 @@
-"""`teach-pipe`: the daemon, else the directory, else an exit status; and nothing loaded that takes
-time.
+"""`teach-pipe`: hands a lesson to the daemon, else to the directory, else fails with an exit status. It
+loads nothing that takes time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_the_daemon_takes_it(tmp_path):
     ] * 2
 
 
-def test_without_such_a_class_who_has_the_mail_keeps_it_and_hears_so(tmp_path):
+def test_an_unknown_class_is_a_temporary_failure(tmp_path):
     """It was taken, and dropped afterwards: only `status` said so. In the directory it would come
     to the same.
     """
@@ -111,7 +111,7 @@ def test_otherwise_it_is_left_in_the_directory(tmp_path):
         ([], b"x", 2, b"--as"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(tmp_path, arguments, raw, status, told):
+def test_errors_are_one_line(tmp_path, arguments, raw, status, told):
     done = teach_pipe(tmp_path, *arguments, raw=raw)
     assert done.returncode == status
     assert told in done.stderr.splitlines()[-1]

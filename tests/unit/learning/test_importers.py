@@ -91,7 +91,7 @@ def test_taken_back_it_never_was(tmp_path):
         assert bring(having)
 
 
-def test_the_same_bits_whatever_the_order_and_wherever(tmp_path):
+def test_the_same_bits_in_any_order_and_place(tmp_path):
     lessons = mail(40)
     with opened(tmp_path / "one") as first, opened(tmp_path / "other") as second:
         bring(first)
@@ -130,7 +130,7 @@ def test_folding_its_event_changes_nothing_until_settled(tmp_path):
         assert held(spam_filter) == held(beside) != bits
 
 
-def test_taking_back_what_the_site_taught_leaves_it(fresh):
+def test_undoing_the_lessons_of_the_site_keeps_word_lists(fresh):
     teach(fresh, mail(4))
     bring(fresh)
     chosen = undo.VoteSelection("")
@@ -266,7 +266,7 @@ def test_tokens_of_another_extractor_say_nothing(fresh):
     assert [word_list.extractor for word_list in fresh.ledger.word_lists()] == [EXTRACTOR + 1]
 
 
-def test_what_a_list_takes_in_the_ledger():
+def test_size_of_a_list_in_the_ledger():
     tokens = np.sort(
         np.random.default_rng(1).choice(1 << 30, wordlists.MAX_WORDS, replace=False)
     ).astype(np.uint32)

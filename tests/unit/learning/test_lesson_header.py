@@ -27,7 +27,7 @@ from spamguard.users import (
         LessonHeader("", 5, "anna b"),
     ],
 )
-def test_what_was_written_is_read(header):
+def test_a_header_is_read_as_it_was_written(header):
     assert parse_lesson_header(header.encode()) == header
 
 
@@ -61,7 +61,7 @@ def test_what_was_written_is_read(header):
         (b"TEACH spam 5 \xff\n", "UTF-8"),
     ],
 )
-def test_what_is_none_is_refused_in_words(line, told):
+def test_damaged_headers_are_refused_with_a_reason(line, told):
     with pytest.raises(ValueError, match=told):
         parse_lesson_header(line)
 

@@ -14,7 +14,7 @@ from spamguard.users import LessonHeader, QueuedLesson
 SPAM = LessonHeader("spam", 6, "anna")
 
 
-def test_what_was_put_in_comes_out_in_order(tmp_path):
+def test_lessons_come_out_in_order(tmp_path):
     queue = LessonQueue(tmp_path / "teach")
     assert queue.names() == []
     queue.put(SPAM, "mail", [b"abc", b"def"])
@@ -35,7 +35,7 @@ def test_another_process_sees_it(tmp_path):
     assert len(LessonQueue(tmp_path / "teach").names()) == 1
 
 
-def test_what_fails_halfway_leaves_nothing(tmp_path):
+def test_a_failure_halfway_leaves_nothing(tmp_path):
     queue = LessonQueue(tmp_path / "teach")
 
     def pieces():
@@ -59,7 +59,7 @@ def test_there_is_a_bound(tmp_path):
     queue.put(SPAM, "mail", [b"abcdef"])
 
 
-def test_what_was_never_finished_is_taken_away_in_the_end(tmp_path):
+def test_unfinished_files_are_removed_in_the_end(tmp_path):
     place = tmp_path / "teach"
     queue = LessonQueue(place)
     queue.put(SPAM, "mail", [b"abcdef"])
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_no_lesson(tmp_path):
         queue.take(queue.names()[0])
 
 
-def test_what_was_said_last_is_learnt_last_though_the_clock_was_set_back(tmp_path, monkeypatch):
+def test_the_last_lesson_is_learnt_last_after_the_clock_was_set_back(tmp_path, monkeypatch):
     queue = LessonQueue(tmp_path / "teach")
     for now, label in ((10**19, "spam"), (10**18, "ham"), (10**18 + 1, "spam")):
         monkeypatch.setattr(time, "time_ns", lambda now=now: now)

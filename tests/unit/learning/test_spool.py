@@ -1,5 +1,5 @@
-"""Lessons left in a directory anybody can write to: the file's owner speaks, and nobody gets
-anything else read.
+"""Lessons left in a directory that anybody can write to: each is by the owner of its file, and nobody
+gets more out of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Path:
     return found
 
 
-def test_what_a_client_leaves_is_a_lesson_of_the_files_owner(place):
+def test_a_file_is_a_lesson_by_its_owner(place):
     client.spool_lesson(str(place), LessonHeader("spam", 5, "anna"), b"hello")
     client.spool_lesson(str(place), LessonHeader("ham", 2), b"yo")
     box = LessonSpool(place, owner)
@@ -44,7 +44,7 @@ def test_what_a_client_leaves_is_a_lesson_of_the_files_owner(place):
 
 
 @pytest.mark.parametrize(("directory", "file"), [(0o1733, 0o600), (0o3733, 0o640)])
-def test_who_may_read_it(place, directory, file):
+def test_mode_of_a_spooled_lesson(place, directory, file):
     place.chmod(directory)
     before = os.umask(0o077)
     try:
@@ -72,7 +72,7 @@ def test_it_may_be_read_as_soon_as_anything_is_in_it(place, monkeypatch):
     assert modes == {0o640}
 
 
-def test_what_fails_halfway_leaves_nothing(place, monkeypatch):
+def test_a_failure_halfway_leaves_nothing(place, monkeypatch):
     def full(file: int) -> None:
         raise OSError("full")
 
@@ -105,7 +105,7 @@ def _socket(path: Path) -> None:
     [_link, _hard_link, os.mkfifo, _socket, Path.mkdir],
     ids=lambda make: make.__name__.strip("_"),
 )
-def test_what_is_no_lesson(place, make):
+def test_files_that_are_no_lessons(place, make):
     make(place / NAME)
     box = LessonSpool(place, owner)
     assert box.names() == [NAME]
@@ -119,12 +119,12 @@ def test_a_name_of_another_kind_is_no_lesson(place):
         LessonSpool(place, owner).take("..x")
 
 
-def test_what_is_being_written_waits(place):
+def test_unfinished_lessons_wait(place):
     (place / NAME).write_bytes(b"TEACH spam 500\nhello")
     assert LessonSpool(place, owner).take(NAME) is None
 
 
-def test_what_cannot_be_removed_is_not_looked_at_again(place):
+def test_files_that_cannot_be_removed_are_not_read_again(place):
     (place / NAME).mkdir()
     box = LessonSpool(place, owner)
     with pytest.raises(OSError, match="directory"):
@@ -136,7 +136,7 @@ def test_what_cannot_be_removed_is_not_looked_at_again(place):
     assert len(box.names()) == 1
 
 
-def test_nobody_s_lesson_waits_for_what_cannot_be_removed(place, monkeypatch):
+def test_files_that_cannot_be_removed_hold_up_no_lesson(place, monkeypatch):
     """Anybody can make directories there, of which none can be removed as a file."""
     monkeypatch.setattr("spamguard.learning.queue._MAX_NAMES", 5)
     for _ in range(3):
@@ -154,7 +154,7 @@ def test_nobody_s_lesson_waits_for_what_cannot_be_removed(place, monkeypatch):
     assert box.names() == []
 
 
-def test_half_a_lesson_is_none_in_the_end_whatever_time_its_owner_gives_it(place, monkeypatch):
+def test_half_a_lesson_is_dropped_in_the_end_with_any_time_of_its_file(place, monkeypatch):
     """Half a lesson with a time to come would be looked at again and again, and counts among those
     that are.
     """

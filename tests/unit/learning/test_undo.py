@@ -1,4 +1,4 @@
-"""Taking a user back: what is left is what would be there if that user had never said it."""
+"""Undoing a user: what remains is what would be there without those votes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def take_back(
 @given(
     steps, st.integers(0, 24), st.integers(-1, 24), st.sampled_from(["", "folder Junk", "folder"])
 )
-def test_what_was_undone_was_never_there(monkeypatch, history, cut, settle_at, origin):
+def test_undone_votes_leave_no_trace(monkeypatch, history, cut, settle_at, origin):
     timed = [(-1, ("cleo", 7, "spam")), *enumerate(history)]
     chosen = VoteSelection("anna", NOW + cut, origin)
     without = [
@@ -146,13 +146,13 @@ def test_taking_back_is_no_opinion_that_could_be_undone(tmp_path, monkeypatch):
         assert take_back(spam_filter, VoteSelection("ben")) == []
 
 
-def test_what_a_user_has_taken_back_is_in_force_again(tmp_path, monkeypatch):
+def test_undoing_a_retraction_brings_the_vote_back(tmp_path, monkeypatch):
     with opened(tmp_path) as spam_filter:
         do(spam_filter, [(0, ("anna", 0, "ham")), (5, ("anna", 0, None))], monkeypatch)
         assert take_back(spam_filter, VoteSelection("anna", NOW + 5)) == [(None, "ham")]
 
 
-def test_what_was_replaced_lately_outlives_settling(tmp_path, monkeypatch):
+def test_recently_replaced_votes_survive_settling(tmp_path, monkeypatch):
     with opened(tmp_path) as spam_filter:
         do(spam_filter, [(0, ("anna", 0, "ham")), (5, ("anna", 0, "spam"))], monkeypatch, 5)
         do(spam_filter, [(6, ("anna", 1, "ham"))], monkeypatch, 6)
@@ -173,7 +173,7 @@ def test_what_was_replaced_lately_outlives_settling(tmp_path, monkeypatch):
         ]
 
 
-def test_what_is_said_meanwhile_counts(tmp_path, monkeypatch):
+def test_votes_cast_meanwhile_count(tmp_path, monkeypatch):
     """By another process, between looking at the votes and casting those that take back: it has to
     wait for that.
     """
@@ -202,7 +202,7 @@ def test_what_is_said_meanwhile_counts(tmp_path, monkeypatch):
         ]
 
 
-def test_a_reversal_goes_by_version_whatever_the_clock_said(tmp_path, monkeypatch):
+def test_a_reversal_goes_by_version_not_by_time(tmp_path, monkeypatch):
     with opened(tmp_path) as spam_filter:
         do(spam_filter, [(9, ("anna", 0, "ham")), (2, ("anna", 0, "spam"))], monkeypatch)
         votes = spam_filter.ledger.users.all_votes("anna", spam_filter._reader.digest(MAIL[0]))
@@ -230,7 +230,7 @@ def stands(spam_filter: Filter) -> str | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("order", list(permutations(["folder", "page"])))
 @pytest.mark.parametrize("history", list(product(["folder", "page", "cli"], repeat=3)))
-def test_what_was_undone_stays_so_whatever_is_undone_next(tmp_path, history, order):
+def test_undone_votes_stay_undone_after_further_undoing(tmp_path, history, order):
     with opened(tmp_path) as spam_filter:
         votes = list(zip(["spam", "ham", "news"], history, strict=True))
         said(spam_filter, ("work", "cli"), *votes)

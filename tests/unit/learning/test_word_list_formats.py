@@ -1,4 +1,4 @@
-"""Word lists of other filters: recognised by what is in them, read entry by entry, refused with the
+"""Word lists of other filters: recognised by their content, read entry by entry, or refused with a
 remedy.
 """
 

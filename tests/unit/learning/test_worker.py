@@ -1,6 +1,4 @@
-"""What waits is learnt in the order in which it was said; what cannot be learnt keeps nothing else
-waiting.
-"""
+"""Waiting lessons are learnt in order, and one that cannot be learnt holds up no other."""
 
 from __future__ import annotations
 

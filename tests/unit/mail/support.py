@@ -1,6 +1,4 @@
-"""What the tests of mail share: messages in great variety, and the standard library's parser as the
-oracle.
-"""
+"""Shared by the tests of mail: generated messages, and the standard library's parser as oracle."""
 
 from __future__ import annotations
 
@@ -135,9 +133,7 @@ def page(markup: bytes, charset: bytes = b"utf-8") -> bytes:
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """Least processor time of several runs: other processes only ever make it longer, and the
-    clock's twice as long.
-    """
+    """The least processor time of several runs, because other processes only make it longer."""
     times = []
     for _ in range(repeats):
         start = time.process_time()

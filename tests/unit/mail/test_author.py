@@ -1,6 +1,4 @@
-"""Who a message says has written it: one short text of whatever stands in From, in which no name
-hides the address.
-"""
+"""The author of a message: any From becomes one short text, in which no name hides the address."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ def test_one_short_text(value: bytes, expected: str) -> None:
     assert format_author(b" " + value + b"\r\n ") == expected
 
 
-def test_what_is_enormous_is_cut_and_still_has_its_address() -> None:
+def test_enormous_fields_are_cut_and_keep_their_address() -> None:
     assert (
         format_author(b'"' + b"a" * 100_000 + b'" <x@evil.example>')
         == "a" * 45 + "... <x@evil.example>"

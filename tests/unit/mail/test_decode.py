@@ -1,4 +1,4 @@
-"""Transfer encodings, charsets, encoded words and folding, sound and damaged."""
+"""Transfer encodings, charsets, encoded words and folding, valid and damaged."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_every_codec_in_the_list_is_a_charset_that_python_has() -> None:
         b"x" * 9999,
     ],
 )
-def test_what_is_no_charset_for_mail_is_unknown(name: bytes) -> None:
+def test_codecs_that_are_no_charset_for_mail_are_unknown(name: bytes) -> None:
     assert codec_name(name) is None
 
 
@@ -195,7 +195,7 @@ def test_damaged_base64_is_read_as_far_as_it_goes(data: bytes, decoded: bytes) -
 
 @pytest.mark.parametrize("text", ["grüße", "grüßen", "größen"])  # with padding, and without
 @pytest.mark.parametrize("line", [b"_" * 47, b"-- ", b"-" * 54, b"___\n---"])
-def test_what_lists_append_to_base64_is_text(text: str, line: bytes) -> None:
+def test_a_footer_behind_base64_is_text(text: str, line: bytes) -> None:
     below = b"\n" + line + b"\nA mailing list\nhttps://lists.example.com/?a=b\n"
     assert decode_base64(base64.encodebytes(text.encode()) + below) == (
         text.encode() + below,
@@ -377,5 +377,5 @@ def test_signs_that_fold_to_capitals_are_in_lower_case_too(text: str) -> None:
 
 @pytest.mark.parametrize("charset", [b"cp037", b"IBM500", b"ebcdic-cp-us", b"cp1140"])
 def test_charsets_of_mainframes_are_unknown(charset: bytes) -> None:
-    """No mail reader knows them: what is called so is shown as if nothing was said."""
+    """No mail program knows them: their text is shown as if no charset was declared."""
     assert decode_text(b"seen by all", charset) == ("seen by all", [b"charset-unknown"])

@@ -117,7 +117,7 @@ def test_skips_are_of_the_first_tokens_beside_the_body() -> None:
     assert sorted(skips) == sorted(f"subject:s{number} … s{number + 2}" for number in range(48))
 
 
-def test_letters_are_of_what_people_write() -> None:
+def test_grams_come_from_subject_and_body_only() -> None:
     written = header(
         b"Subject: cheap offers", b"X-Mailer: software", body=b"<p hidden>concealed</p>visible ones"
     )
@@ -227,7 +227,7 @@ def test_evidence(raw: bytes, expected: set[str]) -> None:
         b"\n\tbase64,",
     ],
 )
-def test_a_transfer_encoding_is_read_whatever_stands_around_it(written: bytes) -> None:
+def test_a_transfer_encoding_is_read_with_comments_and_parameters(written: bytes) -> None:
     assert "viagra" in texts(
         header(b"Content-Transfer-Encoding: " + written, body=b"dmlhZ3JhIHBpbGxz")
     )
@@ -247,7 +247,7 @@ def test_hidden_words_are_not_words_of_the_body() -> None:
 
 
 @pytest.mark.parametrize("line", [b"-- ", b"--", b"_" * 47, b"-" * 30])
-def test_what_stands_below_a_text_is_no_word_of_it(line: bytes) -> None:
+def test_a_footer_is_a_section_of_its_own(line: bytes) -> None:
     tokens = texts(
         header(
             b"Subject: x",
@@ -286,7 +286,7 @@ def test_the_last_words_of_a_text_that_has_more_say_something_of_their_own(
         b"some text\n-- \n" + b"list of users " * 120,
     ],
 )
-def test_no_footer_is_the_whole_of_a_text_or_most_of_it(body: bytes) -> None:
+def test_a_footer_is_never_most_of_a_text(body: bytes) -> None:
     assert "list" in texts(header(b"Subject: x", body=body))
 
 
@@ -454,8 +454,8 @@ def test_other_text_beside_a_page_is_text(raw: bytes) -> None:
     assert "othera" in texts(raw)
 
 
-def test_what_is_said_beside_a_page_is_seen_wherever_it_stands() -> None:
-    """No word in so many is all that is looked at."""
+def test_text_beside_a_page_is_visible() -> None:
+    """Only some of so many words are compared."""
     many = b" ".join(
         b"shown%b " % bytes([97 + number % 20])
         + OTHER.replace(b"other", b"more%b" % bytes([97 + number]))
@@ -555,11 +555,11 @@ def test_links_are_read_as_browsers_read_them(link: bytes) -> None:
         "mailto&#58;a@b.example",
     ],
 )
-def test_links_that_are_written_plainly_or_are_none_are_not_added(link: str) -> None:
+def test_plain_links_are_not_added_twice(link: str) -> None:
     assert not html.parse_page(f"<a title=':\\' href='{link}'>go").links
 
 
-def test_what_a_percent_stands_for_is_one_host_more_or_none() -> None:
+def test_percent_encoded_hosts_are_decoded() -> None:
     tokens = texts(
         page(
             b"<a href='https://%/x'>a</a><a href='https://a%2Fb.example/x'>b</a><a href='https://%20%00.example/'>c</a>"

@@ -1,6 +1,4 @@
-"""Seeded damage to mail: whatever the bytes, features come out, texts name them, and the identity
-exists.
-"""
+"""Seeded damage to mail: any bytes have features, texts of their tokens, and a digest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Mail made to cost time or memory, or to raise: every construction is read in linear time and
-bounded memory.
-"""
+"""Mail made to cost time or memory, or to raise, is read in linear time and bounded memory."""
 
 from __future__ import annotations
 
@@ -142,7 +140,7 @@ CONSTRUCTIONS: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
 def test_time_grows_no_faster_than_size(name: str) -> None:
-    """At sizes that are looked at as a whole; four times the size may take ten times as long, never
+    """At sizes that are read as a whole; four times the size may take ten times as long, never
     sixteen times.
     """
     small, large = (CONSTRUCTIONS[name](size) for size in (50_000, 200_000))

@@ -335,7 +335,7 @@ def test_hidden_elements_do_not_end_before(markup: str) -> None:
         "<span style='font-size:0;text-indent:-999px'>x<b style='font-size:13px'>seen</b></span>",
     ],
 )
-def test_what_is_hidden_by_size_or_colour_is_seen_where_it_has_another(markup: str) -> None:
+def test_text_hidden_by_size_or_colour_is_visible_where_it_has_another(markup: str) -> None:
     assert html.parse_page(markup).visible.split() == ["seen"]
 
 
@@ -350,7 +350,7 @@ def test_what_is_hidden_by_size_or_colour_is_seen_where_it_has_another(markup: s
         "<div style='font-size:0;color:#fff'><b style='font-size:13px'>x</b></div>",
     ],
 )
-def test_what_is_hidden_otherwise_is_not_seen_by_its_size(markup: str) -> None:
+def test_text_hidden_in_other_ways_stays_hidden_with_another_size(markup: str) -> None:
     assert not html.parse_page(markup).visible.strip()
 
 
@@ -421,7 +421,7 @@ def test_text_without_tags_is_all_visible(text: str) -> None:
         (".y{color:red} --> <!-- .x{display:none}", "<div class=x>"),
     ],
 )
-def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
+def test_style_sheets_hide(rule: str, tag: str) -> None:
     page = html.parse_page(f"<style>{rule}</style>buy {tag}good")
     assert ("good" in page.hidden, "good" in page.visible) == (True, False)
 
@@ -548,7 +548,7 @@ def test_what_a_style_sheet_hides_is_hidden(rule: str, tag: str) -> None:
         (".x{font-size:0} body .x{font-size:inherit}", "<div class=x>"),
     ],
 )
-def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str) -> None:
+def test_elements_that_a_style_sheet_shows_on_some_screen_are_visible(rule: str, tag: str) -> None:
     assert "good" in html.parse_page(f"<style>{rule}</style>buy {tag}good").visible
 
 
@@ -592,7 +592,7 @@ def test_what_a_style_sheet_shows_on_some_screen_is_visible(rule: str, tag: str)
         ),
     ],
 )
-def test_what_a_style_sheet_gives_to_others_stays_hidden(rule: str, tag: str) -> None:
+def test_rules_for_other_elements_show_nothing(rule: str, tag: str) -> None:
     assert html.parse_page(f"<style>{rule}</style>buy {tag}good").visible.split() == ["buy"]
 
 
@@ -716,11 +716,11 @@ def test_a_tag_with_many_reasons_to_hide_is_looked_at_once() -> None:
         'href="https:///evil.example/x"',
     ],
 )
-def test_links_without_what_browsers_do_without(attribute: str) -> None:
+def test_links_without_parts_that_browsers_add(attribute: str) -> None:
     assert html.parse_page(f"<p>go <a {attribute}>x</a>").links == ["https://evil.example/x"]
 
 
-def test_links_that_are_found_anyway_are_not_told() -> None:
+def test_links_that_a_search_for_addresses_finds_are_not_repeated() -> None:
     assert (
         html.parse_page(
             "<a href='https://good.example/?a=1&amp;u=http:x' class=' //'>x</a><a href=/x>y</a>"

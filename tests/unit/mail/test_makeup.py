@@ -1,4 +1,4 @@
-"""How little text a message has, and what stands in its place."""
+"""Clues about messages with little text, and the words that stand for missing text."""
 
 from __future__ import annotations
 
@@ -120,14 +120,14 @@ def test_the_looks_of_more_words_are_no_evidence() -> None:
 
 
 @pytest.mark.parametrize(("words", "stands"), [(0, True), (3, True), (4, False)])
-def test_a_picture_that_is_a_link_stands_in_for_words_where_there_are_next_to_none(
+def test_a_linked_picture_counts_as_words_where_there_are_hardly_any(
     words: int, stands: bool
 ) -> None:
     makeup = content.describe_makeup(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
     assert makeup.substitute_words == (b" ".join(makeup.clues).upper() if stands else b"")
 
 
-def test_kinds_of_leaves_are_bounded_and_said_once() -> None:
+def test_kinds_of_leaves_are_bounded_and_listed_once() -> None:
     leaves = [
         b"text/plain",
         b"image/png",
@@ -179,7 +179,7 @@ def test_profiles_that_know_only_words_see_it_too() -> None:
     assert extractor.word_features(page(LINK)).tokens.tolist() == words
 
 
-def test_what_stands_in_is_no_text() -> None:
+def test_substitute_words_do_not_count_as_text() -> None:
     extractor = FeatureExtractor(KEY)
     blank = page(LINK.replace(b"<a href", b"<b title").replace(b"</a>", b"</b>"))
     assert (

@@ -1,4 +1,4 @@
-"""How the names in a message relate, whatever they are."""
+"""Clues about which names in a message belong together."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_fields_are_written(raw: bytes, written: bytes) -> None:
 
 @repeatable
 @given(st.binary(max_size=300))
-def test_what_we_do_not_mean_to_change_stays(body: bytes) -> None:
+def test_other_bytes_stay_as_they_are(body: bytes) -> None:
     raw = b"A: 1\nB: \xff\0\r2\n\n" + body
     assert add_fields(raw, [OURS], [b"X-Spamguard"]) == OURS + b"\n" + raw
     assert add_fields(raw, [], [b"X-Spamguard"]) is raw
@@ -195,7 +195,7 @@ def test_names_of_forged_fields(name: bytes, goes: bool) -> None:
         (b"A: \r1\r\n\r\nbody", b"A: \r1\r\n\r\nbody"),
     ],
 )
-def test_readers_who_take_a_bare_carriage_return_for_a_line_end_see_no_forged_field(
+def test_programs_that_end_lines_at_a_bare_cr_see_no_forged_field(
     raw: bytes, written: bytes
 ) -> None:
     assert add_fields(raw, [], FORGED) == written
@@ -241,7 +241,7 @@ pieces = st.sampled_from(
 @settings(derandomize=True, deadline=None, max_examples=1500, database=None)
 @given(st.lists(pieces, max_size=12).map(b"".join).filter(lambda raw: raw[:1] not in (b" ", b"\t")))
 @example(b"X-Spam-Flag: NO\r\r\n folded")
-def test_whatever_the_line_ends_only_forged_fields_go(raw: bytes) -> None:
+def test_only_forged_fields_go_with_any_line_ends(raw: bytes) -> None:
     written = add_fields(raw, [], FORGED)
     assert [line for line in header_lines(written) if line] == [
         line for line in honest_lines(raw) if line

@@ -82,7 +82,7 @@ def test_traits(name: str, raw: bytes, value: str) -> None:
     assert trait(name, raw) == value
 
 
-def test_what_anybody_could_claim_of_a_sender_is_no_evidence() -> None:
+def test_claims_about_the_sender_are_no_evidence() -> None:
     claimed = b"Authentication-Results: mx.example; spf=pass; dkim=pass; dmarc=pass"
     without, claiming = (
         FeatureExtractor(KEY).features(header(FROM, *fields)) for fields in ((), (claimed,))

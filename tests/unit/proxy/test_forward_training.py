@@ -25,7 +25,7 @@ from spamguard.proxy.forward_training import ForwardTrainingProxy
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.spool import Spool
 from spamguard.users import QueuedLesson
-from tests.unit.mail.test_reports import ONE, TWO, forward
+from tests.unit.mail.test_forwarded_attached import ONE, TWO, forward
 
 OK = Reply.from_text(250, "2.0.0 taken")
 HERE = Client(address="127.0.0.1", peer="127.0.0.1")

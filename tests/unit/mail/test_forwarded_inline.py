@@ -1,4 +1,4 @@
-"""What mail programs forward as text is a message again; anything else is not taken for one."""
+"""Mail forwarded as text becomes a message again; other text is not taken for one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def forwarded(text: str, subtype: str = "plain") -> bytes:
         (JAPANESE, "屋根 <a@roofs.example>", "屋根のご案内", "こんにちは\n"),
     ],
 )
-def test_what_mail_programs_write(text: str, sender: str, subject: str, body: str) -> None:
+def test_forwarded_text_of_many_mail_programs(
+    text: str, sender: str, subject: str, body: str
+) -> None:
     message = message_from_bytes(extract_inline(forwarded(text)) or b"")
     assert [str(make_header(decode_header(message[name]))) for name in ("From", "Subject")] == [
         sender,
@@ -161,7 +163,7 @@ def test_parts_beyond_the_first_million_characters_are_not_looked_at() -> None:
 
 
 def test_so_many_lines_that_begin_like_a_block_are_looked_at() -> None:
-    """A megabyte of them would take seconds: each has the lines below it read."""
+    """A megabyte of such lines would take seconds, because the block below each is read."""
     forwarded = b"From: a@b.example\nSubject: roofs\n\nHello"
     assert (
         extract_inline(b"Content-Type: text/plain\n\n" + b"to: a\n" * 970 + b"\n" + forwarded)

@@ -1,6 +1,4 @@
-"""Charsets of text that names none: what Windows-1252 would make rubbish of is known, everything
-else is left alone.
-"""
+"""The charset of unlabelled text is guessed only where Windows-1252 would turn it into rubbish."""
 
 from __future__ import annotations
 
@@ -86,6 +84,6 @@ def test_a_subject_says_it_too() -> None:
 
 
 @given(st.binary(max_size=4000))
-def test_any_bytes_get_a_charset_we_can_read_or_none(data: bytes) -> None:
+def test_any_bytes_get_a_known_charset_or_none(data: bytes) -> None:
     charset = decode.guess_charset(data)
     assert charset == b"" or decode.codec_name(charset)

@@ -282,7 +282,7 @@ def test_parts_depth_and_bytes_are_bounded() -> None:
     ],
 )
 def test_where_there_are_too_many_parts_the_largest_are_read(before: bytes) -> None:
-    """Readers show them all: empty ones must not hide what stands behind them."""
+    """Mail programs show them all: empty parts must not hide those behind them."""
     filled = (
         b"--b\n\n\n--b\n\none one\n--b\n\n\n"
         b"--b\nContent-Type: multipart/mixed; boundary=d\n\n--d\n\ntwo\n--d--\n"

@@ -1,4 +1,4 @@
-"""Identity: the same for every way one message may travel, different for different messages."""
+"""The digest: the same on every way that a message may travel, different for other messages."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_the_key_matters_and_so_does_every_byte_of_a_large_message() -> None:
     assert same(raw, raw + b"\n")
 
 
-def test_what_lies_beyond_the_limits_matters() -> None:
+def test_bytes_beyond_the_limits_change_the_digest() -> None:
     kind = b"Content-Type: multipart/mixed; boundary=b"
     many = header(kind, body=b"--b\n\nx\n" * 3000 + b"--b\n\nlast\n--b--")
     assert not same(many, many.replace(b"last", b"lost"))

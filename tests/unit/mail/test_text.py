@@ -1,4 +1,4 @@
-"""Words that no blanks part, words disguised, words whose letters are set apart."""
+"""Scripts without blanks, look-alike letters, disguised words, letters set apart."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_letter_gets_lost(text: str) -> None:
     ("text", "expected"),
     [("日", True), ("x ก", True), ("대출", False), ("кредит", False), ("buy", False)],
 )
-def test_what_does_not_stay_a_word(text: str, expected: bool) -> None:
+def test_has_spaceless(text: str, expected: bool) -> None:
     assert has_spaceless(text) is expected
 
 

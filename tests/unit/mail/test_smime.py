@@ -1,4 +1,4 @@
-"""Messages within opaque signatures, as OpenSSL and others write them, and anything else."""
+"""Messages within opaque signatures, as OpenSSL and others write them, and damaged ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ber(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("write", [der, ber])
-def test_what_was_signed_is_found(write: Callable[[bytes], bytes]) -> None:
+def test_signed_content_is_extracted(write: Callable[[bytes], bytes]) -> None:
     assert extract_signed_content(write(INNER)) == INNER
     assert extract_signed_content(write(b"short")) == b"short"
     assert INNER.startswith(extract_signed_content(write(INNER)[:200]))

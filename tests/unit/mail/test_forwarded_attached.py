@@ -1,4 +1,4 @@
-"""What is attached to a report comes out whole, in any wrapping, and nothing is guessed."""
+"""Messages attached to a forwarded mail or a report come out whole, and nothing is guessed."""
 
 from __future__ import annotations
 
