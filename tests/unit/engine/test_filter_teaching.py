@@ -1,6 +1,4 @@
-"""Teaching a filter and taking it back: repetition changes nothing, users may disagree, and what was
-undone leaves no trace.
-"""
+"""Teaching and undoing: repetition changes nothing, users may disagree, undoing leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measures against slow definitions, known cases, and scikit-learn where it has the same measure."""
+"""The measures against slow definitions, known cases, and those of scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What if: the verdicts shown are those that the lesson then brings about, and nothing is written."""
+"""What if: the verdicts shown are those that the lesson brings about; nothing is written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`teach-pipe`: hands a lesson to the daemon, else to the directory, else fails with an exit status. It
-loads nothing that takes time.
-"""
+"""`teach-pipe`: a lesson goes to the daemon, else to the directory, else the exit status says so."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Lessons left in a directory that anybody can write to: each is by the owner of its file, and nobody
-gets more out of it.
-"""
+"""Lessons left in a directory that anybody can write to: each is by the owner of its file."""
 
 from __future__ import annotations
 

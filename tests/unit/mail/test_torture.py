@@ -1,4 +1,4 @@
-"""Real malformed mail, fixtures of many parsers: reading it never raises or takes a second."""
+"""Real malformed mail of many parsers: reading it never raises, nor takes a second."""
 
 from __future__ import annotations
 
