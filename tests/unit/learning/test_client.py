@@ -1,4 +1,4 @@
-"""`teach-pipe`: a lesson goes to the daemon, else to the directory, else the exit status says so."""
+"""`teach-pipe`: a lesson goes to the daemon, else to the directory, else it fails."""
 
 from __future__ import annotations
 
