@@ -375,7 +375,7 @@ def _list_names(folder: int, part: str) -> list[str]:
     except FileNotFoundError:
         return []
     if len(names) > _MANY_NAMES and sum(map(_max_json_bytes, names)) > _MAX_LISTING_BYTES:
-        raise OSError(errno.EFBIG, "more names than can be told", part)
+        raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
     return names
 
 

@@ -338,7 +338,7 @@ class FolderScanner:
             is_link = error.errno == errno.ELOOP
             self._warnings.warn(
                 Issue(folder, (error.errno, int(time.time()) // _DAY_SECONDS), transient=True),
-                "%s: cannot be read (%s); others like it there are not told",
+                "%s: cannot be read (%s); other files like it there are not logged",
                 where,
                 "is a symbolic link, which is not followed" if is_link else error.strerror,
             )

@@ -500,7 +500,7 @@ class Sightings:
             if not (self._replace_damaged and is_damaged):
                 raise
             self._reset()
-            raise SightingsResetError(f"sightings {self.path}: they begin anew") from error
+            raise SightingsResetError(f"sightings {self.path}: a new file was begun") from error
 
     def _reset(self) -> None:
         """Put a new file in the place of the damaged one.

@@ -58,7 +58,7 @@ RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 MAX_TURN_SECONDS = 0.5  # after which events are read: to list 20,000 mailboxes takes minutes
 _MAX_WAIT_SECONDS = 3600.0
 _REEXTRACT_ISSUE = "lessons of an older version"
-_BROKER_ISSUE = "whoever opens mailboxes"
+_BROKER_ISSUE = "mailbox broker"
 
 
 class Watcher:
@@ -298,7 +298,7 @@ class Watcher:
         except SpamguardError as error:
             self._warnings.warn(
                 _REEXTRACT_ISSUE,
-                "%s; lessons of an older version are read anew when that is mended",
+                "%s; lessons of an older version are read again when that is mended",
                 error,
             )
             self._reextractor.due = time.monotonic() + RETRY_SECONDS
@@ -444,7 +444,7 @@ class Reextractor:
         self._done = event
         if event == self._end and self._cast:
             _log.info(
-                "%d votes by an older version were read anew from the mail in watched folders; "
+                "%d votes by an older version were read again from the mail in watched folders; "
                 "`spamguard status` tells what is left",
                 self._cast,
             )

@@ -37,7 +37,7 @@ def describe_outdated(number: int) -> str:
     lessons = "1 lesson" if number == 1 else f"{number:,} lessons"
     return (
         f"{lessons} from before an upgrade that reads mail otherwise: "
-        "no use until the mail is read anew"
+        "no use until the mail is read again"
     )
 
 

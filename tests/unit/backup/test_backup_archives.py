@@ -174,5 +174,5 @@ def test_a_backup_of_before_an_upgrade_that_reads_mail_otherwise(state, tmp_path
     assert "lessons of 0 messages" in said.out
     assert (
         "note: 30 lessons from before an upgrade that reads mail otherwise:"
-        " no use until the mail is read anew" in said.err
+        " no use until the mail is read again" in said.err
     )

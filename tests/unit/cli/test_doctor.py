@@ -40,7 +40,7 @@ def test_lessons_of_an_older_version(run, taught):
     assert done.status == 1
     assert "FAILED  lessons: " in done.out
     assert (
-        "no use until the mail is read anew -> the daemon does that with what lies in "
+        "no use until the mail is read again -> the daemon does that with what lies in "
         "watched folders"
     ) in done.out
 

@@ -193,7 +193,7 @@ def test_votes_of_an_earlier_extractor_are_read_again_and_keep_their_class(run, 
         db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")
     assert (
         "\n2 lessons from before an upgrade that reads mail otherwise: no use until "
-        "the mail is read anew"
+        "the mail is read again"
     ) in run(state, "status").out
     dry = (
         "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam "

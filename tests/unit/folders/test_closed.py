@@ -53,10 +53,8 @@ def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(
                 watched.watcher._schedule.plan(box)
             told(
                 watched,
-                (
-                    f"{watched.place}/{directory.removesuffix('/cur').replace('/.', ' ')}: "
-                    "cannot be looked at (Permission denied)"
-                ),
+                f"{watched.place}/{directory.removesuffix('/cur').replace('/.', ' ')}: "
+                "cannot be looked at (Permission denied)",
             )
         turn_until(
             watched,
@@ -76,10 +74,8 @@ def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(tmp_path
         message = deliver(carl, MAIL[0])
         told(
             watched,
-            (
-                f"{ben}: cannot be looked at (Permission denied): mail below it teaches nothing "
-                "until it can"
-            ),
+            f"{ben}: cannot be looked at (Permission denied): "
+            "mail below it teaches nothing until it can",
         )
         turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
         move(message, carl / ".Junk")
@@ -161,10 +157,8 @@ def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
     watched = Watched(tmp_path)
     told(
         watched,
-        (
-            f"{tmp_path}/home/ben: cannot be looked at (is a symbolic link, which is not "
-            "followed: name the directory itself"
-        ),
+        f"{tmp_path}/home/ben: cannot be looked at (is a symbolic link, "
+        "which is not followed: name the directory itself",
     )
     message = deliver(watched.box, MAIL[0])
     turn_until(watched, lambda: message.name in {file.name for file in watched.opened})

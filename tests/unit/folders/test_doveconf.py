@@ -95,17 +95,13 @@ namespace other {
         ("mail_location = mdbox:~/mdbox\n", "mdbox"),
         ("mail_location = sdbox:~/sdbox\n", "sdbox"),
         (
-            (
-                "mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\nplugin {\n"
-                "  zlib_save = lz4\n}\n"
-            ),
+            "mail_location = maildir:~/Maildir\nmail_plugins = quota zlib\n"
+            "plugin {\n  zlib_save = lz4\n}\n",
             "lz4",
         ),
         (
-            (
-                "mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\n"
-                "plugin {\n  zlib_save = lz4\n}\n"
-            ),
+            "mail_location = maildir:~/Maildir\nprotocol lmtp {\n  mail_plugins = zlib\n}\n"
+            "plugin {\n  zlib_save = lz4\n}\n",
             "lz4",
         ),
         ("mail_location = maildir:~/Maildir\nmail_plugins = mail_crypt\n", "encrypted"),
@@ -182,8 +178,8 @@ namespace inbox {
 def test_names_that_are_written_inside() -> None:
     mailbox = "mailbox {\nspecial_use = \\Junk\nname = Spam Mail\n}"
     text = (
-        f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\nprefix = INBOX.\n"
-        f"separator = .\n}}\n"
+        f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\n"
+        "prefix = INBOX.\nseparator = .\n}\n"
     )
     assert parse(text) == DovecotSettings("maildir", {("Spam Mail",): "\\Junk"})
 

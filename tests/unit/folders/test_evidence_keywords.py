@@ -1,4 +1,4 @@
-"""Keywords such as $Junk teach where that is configured; a problem with them is logged once."""
+"""Keywords such as $Junk teach where they are asked for; what prevents that is logged once."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ ROUNDS = st.lists(
         st.integers(
             2,
             11,
-            # The transaction of the scan before which the fault is, without those that prune.
+            # before which transaction of the scan the fault is, without those that prune
         ),
         st.sampled_from(("kill", "full", "mended")),
         st.tuples(

@@ -130,7 +130,7 @@ def test_the_table_has_no_row_for_what_must_not_teach() -> None:
     )
 
 
-def test_evidence_is_ham_in_ham_folders_and_a_keyword_is_spam_elsewhere() -> None:
+def test_evidence_is_ham_in_ham_folders_and_a_keyword_is_spam_outside_junk() -> None:
     of_ham = {EvidenceSign.ANSWERED, EvidenceSign.FLAGGED, EvidenceSign.READ}
     assert {
         sign

@@ -73,7 +73,7 @@ def label(folder: str) -> str:
 
 
 def says(way: list[str]) -> str | None:
-    """The lesson of the last move on a way through folders, as in the specification."""
+    """What the last step of a way through folders teaches, in the words of the issue."""
     *before, source, target = way
     to, came = label(target), label(source)
     if not to or source == target:

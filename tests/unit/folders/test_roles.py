@@ -21,10 +21,10 @@ NEWS = Role(FolderKind.CLASS, "newsletters")
 
 JUNK_NAMES = """Junk; Spam; Bulk; Junk E-mail; junk e‑mail; Courrier indésirable
 COURRIER INDÉSIRABLE; Courrier inde\u0301sirable; Pourriel
-Correo no deseado; Spamverdacht; Posta indesiderata; Lixo Eletrónico; Skräppost
-Ongewenste e-mail; Roskaposti; Søppelpost; Uønsket mail
-Нежелательная почта; Спам; Niechciane; Wiadomości-śmieci; Nevyžádaná pošta
-垃圾邮件; 垃圾郵件; 迷惑メール; 스팸; דואר זבל; البريد غير الهام
+Correo no deseado; Spamverdacht; Posta indesiderata; Lixo Eletrónico
+Skräppost; Ongewenste e-mail; Roskaposti; Søppelpost; Uønsket mail
+Нежелательная почта; Спам; Niechciane; Wiadomości-śmieci
+Nevyžádaná pošta; 垃圾邮件; 垃圾郵件; 迷惑メール; 스팸; דואר זבל; البريد غير الهام
 Önemsiz; İstenmeyen; Levélszemét; Ανεπιθύμητα; Thư rác; อีเมลขยะ; Ｓｐａｍ"""
 
 

@@ -189,8 +189,8 @@ def test_a_killed_process_loses_no_finished_change(tmp_path: Path) -> None:
         "from spamguard.folders.reconcile import Sighting\n"
         "sightings = Sightings.open(Path(sys.argv[1]))\n"
         "for number in range(10**9):\n"
-        "    sightings.update('anna', [Sighting('', number, b'a' * 16), Sighting('.Junk', "
-        "number, b'b' * 16)], [])\n"
+        "    new = [Sighting('', number, b'a' * 16), Sighting('.Junk', number, b'b' * 16)]\n"
+        "    sightings.update('anna', new, [])\n"
         "    print(number, flush=True)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / SIGHTINGS_FILE)]

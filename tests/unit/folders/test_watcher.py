@@ -640,9 +640,8 @@ def test_a_verdict_changes_at_once(tmp_path):
     for label, raw in synthetic.generate(40, 3):
         one.filter.learn(raw, label)
     text = (
-        b"velvet umbrella harvest lantern glacier orchid saddle copper mosaic thimble walnut "
-        b"ribbon "
-    ) * 3
+        b"velvet umbrella harvest lantern glacier orchid saddle copper mosaic thimble walnut " * 3
+    )
     message = deliver(one.box, b"Subject: velvet umbrella\n\n" + text)
     one.rest()
     sibling = b"Subject: umbrella velvet\n\n" + text
