@@ -1,8 +1,6 @@
-"""What every `Mailboxes` promises, run on every implementation: add one to `WAYS` and it must pass
-all of this.
-
-People's Maildirs are found, listed and opened; no link is followed, nothing is written, and what
-changes is told.
+"""What every `Mailboxes` promises, run on every implementation: a new one comes into `WAYS`. Users'
+Maildirs are found, listed and opened; no link is followed, nothing is written, and changes are
+reported.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def local(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[LocalM
 
 @contextmanager
 def served(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[RemoteMailboxes]:
-    """By way of a socket, at whose other end a thread answers."""
+    """Mailboxes by way of a socket; a thread answers at its other end."""
     told = [one if isinstance(one, Watch) else Watch(str(one)) for one in patterns]
     with (
         TemporaryDirectory() as directory,
@@ -75,7 +73,7 @@ def opened(request: pytest.FixtureRequest) -> Opened:
 
 
 def everything(mailboxes: Mailboxes) -> dict[str, list[str]]:
-    """Users and their folders."""
+    """All users, and the folders of each."""
     return {
         mailbox.user: [place.directory for place in mailboxes.list_folders(mailbox)]
         for mailbox in mailboxes.find_mailboxes()
@@ -287,14 +285,14 @@ def test_a_mailbox_of_another_format_is_told(opened, tmp_path, caplog):
 
 
 def told(mailboxes: Mailboxes) -> Changes:
-    """The next changes; AssertionError when there are none."""
+    """The next changes; AssertionError if none come."""
     found = mailboxes.wait_for_changes(SECONDS)
     assert found != Changes(), "nothing is told"
     return found
 
 
 def drained(mailboxes: Mailboxes, notify: bool) -> None:
-    """Until what has been done so far was told."""
+    """Wait until everything done so far was reported."""
     while mailboxes.wait_for_changes(0.05 if notify else 2.5 * changes.POLL_SECONDS) != Changes():
         pass
 
@@ -367,8 +365,8 @@ def test_a_maildir_that_is_yet_to_come(opened, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("pattern", ["", "/*"])
 def test_a_disk_that_is_mounted_late(opened, tmp_path, monkeypatch, notify, pattern):
-    """Where another directory is of a sudden, without any event in the one that was there; here by
-    a link to it.
+    """A disk appears where another directory was, and no event of that directory tells; here a link
+    stands for it.
     """
     monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     (tmp_path / "bare" / "home").mkdir(parents=True)
@@ -393,8 +391,8 @@ def test_a_disk_that_is_mounted_late(opened, tmp_path, monkeypatch, notify, patt
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_disk_that_is_mounted_late_behind_a_link(opened, tmp_path, monkeypatch, there):
-    """What the operator has named may be one to it, which says nothing itself when
-    it is mounted.
+    """The operator may have named a link to the disk, which gives no event when the disk is
+    mounted.
     """
     monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     disk = tmp_path / "disk"
@@ -424,8 +422,8 @@ def test_a_disk_that_is_mounted_late_behind_a_link(opened, tmp_path, monkeypatch
     ],
 )
 def test_a_disk_that_is_mounted_over_what_is_watched(opened, tmp_path, notify, place):
-    """At any part of the pattern, and within a mailbox; the path to it may have a link that the
-    operator has named.
+    """At any part of the pattern, and within a mailbox. The path may have a link that the operator
+    has named.
     """
     domain = Path("example.org", "anna b", "Maildir")
     bare, disk = (

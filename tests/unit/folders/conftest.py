@@ -1,4 +1,4 @@
-"""What tests of this package share."""
+"""Fixtures of this directory."""
 
 from __future__ import annotations
 

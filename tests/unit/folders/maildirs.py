@@ -1,4 +1,4 @@
-"""Maildirs for tests, and what mail servers and people do in them."""
+"""Maildirs for tests, and what mail servers and users do in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 
 def maildir(path: Path, *folders: str) -> Path:
-    """A Maildir with folders, by their directories."""
+    """Make a Maildir with folders, named by their directories."""
     for folder in ("", *folders):
         for part in ("new", "cur", "tmp"):
             (path / folder / part).mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def maildir(path: Path, *folders: str) -> Path:
 
 
 def deliver(folder: Path, raw: bytes, part: str = "new", flags: str = "") -> Path:
-    """A message as Dovecot delivers it, with its size in the name."""
+    """Deliver a message as Dovecot does, with its size in the name."""
     sizes = f"S={len(raw)},W={len(raw) + raw.count(10)}"
     name = f"{1_700_000_000 + next(_numbers)}.M1P{os.getpid()}.host,{sizes}"
     path = folder / part / (f"{name}:2,{flags}" if part == "cur" else name)
@@ -33,12 +33,12 @@ def deliver(folder: Path, raw: bytes, part: str = "new", flags: str = "") -> Pat
 
 
 def move(message: Path, folder: Path) -> Path:
-    """As Dovecot does: the base name stays, what was not seen lands in `new`."""
+    """Move a message as Dovecot does: the base name stays, and unseen messages come into `new`."""
     return message.rename(folder / message.parent.name / message.name)
 
 
 def came(message: Path) -> tuple[int, int]:
-    """When a mail server delivered it, by its name: seconds, and microseconds, which stand there
+    """When a mail server delivered a message, by its name: seconds and microseconds, the latter
     without leading zeros.
     """
     found = re.match(r"(\d+)\.(?:[^.]*M(\d+))?", message.name)
@@ -47,7 +47,7 @@ def came(message: Path) -> tuple[int, int]:
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """Let nobody open a directory, not even root."""
+    """Let no user open a directory, not even root."""
     real, place = os.open, directory.stat()
 
     def opened(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What teaches, as the manual shows it."""
+"""The table of what teaches, as the manual shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGNS: dict[EvidenceSign, str] = {
 
 
 def as_markdown() -> str:
-    """The table of what teaches, for the manual."""
+    """The table in Markdown."""
     head = ["It was", *(f"now in {into}" for into in MoveTarget)]
     rows = [[before, *(_cell(before, into) for into in MoveTarget)] for before in MoveSource]
     rows += [

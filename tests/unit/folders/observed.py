@@ -1,4 +1,4 @@
-"""A mailbox of plain values, and somebody who looks at it now and then and is told nothing else."""
+"""A mailbox of plain values, and an observer who scans it now and then and gets no events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def signed(label: str, name: str, action: Action = Action.TAG) -> SignedVerdict:
 
 
 class Mail(NamedTuple):
-    """What a file holds."""
+    """The content of a file."""
 
     digest: bytes
     signed: SignedVerdict | None = None
@@ -102,7 +102,7 @@ class Stored:
 
 
 class Mailbox:
-    """Files that people and servers move, and what was learnt by looking."""
+    """Files that users and servers move, and what scans have learnt."""
 
     def __init__(self, rules: ReconcileRules = FILING, memory: Memory | None = None) -> None:
         self.files: dict[tuple[str, str], Mail] = {}
@@ -132,7 +132,7 @@ class Mailbox:
         return self.look({folder: self.listing(folder) for folder in folders or FOLDERS})
 
     def look(self, listings: dict[str, list[str]], *, first: bool = False) -> Reconciliation:
-        """One scan that found these names; files that went since are passed over."""
+        """Scan once and find these names; files that went since are not looked for."""
         arrivals: list[Arrival] = []
         gone: set[FileKey] = set()
         for folder, listing in listings.items():
@@ -165,5 +165,5 @@ class Mailbox:
 
 
 def stem(name: str) -> str:
-    """Of a file's name, without sizes and flags."""
+    """A file name without sizes and flags."""
     return re.split("[,:!;]", name)[0]

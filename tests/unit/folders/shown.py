@@ -1,6 +1,4 @@
-"""Messages that show evidence, for tests: a watcher that is asked to weigh it, and time that
-passes.
-"""
+"""Messages that show evidence: a watcher that counts it, and time that passes."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def weighed(place: Path, **settings: object) -> Iterator[Watched]:
 
 
 def flag(message: Path, flags: str) -> Path:
-    """As Dovecot does."""
+    """Set flags as Dovecot does."""
     return message.rename(
         message.parents[1] / "cur" / f"{message.name.partition(':')[0]}:2,{flags}"
     )
@@ -37,7 +35,7 @@ def origins(one: Watched) -> dict[str, str]:
 
 
 def age(one: Watched, seconds: float) -> None:
-    """As if so much time had passed since messages were read."""
+    """Let time pass since messages were read."""
     with one.watcher._sightings._transaction():
         one.watcher._sightings._db.execute(
             "UPDATE marks SET since = since - ? WHERE since > 0", (int(seconds),)
@@ -45,6 +43,6 @@ def age(one: Watched, seconds: float) -> None:
 
 
 def look(one: Watched) -> None:
-    """At everything, as is done now and then."""
+    """Scan everything, as the watcher does now and then."""
     one.watcher._take_changes(Changes(everything=True))
     one.rest()

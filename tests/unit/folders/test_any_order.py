@@ -1,5 +1,5 @@
-"""Mail moved, flagged and given keywords in any order: what is learnt is what the table of what
-teaches says, whatever events are lost, and wherever between two writes the watcher is killed.
+"""Mail is moved, flagged and given keywords in any order. What is learnt is what the table says,
+whatever events are lost, and between whichever two writes the watcher is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 30
 
 
 class Message:
-    """One that people do things to. said: what its user has said by them."""
+    """A message that its user moves and flags. said: what the user has said by that."""
 
     def __init__(self, box: Path, number: int) -> None:
         self.said = ""
@@ -59,14 +59,14 @@ class Message:
 
 
 class Killed(BaseException):
-    """What nobody catches."""
+    """An exception that no code catches."""
 
 
 def killed_while_resting(
     one: Watched, chance: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At one of the first moments before or after something is written, if there are so many; what
-    comes next finds what that left.
+    """Kill the watcher at one of the first moments before or after a write, if there are so many;
+    the next one finds the remains.
     """
     moments = iter(range(chance.randrange(6)))
 

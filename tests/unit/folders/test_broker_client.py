@@ -1,5 +1,5 @@
-"""The way to mailboxes by a socket: whoever opens them may go and come back, be another one, or
-never have been there.
+"""Mailboxes by way of a broker, which may go and come back, be another one, or never have been
+there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.unit.folders.watched import rest
 
 
 class Opener:
-    """Whoever opens mailboxes: one client at a time, and it can be ended and started again."""
+    """A broker for one client at a time, which can be stopped and started again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -136,7 +136,7 @@ def test_it_must_have_the_same_watches(opener, tmp_path):
 
 
 def test_one_of_an_older_version_is_to_be_restarted(opener):
-    """It spoke in packets."""
+    """It used a socket for packets."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(opener.path))
         listening.listen()
@@ -206,7 +206,7 @@ def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, a
 
 
 def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
-    """Told once while it is not there; then everything is looked at, and nothing was lost."""
+    """One warning while it is not there; then all mailboxes are scanned, and nothing was lost."""
     from spamguard.config.options import (
         Endpoint,
         Hop,

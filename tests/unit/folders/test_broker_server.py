@@ -1,6 +1,4 @@
-"""Whoever may open everything opens messages of its own mailboxes alone, and outlives whatever it
-is told.
-"""
+"""The broker opens only messages of its own mailboxes, and outlives whatever clients send."""
 
 from __future__ import annotations
 
@@ -28,16 +26,14 @@ SECONDS = 20.0  # generous
 
 
 class Client:
-    """Says anything."""
+    """A client that sends anything."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         channel.settimeout(SECONDS)
 
     def hear(self) -> tuple[object, int]:
-        """A whole answer, the error in its place, and how many descriptors came with it, which are
-        closed.
-        """
+        """A whole answer or its error, and how many descriptors came with it; they are closed."""
         line, count = b"", 0
         while not line.endswith(b"\n"):
             piece, descriptors, _, _ = socket.recv_fds(self.channel, 1 << 16, 4)
@@ -58,7 +54,7 @@ class Client:
 
 @contextmanager
 def served(pattern: Path | str) -> Iterator[tuple[Client, list[Exception]]]:
-    """A client, greeted, and what has ended its session."""
+    """A client that was greeted, and what has ended its session."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     ended: list[Exception] = []
 
@@ -85,7 +81,7 @@ def says_no(answer: tuple[object, int]) -> bool:
 
 
 def test_only_messages_of_mailboxes_that_it_found_itself(tmp_path):
-    """Whatever lies as deep below the fixed part as a mailbox would is not one for that."""
+    """A directory as deep below the fixed part as a mailbox is not a mailbox because of that."""
     box = maildir(tmp_path / "home" / "anna" / "Maildir")
     secret = maildir(tmp_path / "home" / "anna" / "secret")
     mine, theirs = deliver(box, b"mine", "cur"), deliver(secret, b"secret", "cur")
@@ -190,9 +186,7 @@ def test_a_time_that_is_over_is_no_reason_to_wait(tmp_path, milliseconds):
 
 
 def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monkeypatch):
-    """Else whoever has them would end the connection, by which everybody's mail is seen, again and
-    again.
-    """
+    """Otherwise one such folder would end the connection for all users, again and again."""
     box = maildir(tmp_path / "anna", ".Junk")
     (box / ".Junk" / "cur" / ("x" * 200)).touch()
     monkeypatch.setattr(broker, "MAX_ANSWER_BYTES", 200)
@@ -205,7 +199,7 @@ def test_of_more_names_than_an_answer_may_hold_only_that_is_told(tmp_path, monke
 
 
 def test_a_file_system_that_has_lost_its_connection_is_no_client_that_has(tmp_path, monkeypatch):
-    """As one of FUSE does whose process was killed."""
+    """As a FUSE file system does whose process was killed."""
     box = maildir(tmp_path / "anna")
 
     def names(_mailboxes: LocalMailboxes, _place: Folder) -> dict[str, list[str]]:
@@ -220,7 +214,7 @@ def test_a_file_system_that_has_lost_its_connection_is_no_client_that_has(tmp_pa
 
 
 def test_an_answer_of_any_size(tmp_path):
-    """More than a packet, more than the kernel holds."""
+    """Longer than a packet, and than the kernel's buffers."""
     box = maildir(tmp_path / "anna")
     names = {f"{number:0200}" for number in range(5000)}
     for name in names:

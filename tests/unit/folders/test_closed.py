@@ -1,5 +1,5 @@
-"""What cannot be looked at for a while, as on a disk that has gone: nothing tells when it can, so
-it is tried, soon and ever later.
+"""A directory that cannot be read for a while, as on a disk that is gone: nothing tells when it
+can, so it is tried soon, then ever later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def troubles(watched: Watched) -> list[str]:
 
 
 def told(watched: Watched, text: str) -> None:
-    """`status` tells it by and by."""
+    """Wait until `status` tells it."""
     turn_until(watched, lambda: any(text in trouble for trouble in troubles(watched)))
 
 
@@ -66,7 +66,7 @@ def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(
 
 
 def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(tmp_path, monkeypatch):
-    """Others are not kept waiting by it."""
+    """Other mailboxes do not wait for it."""
     ben, carl = (maildir(tmp_path / "home" / name, ".Junk") for name in ("ben", "carl"))
     with monkeypatch.context() as closed:
         forbid(closed, ben)
@@ -151,7 +151,7 @@ def test_what_lies_below(directory, below):
 
 
 def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
-    """Only the log told of it, once, and no move of that user was ever learnt."""
+    """It was logged once, and no move of that user was ever learnt."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "ben").symlink_to(maildir(tmp_path / "elsewhere", ".Junk"))
     watched = Watched(tmp_path)
@@ -169,7 +169,7 @@ def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
 
 
 def test_links_of_which_there_are_many_hide_no_other_trouble(tmp_path):
-    """Where a pattern ends within what is a user's own."""
+    """A pattern may end within a directory that belongs to a user."""
     for name in ("anna", "eve"):
         (tmp_path / "home" / name).mkdir(parents=True)
     elsewhere = maildir(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""A disk that is really full: under the ledger and the sightings at once."""
+"""A disk that is really full, below both the ledger and the sightings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEFT = MAIL[:20]
 
 
 def fill(file: Path) -> None:
-    """To the last byte."""
+    """Fill the disk to the last byte."""
     with file.open("wb", buffering=0) as stream:
         for size in (1 << 20, 4096, 1):
             with suppress(OSError):

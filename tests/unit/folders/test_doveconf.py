@@ -1,5 +1,5 @@
-"""What Dovecot says about its folders: its own words where it is installed, written ones for other
-versions.
+"""What Dovecot says about its folders: its own output where it is installed, written output for
+other versions.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def test_how_dovecot_keeps_its_own_mail_is_told_where_that_is_what_is_watched(
     caplog: pytest.LogCaptureFixture,
     watched: Watched,
 ) -> None:
-    """Who had Dovecot installed and asked for no folders read at each start that they cannot be
+    """Operators with Dovecot who watched no folders of it read at each start that these cannot be
     watched.
     """
     caplog.set_level(logging.INFO, "spamguard.folders")

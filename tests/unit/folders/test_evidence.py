@@ -1,5 +1,5 @@
-"""Evidence teaches where it is asked for: once, never against a person's word, and without reading
-what need not be read.
+"""Evidence teaches where the operator asks for it: once, never against a user's word, and without
+reading more messages than it teaches.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def test_keywords_are_spam_wherever_nobody_filed_it_as_such(tmp_path):
 
 
 def test_keywords_that_only_repeat_what_we_said_teach_nothing(tmp_path):
-    """Mail programs may set them because of our own header."""
+    """Mail programs may set keywords because of our own header."""
     with weighed(tmp_path) as one:
         (one.box / "dovecot-keywords").write_text("0 Junk\n")
         messages = [
@@ -115,7 +115,7 @@ def test_keywords_that_cannot_be_read_are_told_once(tmp_path, caplog):
 
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_what_a_message_showed_before_teaches_nothing_wherever_it_goes(tmp_path, meanwhile):
-    """Moved by its user, renamed with all others by a migration, away for a while with its disk."""
+    """Moved by its user, renamed by a migration of all mail, or away for a while with its disk."""
     with weighed(tmp_path, spam_evidence=()) as one:
         for folder in ("", ".Projects"):
             (maildir(one.box, folder) / folder / "dovecot-keywords").write_text("0 $Junk\n")

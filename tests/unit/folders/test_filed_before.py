@@ -1,4 +1,4 @@
-"""What people filed before anybody watched."""
+"""What users filed before anybody watched."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""A look that is killed, or meets a full disk, at any write, and messages that move on before the
-next look.
-
-What a killed look may have seen is not known from outside. So of each message the test keeps every
-state that is possible, and a vote that belongs to none of them is a lesson that was lost, or one
-too many.
+"""A scan is killed, or meets a full disk, at any write, and messages move on before the next scan.
+What a killed scan may have seen cannot be known from outside. So the test keeps every possible
+state of each message; a vote that belongs to none of them is a lesson lost, or one too many.
 """
 
 from __future__ import annotations
@@ -36,13 +33,13 @@ MESSAGES = 3
 
 
 def maildir_of(place: Path) -> Path:
-    """The mailbox of a watcher that has looked at it once."""
+    """The mailbox of a watcher that has scanned it once."""
     looks(place)
     return place / "home" / "anna"
 
 
 def looks(place: Path, **options: object) -> dict[str, str | None]:
-    """Start a watcher, let it look until nothing is left to do, and stop it; the votes then."""
+    """Start a watcher, let it scan until nothing is left to do, and stop it; the votes then."""
     one = Watched(place, **options)
     with closing(one.filter):
         one.rest()
@@ -51,8 +48,8 @@ def looks(place: Path, **options: object) -> dict[str, str | None]:
 
 
 def killed_look(place: Path, owner: type, method: str, *, after: bool, **options: object) -> None:
-    """The same, in a process that is killed when it first calls this method, before or after what
-    that does.
+    """`looks` in a process that is killed at the first call of this method, before or after its
+    work.
     """
     real = getattr(owner, method)
 
@@ -147,7 +144,7 @@ class State(NamedTuple):
     folder: str = ""
 
     def seen(self, folder: str) -> State:
-        """The state once a look has seen the message in a folder."""
+        """The state after a scan has seen the message in a folder."""
         if folder not in CLASSES or folder == self.folder:
             return self
         label = CLASSES[folder]
@@ -177,15 +174,15 @@ class Message:
         self.states = seen | self.states if interrupted else seen
 
     def check(self, votes: dict[str, str | None]) -> None:
-        """The vote belongs to a possible state, and leaves those that it belongs to."""
+        """The vote belongs to a possible state; only such states remain."""
         vote = votes.get(f"anna {self.number}") or ""
         assert vote in {state.said for state in self.states}, (self.number, vote, self.states)
         self.states = {state for state in self.states if state.said == vote}
 
 
 def at_transaction(one: Watched, step: int, fault: Callable[[], object]) -> Callable[[], bool]:
-    """Let something happen before the begin or the commit number `step` of the sightings and the
-    ledger; whether it has happened.
+    """Inject a fault before the begin or the commit number `step` of the sightings and the ledger;
+    whether it has happened.
     """
     steps = itertools.count()
 
@@ -199,15 +196,14 @@ def at_transaction(one: Watched, step: int, fault: Callable[[], object]) -> Call
 
 
 def limit_writes(size: int) -> None:
-    """Every write beyond this size of a file fails, for the whole process."""
+    """Let every write beyond this size of a file fail, for the whole process."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 def faulty_look(place: Path, step: int, fault: str) -> bool:
-    """A look with a fault at some transaction; whether the look came to its end.
-
-    fault: "kill"; "full": writing fails from then on, until a kill; "mended": until the watcher has
-    given up, then it looks again.
+    """A scan with a fault at some transaction; whether the scan ended. fault: "kill"; "full":
+    writing fails from then on, until a kill; "mended": until the watcher has given up, then it
+    scans again.
     """
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""What only those who open mailboxes themselves must see to; what everybody promises is in
+"""What only local mailboxes must see to; what all mailboxes promise is in
 tests/contract/test_mailboxes.py.
 """
 
@@ -16,8 +16,8 @@ from tests.unit.folders.maildirs import deliver, maildir
 
 
 def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, monkeypatch, caplog):
-    """Else whoever makes a million has all watches of the machine, and the memory of a process with
-    more rights.
+    """Otherwise a user with a million folders takes all watches of the machine, and the memory of a
+    process with more rights.
     """
     monkeypatch.setattr(local, "_MAX_DIRECTORIES", 5)
     box = maildir(tmp_path / "anna", *(f".f{number}" for number in range(4)))
@@ -48,8 +48,8 @@ def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, mo
 def test_a_folder_with_more_names_than_can_be_told_costs_itself_alone(
     tmp_path, monkeypatch, name, count, much
 ):
-    """Else one user's names have all memory of the process by which everybody's mail is seen: one
-    sign can take six bytes.
+    """Otherwise one user's names take all memory of the broker, as one character can take six
+    bytes.
     """
     monkeypatch.setattr(local, "_MANY_NAMES", 1)
     monkeypatch.setattr(local, "_MAX_LISTING_BYTES", 1000)
@@ -68,7 +68,7 @@ def test_a_folder_with_more_names_than_can_be_told_costs_itself_alone(
 
 
 def test_of_a_folder_that_was_renamed_often_only_the_last_name_is_known(tmp_path):
-    """Else whoever renames a thousand folders again and again has all memory."""
+    """Otherwise a user who renames a thousand folders again and again takes all memory."""
     box = maildir(tmp_path / "anna", ".Junk")
     with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
         (anna,) = mailboxes.find_mailboxes()
@@ -98,9 +98,7 @@ def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
 
 
 def test_a_link_that_is_no_folder_is_told_unless_it_is_the_sieve_script_in_force(tmp_path, caplog):
-    """Where the Maildir is the home directory it lies there for everybody with rules of their own:
-    a warning for each of them.
-    """
+    """Where the Maildir is the home directory, all users with own rules have such a link."""
     maildir(tmp_path / "anna", ".Lists.sieve")
     (tmp_path / "anna/.dovecot.sieve").symlink_to("sieve/rules.sieve")
     (tmp_path / "anna/.Old").symlink_to(tmp_path)

@@ -1,5 +1,5 @@
-"""Mailboxes and folders that come, go, come back under a name that was used before, or are looked
-at only in part.
+"""Mailboxes and folders that come, go, come back under a name that was used before, or are scanned
+only in part.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_a_folder_that_is_renamed_or_removed(watched):
 
 
 def test_of_folders_that_are_renamed_again_and_again_the_last_is_known(watched):
-    """Else whoever does so all day long has all memory."""
+    """Otherwise a user who does so all day takes all memory."""
     maildir(watched.box, ".Projects")
     messages = [deliver(watched.box / ".Projects", raw) for raw in MAIL[:2]]
     watched.rest()
@@ -83,7 +83,7 @@ def test_a_mailbox_that_goes_and_comes_back(watched):
 
 
 def test_a_mailbox_whose_disk_is_away_is_told_until_it_is_back(watched, monkeypatch):
-    """Its directory is there, where it was mounted, and nothing in it."""
+    """The directory on which it was mounted is there, and empty."""
     monkeypatch.setattr(status_file, "BEAT_SECONDS", 0.05)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
@@ -128,7 +128,7 @@ def test_a_mailbox_that_is_gone_for_a_month_is_forgotten(watched, monkeypatch):
 
 
 def test_another_mailbox_of_the_same_name_begins_with_what_lies_in_it(watched):
-    """Nothing of what the one before held is taken for having been moved."""
+    """Nothing that the mailbox before had counts as moved."""
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     for raw in MAIL[:3]:
         deliver(ben, raw)
@@ -148,8 +148,8 @@ def test_another_mailbox_of_the_same_name_begins_with_what_lies_in_it(watched):
 
 @pytest.mark.parametrize(("through", "taught"), [("Projects", "spam"), ("Sent", None)])
 def test_from_folders_of_peoples_own_and_from_what_they_sent(watched, through, taught):
-    """What came into their own folders by itself, or long ago, was seen there; what they wrote is
-    not looked at.
+    """What came into users' own folders by itself, or long ago, was seen there; what they wrote is
+    ignored.
     """
     maildir(watched.box, ".Projects", ".Sent")
     message = deliver(watched.box / f".{through}", MAIL[0])

@@ -1,4 +1,4 @@
-"""What is in a file of a Maildir, whole or not at all."""
+"""The message in a file of a Maildir, whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG_AGO = 1_600_000_000
 
 
 def written(place: Path, data: bytes, *, name: str = "1.a.b", age: float | None = None) -> bytes:
-    """Read a file with this content, changed so many seconds ago (default: years)."""
+    """Read a file with this content that was changed so many seconds ago (default: years)."""
     path = place / name
     path.write_bytes(data)
     changed = LONG_AGO if age is None else time.time() - age

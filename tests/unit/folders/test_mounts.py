@@ -1,4 +1,4 @@
-"""The kernel's list of what is mounted is understood, whatever the places are called."""
+"""The kernel's list of mounts is read, whatever names the mounts have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.disks import mounted, needs_disks
     ],
 )
 def test_a_place_of_any_name(tmp_path: Path, name: str) -> None:
-    """Users choose them, as of FUSE; one with a carriage return kept the watcher from starting."""
+    """Users choose them, by FUSE; one with a carriage return kept the watcher from starting."""
     place, disk = tmp_path / name, tmp_path / "disk"
     for directory in (place, disk):
         directory.mkdir()

@@ -1,5 +1,5 @@
-"""What people say by moving mail comes out as they said it, in whatever order and however seldom
-somebody looks.
+"""What users say by moving mail comes out as they said it, in whatever order and however seldom
+folders are scanned.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def test_every_way_to_move_comes_out_the_same(
     scans: tuple[str, ...] | None,
     between: tuple[str, ...],
 ) -> None:
-    """scans: folders looked at one by one afterwards, None: all at once. between: while the move is
+    """scans: folders scanned one by one afterwards; None: all at once. between: while the move is
     half done.
     """
     box = Mailbox()

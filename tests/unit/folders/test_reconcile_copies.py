@@ -58,8 +58,8 @@ def test_two_classes_that_waited_give_way_to_a_newer_entry() -> None:
 def test_a_move_in_the_middle_of_a_scan_is_learnt_by_the_next(
     known: bool, source: str, target: str, taught: str
 ) -> None:
-    """Found in both folders, or in the first only. Nothing tells in which of two folders of one
-    class a new message was first.
+    """The scan finds the message in both folders, or in the first only. Nothing tells in which of
+    two folders of one class a new message was first.
     """
     for order in permutations((source, target)):
         box = Mailbox()
@@ -153,7 +153,7 @@ def test_what_went_before_has_not_gone_again() -> None:
 
 
 def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
-    """Bound to our signature: its id is given once for each delivery."""
+    """Our signature tells: its id is given once for each delivery."""
     box = Mailbox()
     first = box.put(INBOX, Mail(DIGEST, signed("ham", "id1")))
     box.scan()
@@ -169,8 +169,8 @@ def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
 
 
 def test_a_second_delivery_of_an_unsigned_message_says_nothing() -> None:
-    """Else whoever sends the same twice has it taught as ham as soon as the first one was moved to
-    Junk.
+    """Otherwise anybody who sends a message twice has it taught as ham as soon as the first one is
+    moved to Junk.
     """
     box = Mailbox()
     first = box.put(INBOX, Mail(DIGEST, received=1))
@@ -186,7 +186,7 @@ def test_a_second_delivery_of_an_unsigned_message_says_nothing() -> None:
 
 
 def test_what_was_remembered_without_who_received_it_is_still_the_same_when_it_is_moved() -> None:
-    """By earlier versions."""
+    """Earlier versions remembered it so."""
     box = Mailbox()
     name = box.put(INBOX, Mail(DIGEST))
     box.scan()
@@ -241,8 +241,8 @@ def test_what_lay_in_two_classes_at_the_first_scan_does_not_wait() -> None:
 
 
 def test_ten_thousand_copies_of_a_message_are_not_each_compared_with_each_other():
-    """As a program gone wrong makes them: it took minutes, in which nobody else's moves were looked
-    at.
+    """As a broken program makes them: comparing took minutes, in which no other mailbox was
+    scanned.
     """
     asked: list[str] = []
     rules = ReconcileRules(lambda folder: (asked.append(folder), ROLES[folder])[1])

@@ -1,5 +1,5 @@
-"""Whatever comes in whatever order: a reference that sees what each person does, and one that sees
-what was found.
+"""Anything in any order, against two references: one that sees what each user does, and one that
+sees what was found.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def at_first(mail: Mail, folder: str, *, filing: bool) -> str | None:
 
 
 class Person:
-    """Does things with mail, and knows what was meant."""
+    """A user who moves and deletes mail, and what was meant by it."""
 
     def __init__(self, seed: int, memory: Memory | None = None) -> None:
         self.chance = random.Random(seed)
@@ -130,7 +130,7 @@ class Person:
         return folder, name
 
     def look(self, *folders: str) -> None:
-        """Look at these folders, in some order and some of them together."""
+        """Scan these folders, in some order and some of them together."""
         left = list(folders)
         self.chance.shuffle(left)
         while left:
@@ -139,7 +139,7 @@ class Person:
             left = left[size:]
 
     def step(self) -> None:
-        """Something happens, and is looked at."""
+        """Something happens, and is scanned."""
         if not self.at or self.chance.random() < 0.2:
             folder, _ = self.deliver()
             self.look(folder)
@@ -249,10 +249,9 @@ def test_at_rest_the_votes_are_what_people_meant_with_a_file_in_between(tmp_path
 
 
 class Diary:
-    """Who looks seldom knows of each message only where it was found, one after the other.
-
-    And never that it left a folder, if it is back there under the name it had when somebody looks
-    again: here it comes back under another.
+    """A reference for seldom scans. It knows of each message only where it was found, one after the
+    other, and never that it left a folder and is back under the name it had at the next scan; so
+    here it comes back under another name.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""After an upgrade: what was taught before is read anew from where the mail lies now, as the vote
+"""After an upgrade: what was taught before is read again from where the mail lies now, as the vote
 that it was.
 """
 
@@ -20,7 +20,7 @@ from tests.unit.folders.watched import MAIL, Watched
 
 
 def upgraded(one: Watched) -> None:
-    """Everything said so far was read by an older extractor, and the daemon begins anew."""
+    """Let an older extractor have read everything so far, and start the daemon again."""
     one.stop()
     one.filter.close()
     with closing(sqlite3.connect(one.state / "ledger.sqlite")) as db, db:
@@ -32,8 +32,8 @@ def upgraded(one: Watched) -> None:
 
 
 def taught(one: Watched) -> list[Path]:
-    """Moved by anna: two to Junk, one to Archive; and one to Junk and on to the Trash, where it
-    says nothing.
+    """Moved by anna: two messages to Junk, one to Archive, and one to Junk and on to Trash, where
+    it says nothing.
     """
     found = [deliver(one.box, raw) for raw in MAIL[:4]]
     one.rest()
@@ -110,7 +110,7 @@ def test_only_once(watched):
 
 
 def test_what_was_killed_is_finished(watched, monkeypatch):
-    """After any batch, before that is noted."""
+    """After any batch, before the progress is stored."""
     taught(watched)
     upgraded(watched)
     monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
@@ -149,7 +149,7 @@ def test_many_are_read_in_steps_and_what_is_moved_meanwhile_teaches(watched, mon
 
 
 def test_folders_are_listed_only_while_there_is_time(watched, monkeypatch):
-    """Those of 256 messages were listed in one step, in which no other mailbox was looked at."""
+    """The folders of 256 messages were listed in one step, in which no mailbox was scanned."""
     monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
     found = [deliver(watched.box, raw) for raw in MAIL[:6]]
     watched.rest()
@@ -174,7 +174,7 @@ def test_folders_are_listed_only_while_there_is_time(watched, monkeypatch):
 
 
 def test_nobody_is_there_to_be_read_yet(watched):
-    """Whoever opens mailboxes is down when the daemon begins: nothing is taken for gone."""
+    """The broker is down when the daemon starts: nothing counts as gone."""
     taught(watched)
     upgraded(watched)
     watched.mailboxes.find_mailboxes = lambda: []

@@ -162,7 +162,7 @@ def test_children_have_the_role_of_the_nearest_of_which_one_is_known() -> None:
 
 
 def test_what_is_called_junk_below_an_archive_is_in_doubt() -> None:
-    """Whoever keeps old spam there would teach all of it as ham."""
+    """Otherwise users who keep old spam there would teach all of it as ham."""
     for name in (
         ("Archive", "Spam"),
         ("Archives", "2024", "Junk"),
@@ -180,7 +180,7 @@ def test_what_is_called_junk_below_an_archive_is_in_doubt() -> None:
 
 
 def test_gmails_own_folders_in_any_language() -> None:
-    """By mbsync and its like, which store no special uses."""
+    """As mbsync and the like make them, which store no special uses."""
     assert (
         find_role(("[Gmail]", "Spam"))
         == find_role(("[Gmail]", "Спам"))
@@ -243,7 +243,9 @@ def test_dots_part_levels_where_the_whole_name_says_nothing() -> None:
     ],
 )
 def test_folders_that_people_may_mean_for_spam(name: tuple[str, ...], doubtful: bool) -> None:
-    """Of which neither a name, nor the operator, nor Dovecot says so, nor of one above them."""
+    """Neither a name, nor the operator, nor Dovecot says so, nor does any of them of a folder
+    above.
+    """
     assert find_role(name, {"Spam?": NEUTRAL_ROLE}, {("Said",): "\\Archive"}).doubtful is doubtful
 
 

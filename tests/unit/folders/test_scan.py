@@ -1,4 +1,4 @@
-"""Looking at a folder: what came, what went, and how much of that is done at a step."""
+"""Scanning a folder: what came, what went, and how much of that is done in a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.folders.maildirs import deliver, maildir
 
 
 def test_the_names_of_a_large_folder_are_taken_apart_in_steps_and_once(tmp_path, monkeypatch):
-    """Those of a million files take many seconds, in which whoever else moves mail would wait."""
+    """Those of a million files take many seconds, in which all other users would wait."""
     monkeypatch.setattr(scan, "_NAMES_PER_STEP", 4)
     box = maildir(tmp_path / "anna")
     messages = [deliver(box, b"one") for _ in range(10)]

@@ -1,4 +1,4 @@
-"""Who is looked at when: as if all mailboxes were gone through each time, which is not done."""
+"""Which mailbox comes when: as if all mailboxes were gone through each time, which is not done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def boxes(schedule: Schedule) -> list[MailboxState]:
 
 
 def tended(schedule: Schedule, box: MailboxState, now: float, chance: random.Random) -> None:
-    """As the loop does it: a step, of which there may be more."""
+    """A step, as the loop does it; there may be more of them."""
     box.tended = now
     more = chance.random() < 0.3
     box.work = (None for _ in ()) if more else None

@@ -101,7 +101,7 @@ def test_names_in_memory_are_those_of_the_file_whatever_happens(tmp_path: Path) 
 
 
 def test_a_message_that_everybody_has_costs_nobody_more(tmp_path: Path) -> None:
-    """A circular to 20,000 people would take minutes, were those of all others read for each of
+    """A circular to 20,000 users would take minutes if the rows of all others were read for each of
     them.
     """
     steps = []
@@ -231,7 +231,7 @@ def test_who_learns_from_it_has_a_damaged_file_set_aside(
 
 
 def damage(sightings: Sightings) -> None:
-    """All of it but the first page."""
+    """Damage all of it but the first page."""
     sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     sightings._db.execute("PRAGMA shrink_memory")
     with sightings.path.open("r+b") as file:
@@ -332,7 +332,7 @@ def test_a_hundred_thousand_messages_are_small_and_loaded_at_once(tmp_path: Path
 
 
 def daily(start: int, end: int) -> list[int]:
-    """A look each day, as the watcher does it more often: a clock that jumps is not believed."""
+    """A scan each day, as the watcher does it more often: a clock that jumps is not believed."""
     return [*range(start, end, DAY), end]
 
 
@@ -397,7 +397,7 @@ def test_a_clock_that_jumps_forgets_nothing_at_once(tmp_path: Path) -> None:
 
 
 def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
-    """Which is millions of rows where there are many mailboxes."""
+    """There are millions of rows where there are many mailboxes."""
     asked: list[str] = []
     with opened(tmp_path) as sightings:
         sightings._db.connection.set_trace_callback(asked.append)
@@ -430,8 +430,8 @@ def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
 
 
 def test_a_new_folder_has_no_marks_of_one_that_was_forgotten(tmp_path: Path) -> None:
-    """It may get the number of that one; and what was marked there may never have been seen, as a
-    message that could not be read yet.
+    """It may get the number of the forgotten one; and a file may have been marked without being
+    seen, as one that could not be read yet.
     """
     with opened(tmp_path) as sightings:
         sightings.update("anna", [Sighting(".Old", 1, A)], [])

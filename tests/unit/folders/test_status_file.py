@@ -1,4 +1,4 @@
-"""What the watcher leaves for people to read."""
+"""What the watcher leaves for users to read."""
 
 from __future__ import annotations
 
@@ -134,7 +134,9 @@ def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path
 
 
 def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, monkeypatch, caplog):
-    """The directory itself: nobody sees any more that it is a folder, but mail was in it."""
+    """The directory itself is closed: nothing tells any more that it is a folder, but mail was in
+    it.
+    """
     watched = Watched(tmp_path)
     deliver(watched.box / ".Junk", MAIL[0])
     watched.rest()
@@ -153,7 +155,7 @@ def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, mo
 
 
 def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
-    """A folder and a mailbox that could not be looked at, and are not there any more."""
+    """A folder and a mailbox that could not be read, and are gone."""
     ben = maildir(tmp_path / "home" / "ben", ".Junk")
     forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Closed") / ".Closed" / "cur")
     forbid(monkeypatch, ben / ".Junk" / "cur")

@@ -1,5 +1,5 @@
-"""The loop: real Maildirs, a real filter, and people who move mail; nothing but the next turn is
-waited for.
+"""The loop: real Maildirs, a real filter, and users who move mail; the tests wait for nothing but
+the next turn.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def test_roles_as_configured(tmp_path):
 
 
 def test_the_same_message_that_comes_again_takes_nobodys_word_back(watched):
-    """Nobody has moved it: it was delivered once more, as the server that received it says."""
+    """Nobody has moved it: it was delivered once more, as the server that received it tells."""
 
     def received(when: str) -> bytes:
         return (
@@ -249,8 +249,8 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
 
 
 def test_a_subject_prefix_of_ours_is_no_part_of_the_lesson(watched):
-    """Else what was tagged wrongly teaches that the tag is a sign of ham, and senders may put it
-    there.
+    """Otherwise a message that was tagged wrongly teaches that the tag is a sign of ham, and
+    senders may write it.
     """
     plain = watched.filter._reader.read_example(MAIL[0])
     tagged = b"X-Spamguard-Prefix: ***SPAM***\n" + MAIL[0].replace(
@@ -289,7 +289,7 @@ def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, capl
 
 
 def test_a_folder_whose_name_is_no_utf8_teaches_and_keeps_nothing_back(watched):
-    """Its name could not be kept in the ledger: no move of this user was learnt any more."""
+    """The ledger could not store its name, and no move of this user was learnt any more."""
     folder = maildir(watched.box / os.fsdecode(b".Junk.Werbung f\xfcr"))
     messages = [deliver(watched.box, raw) for raw in MAIL[:2]]
     watched.rest()
@@ -333,7 +333,7 @@ def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(wa
 
 
 def test_of_many_mailboxes_seen_for_the_first_time_several_are_in_one_turn(watched, monkeypatch):
-    """A turn for each of their folders looks at all mailboxes each time: with 20,000 that took
+    """A turn for each of their folders goes through all mailboxes each time: with 20,000 that took
     hours.
     """
     boxes = [
@@ -490,7 +490,7 @@ def damage(sightings: Sightings) -> None:
 
 
 def test_damage_that_shows_where_mailboxes_are_looked_for_is_seen_at_once(watched):
-    """Not after the next move, which would then be part of the first look."""
+    """Not after the next move, which would then be part of the first scan."""
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     damage(watched.watcher._sightings)
@@ -504,7 +504,7 @@ def test_damage_that_shows_where_mailboxes_are_looked_for_is_seen_at_once(watche
 
 
 def test_damaged_sightings_begin_anew_and_moves_teach_again(watched, caplog):
-    """Of all mailboxes at once: else the next move in each would be its first look."""
+    """For all mailboxes at once: else the next move in each would be part of its first scan."""
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     messages = [deliver(watched.box, MAIL[0]), deliver(watched.box, MAIL[1]), deliver(ben, MAIL[2])]
     watched.rest()
@@ -626,7 +626,7 @@ def test_thousands_that_teach_nothing_do_not_hold_up_the_others_either(watched, 
 
 
 def numbers_known(one: Watched, folder: str, last: int) -> list[int]:
-    """How many messages are known there after each turn, until so many are; each number once."""
+    """How many messages are known after each turn, until there are so many; each number once."""
     found: list[int] = []
     while last not in found:
         if (known := len(one.watcher._sightings.name_keys(str(one.box), folder))) not in found:
@@ -654,7 +654,7 @@ def test_a_verdict_changes_at_once(tmp_path):
 
 
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):
-    """Else the names of all files of thousands of users are held at once."""
+    """Otherwise the names of all files of thousands of users are in memory at once."""
     monkeypatch.setattr(mailbox_scan, "READ_BATCH_SIZE", 1)
     monkeypatch.setattr(watcher, "MAX_TURN_SECONDS", 0.0)
     for user in ("ben", "cleo", "dora"):

@@ -1,4 +1,4 @@
-"""A filter and a watcher of real Maildirs, for tests: nothing but the next turn is waited for."""
+"""A filter and a watcher of real Maildirs; tests wait for nothing but the next turn."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ SOON = 3 * DEBOUNCE
 
 
 def rest(watcher: Watcher) -> None:
-    """Until there is nothing to do, now or soon: what the disk has to tell is there when whoever
-    changed it goes on.
-    """
+    """Run the watcher until there is nothing to do, now or soon."""
     while watcher.run_once(_left(watcher)) or _left(watcher):
         pass
 
 
 def _left(watcher: Watcher) -> float:
-    """Seconds until there is something to look at; 0: not soon."""
+    """Seconds until something is due; 0: nothing is due soon."""
     left = (
         min(watcher._search_due, watcher._schedule.next_due(), watcher._reextractor.due)
         - time.monotonic()
@@ -38,7 +36,7 @@ def _left(watcher: Watcher) -> float:
 
 
 class Watched:
-    """Mailboxes below a directory, and the watcher of all of them. opened: files that were read."""
+    """Mailboxes below a directory, and their watcher. opened: files that were opened."""
 
     def __init__(self, place: Path, **settings: object) -> None:
         self.place = place
@@ -73,7 +71,7 @@ class Watched:
         self.settled += 1
 
     def rest(self) -> None:
-        """As `rest`."""
+        """Run the watcher until there is nothing to do."""
         rest(self.watcher)
 
     def stop(self) -> None:
@@ -81,14 +79,14 @@ class Watched:
         self.mailboxes.close()
 
     def votes(self) -> dict[str, str | None]:
-        """What was said about each message of MAIL, by its number, in the name of whom."""
+        """The vote on each message of MAIL, by user and number."""
         numbers = {self.filter._reader.digest(raw): number for number, raw in enumerate(MAIL)}
         last = {(vote.digest, vote.user): vote for vote in self.filter.ledger.all_votes()}
         return {f"{vote.user} {numbers[vote.digest]}": vote.label for vote in last.values()}
 
 
 def signed_by(one: Watched, raw: bytes, label: str) -> bytes:
-    """As it comes from us, with our verdict on top."""
+    """A message as it comes from us, with our verdict on top."""
     verdict = replace(one.filter.judge(raw), label=label)
     key = keys.derive_key(one.filter.key, b"verdict")
     value = keys.sign_verdict(
