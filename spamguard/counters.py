@@ -1,7 +1,8 @@
 """Counters of all processes of a daemon, in memory that they share.
 
-Each process has a slot, to which it alone adds; readers sum the slots (`sum_slots`). A slot
-outlives its process: the next one goes on adding where that left off, so no sum ever goes down.
+Each worker has a slot, and each task of the other processes, such as watching folders; one process
+alone adds to a slot, and readers sum the slots (`sum_slots`). A slot outlives its process: the next
+one goes on adding where that left off, so no sum ever goes down.
 
 The layout of a slot is the table `_LAYOUT`, in signed words of eight bytes. An aligned word is read
 and written whole. A number with a name of its own, such as that of a class, is a row: the name,
@@ -68,7 +69,8 @@ _SLOT_WORDS = 2048  # words, so that no two processes write to one page
 _OFFSETS = dict(zip(_LAYOUT, accumulate(_LAYOUT.values(), initial=0), strict=False))
 # For workers of the present settings and of older ones that drain; unused slots take no memory.
 MAX_SLOTS = 2500
-# Slots with a process of their own.
+# Slots of tasks. The web process has two (metrics; page and API) and the learner two (folders;
+# teaching door).
 MASTER_SLOT, REPORTER_SLOT, WEB_SLOT, WATCHER_SLOT, TEACHER_SLOT, _FIRST_WORKER_SLOT = range(6)
 OTHER_ROW = ("other", "other")
 """Counts what finds no row."""
@@ -77,7 +79,7 @@ RowName = tuple[str, str]
 
 
 class CounterSlot:
-    """The counters of one process. Only that process adds to them."""
+    """The counters of a worker or a task. Only its process adds to them."""
 
     def __init__(self, words: memoryview, number: int) -> None:
         self.number = number

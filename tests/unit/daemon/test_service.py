@@ -1,5 +1,5 @@
-"""A service process of the master: it is restarted with pauses and ends with the master. The
-watcher is one.
+"""A service process of the master, such as the learner: it is restarted with pauses and ends with
+the master.
 """
 
 from __future__ import annotations
@@ -152,13 +152,13 @@ def test_the_learner_writes_a_heartbeat_for_folders_and_one_for_the_door(tmp_pat
         os.close(board.descriptor)
 
 
-def watchers(daemon: Daemon) -> list[int]:
-    """Children of the master that watch."""
+def learners(daemon: Daemon) -> list[int]:
+    """Children of the master that learn."""
     daemon.workers()  # which remembers them, to leave none behind
     return children(daemon.pid, "spamguard.daemon.learner")
 
 
-def test_the_watcher_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
+def test_the_learner_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
     box = maildir(tmp_path / "mail" / "anna", ".Junk")
     message = deliver(box, b"Subject: x\n\nbuy")
     daemon.configure(watch=[f"{tmp_path}/mail/*"], workers=1)
@@ -166,11 +166,11 @@ def test_the_watcher_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
     daemon.logged("seen for the first time")
     move(message, box / ".Junk")
     daemon.logged("lesson user=anna from='INBOX' to='Junk' class=spam")
-    (first,) = watchers(daemon)
+    (first,) = learners(daemon)
     os.kill(first, signal.SIGKILL)
     daemon.logged("the learner has ended")
-    eventually(lambda: watchers(daemon) not in ([], [first]))
-    (second,) = watchers(daemon)
+    eventually(lambda: learners(daemon) not in ([], [first]))
+    (second,) = learners(daemon)
     assert daemon.process is not None
     daemon.process.kill()
     daemon.process.wait()
@@ -178,21 +178,21 @@ def test_the_watcher_runs_under_the_master_and_ends_with_it(daemon, tmp_path):
     assert "Traceback" not in daemon.log()
 
 
-def test_a_reload_starts_and_ends_the_watcher(daemon, tmp_path):
+def test_a_reload_starts_and_ends_the_learner(daemon, tmp_path):
     daemon.configure(workers=1)
     daemon.start()
-    assert watchers(daemon) == []
+    assert learners(daemon) == []
     daemon.configure(watch=[f"{tmp_path}/mail/*"])
     daemon.reload()
-    eventually(lambda: len(watchers(daemon)) == 1)
-    (first,) = watchers(daemon)
+    eventually(lambda: len(learners(daemon)) == 1)
+    (first,) = learners(daemon)
     daemon.configure(watch=[])
     daemon.reload()
     eventually(lambda: not alive(first))
     daemon.configure(watch=[f"{tmp_path}/mail/*"])
     daemon.reload()
-    eventually(lambda: len(watchers(daemon)) == 1)
-    (second,) = watchers(daemon)
+    eventually(lambda: len(learners(daemon)) == 1)
+    (second,) = learners(daemon)
     assert daemon.stop() == 0
     assert not alive(second)
     assert "has ended" not in daemon.log()
