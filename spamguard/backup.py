@@ -7,18 +7,19 @@ A backup is a tar file that any `tar` unpacks. Its members, in this order:
     sightings.sqlite         only where folders are watched
     SHA256SUMS               of all members before it, as `sha256sum -c` reads them
 
-A reader knows from the header what every further byte of the file must be, apart from the contents
-themselves; these have their checksums. So it compares, and never acts on a name, a size or a kind
-of file that the archive gives. It refuses a higher format number than its own.
+A reader knows from the header what every further byte must be, apart from the contents, which have
+their checksums. So it compares, and never acts on a name, a size or a kind of file that the archive
+gives. It refuses a higher format number than its own.
 
-A backup is made while everything goes on. It never keeps anybody from teaching, and leaves no other
-file behind.
+A backup is made while the daemon runs. It keeps nobody from teaching, and leaves no other file.
 
-A restored backup is first proved in a directory of its own: every receipt is read, all tables are
-made. Then its files take their names, and what was there is kept aside. Restoring must never touch
-what is there before that, and never under a running daemon. The new ledger takes its name in one
-rename. Where the old key is another, a machine that stops between the two renames leaves a ledger
-and a key that refuse each other in one clear line; restoring again finishes it.
+A restored backup is first proved in a directory of its own: every receipt is read, and all tables
+are made. Then its files take their names, and the old files are kept aside. The new ledger takes
+its name in one rename. If the old key is another, a machine that stops between the two renames
+leaves a ledger and a key that refuse each other in one clear line; restoring again finishes it.
+
+Must never touch an old file before the new ones are proved, and never restore under a running
+daemon.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ Advance = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class BackupHeader:
-    """What the file holds. fingerprint: of the key. time: seconds since 1970. sizes: bytes of each
-    file, by name.
+    """What the file holds.
+
+    fingerprint: of the key. time: seconds since 1970. sizes: bytes of each file, by name.
     """
 
     format: int
@@ -278,7 +280,7 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
 
 
 def _find_damage(path: Path, fingerprint: str) -> str:
-    """What is wrong with a copied ledger; "": nothing. Looks at all that restoring it will need."""
+    """Say what is damaged in a copied ledger, of all that restoring needs; "": nothing."""
     try:
         with closing(sqlite3.connect(path)) as db:
             damage = " ".join(db.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
@@ -341,7 +343,7 @@ def prove_backup(
 
 @contextmanager
 def _lock_restore(state: Path) -> Iterator[None]:
-    """Nobody else restores there meanwhile; the lock of a killed process is gone."""
+    """Keep others from restoring there. The lock of a killed process is gone."""
     descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -373,11 +375,11 @@ def _check_draft(draft: Path, header: BackupHeader) -> None:
 
 
 def check_overwrite(state: Path, *, replace: bool) -> None:
-    """UsageError: there is something to be put aside, and nobody has said that it may be."""
-    there = [name for name in (LEDGER_FILE, KEY_FILE) if (state / name).exists()]
-    if there and not replace:
+    """Raise UsageError if there is a filter to put aside, and `replace` does not allow it."""
+    existing = [name for name in (LEDGER_FILE, KEY_FILE) if (state / name).exists()]
+    if existing and not replace:
         raise UsageError(
-            f"{state}: has a {there[0]} already:"
+            f"{state}: has a {existing[0]} already:"
             " say --replace to put it aside, or name another directory with --state"
         )
 
@@ -385,8 +387,8 @@ def check_overwrite(state: Path, *, replace: bool) -> None:
 def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path | None:
     """Put the files of a proved backup in the place of those in the state directory.
 
-    Return where those are kept; None: there were none. Whatever happens, the old files are in
-    force, or both are found by their names. refuse: raises if somebody is at work there after all.
+    Return where the old files are kept; None: there were none. At every moment the old files have
+    their names or lie in that directory. refuse: raises if a daemon has started meanwhile.
 
     Raises
     ------
@@ -418,9 +420,9 @@ def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path
 
 @contextmanager
 def _lock_ledger(ledger: Path) -> Iterator[None]:
-    """Nobody else has the ledger open meanwhile, and its log is written back into it.
+    """Keep others from opening the ledger, and write its log back into it.
 
-    A damaged ledger cannot be locked; then it stays as it is. UsageError: somebody has it open.
+    A damaged ledger cannot be locked and stays as it is. UsageError: another process has it open.
     LedgerError: it cannot be opened.
     """
     if not ledger.exists():
@@ -446,16 +448,16 @@ def _lock_ledger(ledger: Path) -> Iterator[None]:
 
 
 def _keep_aside(state: Path) -> Path | None:
-    """Give the files that are there second names, in a directory named after the time."""
+    """Give the old files second names, in a directory named after the time."""
     names = [name + end for name in FILE_NAMES for end in ("", *_DATABASE_SUFFIXES)]
-    there = [state / name for name in names if (state / name).exists()]
-    there += state.glob("tables-*.bin")
-    if not there:
+    old_files = [state / name for name in names if (state / name).exists()]
+    old_files += state.glob("tables-*.bin")
+    if not old_files:
         return None
     aside = state / f"before-restore-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     aside.mkdir(mode=0o700)
     _give_to_owner_of(state, aside)
-    for path in there:
+    for path in old_files:
         (aside / path.name).hardlink_to(path)
     sync_directory(aside)
     return aside

@@ -143,8 +143,18 @@ class Database:
         path: Path,
         schema: Schema,
         fill: Callable[[sqlite3.Connection], object] = lambda _: None,
+        *,
+        durable: bool = True,
     ) -> Self:
-        """Open the file; make it, with mode 0600, when there is none. fill: writes its first rows.
+        """Open the file; make it, with mode 0600, when there is none.
+
+        Parameters
+        ----------
+        fill
+            Writes the first rows of a new file.
+        durable
+            Whether what is committed survives a power cut (SQLite: synchronous FULL). Without it a
+            power cut may cost the last transactions, never the file (NORMAL, with a WAL).
 
         Raises
         ------
@@ -162,6 +172,7 @@ class Database:
                 database._check_identity()
                 if schema.wal:
                     database.pragma("journal_mode = WAL")
+                database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             except BaseException:
                 database._connection.close()
                 raise

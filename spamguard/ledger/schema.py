@@ -95,10 +95,11 @@ def open_ledger_file(path: Path, fingerprint: str, *, durable: bool) -> Database
                 "it must be a file that this user may read and write, in a directory that it may "
                 "write",
             )
-        database = Database.open(path, LEDGER_SCHEMA, lambda db: _write_meta(db, fingerprint))
+        database = Database.open(
+            path, LEDGER_SCHEMA, lambda db: _write_meta(db, fingerprint), durable=durable
+        )
         try:
             _check_fingerprint(database, fingerprint)
-            database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         except BaseException:
             database.close()
             raise

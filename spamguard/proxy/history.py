@@ -97,12 +97,11 @@ class History:
 
         Both take effect by and by, as rows are appended.
         """
-        db = Database.open(path, HISTORY_SCHEMA)
+        db = Database.open(path, HISTORY_SCHEMA, durable=False)
         try:
             log_pages = min(_MAX_LOG_PAGES, int(max(size, MIN_BYTES) * _LOG_SHARE) // PAGE_BYTES)
             db.query(f"PRAGMA wal_autocheckpoint = {log_pages}")
             db.query(f"PRAGMA journal_size_limit = {log_pages * PAGE_BYTES}")
-            db.query("PRAGMA synchronous = NORMAL")
         except BaseException:
             db.close()
             raise
