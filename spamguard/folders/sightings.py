@@ -130,13 +130,6 @@ CREATE TABLE missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL);
 )
 
 
-def open_sightings_file(path: Path) -> Database:
-    """Open the file, or make one. SightingsError."""
-    db = Database.open(path, SIGHTINGS_SCHEMA)
-    db.query("PRAGMA synchronous = FULL")
-    return db
-
-
 def set_aside(path: Path) -> None:
     """Rename a damaged file, and remove its log, which SQLite would take for the next file's.
     SightingsError.
@@ -173,12 +166,12 @@ class Sightings:
         replace_damaged: set a damaged file aside, now and later, and go on with a new one.
         """
         try:
-            db = open_sightings_file(path)
+            db = Database.open(path, SIGHTINGS_SCHEMA)
         except SightingsError as error:
             if not (replace_damaged and is_corruption(error.__cause__)):
                 raise
             set_aside(path)
-            db = open_sightings_file(path)
+            db = Database.open(path, SIGHTINGS_SCHEMA)
         return cls(db, replace_damaged=replace_damaged)
 
     def close(self) -> None:
@@ -511,7 +504,7 @@ class Sightings:
         with suppress(SightingsError):
             self._db.close()
         set_aside(self.path)
-        self._db = open_sightings_file(self.path)
+        self._db = Database.open(self.path, SIGHTINGS_SCHEMA)
         self._is_set_aside = False
         self._keys = {}
         self.reset_count += 1
