@@ -266,7 +266,7 @@ def test_a_damaged_receipt_is_not_backed_up(state, tmp_path, capsys):
 
 def test_no_room(state, tmp_path, capsys):
     made = []
-    for size in range(20, 400, 16):  # kB
+    for size in range(20, 900, 40):  # kB
         with small_disk(tmp_path / f"{size}", f"{size}k") as disk:
             made.append(command(state, "backup", disk / "backup") == 0)
             assert names(disk) == (["backup"] if made[-1] else [])
