@@ -229,8 +229,8 @@ class Master:
         doors = []
         for door in self._settings.doors:
             listening = self._sockets[sockets.endpoint_address(door.listen)]
-            place = sockets.describe_listener(door.listen, listening)
-            doors.append(f"{door.listen.protocol} on {place}")
+            address = sockets.describe_listener(door.listen, listening)
+            doors.append(f"{door.listen.protocol} on {address}")
         return f"serving {', '.join(doors)}"
 
     def _describe(self) -> dict[str, object]:

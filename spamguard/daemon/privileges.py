@@ -201,17 +201,17 @@ def _user_name() -> str:
 
 def _refuse_exposed(settings: Settings) -> None:
     """Raise StartError if other machines could reach a daemon that runs as root."""
-    places = [
+    addresses = [
         (door.listen.host, str(door.listen)) for door in settings.doors if door.listen.path is None
     ]
     if settings.metrics:
-        places.append((settings.metrics.host, f"metrics on {settings.metrics}"))
+        addresses.append((settings.metrics.host, f"metrics on {settings.metrics}"))
     if settings.web:
-        places.append((settings.web.listen.host, f"page and API on {settings.web}"))
-    for host, place in places:
+        addresses.append((settings.web.listen.host, f"page and API on {settings.web}"))
+    for host, door in addresses:
         if not ip_address(host).is_loopback:
             raise StartError(
-                f"will not run as root with {place} open to others: "
+                f"will not run as root with {door} open to others: "
                 f"name a user with `user`, or give {settings.state} to one with chown"
             )
 

@@ -61,9 +61,9 @@ class StatusSocket:
         """Listen in this directory. If that fails, it is tried again: only `status` needs it."""
         self._path, self._retry_at = state / STATUS_SOCKET, inf
         try:
-            with _short_path(state) as place:
-                self._listening = aio.listen_at(place / STATUS_SOCKET, _SOCKET_MODE)
-                self._inode = (place / STATUS_SOCKET).lstat().st_ino
+            with _short_path(state) as directory:
+                self._listening = aio.listen_at(directory / STATUS_SOCKET, _SOCKET_MODE)
+                self._inode = (directory / STATUS_SOCKET).lstat().st_ino
         except OSError as error:
             text = "%s: cannot listen there (%s): until it can `spamguard status` finds no daemon"
             self._open_errors.report(text, self._path, error.strerror)
@@ -85,8 +85,8 @@ class StatusSocket:
         try:
             if self._path.lstat().st_ino == self._inode:
                 return
-            with _short_path(self._path.parent) as place:
-                if aio.is_listening(place / STATUS_SOCKET):
+            with _short_path(self._path.parent) as directory:
+                if aio.is_listening(directory / STATUS_SOCKET):
                     return
         except FileNotFoundError:
             pass
@@ -131,8 +131,8 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_TIMEOUT)
         try:
-            with _short_path(state) as place:
-                connection.connect(str(place / STATUS_SOCKET))
+            with _short_path(state) as directory:
+                connection.connect(str(directory / STATUS_SOCKET))
             pid = aio.peer_pid(connection)
         except OSError:  # nobody listens, or accepted for so long that the queue is full
             return None

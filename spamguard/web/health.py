@@ -278,8 +278,8 @@ async def _greet_next_hop(hop: Hop, hostname: str) -> None:
 
 def _find_unwritable(maildir: Path) -> str:
     """Accept a missing Maildir if it can be created, as the first message does."""
-    places = [place for place in (maildir / "tmp", maildir / "new") if place.exists()]
-    places = places or [next(place for place in (maildir, *maildir.parents) if place.exists())]
+    paths = [path for path in (maildir / "tmp", maildir / "new") if path.exists()]
+    paths = paths or [next(path for path in (maildir, *maildir.parents) if path.exists())]
     return "; ".join(
-        f"{place} may not be written" for place in places if not os.access(place, os.W_OK | os.X_OK)
+        f"{path} may not be written" for path in paths if not os.access(path, os.W_OK | os.X_OK)
     )
