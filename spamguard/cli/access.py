@@ -76,9 +76,9 @@ TOKEN_ABOUT = """\
 Make, list and revoke tokens of programs that ask the HTTP API. (It is `web` in the configuration.)
 
 A token is for a user, who sees and teaches only their own mail, or for an operator, who sees and
-teaches everything. It is shown once; kept is a hash of it. Programs send it as
-`Authorization: Bearer TOKEN`. What is revoked is refused from the next request on. `list` shows
-sessions of people too (`login-link`). Exit status of `revoke`: 1 when there is no such token."""  # noqa: S105  no secret, a help text
+teaches everything. It is shown once; only a hash of it is kept. Programs send it as `Authorization:
+Bearer TOKEN`. A revoked token is refused from the next request on. `list` shows sessions of people
+too (`login-link`). Exit status of `revoke`: 1 when there is no such token."""  # noqa: S105  no secret, a help text
 TOKEN_EXAMPLE = """  spamguard token create backup-check --operator --expires 90d
   spamguard token create anna-phone --user anna
   spamguard token list
@@ -95,11 +95,11 @@ def add_token(commands: arguments.Commands) -> None:
     actions = arguments.add_actions(parser)
     about = "make a token and show it, this once"
     creating = arguments.add_action(actions, "create", _create_token, about)
-    creating.add_argument("name", metavar="NAME", help="to know it by")
+    creating.add_argument("name", metavar="NAME", help="a name to know it by")
     _add_person(creating)
     about = "when it ends by itself, such as 12h or 90d (default: never)"
     creating.add_argument("--expires", metavar="TIME", help=about)
-    about = "tokens and sessions, without what is secret of them"
+    about = "tokens and sessions, without their secrets"
     arguments.add_action(actions, "list", _list_credentials, about)
     about = "refuse a token from now on"
     revoking = arguments.add_action(actions, "revoke", _revoke_token, about)

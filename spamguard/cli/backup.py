@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 # ---- backup
 
 BACKUP_ABOUT = """\
-Back up to one file, while the daemon runs. It holds all that cannot be had again: the key, the
-ledger, and where messages were seen.
+Back up to one file, while the daemon runs. It holds everything that cannot be made again: the key,
+the ledger, and where messages were seen.
 
-The file is as secret as the key in it. Tables are made anew from the ledger; the history of
+The file is as secret as the key in it. Tables are made again from the ledger; the history of
 verdicts, mail that waits in the quarantine and in spools, tokens and sessions of page and API, and
 the configuration are not in it. `restore` puts it back."""
 BACKUP_EXAMPLE = """  spamguard backup /srv/backup/spamguard-$(date +%F)
@@ -160,8 +160,8 @@ def _check_overwrite(state: Path, *, replace: bool) -> None:
 # ---- rebuild
 
 REBUILD_ABOUT = """\
-Make the tables anew from the receipts. For tables that are damaged or missing; nothing is taught
-anew.
+Make the tables again from the receipts. It repairs tables that are damaged or missing; nothing is
+taught again.
 
 If the old tables prove that the ledger has lost events, as from a damaged log, it says so."""
 REBUILD_EXAMPLE = """  spamguard rebuild"""

@@ -285,8 +285,7 @@ def expected_count(paths: Sequence[str]) -> int | None:
     if not _shows_progress():
         return None
     counts = [sources.count_messages(path) for path in paths]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return None if None in counts else sum(filter(None, counts))
 
 
 def with_progress(

@@ -50,7 +50,7 @@ _POLL_SECONDS = 0.1
 
 def add_doctor(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "doctor", run_doctor, DOCTOR_ABOUT, DOCTOR_EXAMPLE)
-    about = "look at the daemon, Postfix, next hops and folders, too, as it tells of them"
+    about = "also check the daemon, Postfix, next hops and folders that it names"
     parser.add_argument("--config", type=arguments.parse_file, metavar="FILE", help=about)
     about = "act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
     parser.add_argument("--user", metavar="NAME", help=about)

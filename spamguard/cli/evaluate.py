@@ -132,8 +132,7 @@ all, `split`). Protocols:
   split        the first part is taught, the rest judged
 
 Folders are read side by side, each in its own order; an index in the order of its lines. An index
-may have classes of its own: they are wanted, unless your filter (--state) knows them as
-unwanted."""
+may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted."""
 EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
@@ -181,7 +180,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     from spamguard.engine.policy import unwanted_classes
 
     # Mistakes in names of files show before the work.
-    other = evaluate.read_scores(options.against) if options.against else None
+    baseline = evaluate.read_scores(options.against) if options.against else None
     if options.scores:
         evaluate.check_writable(options.scores)
     if options.plots:
@@ -200,7 +199,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     trials = _run_trials(options, is_unwanted)
     labels = {label for trial in trials for label in (trial.row.gold, trial.row.label)}
     unwanted = unwanted_classes({label: is_unwanted(label) for label in labels - {"unsure"}})
-    _report(options, trials, unwanted, other)
+    _report(options, trials, unwanted, baseline)
     return 0
 
 
@@ -224,9 +223,9 @@ def _report(
     options: argparse.Namespace,
     trials: list[Trial],
     unwanted: frozenset[str],
-    other: list[ScoredMessage] | None,
+    baseline: list[ScoredMessage] | None,
 ) -> None:
-    """Print the figures and write the files. other: the run to compare with."""
+    """Print the figures and write the files. baseline: the run to compare with."""
     from spamguard.engine import evaluate, measures, plots
 
     name = f"{options.profile}, {options.protocol}"
@@ -241,7 +240,7 @@ def _report(
             evaluate.write_scores(options.scores, rows)
         if options.plots:
             plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
-        gain = None if other is None else evaluate.roca_difference(rows, other, unwanted)
+        gain = None if baseline is None else evaluate.roca_difference(rows, baseline, unwanted)
     finally:
         # The work is done: print its figures even if a disk is full, or the other run was on other
         # mail.

@@ -39,9 +39,9 @@ Without a file it listens on smtp://127.0.0.1:10025 and delivers to a Maildir in
 directory, spam to .Junk in it: to try it out. Moving a message into .Junk there, or out of it,
 teaches.
 
-SIGHUP: read the configuration anew, no connection is lost; SIGTERM: finish what is under way,
-within 10 seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the
-same), or the limit on memory (`ulimit -v`) is too low."""
+SIGHUP: read the configuration again, no connection is lost; SIGTERM: finish running work within 10
+seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or
+the limit on memory (`ulimit -v`) is too low."""
 RUN_EXAMPLE = """  spamguard run
   spamguard --state /var/lib/spamguard run --config /etc/spamguard/spamguard.yaml
   spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
@@ -106,10 +106,10 @@ CHECK_ABOUT = """\
 Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake
 with its line.
 
-Without FILE: what holds without a configuration. Warnings go to standard error and leave the exit
-status 0. Run as root, or as the daemon's user, it warns of watched mailboxes that this user cannot
-read; run as root, also of files that this user cannot, and where the daemon would not start: no
-such user, or a state directory of somebody else.
+Without FILE: the configuration that holds without a file. Warnings go to standard error and leave
+the exit status 0. Run as root, or as the daemon's user, it warns of watched mailboxes that this
+user cannot read; run as root, also of files that this user cannot, and where the daemon would not
+start: no such user, or a state directory of another user.
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you
 type. Begin the file with `# yaml-language-server: $schema=PATH`, or name it in the settings of your
@@ -203,7 +203,7 @@ daemon, which parses mail, may not. It reads the configuration itself, answers t
 root only, writes nothing and knows no network. Started by root it becomes the user below, and keeps
 the right to read of all of root's (CAP_DAC_READ_SEARCH).
 
-SIGHUP: read the configuration anew. Exit status 78: the configuration has mistakes."""
+SIGHUP: read the configuration again. Exit status 78: the configuration has mistakes."""
 OPEN_MAILBOXES_EXAMPLE = """  spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml"""
 
 DEFAULT_USER = "spamguard-watch"

@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     from spamguard.records import Status
 
 STATUS_ABOUT = """\
-Show what the filter knows, and how the daemon is. It tells messages of each class, who taught them,
-table load, sizes, versions.
+Show what the filter knows, and how the daemon is. It shows messages of each class, who taught them,
+table load, sizes and versions.
 
 Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and
 its messages since it began.
 
 Of each user: when the last move of a message into a folder was learnt, the lessons in force, and
-how many more were refused, as beyond lessons_per_day. Warnings tell what should teach and does not.
+how many more were refused, such as beyond lessons_per_day. Warnings tell what should teach and does
+not.
 
 A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load
 tells how often that happens. With many lessons the tables become twice as large, when the experts
@@ -289,7 +290,7 @@ def _dropped_warnings(spam_filter: Filter, dropped: Mapping[str, RefusedLessons]
     from spamguard.learning.refusals import OVER_QUOTA
 
     for user, refused in dropped.items():
-        votes = [spam_filter.ledger.users.last_vote(user, way) for way in SUBMITTED_ORIGINS]
+        votes = [spam_filter.ledger.users.last_vote(user, origin) for origin in SUBMITTED_ORIGINS]
         last_learnt = max((vote.time for vote in votes if vote), default=0)
         # A later lesson shows that the quota has room again. It mends no other reason, so a
         # refusal for another reason is shown for a day.

@@ -40,9 +40,9 @@ teach nothing, nor does what spamguard itself filed. Try it with --dry-run first
 
 It can be interrupted and run again: what was taught is not taught twice, and what was taken back
 (undo, forget) is not taught again just because it still lies there: `spamguard learn` does that.
-What its owner taught before an upgrade that reads mail otherwise is read anew, as what it was
-taught as. The daemon does not do this by itself: what lies in a mailbox when it first looks teaches
-nothing, only what is moved from then on."""
+Messages taught before an upgrade that reads mail otherwise are read again and keep their class. The
+daemon does not do this by itself: messages that lie in a mailbox when it first looks teach nothing,
+only later moves do."""
 TEACH_FOLDERS_EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders ~/Maildir
   spamguard teach-folders --config /etc/spamguard/spamguard.yaml"""
@@ -252,7 +252,7 @@ def _taught_line(result: dict[str, Any]) -> str:
 def _mailbox_line(result: dict[str, Any], verb: str, parts: Sequence[str]) -> str:
     others = {
         "already known": result["known"],
-        "to be read anew, as what they were taught as": result.get("renewed"),
+        "to be read again, and to keep their class": result.get("renewed"),
         "taken back before, and left so": result["taken_back"],
     }
     remarks = ", ".join(f"{number:,} {remark}" for remark, number in others.items() if number)
