@@ -214,7 +214,7 @@ class Quarantine:
             recipients = [entry.envelope.recipients[index] for index in entry.waiting]
             # SIZE was that of the message as it came in.
             sender = entry.envelope.sender
-            parameters = [one for one in sender.parameters if one.keyword != "SIZE"]
+            parameters = [item for item in sender.parameters if item.keyword != "SIZE"]
             sender = replace(sender, parameters=tuple(parameters))
             transaction = next_hop.transaction(entry.envelope.client)
             content = self.open(name)
@@ -332,7 +332,7 @@ def _decode_note(name: str, values: dict[str, Any]) -> QuarantineEntry:
     sender, recipients = values["envelope"]["sender"], values["envelope"]["recipients"]
     envelope = Envelope(
         Sender(sender["address"], _decode_parameters(sender)),
-        tuple(Recipient(one["address"], _decode_parameters(one)) for one in recipients),
+        tuple(Recipient(item["address"], _decode_parameters(item)) for item in recipients),
         Client(**values["envelope"]["client"]),
     )
     return QuarantineEntry(

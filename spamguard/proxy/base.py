@@ -121,22 +121,22 @@ def group_recipients(
         return [RecipientGroup(range(len(users)), shared.verdict, shared.decision)]
     verdicts = {"": shared}
     for user in filter(None, users):
-        own = scan.personal[user]
-        verdicts[user] = _UserVerdict(own, decide(own, policy, scan.threshold))
+        verdict = scan.personal[user]
+        verdicts[user] = _UserVerdict(verdict, decide(verdict, policy, scan.threshold))
     members: dict[tuple[str, Rule | None], list[int]] = {shared.group_key: []}
     for index, user in enumerate(users):
         key = verdicts[user].group_key if separate_copies else shared.group_key
         members.setdefault(key, []).append(index)
     groups = []
     for indices in filter(None, members.values()):
-        own_verdicts = {users[index]: verdicts[users[index]] for index in indices}
-        mildest = min(own_verdicts.values(), key=lambda own: own.verdict.probability)
+        group = {users[index]: verdicts[users[index]] for index in indices}
+        mildest = min(group.values(), key=lambda member: member.verdict.probability)
         if mildest.group_key == shared.group_key:
             mildest = shared
         personal = {
-            user: own.verdict.label
-            for user, own in own_verdicts.items()
-            if own.group_key != shared.group_key
+            user: member.verdict.label
+            for user, member in group.items()
+            if member.group_key != shared.group_key
         }
         groups.append(RecipientGroup(indices, mildest.verdict, mildest.decision, personal))
     return groups
@@ -167,13 +167,13 @@ class UserResolver:
 
     def candidates(self, address: str) -> Sequence[str]:
         """Users whose mail this may be; the first that exists counts. An alias leaves no choice."""
-        whole = address.lower()
-        local_part, at, domain = whole.rpartition("@") if "@" in whole else (whole, "", "")
+        full = address.lower()
+        local_part, at, domain = full.rpartition("@") if "@" in full else (full, "", "")
         plain = local_part.partition("+")[0] or local_part
-        for name in (whole, plain + at + domain, f"*@{domain}", local_part, plain):
+        for name in (full, plain + at + domain, f"*@{domain}", local_part, plain):
             if name in self._aliases:
                 return [user for user in (self._aliases[name],) if user]
-        names = dict.fromkeys((whole, plain + at + domain, plain))
+        names = dict.fromkeys((full, plain + at + domain, plain))
         return [name for name in names if is_user_name(name)]
 
     def all_candidates(self, addresses: Sequence[str]) -> tuple[str, ...]:

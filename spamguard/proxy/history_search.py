@@ -144,41 +144,41 @@ class HistorySearch:
         for statement in _TEMP_TABLES:
             db.query(statement)
 
-    def find_page(self, wanted: HistoryFilter, limit: int) -> HistoryRows:
+    def find_page(self, conditions: HistoryFilter, limit: int) -> HistoryRows:
         """At most so many rows, of the next `WINDOW_ROWS`."""
-        before = wanted.before or _ABOVE_ALL_IDS
+        before = conditions.before or _ABOVE_ALL_IDS
         window = self._db.query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
         border = window[0][0] if window else ""
-        condition, values = wanted._replace(first=max(border, wanted.first)).where_clause()
+        condition, values = conditions._replace(first=max(border, conditions.first)).where_clause()
         rows = self._select_rows(
             f"{_SELECT_ROWS} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit)
         )
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
-        return HistoryRows(rows, border if border > wanted.first else "")
+        return HistoryRows(rows, border if border > conditions.first else "")
 
     def count_by_hour(
-        self, start: float, wanted: HistoryFilter
+        self, start: float, conditions: HistoryFilter
     ) -> list[tuple[int, str, tuple[str, ...], int]]:
         """How many rows there are by hours since `start`, label and recipients.
 
-        Recipients are empty unless `wanted.parts` asks for some.
+        Recipients are empty unless `conditions.parts` asks for some.
         """
-        return self._count(_COUNT_BY_HOUR, wanted, [start])
+        return self._count(_COUNT_BY_HOUR, conditions, [start])
 
     def count_verdicts_and_lessons(
-        self, wanted: HistoryFilter
+        self, conditions: HistoryFilter
     ) -> list[tuple[str, str, tuple[str, ...], int]]:
         """How many rows with a lesson (`set_lessons`) there are by label of the verdict, class of
         the lesson and recipients, as above.
         """
-        return self._count(_COUNT_VERDICTS_AND_LESSONS, wanted, [])
+        return self._count(_COUNT_VERDICTS_AND_LESSONS, conditions, [])
 
-    def _count(self, query: str, wanted: HistoryFilter, values: list[object]) -> list[Any]:
-        condition, wanted_values = wanted.where_clause()
-        recipients_column = "recipients" if wanted.parts else "''"
+    def _count(self, query: str, conditions: HistoryFilter, values: list[object]) -> list[Any]:
+        condition, condition_values = conditions.where_clause()
+        recipients_column = "recipients" if conditions.parts else "''"
         query = query.format(recipients_column, condition)
-        rows = self._db.query(query, values + wanted_values)
+        rows = self._db.query(query, values + condition_values)
         with self._db.errors(ValueError, TypeError):
             return [
                 (*head, tuple(json.loads(recipients or "[]")), count)

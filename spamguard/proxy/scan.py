@@ -229,14 +229,14 @@ class ScanService:
 
 def _scanner_policy(scanner: Scanner) -> Policy:
     """The scanner's policy, with its three options about actions as rules."""
-    wanted = (
+    options = (
         (Action.REJECT, ("spam",), scanner.reject_from),
         (Action.QUARANTINE, ("spam",), scanner.quarantine_from),
         (Action.DEFER, ("spam", policy.UNSURE), scanner.greylist_from),
     )
     rules = tuple(
         Rule(label, action, probability)
-        for action, labels, probability in wanted
+        for action, labels, probability in options
         if probability is not None
         for label in labels
     )

@@ -273,12 +273,13 @@ def encode_scan(scan: Scan) -> bytes:
         len(personal),
     )
     numbers = [*classes.values(), *[word.part for word in words]]
-    for own in personal.values():
-        numbers += own.probability, own.log_odds, *[own.probabilities[name] for name in classes]
+    for other in personal.values():
+        numbers += other.probability, other.log_odds
+        numbers += [other.probabilities[name] for name in classes]
     form = _NUMBERS_FORMAT.format(len(numbers), len(words))
     numbers_bytes = struct.pack(form, *numbers, *[word.token for word in words])
     word_texts = [word.text[:_MAX_WORD_LENGTH].replace("\0", " ") for word in words]
-    labels = [own.label for own in personal.values()]
+    labels = [other.label for other in personal.values()]
     texts = "\0".join([verdict.label, *classes, *word_texts, *personal, *labels])
     text = header + numbers_bytes + texts.encode("utf-8", "replace")
     return encode_answer(SCANNED, text, scan.packed)
@@ -305,20 +306,20 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
     label, *texts = text.split("\0")
     if len(texts) != class_count + word_count + 2 * user_count:
         raise ValueError("not a scan")
-    classes, own_start = texts[:class_count], class_count + word_count
+    classes, personal_start = texts[:class_count], class_count + word_count
     probabilities = dict(zip(classes, numbers, strict=False))
     verdict = Verdict(label, probability, log_odds, probabilities)
     words = tuple(
-        map(Word, numbers[number_count:], texts[class_count:], numbers[class_count:own_start])
+        map(Word, numbers[number_count:], texts[class_count:], numbers[class_count:personal_start])
     )
     personal = {}
     width = class_count + 2
     for index in range(user_count):
-        start = own_start + index * width
-        own_probability, own_log_odds, *own = numbers[start : start + width]
-        user, own_label = texts[own_start + index], texts[own_start + user_count + index]
-        own_probabilities = dict(zip(classes, own, strict=True))
-        personal[user] = Verdict(own_label, own_probability, own_log_odds, own_probabilities)
+        start = personal_start + index * width
+        probability, log_odds, *by_class = numbers[start : start + width]
+        user, label = texts[personal_start + index], texts[personal_start + user_count + index]
+        probabilities = dict(zip(classes, by_class, strict=True))
+        personal[user] = Verdict(label, probability, log_odds, probabilities)
     words_are_valid = len(words) <= _MAX_WORDS and all(
         isfinite(word.part) and len(word.text) <= _MAX_WORD_LENGTH for word in words
     )

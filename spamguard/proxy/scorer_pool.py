@@ -101,11 +101,11 @@ class ScorerHandle(DeadlineTimer):
         self.jobs: deque[ScanJob] = deque()
         self.is_ready = self.is_stuck = self.has_ended = False
         self.end_reason = "crashed"
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket, child_socket = socket.socketpair()
+        with child_socket:
             try:
                 process.check_installation()
-                descriptor = theirs.fileno()
+                descriptor = child_socket.fileno()
                 path = [str(Path(package).parents[1]), os.environ.get("PYTHONPATH", "")]
                 variables = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
                 self._process = subprocess.Popen(
@@ -377,11 +377,11 @@ class ScorerPool:
 
     def _requeue(self, jobs: Sequence[ScanJob]) -> None:
         """Put jobs in front of the queue, unless another scorer has them."""
-        taken = set(self._queue)
+        assigned = set(self._queue)
         for scorer in self._scorers:
-            taken.update(islice(scorer.jobs, 1 if scorer.is_stuck else None))
+            assigned.update(islice(scorer.jobs, 1 if scorer.is_stuck else None))
         self._queue.extendleft(
-            reversed([job for job in jobs if not job.result.done() and job not in taken])
+            reversed([job for job in jobs if not job.result.done() and job not in assigned])
         )
 
     # ---- starting scorers
@@ -390,8 +390,8 @@ class ScorerPool:
         """Start scorers up to the usual number; while messages wait, stuck ones do not count."""
         if self._closing or asyncio.get_running_loop().time() < self._starts_after:
             return
-        wanted = self._size - (self._count_able() if self._queue else len(self._scorers))
-        for _ in range(min(wanted, self._size + _MAX_SPARE_SCORERS - len(self._scorers))):
+        missing = self._size - (self._count_able() if self._queue else len(self._scorers))
+        for _ in range(min(missing, self._size + _MAX_SPARE_SCORERS - len(self._scorers))):
             start_seconds = _START_TIMEOUT * 2 ** min(self._failed_starts, _MAX_DOUBLINGS)
             try:
                 scorer = ScorerHandle(

@@ -347,7 +347,9 @@ class FilterTransaction:
                 return [await self._hold(copy.output, copy.record)]
             if copy.action is Action.REDIRECT:
                 # An error at the new address is temporary for this client.
-                parameters = [one for one in sender.parameters if one.keyword not in _DSN_OF_SENDER]
+                parameters = [
+                    item for item in sender.parameters if item.keyword not in _DSN_OF_SENDER
+                ]
                 sender = Sender(sender.address, tuple(parameters))
                 (reply,) = await self._send(copy.output, sender, [Recipient(copy.redirect_to)])
                 return [reply if reply.is_positive else _CANNOT_REDIRECT]
@@ -422,9 +424,9 @@ def matching_field_names(header: bytes, names: Sequence[str]) -> list[str]:
     >>> matching_field_names(b"x-spam-flag: YES\\r\\nTo: b\\r\\n", ["X-Spam-*"])
     ['x-spam-flag']
     """
-    wanted = FieldNameSet(names)
+    name_set = FieldNameSet(names)
     present = dict.fromkeys(match[1] for match in _FIELD_NAME.finditer(header))
-    return [name.decode("ascii") for name in present if name in wanted]
+    return [name.decode("ascii") for name in present if name in name_set]
 
 
 def tag_message(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> SpoolView:
@@ -432,8 +434,8 @@ def tag_message(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) 
     header = read_header_section(message)
     empty_line = _EMPTY_LINE.match(message.read_start(len(header) + 2), len(header))
     header += empty_line[0] if empty_line else b""  # `add_fields` looks for the end
-    kept = add_fields(header, fields, [name.encode("ascii", "ignore") for name in forged])
-    return SpoolView(kept, message, len(header))
+    head = add_fields(header, fields, [name.encode("ascii", "ignore") for name in forged])
+    return SpoolView(head, message, len(header))
 
 
 class OutgoingMessage:

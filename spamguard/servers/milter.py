@@ -96,11 +96,11 @@ class MilterConnection:
             self._packets_in_turn = 0
             await self.flush()  # a server that has its answer is idle, and may be evicted
             await asyncio.sleep(0)
-        begun = False
+        has_begun = False
         while (packet := self._packets.next_packet()) is None:
             await self.flush()
-            if self._packets.has_partial_packet and not begun:
-                begun = True
+            if self._packets.has_partial_packet and not has_begun:
+                has_begun = True
                 deadline = min(deadline, asyncio.get_running_loop().time() + self._timeout)
             async with asyncio.timeout_at(deadline):
                 data = await self._reader.read(_READ_BYTES)

@@ -279,9 +279,9 @@ class LineBuffer:
 
     def take_all(self) -> bytes:
         """All bytes; the buffer is empty afterwards."""
-        taken = bytes(self.data)
+        data = bytes(self.data)
         self.clear()
-        return taken
+        return data
 
     def put_back(self, rest: bytes) -> None:
         """Put bytes back in front."""
