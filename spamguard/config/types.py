@@ -318,7 +318,7 @@ _HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])
 _HOST_PORT_PATTERN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
 _HOST_IN_URL = re.compile(r"//([^/\[\]@]*):[0-9]+\Z")
 # The address that each word stands for; it is suggested, never listened on.
-_WORD_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104
+_WORD_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104  never listened on
 
 
 def _check_next_hop(value: object) -> Endpoint:

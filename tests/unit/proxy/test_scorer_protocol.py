@@ -59,7 +59,7 @@ def only(data: bytes) -> ScorerAnswer:
 )
 def test_a_scan_comes_as_it_was(
     probability, log_odds, shares, digest, packed, words, settle
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     scan = Scan(
         Verdict("unsure", probability, log_odds, shares),
         digest,
@@ -105,7 +105,7 @@ def test_users_that_were_not_requested_are_an_error(users: tuple[str, ...]) -> N
     ],
 )
 def test_personal_verdicts_are_validated_too(own: dict[str, object]) -> None:
-    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})  # type: ignore[arg-type]
+    wrong = replace(SCAN, personal={"anna": replace(VERDICT, **own)})
     with pytest.raises(ValueError, match="scan"):
         decode_scan(only(encode_scan(wrong)), ["anna"])
 
