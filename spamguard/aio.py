@@ -77,7 +77,7 @@ class DeadlineTimer(ABC):
 Value = TypeVar("Value")
 
 ERROR_TTL_SECONDS = 2.0
-"""How long an error is kept, at most."""
+"""The time for which an error is kept, at most."""
 
 
 class AsyncTtlCache(Generic[Value]):

@@ -255,8 +255,8 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
             status = abandoned.stat()
             if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 shutil.rmtree(abandoned)
-    with tempfile.TemporaryDirectory(prefix=_COPY_PREFIX, dir=beside) as place:
-        copies = {name: Path(place) / name for name in FILE_NAMES if (state / name).exists()}
+    with tempfile.TemporaryDirectory(prefix=_COPY_PREFIX, dir=beside) as directory:
+        copies = {name: Path(directory) / name for name in FILE_NAMES if (state / name).exists()}
         key = keys.load_key(state / KEY_FILE, create=False)
         with name_path_in_errors(beside), create_private(copies[KEY_FILE]) as file:
             file.write(key)
@@ -268,8 +268,8 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
                 copy_database(state / name, copies[name], _BUSY_SECONDS)
             except (sqlite3.Error, OSError) as error:
                 raise LedgerError(
-                    f"{state / name}: cannot be copied to {place}: make room there, or look at both"
-                    f" [{error_text(error)}]"
+                    f"{state / name}: cannot be copied to {directory}: make room there, or look"
+                    f" at both [{error_text(error)}]"
                 ) from error
         if damage := _find_damage(copies[LEDGER_FILE], keys.key_fingerprint(key)):
             raise LedgerError(

@@ -64,7 +64,7 @@ class LabelIndex:
 
 @dataclass(frozen=True, slots=True)
 class CorpusRecipe:
-    """How to make a corpus.
+    """The description of a corpus.
 
     licence: what to know before using it. labels: by the path of a member; the first that fits
     counts. index: instead of labels. page: of a corpus that must be fetched by hand. date_pattern:
@@ -320,7 +320,7 @@ def _read_labels(path: str, content: bytes, base: str, before: int) -> dict[str,
 
 
 def _arrival_time(path: str, content: bytes, recipe: CorpusRecipe) -> float:
-    """What orders messages: the last server's time, else the sender's, or the day in the path."""
+    """The time of the last server, else of the sender, or the day in the path; 0: none is there."""
     if recipe.date_pattern is not None:
         day = recipe.date_pattern.search(path)
         return float(day[1].replace("-", "")) if day else 0.0

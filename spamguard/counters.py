@@ -88,7 +88,7 @@ class CounterSlot:
         self._rows = {
             field: {name: at for at, name, _ in self._iter_rows(field)} for field in _ROW_FIELDS
         }
-        self._error_places: dict[str, int] = {}
+        self._error_indexes: dict[str, int] = {}
 
     # ---- adding
 
@@ -106,8 +106,8 @@ class CounterSlot:
     def count_next_hop_error(self, endpoint: str, kind: str, text: str, now: int) -> None:
         """Count an error of a next hop. text: what happened. now: seconds since 1970."""
         self._add("next_hop_errors", (endpoint[:90], kind))
-        place = self._error_places.setdefault(endpoint, len(self._error_places) % _MAX_ERRORS)
-        at = _OFFSETS["troubles"] + place * (1 + _ERROR_WORDS)
+        index = self._error_indexes.setdefault(endpoint, len(self._error_indexes) % _MAX_ERRORS)
+        at = _OFFSETS["troubles"] + index * (1 + _ERROR_WORDS)
         self._write_text(at + 1, _ERROR_WORDS, f"{endpoint}: {text}".encode())
         self._words[at] = now
 
@@ -208,7 +208,7 @@ class CounterSlot:
         return ((name, number) for _, name, number in self._iter_rows(field) if number)
 
     def read_stage(self, stage: int) -> tuple[list[int], float]:
-        """How many durations are in each bucket (`BUCKET_BOUNDS`), and the seconds of all."""
+        """The number of durations in each bucket (`BUCKET_BOUNDS`), and the seconds of all."""
         at = _OFFSETS["stages"] + stage * _STAGE_WORDS
         return self._words[at : at + _BUCKET_COUNT].tolist(), self._words[at + _BUCKET_COUNT] / 1e6
 

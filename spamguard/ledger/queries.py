@@ -81,7 +81,7 @@ class LastVote(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What a vote says, and the features of its message."""
+    """The class of a vote, and the features of its message."""
 
     seq: int
     label: str
@@ -89,7 +89,7 @@ class Receipt(NamedTuple):
 
 
 class MessageStanding(NamedTuple):
-    """How a message stands. label: class of its lesson. user_label: class by one user's vote."""
+    """The standing of a message. label: of its lesson. user_label: of one user's vote."""
 
     label: str | None
     user_label: str | None
@@ -177,7 +177,7 @@ class UserQueries:
         done = sum(self.count_votes(user, origin, start, end, 2 * max_votes) for origin in origins)
         if max_votes - done >= len(lessons):
             return list(lessons), []
-        known: list[Item] = []
+        unchanged: list[Item] = []
         opposite: list[Item] = []
         new: list[Item] = []
         for lesson in lessons:
@@ -187,27 +187,27 @@ class UserQueries:
             if current not in (None, label):
                 opposite.append(lesson)
             elif current == label and extractor >= EXTRACTOR:
-                known.append(lesson)
+                unchanged.append(lesson)
             else:
                 new.append(lesson)
         n_opposite = max(0, 2 * max_votes - done)
         n_new = max(0, max_votes - done - len(opposite[:n_opposite]))
         return (
-            [*known, *opposite[:n_opposite], *new[:n_new]],
+            [*unchanged, *opposite[:n_opposite], *new[:n_new]],
             [*opposite[n_opposite:], *new[n_new:]],
         )
 
     def find_standings(self, digests: Sequence[bytes], user: str) -> dict[bytes, MessageStanding]:
-        """How messages stand, as far as anybody ever voted on them. user: of `user_label`."""
+        """The standing of each message on which anybody ever voted. user: of `user_label`."""
         standings: dict[bytes, MessageStanding] = {}
         rows = query_digests(self._query, schema.VOTES_OF_DIGESTS, digests)
         for digest, group in groupby((Vote(*row) for row in rows), lambda vote: vote.digest):
             votes = list(group)
             lesson = resolve_lesson(votes)
             users = winning_votes(vote for vote in votes if vote.user == user)
-            own = users.get((digest, user))
+            vote = users.get((digest, user))
             standings[digest] = MessageStanding(
-                lesson.label if lesson else None, own.label if own else None
+                lesson.label if lesson else None, vote.label if vote else None
             )
         return standings
 
@@ -378,10 +378,10 @@ class ScoreQueries:
 
     def first_scores(self, digests: Sequence[bytes], extractor: int) -> dict[bytes, bytes]:
         """The scores, by this extractor, of the oldest vote in force on each of these messages."""
-        known = query_digests(self._query, schema.KNOWN_DIGESTS, digests)  # hardly ever any
+        voted = query_digests(self._query, schema.KNOWN_DIGESTS, digests)  # hardly ever any
         return {
             digest: bytes(scores)
-            for (digest,) in known
+            for (digest,) in voted
             for (scores,) in self._query(schema.FIRST_SCORES, (digest, extractor))
         }
 

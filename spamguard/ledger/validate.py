@@ -18,7 +18,7 @@ _MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits
 
 
 def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
-    """The same votes; LedgerError at the first over which readers would stumble."""
+    """Yield the votes; LedgerError at the first over which readers would stumble."""
     for vote in votes:
         check_vote(vote)
         yield vote

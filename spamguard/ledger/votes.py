@@ -87,7 +87,7 @@ def winning_votes(votes: Iterable[Vote]) -> dict[tuple[bytes, str], Vote]:
 
 
 def votes_in_force(votes: Iterable[Vote]) -> VotesInForce:
-    """The same by message and user."""
+    """The vote in force of each user, by message."""
     winning: VotesInForce = {}
     for vote in votes:
         _keep_newer(winning.setdefault(vote.digest, {}), vote.user, vote)
