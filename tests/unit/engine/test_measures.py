@@ -67,27 +67,33 @@ def slow_sm_at(gold: np.ndarray, score: np.ndarray, hm: float) -> float:
 @pytest.mark.parametrize("seed", range(12))
 def test_point_estimates_equal_the_definitions(seed: int) -> None:
     gold, score, label = run(seed, 250 + seed, seed % 3)
-    found = measures(gold, score, label, resamples=5)
+    estimates = measures(gold, score, label, resamples=5)
     ham, spam = int(sum(~gold)), int(sum(gold))
     lost = sum(1 for g, answer in zip(gold, label, strict=True) if not g and answer == "spam")
     missed = sum(1 for g, answer in zip(gold, label, strict=True) if g and answer != "spam")
-    assert (found.messages, found.ham, found.spam, found.ham_as_spam, found.spam_missed) == (
+    assert (
+        estimates.messages,
+        estimates.ham,
+        estimates.spam,
+        estimates.ham_as_spam,
+        estimates.spam_missed,
+    ) == (
         len(gold),
         ham,
         spam,
         lost,
         missed,
     )
-    assert found.hm == pytest.approx(100 * lost / ham, abs=1e-9)
-    assert found.sm == pytest.approx(100 * missed / spam, abs=1e-9)
+    assert estimates.hm == pytest.approx(100 * lost / ham, abs=1e-9)
+    assert estimates.sm == pytest.approx(100 * missed / spam, abs=1e-9)
     odds = [(lost + 0.5) / (ham - lost + 0.5), (missed + 0.5) / (spam - missed + 0.5)]
     mean = math.sqrt(odds[0] * odds[1])
-    assert found.lam == pytest.approx(100 * mean / (1 + mean), abs=1e-9)
-    assert found.roca == pytest.approx(slow_roca(gold, score), abs=1e-9)
-    assert found.roca == pytest.approx(100 - 100 * roc_auc_score(gold, score), abs=1e-9)
-    assert found.sm_at_hm_01 == pytest.approx(slow_sm_at(gold, score, 0.001), abs=1e-9)
-    assert found.sm_at_hm_05 == pytest.approx(slow_sm_at(gold, score, 0.005), abs=1e-9)
-    assert found.unsure_ham + found.unsure_spam == sum(label == "unsure")
+    assert estimates.lam == pytest.approx(100 * mean / (1 + mean), abs=1e-9)
+    assert estimates.roca == pytest.approx(slow_roca(gold, score), abs=1e-9)
+    assert estimates.roca == pytest.approx(100 - 100 * roc_auc_score(gold, score), abs=1e-9)
+    assert estimates.sm_at_hm_01 == pytest.approx(slow_sm_at(gold, score, 0.001), abs=1e-9)
+    assert estimates.sm_at_hm_05 == pytest.approx(slow_sm_at(gold, score, 0.005), abs=1e-9)
+    assert estimates.unsure_ham + estimates.unsure_spam == sum(label == "unsure")
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)
@@ -274,8 +280,8 @@ def test_confusion_of_several_classes() -> None:
 
 def test_measures_as_dict_is_complete() -> None:
     gold, score, label = run(11)
-    found = measures(gold, score, label, resamples=5)
-    assert set(found.as_dict()) == set(Measures.__dataclass_fields__)
+    estimates = measures(gold, score, label, resamples=5)
+    assert set(estimates.as_dict()) == set(Measures.__dataclass_fields__)
 
 
 @given(st.integers(0, 60), st.integers(1, 60))

@@ -33,10 +33,10 @@ def written(tmp_path: Path) -> tuple[Path, Tables]:
 
 def test_what_is_read_is_what_was_written(written: tuple[Path, Tables]) -> None:
     path, tables = written
-    found = snapshot.read_snapshot(path)
-    assert bits_of(found) == bits_of(tables)
-    assert (found.bits, found.classes) == (tables.bits, [*BASE_CLASSES, "alpha", "zoo"])
-    assert [array.dtype for array in (found.rows, found.messages)] == [np.int32, np.int64]
+    loaded = snapshot.read_snapshot(path)
+    assert bits_of(loaded) == bits_of(tables)
+    assert (loaded.bits, loaded.classes) == (tables.bits, [*BASE_CLASSES, "alpha", "zoo"])
+    assert [array.dtype for array in (loaded.rows, loaded.messages)] == [np.int32, np.int64]
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]  # no draft is left
 
@@ -61,9 +61,9 @@ def test_whoever_maps_it_may_write_without_changing_the_file(tmp_path: Path) -> 
 
 def test_a_mapped_snapshot_outlives_its_file(written: tuple[Path, Tables]) -> None:
     path, tables = written
-    found = snapshot.read_snapshot(path)
+    loaded = snapshot.read_snapshot(path)
     path.unlink()
-    assert bits_of(found) == bits_of(tables)
+    assert bits_of(loaded) == bits_of(tables)
 
 
 def test_a_file_has_no_holes(tmp_path: Path) -> None:

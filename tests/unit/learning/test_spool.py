@@ -49,8 +49,8 @@ def test_mode_of_a_spooled_lesson(place, directory, file):
         client.spool_lesson(str(place), LessonHeader("spam", 5), b"hello")
     finally:
         os.umask(before)
-    (found,) = place.iterdir()
-    assert stat.S_IMODE(found.stat().st_mode) == file
+    (path,) = place.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == file
 
 
 def test_it_may_be_read_as_soon_as_anything_is_in_it(place, monkeypatch):

@@ -98,13 +98,13 @@ def oracle_leaves(raw: bytes) -> list[tuple[str, str | None, bytes]]:
     """Media type, charset and decoded body of each leaf, as the standard library has them; line
     ends as LF.
     """
-    found = []
+    parts = []
     for part in message_from_bytes(raw.replace(b"\r\n", b"\n")).walk():
         if not part.is_multipart():
             body = part.get_payload(decode=True)
             assert isinstance(body, bytes)
-            found.append((part.get_content_type(), part.get_content_charset(), body))
-    return found
+            parts.append((part.get_content_type(), part.get_content_charset(), body))
+    return parts
 
 
 def split_leaves(message: MimeMessage) -> list[tuple[str, str | None, bytes]]:

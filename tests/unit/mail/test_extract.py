@@ -121,12 +121,12 @@ def test_grams_come_from_subject_and_body_only() -> None:
     written = header(
         b"Subject: cheap offers", b"X-Mailer: software", body=b"<p hidden>concealed</p>visible ones"
     )
-    found = set(
+    tokens = set(
         FeatureExtractor(KEY)
         .token_texts(written.replace(b"Subject", b"Content-Type: text/html\nSubject"))
         .values()
     )
-    letters = [text for text in found if text.startswith("letters:")]
+    letters = [text for text in tokens if text.startswith("letters:")]
     assert letters
     assert all(text.removeprefix("letters:") in "cheap_offers visible_ones" for text in letters)
 

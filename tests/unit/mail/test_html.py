@@ -53,8 +53,8 @@ from tests.unit.mail.support import repeatable, seconds
     ],
 )
 def test_visible_text(markup: str, visible: str) -> None:
-    found = html.parse_page(markup).visible
-    assert " ".join(found.split()) == " ".join(visible.split())
+    shown = html.parse_page(markup).visible
+    assert " ".join(shown.split()) == " ".join(visible.split())
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_made_up_mail_has_the_fields_that_the_standard_library_finds() -> None:
 def test_a_header_block_ends_where_it_should(
     text: bytes, fields: list[tuple[bytes, bytes]], body: bytes, defects: list[bytes]
 ) -> None:
-    found, start, wrong = parse_header(text, 1000, 500)
-    assert (found, text[start:], wrong) == (fields, body, defects)
+    parsed, start, names = parse_header(text, 1000, 500)
+    assert (parsed, text[start:], names) == (fields, body, defects)
 
 
 def test_header_blocks_are_bounded_in_bytes_and_fields() -> None:

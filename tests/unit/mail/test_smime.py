@@ -82,10 +82,10 @@ def test_many_pieces_cost_little() -> None:
 )
 def test_words_are_read_as_mail_programs_show_them(media: bytes) -> None:
     fields = (b"Content-Type: " + media + b"; name=smime.p7m", b"Content-Transfer-Encoding: base64")
-    found = set(
+    tokens = set(
         FeatureExtractor(KEY).token_texts(header(*fields, body=encodebytes(ber(INNER)))).values()
     )
-    assert "pills" in found
+    assert "pills" in tokens
     encrypted = set(
         FeatureExtractor(KEY)
         .token_texts(header(*fields, body=encodebytes(bytes(range(256)))))

@@ -95,11 +95,11 @@ def windows(text: bytes) -> list[bytes]:
     text = b" ".join(text.split())[:2000]
     heads = [at for at, byte in enumerate(text) if byte & 0xC0 != 0x80]
     borders = [*heads, len(text)]
-    found = []
+    pieces = []
     for at, start in enumerate(heads[:-4]):
         fitting = [end for end in borders[at + 1 : at + 6] if end - start <= 8]
-        found.append(text[start : max(fitting)] if fitting else text[start : start + 8])
-    return found
+        pieces.append(text[start : max(fitting)] if fitting else text[start : start + 8])
+    return pieces
 
 
 _characters = st.text("ab \n\u00e4\u0436\u0e01\u4eca\U0001f600", max_size=40).map(str.encode)
