@@ -2,10 +2,9 @@
 
 So a restart knows what happened meanwhile. The votes that follow from new sightings are written in
 the same transaction, as pending votes, and leave the file when they are in the ledger (`lessons`
-states the order of writes): no sighting is ever committed without the votes that follow from it.
-What is committed survives a power cut (WAL, synchronous FULL). The file is a cache all the same:
-who loses it scans all mail once, as if for the first time. So the watcher sets a damaged file aside
-and begins a new one.
+states the order of writes): no sighting is ever committed without its votes. What is committed
+survives a power cut (WAL, synchronous FULL). The file is a cache all the same: without it, all mail
+is scanned as if for the first time. So the watcher replaces a damaged file by a new one.
 
 Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more
 in memory than the 64-bit keys of names, never open a file of another program, and never let what
@@ -51,16 +50,10 @@ _SELECT = (
 _OF_DIGEST = f"IN (SELECT f.id {_FOLDERS}) AND digest = ? AND digest != x''"
 # A query for each name would take four times as long.
 _OF_NAMES = f"folder = ({_FOLDER}) AND name IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
-_PENDING_COLUMNS = (
-    "digest, user, label, packed, scores, origin, time, extractor, "
-    "decided_at, came_from, came_to, why"
-)
 _DAMAGED_WARNING = (
     "sightings %s: they are damaged and lie in %s now: all folders are looked at as if for the "
     "first time. What was moved since they were last looked at teaches nothing"
 )
-
-NameKeys = NDArray[np.int64]
 
 
 class SightingsError(SpamguardError):
@@ -72,10 +65,8 @@ class SightingsResetError(SightingsError):
 
 
 class PendingVote(NamedTuple):
-    """A vote that follows from sightings.
-
-    decided_at: the ledger's last event at that time. came_from, came_to, why: for the log, folders
-    as users know them.
+    """A vote that follows from sightings. decided_at: the ledger's last event then. came_from,
+    came_to, why: for the log, folders as users know them.
     """
 
     vote: NewVote
@@ -157,7 +148,7 @@ class Sightings:
         self._db = db
         self._replace_damaged = replace_damaged
         self._is_set_aside = False  # with no file in its place yet
-        self._keys: dict[int, NameKeys] = {}  # by number of the folder
+        self._keys: dict[int, NDArray[np.int64]] = {}  # by number of the folder
 
     @classmethod
     def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
@@ -199,13 +190,11 @@ class Sightings:
 
     def folders(self, mailbox: str) -> list[str]:
         """The folders that had messages when they were last scanned."""
-        query = (
-            f"SELECT f.name {_FOLDERS} "
-            "AND EXISTS (SELECT 1 FROM sightings WHERE folder = f.id AND gone = 0)"
-        )
-        return sorted(os.fsdecode(name) for (name,) in self._query(query, mailbox))
+        present = "EXISTS (SELECT 1 FROM sightings WHERE folder = f.id AND gone = 0)"
+        rows = self._query(f"SELECT f.name {_FOLDERS} AND {present}", mailbox)
+        return sorted(os.fsdecode(name) for (name,) in rows)
 
-    def name_keys(self, mailbox: str, folder: str) -> NameKeys:
+    def name_keys(self, mailbox: str, folder: str) -> NDArray[np.int64]:
         """Keys of the base names that were in a folder when it was last scanned, sorted; not to be
         written to.
         """
@@ -282,8 +271,8 @@ class Sightings:
 
     def pending_votes(self) -> list[PendingVote]:
         """The pending votes, in the order in which they were stored."""
-        rows = self._query(f"SELECT {_PENDING_COLUMNS} FROM pending ORDER BY id")
-        return [PendingVote(NewVote(*row[:8]), *row[8:]) for row in rows]
+        rows = self._query("SELECT * FROM pending ORDER BY id")
+        return [PendingVote(NewVote(*row[1:9]), *row[9:]) for row in rows]
 
     # ---- changes
 
@@ -313,35 +302,26 @@ class Sightings:
                 "INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (_sighting_row(sighting, numbers[sighting.folder]) for sighting in updated),
             )
+            marks = [
+                (numbers[sighting.folder], sighting.name, EVIDENCE_DONE)
+                for sighting in updated
+                if sighting.digest in done and not sighting.gone
+            ]
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", marks)
             self._db.executemany(
-                "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
-                (
-                    (numbers[sighting.folder], sighting.name, EVIDENCE_DONE)
-                    for sighting in updated
-                    if sighting.digest in done and not sighting.gone
-                ),
-            )
-            self._db.executemany(
-                f"INSERT INTO pending ({_PENDING_COLUMNS}) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO pending VALUES (NULL{', ?' * 12})",
                 ((*pending.vote, *pending[1:]) for pending in votes),
             )
             self._forget_empty({number for number, _ in away})
         for folder, number in numbers.items():
             if number in self._keys:
-                self._update_keys(
-                    number,
-                    [sighting for sighting in updated if sighting.folder == folder],
-                    [name for other, name in away if other == number],
-                )
-
-    def _update_keys(
-        self, number: int, updated: Collection[Sighting], removed: Collection[int]
-    ) -> None:
-        gone = [*removed, *(sighting.name for sighting in updated if sighting.gone)]
-        present = [sighting.name for sighting in updated if not sighting.gone]
-        keys = np.setdiff1d(self._keys[number], np.array(gone, np.int64), assume_unique=True)
-        self._keys[number] = np.union1d(keys, np.array(present, np.int64))
+                here = [sighting for sighting in updated if sighting.folder == folder]
+                gone = [sighting.name for sighting in here if sighting.gone]
+                gone += [name for other, name in away if other == number]
+                present = [sighting.name for sighting in here if not sighting.gone]
+                away_keys = np.array(gone, np.int64)
+                keys = np.setdiff1d(self._keys[number], away_keys, assume_unique=True)
+                self._keys[number] = np.union1d(keys, np.array(present, np.int64))
 
     def drop_pending(self) -> None:
         """All pending votes are in the ledger."""
@@ -356,14 +336,10 @@ class Sightings:
             return
         with self._transaction():
             number = self._add_folder(mailbox, folder)
-            self._db.executemany(
-                "DELETE FROM marks WHERE folder = ? AND name = ?",
-                ((number, name) for name in removed),
-            )
-            self._db.executemany(
-                "INSERT OR REPLACE INTO marks VALUES (?, ?, ?)",
-                ((number, *mark) for mark in marks.items()),
-            )
+            old = ((number, name) for name in removed)
+            self._db.executemany("DELETE FROM marks WHERE folder = ? AND name = ?", old)
+            new = ((number, *mark) for mark in marks.items())
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", new)
 
     def set_evidence_rule(self, mailbox: str, asked: str) -> None:
         """All of a mailbox was scanned for this evidence."""
@@ -448,11 +424,8 @@ class Sightings:
     def _forget_empty(self, numbers: Iterable[int]) -> None:
         """Forget those of some folders that have no sightings: users make as many as they like."""
         for number in numbers:
-            empty = (
-                "DELETE FROM folders WHERE id = ? "
-                "AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
-            )
-            if self._db.execute(empty, (number,)).rowcount:
+            empty = "id = ? AND NOT EXISTS (SELECT 1 FROM sightings WHERE folder = id)"
+            if self._db.execute(f"DELETE FROM folders WHERE {empty}", (number,)).rowcount:
                 self._db.execute("DELETE FROM marks WHERE folder = ?", (number,))
                 self._keys.pop(number, None)
 
@@ -496,9 +469,8 @@ class Sightings:
             raise SightingsResetError(f"sightings {self.path}: a new file was begun") from error
 
     def _reset(self) -> None:
-        """Put a new file in the place of the damaged one.
-
-        If the system refuses, as on a full disk, the next use tries again.
+        """Put a new file in the place of the damaged one. If the system refuses, as on a full disk,
+        the next use tries again.
         """
         self._is_set_aside = True
         with suppress(SightingsError):
