@@ -89,7 +89,7 @@ def head_of(raw: bytes) -> list[bytes]:
 
 def field(raw: bytes, *names: bytes) -> bytes:
     """The value of the first field with any of these names, in lower case."""
-    return next((one.lower() for one in head_of(raw) if one.lower().startswith(names)), b"")
+    return next((line.lower() for line in head_of(raw) if line.lower().startswith(names)), b"")
 
 
 def as_it_is(_raw: bytes, label: str) -> str:
@@ -184,7 +184,7 @@ def read(index: Path, change: Callable[[bytes], bytes] = bytes) -> list[tuple[Ma
 
 def sorted_by(sort: Sort, mail: Sequence[tuple[Mail, bytes]]) -> list[Mail]:
     """The same messages in other classes."""
-    return [one._replace(label=sort(was, one.label)) for one, was in mail]
+    return [message._replace(label=sort(was, message.label)) for message, was in mail]
 
 
 # ---- filters
@@ -201,20 +201,20 @@ def pupil(labels: set[str]) -> Iterator[Filter]:
             yield spam_filter
 
 
-def judged(one: Filter, message: Mail) -> Answer:
+def judged(spam_filter: Filter, message: Mail) -> Answer:
     """Its verdict on a message."""
-    verdict = one.judge_features(message.ready.features)
+    verdict = spam_filter.judge_features(message.ready.features)
     return Answer(message.label, verdict.label, dict(verdict.probabilities), verdict.log_odds)
 
 
 def online(mail: Sequence[Mail]) -> list[Answer]:
     """Judge, then teach, every message."""
     answers = []
-    with pupil({message.label for message in mail}) as one:
+    with pupil({message.label for message in mail}) as spam_filter:
         for message in mail:
-            answers.append(judged(one, message))
-            one.learn_examples([message.ready], message.label)
-            one.settle_if_due()
+            answers.append(judged(spam_filter, message))
+            spam_filter.learn_examples([message.ready], message.label)
+            spam_filter.settle_if_due()
     return answers
 
 
@@ -222,11 +222,11 @@ def ours(lessons: Sequence[Mail]) -> Judge:
     """Our filter, taught these and settled."""
 
     def judge(mail: Sequence[Mail]) -> list[Answer]:
-        with pupil({message.label for message in lessons}) as one:
+        with pupil({message.label for message in lessons}) as spam_filter:
             for message in lessons:
-                one.learn_examples([message.ready], message.label)
-            one.settle()
-            return [judged(one, message) for message in mail]
+                spam_filter.learn_examples([message.ready], message.label)
+            spam_filter.settle()
+            return [judged(spam_filter, message) for message in mail]
 
     return judge
 
@@ -337,7 +337,7 @@ def row(name: str, *runs: Sequence[Answer]) -> str:
     digits = 2, 2, 2, 4, 3, 2, 2, 4
     found = np.mean([measured(answers) for answers in runs], axis=0)
     cells = [f"{value:.{number}f}" for value, number in zip(found, digits, strict=True)]
-    return f"| {' | '.join([name, str(len({one.gold for one in runs[0]})), *cells])} |"
+    return f"| {' | '.join([name, str(len({answer.gold for answer in runs[0]})), *cells])} |"
 
 
 def tabled(title: str, rows: Iterator[str]) -> None:
@@ -354,8 +354,10 @@ def drawn(mail: Sequence[Mail], each: int, seed: int) -> list[Mail]:
         [message for message in mail if message.label == label]
         for label in sorted({message.label for message in mail})
     ]
-    some = [one for group in by_class for one in chance.sample(group, min(each, len(group)))]
-    return chance.sample(some, len(some))
+    chosen = [
+        message for group in by_class for message in chance.sample(group, min(each, len(group)))
+    ]
+    return chance.sample(chosen, len(chosen))
 
 
 def later(mail: Sequence[Mail], border: int, lessons: Sequence[Mail]) -> list[Mail]:
@@ -387,12 +389,14 @@ def rare(mail: Sequence[Mail], label: str) -> Iterator[str]:
     """Online: a class of which few messages are kept; a class that is ham until it is made; beside
     the whole.
     """
-    places = [place for place, one in enumerate(mail) if one.label == label]
+    places = [place for place, message in enumerate(mail) if message.label == label]
     kept = {places[number * len(places) // RARE] for number in range(RARE)}
-    thinned = [one for place, one in enumerate(mail) if one.label != label or place in kept]
+    thinned = [
+        message for place, message in enumerate(mail) if message.label != label or place in kept
+    ]
     late = [
-        one._replace(label="ham") if one.label == label and place < LATE else one
-        for place, one in enumerate(mail)
+        message._replace(label="ham") if message.label == label and place < LATE else message
+        for place, message in enumerate(mail)
     ]
     for name, some in (
         (f"{label}: {RARE} messages", thinned),

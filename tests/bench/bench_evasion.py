@@ -386,11 +386,11 @@ def line(attack: str, changed: str, found: dict[str, Outcome], plain: dict[str, 
     losses over those of bogofilter.
     """
     cells = []
-    for one in found.values():
-        cells += [f"{one.roca:.3f}", f"{one.sm_at_hm_05:.1f}"]
+    for outcome in found.values():
+        cells += [f"{outcome.roca:.3f}", f"{outcome.sm_at_hm_05:.1f}"]
         cells += [
-            f"{one.spam_as_ham:.1f}, {one.spam_unsure:.1f}",
-            f"{one.ham_as_spam:.2f}, {one.ham_unsure:.1f}",
+            f"{outcome.spam_as_ham:.1f}, {outcome.spam_unsure:.1f}",
+            f"{outcome.ham_as_spam:.2f}, {outcome.ham_unsure:.1f}",
         ]
     lost = [
         [

@@ -81,7 +81,7 @@ def _best(work: Callable[[], object]) -> float:
 def _busy() -> float:
     """Processor time of this process and of those it has waited for, in seconds."""
     spent = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in spent)
+    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
 def _in_turns(*works: Callable[[], object]) -> list[float]:
@@ -241,10 +241,10 @@ with Filter.open(sys.argv[1]) as spam_filter:
 
 def _process(state: Path, place: Path, raw: bytes) -> None:
     """A process that starts, opens, judges one message; and one that stays and judges many."""
-    one, many = place / "one", place / "many"
-    one.write_bytes(raw)
+    single, many = place / "one", place / "many"
+    single.write_bytes(raw)
     many.write_bytes(b"\0\n\0".join(raw for _, raw in generate(5000, 11)))
-    command = [sys.executable, "-c", _ONE, str(state), str(one)]
+    command = [sys.executable, "-c", _ONE, str(state), str(single)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     seconds = _best(lambda: subprocess.run(command, env=environment, check=True))
     print(f"process: import, open, judge one: {seconds * 1000:.0f} ms")
