@@ -31,7 +31,6 @@ from spamguard.aio import hostname
 from spamguard.config.options import Settings
 from spamguard.counters import MASTER_SLOT, CounterBoard, RowName, sum_slots
 from spamguard.errors import StartError
-from spamguard.web import auth
 from spamguard.web.health import find_absent, find_missing_scorers
 
 _log = logging.getLogger("spamguard.daemon")
@@ -233,7 +232,7 @@ def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object
         ],
         "scanners": [str(scanner.listen) for scanner in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
-        "web": settings.web and {"listen": str(settings.web), "page": auth.page_url(settings.web)},
+        "web": settings.web and {"listen": str(settings.web), "page": settings.web.page_url},
         "not_served": find_absent(board, time.monotonic_ns()),
         "scoring": not find_missing_scorers(board),
         "messages": _counter_rows(totals.messages, "verdict", "action"),

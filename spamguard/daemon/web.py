@@ -29,8 +29,6 @@ from spamguard.daemon import sockets, status
 from spamguard.errors import SpamguardError
 from spamguard.servers.smtp_connection import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
-from spamguard.web import auth
-from spamguard.web.credentials import CredentialStore
 from spamguard.web.health import HealthReporter
 from spamguard.web.metrics import MonitorServer
 
@@ -102,7 +100,7 @@ async def _serve_page(
     while not ending.is_set():
         try:
             async with open_page() as certificates:
-                _log.info("page and API on %s, for people %s", web, auth.page_url(web))
+                _log.info("page and API on %s, for people %s", web, web.page_url)
                 while not ending.is_set():
                     slot.beat(time.monotonic_ns())
                     if certificates is not None:
@@ -120,9 +118,9 @@ async def _open_page(
     settings: Settings, web: Web, reporter: HealthReporter, settle: Callable[[], None]
 ) -> AsyncIterator[CertificateReloader | None]:
     """Serve page and API within the context."""
-    # Large: not loaded for monitors alone.
-    from spamguard.web.app import WebServer, create_app  # noqa: PLC0415
-    from spamguard.web.service import Service  # noqa: PLC0415
+    from spamguard.web.app import WebServer, create_app  # noqa: PLC0415  for the page only
+    from spamguard.web.credentials import CredentialStore  # noqa: PLC0415  for the page only
+    from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
     certificates = CertificateReloader(web.tls) if web.tls else None
     with (

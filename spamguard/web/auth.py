@@ -36,27 +36,12 @@ from spamguard.web.problems import UnauthenticatedError, refusal
 _log = logging.getLogger("spamguard.web")
 
 
-def page_url(web: Web) -> str:
-    """Return the address of the page, without a slash at the end.
-
-    Of a reverse proxy it is assumed that it speaks HTTPS on the usual port.
-    """
-    if web.proxy is not None:
-        return f"https://{_url_host(web.hosts[0])}{web.proxy.path}" if web.hosts else ""
-    host = web.hosts[0] if web.hosts else web.listen.host
-    return f"{'https' if web.tls else 'http'}://{_url_host(host)}:{web.listen.port}"
-
-
 def login_url(page: str, link: str) -> str:
     """Return the address that logs somebody in.
 
     The secret is in the query, not in the path: queries are not logged and not sent to other sites.
     """
     return f"{page.rstrip('/')}/login?{urlencode({'link': link})}"
-
-
-def _url_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 # ---- visitors and their forms

@@ -52,9 +52,11 @@ def test_all_workers_answer_on_one_port_and_stop_on_sigterm(daemon: Daemon) -> N
     assert "Traceback" not in daemon.log()
 
 
-def test_the_master_has_no_numpy(daemon: Daemon) -> None:
+def test_the_master_has_neither_numpy_nor_a_database(daemon: Daemon) -> None:
     daemon.start()
-    assert "numpy" not in Path(f"/proc/{daemon.pid}/maps").read_text()
+    libraries = Path(f"/proc/{daemon.pid}/maps").read_text()
+    assert "numpy" not in libraries
+    assert "_sqlite3" not in libraries
     assert daemon.stop(signal.SIGINT) == 0
 
 

@@ -38,5 +38,5 @@ CERTIFICATE = Certificate(None, None)
     ],
 )
 def test_the_page(web: Web, page: str) -> None:
-    assert auth.page_url(web) == page
+    assert web.page_url == page
     assert auth.login_url(f"{page}/", "a&b") == f"{page}/login?link=a%26b"
