@@ -40,7 +40,8 @@ entered, recording, inside = set(), False, str(Path({root!r}) / "spamguard") + o
 def profile(frame, event, argument):
     if recording and event == "call":
         file, function = frame.f_code.co_filename, frame.f_code.co_name
-        if file.startswith(inside) and file.endswith(".py") and function != "<module>":
+        is_function = frame.f_code.co_flags & 1  # not the body of a module or a class
+        if is_function and file.startswith(inside) and file.endswith(".py"):
             entered.add(f"{{file[len(inside):]}} {{function}}")
 
 def watch():

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.experts import EXPERTS, STEPS_PER_NAT, Floats, Integers
-from spamguard.bayes.tables import Sides, Tables
+from spamguard.bayes.experts import EXPERTS, STEPS_PER_NAT, ExpertParameters, Floats, Integers
+from spamguard.bayes.tables import Evidence, EvidenceBatch, Sides, Tables, read_rows
 
 ONE = 1 << 16
 # Where fusion starts from, by set of tokens (corpora/RESULTS.md, "What fusion starts from").
@@ -166,3 +166,46 @@ def _scores_within(scores: Integers, side: list[int]) -> Integers:
     """Scores of all but the first class of a side, against that first class."""
     differences = scores[:, _score_rows(side)]
     return differences - scores[:, [side[0] - 1]] if side[0] else differences
+
+
+# ---- judging by all experts
+
+
+def fuse(tables: Tables, parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+    """Fuse all experts; the result is held back while there are few lessons."""
+    rows = read_rows(tables, evidence.buckets)
+    parts = experts.feature_parts(parameters, evidence, rows)
+    scores = experts.message_scores(tables, parameters, evidence, rows, parts)
+    return fuse_scores(tables, parameters, scores)
+
+
+def fuse_scores(
+    tables: Tables, parameters: ExpertParameters, scores: list[list[int]]
+) -> list[float]:
+    """`fuse`, from the scores of `experts.message_scores`."""
+    if len(scores) > 1:
+        return _fuse_batch_scores(tables, parameters, np.array([scores]))[0]
+    weights = side_weights(tables.fusion_weights).tolist()
+    log_odds = fused_nats(scores[0], weights, int(tables.fusion_biases[0]))
+    return [0.0, temper_one(parameters.confidence * log_odds)]
+
+
+def fuse_batch(
+    tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch
+) -> list[list[float]]:
+    """`fuse` for several messages at once."""
+    scores = experts.batch_scores(tables, parameters, batch)
+    return _fuse_batch_scores(tables, parameters, experts.bound_scores(scores, parameters.bounds))
+
+
+def _fuse_batch_scores(
+    tables: Tables, parameters: ExpertParameters, scores: Integers
+) -> list[list[float]]:
+    """First how likely unwanted mail is, then which class of its side; scores (m, R, EXPERTS)."""
+    weights, bias = side_weights(tables.fusion_weights), tables.fusion_biases[:1]
+    of_classes = scores[:, : len(tables.classes) - 1]
+    shares = class_log_shares(tables, parameters.sides, of_classes)
+    fused = to_nats(fused_log_odds(scores[:, -1:], weights, bias))
+    shares[:, parameters.sides.unwanted] += temper(parameters.confidence * fused)
+    joint: list[list[float]] = shares.tolist()
+    return joint

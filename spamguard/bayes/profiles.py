@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, formulas, fusion, logistic
-from spamguard.bayes.experts import ExpertParameters, Floats, Integers
-from spamguard.bayes.tables import Evidence, EvidenceBatch, Tables, read_rows
+from spamguard.bayes import experts, formulas, logistic
+from spamguard.bayes.experts import ExpertParameters, Floats
+from spamguard.bayes.fusion import fuse
+from spamguard.bayes.tables import Evidence, Tables, read_rows
 
 JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
 """Returns the unnormalised log-probability of each class."""
@@ -29,49 +30,6 @@ class Profile:
     about: str
     words_only: bool
     judge: JudgeFunction
-
-
-# ---- the default
-
-
-def fuse(tables: Tables, parameters: ExpertParameters, evidence: Evidence) -> list[float]:
-    """Fuse all experts; the result is held back while there are few lessons."""
-    rows = read_rows(tables, evidence.buckets)
-    parts = experts.feature_parts(parameters, evidence, rows)
-    scores = experts.message_scores(tables, parameters, evidence, rows, parts)
-    return fuse_scores(tables, parameters, scores)
-
-
-def fuse_scores(
-    tables: Tables, parameters: ExpertParameters, scores: list[list[int]]
-) -> list[float]:
-    """`fuse`, from the scores of `experts.message_scores`."""
-    if len(scores) > 1:
-        return _fuse_batch_scores(tables, parameters, np.array([scores]))[0]
-    weights = fusion.side_weights(tables.fusion_weights).tolist()
-    log_odds = fusion.fused_nats(scores[0], weights, int(tables.fusion_biases[0]))
-    return [0.0, fusion.temper_one(parameters.confidence * log_odds)]
-
-
-def fuse_batch(
-    tables: Tables, parameters: ExpertParameters, batch: EvidenceBatch
-) -> list[list[float]]:
-    """`fuse` for several messages at once."""
-    scores = experts.batch_scores(tables, parameters, batch)
-    return _fuse_batch_scores(tables, parameters, experts.bound_scores(scores, parameters.bounds))
-
-
-def _fuse_batch_scores(
-    tables: Tables, parameters: ExpertParameters, scores: Integers
-) -> list[list[float]]:
-    """First how likely unwanted mail is, then which class of its side; scores (m, R, EXPERTS)."""
-    weights, bias = fusion.side_weights(tables.fusion_weights), tables.fusion_biases[:1]
-    of_classes = scores[:, : len(tables.classes) - 1]
-    shares = fusion.class_log_shares(tables, parameters.sides, of_classes)
-    fused = fusion.to_nats(fusion.fused_log_odds(scores[:, -1:], weights, bias))
-    shares[:, parameters.sides.unwanted] += fusion.temper(parameters.confidence * fused)
-    joint: list[list[float]] = shares.tolist()
-    return joint
 
 
 # ---- single experts

@@ -1,4 +1,4 @@
-"""From the experts' log-odds to verdicts and to explanations that people read.
+"""From the experts' log-odds to explanations that people read.
 
 `explain_verdict` puts an explanation together from its parts. The other functions choose what a
 terminal or a page shows of it: the words worth showing, figures that add up, and what another label
@@ -8,7 +8,6 @@ would take. The figures must never sum to anything but the score, and tables are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import exp, inf, log
 from typing import NamedTuple
 
 from spamguard.bayes import experts
@@ -23,44 +22,6 @@ from spamguard.records import Clue, Explanation, Verdict
 OTHERS_LABEL = "all other words"  # shown without a bar, since their sum would dwarf every bar
 STEPS_PER_NAT = 1000  # parts are shown in thousandths
 PERSONAL_EXPERT = "personal"  # the part of the user's own votes, among the experts
-_MAX_LOG_ODDS = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON may not
-
-
-# ---- verdicts
-
-
-def verdict_from_joint(
-    tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float
-) -> Verdict:
-    """The verdict by unnormalised log-probabilities of the classes, in the order of the tables."""
-    if max(joint) == -inf:  # every class is impossible: only the prior says anything
-        joint = [log(count + 1) for count in tables.messages.tolist()]
-    whole = _log_sum(joint)
-    pairs = list(zip(tables.classes, joint, strict=True))
-    probabilities = {name: exp(value - whole) for name, value in pairs}
-    bad = _log_sum([value for name, value in pairs if name in unwanted])
-    good = _log_sum([value for name, value in pairs if name not in unwanted])
-    log_odds = min(max(bad - good, -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
-    return policy.make_verdict(probabilities, log_odds, unwanted, _lesson_counts(tables), spam_from)
-
-
-def _lesson_counts(tables: Tables) -> dict[str, int]:
-    return dict(zip(tables.classes, tables.messages.tolist(), strict=True))
-
-
-def _log_sum(values: list[float]) -> float:
-    """log of the sum of exp(values); faster than an array for one or two, the usual case."""
-    highest = max(values)
-    if highest == -inf or len(values) == 1:
-        return highest
-    return highest + log(sum([exp(value - highest) for value in values]))
-
-
-def likeliest_sides(verdict: Verdict, unwanted: frozenset[str]) -> tuple[str, str]:
-    """The likeliest unwanted class and the likeliest wanted one."""
-    names, likelihood = verdict.probabilities, verdict.probabilities.__getitem__
-    bad = max((name for name in names if name in unwanted), key=likelihood)
-    return bad, max((name for name in names if name not in unwanted), key=likelihood)
 
 
 # ---- putting an explanation together
@@ -90,7 +51,7 @@ def explain_verdict(
     because little good mail is known.
     """
     parts, correction = message.breakdown, message.correction
-    favoured, against = likeliest_sides(verdict, unwanted)
+    favoured, against = policy.likeliest_sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
     log_odds, biases = parts.log_odds, parts.biases
@@ -103,7 +64,7 @@ def explain_verdict(
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
     clues = _sorted_clues(tables, texts, message)
     distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
-    few = policy.has_too_few_lessons(_lesson_counts(tables), unwanted)
+    few = policy.has_too_few_lessons(policy.lesson_counts(tables), unwanted)
     flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
     return Explanation(
         verdict=verdict,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from spamguard.bayes import experts, personal, tables
 from spamguard.bayes import explain as breakdown
-from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES, fuse_batch, fuse_scores
+from spamguard.bayes.fusion import fuse_batch, fuse_scores
+from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import Evidence
 from spamguard.engine import explain_text, fold, policy
 from spamguard.engine.prepare import ExampleReader, batch_by_size, check_bytes
@@ -234,12 +235,12 @@ class JudgingFilter:
         return scored, fuse_scores(learnt, parameters, scored.scores)
 
     def _make_verdict(self, joint: list[float], spam_from: float) -> Verdict:
-        return explain_text.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from)
+        return policy.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from)
 
     def _likeliest_sides(self, verdict: Verdict) -> tuple[int, int]:
         """Numbers of the likeliest unwanted class and the likeliest wanted one."""
         index = self._store.tables.classes.index
-        favoured, against = explain_text.likeliest_sides(verdict, self._unwanted)
+        favoured, against = policy.likeliest_sides(verdict, self._unwanted)
         return index(favoured), index(against)
 
     def _user_corrections(

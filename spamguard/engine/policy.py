@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import exp, lgamma, log, log1p
-from typing import NamedTuple
+from math import exp, inf, lgamma, log, log1p
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard.config.options import Action, Policy, Rule
 from spamguard.records import Verdict
+
+if TYPE_CHECKING:
+    from spamguard.bayes.tables import Tables
 
 UNSURE = "unsure"
 # Where "unsure" ends, as probability of being unwanted, and how many lessons of each side any other
@@ -27,10 +30,46 @@ MIN_LESSONS = 3
 # With fewer good lessons, spam stays unsure ("The first days"); with more than so many unwanted
 # lessons for each good one, most good mail does (corpora/RESULTS.md, "People who only move").
 _MIN_HAM_LESSONS, _MAX_SPAM_PER_HAM = 500, 3
+_MAX_LOG_ODDS = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON may not
 REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
 
-# ---- labels
+# ---- verdicts and labels
+
+
+def verdict_from_joint(
+    tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float
+) -> Verdict:
+    """The verdict by unnormalised log-probabilities of the classes, in the order of the tables."""
+    if max(joint) == -inf:  # every class is impossible: only the prior says anything
+        joint = [log(count + 1) for count in tables.messages.tolist()]
+    total = _log_sum(joint)
+    pairs = list(zip(tables.classes, joint, strict=True))
+    probabilities = {name: exp(value - total) for name, value in pairs}
+    bad = _log_sum([value for name, value in pairs if name in unwanted])
+    good = _log_sum([value for name, value in pairs if name not in unwanted])
+    log_odds = min(max(bad - good, -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
+    return make_verdict(probabilities, log_odds, unwanted, lesson_counts(tables), spam_from)
+
+
+def lesson_counts(tables: Tables) -> dict[str, int]:
+    """How many lessons each class has."""
+    return dict(zip(tables.classes, tables.messages.tolist(), strict=True))
+
+
+def _log_sum(values: list[float]) -> float:
+    """log of the sum of exp(values); faster than an array for one or two, the usual case."""
+    highest = max(values)
+    if highest == -inf or len(values) == 1:
+        return highest
+    return highest + log(sum([exp(value - highest) for value in values]))
+
+
+def likeliest_sides(verdict: Verdict, unwanted: frozenset[str]) -> tuple[str, str]:
+    """The likeliest unwanted class and the likeliest wanted one."""
+    names, likelihood = verdict.probabilities, verdict.probabilities.__getitem__
+    bad = max((name for name in names if name in unwanted), key=likelihood)
+    return bad, max((name for name in names if name not in unwanted), key=likelihood)
 
 
 def make_verdict(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from spamguard.bayes import experts, fusion, logistic, online
 from spamguard.bayes.experts import Floats
 from spamguard.bayes.explain import score_message
+from spamguard.bayes.fusion import fuse
 from spamguard.bayes.online import WORD_ODDS_STEPS, WordOdds, apply_prior
-from spamguard.bayes.profiles import fuse
 from spamguard.bayes.tables import (
     Evidence,
     Tables,

@@ -11,7 +11,7 @@ import pytest
 
 from spamguard.bayes import experts, fusion
 from spamguard.bayes.experts import EXPERTS, STEPS_PER_NAT
-from spamguard.bayes.profiles import fuse, fuse_batch
+from spamguard.bayes.fusion import fuse, fuse_batch
 from spamguard.bayes.tables import (
     N_TOKEN_SETS,
     Sides,
