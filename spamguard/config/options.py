@@ -5,8 +5,7 @@ file; its annotation carries the check and the line that editors show (`spamguar
 `schema` makes pydantic's models from them. config/spamguard.yaml explains each option to people and
 shows these defaults.
 
-Durations are seconds, sizes bytes. Every process imports this module, so it must never import
-pydantic.
+Durations are seconds, sizes bytes. Every process imports this, so it must never import pydantic.
 """
 
 from __future__ import annotations
@@ -60,35 +59,32 @@ class Hop:
 
     to: Annotated[
         types.NextHopEndpoint,
-        "Where mail goes on: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket "
-        "or maildir:/path",
+        "The next hop: smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path",
     ]
     tls: Annotated[
-        types.Tls, "STARTTLS towards it; required: with a certificate that is checked"
+        types.Tls, "STARTTLS to the next hop; required: its certificate must be valid"
     ] = Tls.OPPORTUNISTIC
     connect: Annotated[
-        types.Seconds, "How long to wait for a connection; then the client is told to come again"
+        types.Seconds, "Time limit for connecting; then the sender gets a 4xx reply"
     ] = 10.0
     # RFC 5321, section 4.5.3.2
-    command: Annotated[types.Seconds, "How long to wait for each answer"] = 300.0
+    command: Annotated[types.Seconds, "Time limit for each reply"] = 300.0
     # one attempt, so it waits for longer than clients do
-    data: Annotated[types.Seconds, "How long to wait for the answer to the whole message"] = 1800.0
-    idle: Annotated[types.Seconds, "How long an open session is kept for the next message"] = 30.0
-    sessions: Annotated[types.Count, "Open sessions kept at most, in each worker"] = 50
+    data: Annotated[types.Seconds, "Time limit for the reply to the whole message"] = 1800.0
+    idle: Annotated[types.Seconds, "How long an open session waits for the next message"] = 30.0
+    sessions: Annotated[types.Count, "Maximum of idle sessions, in each worker"] = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """For messages with this verdict, from this probability of being unwanted on."""
 
-    when: Annotated[types.Label, "A class; spam: every unwanted one; unsure"]
-    action: Annotated[types.Action, "What is done; defer and reject only before the queue"]
-    from_probability: Annotated[
-        types.Probability, "Probability of being unwanted from which on the rule fits"
-    ] = 0.0
-    to: Annotated[types.MailAddress, "Whom redirect sends it to"] = ""
+    when: Annotated[types.Label, "A class, or unsure; spam means every unwanted class"]
+    action: Annotated[types.Action, "What to do; defer and reject only before the queue"]
+    from_probability: Annotated[types.Probability, "Least probability of being unwanted"] = 0.0
+    to: Annotated[types.MailAddress, "The recipient for redirect"] = ""
     subject_prefix: Annotated[
-        types.SubjectPrefix, "Put before the subject; breaks DKIM signatures"
+        types.SubjectPrefix, "Text before the subject; breaks DKIM signatures"
     ] = ""
 
 
@@ -101,21 +97,23 @@ class Policy:
     and with 0, it is the fixed threshold.
     """
 
-    rules: Annotated[tuple[Rule, ...], "What is done beyond tagging: the first that fits"] = ()
+    rules: Annotated[
+        tuple[Rule, ...], "What to do beyond tagging; the first rule that fits counts"
+    ] = ()
     spam_threshold: Annotated[
         types.SpamThreshold,
-        "From when on a message is called spam: fixed, or at most one good message in so many, "
-        "as 1 in 1000",
+        "The threshold of spam: fixed, or by the share of ham that may be called spam, "
+        "such as 1 in 1000",
     ] = 0
     tell_probability: Annotated[
-        types.Flag, "Whether recipients, or clients of a scanner, see the exact probability"
+        types.Flag, "Show the exact probability to recipients and to clients of a scanner"
     ] = False
     forged: Annotated[
         tuple[types.HeaderField, ...],
-        "Verdict fields removed from what comes in; * at the end for anything",
+        "Verdict fields to remove from incoming mail; a * at the end matches any text",
     ] = FORGED_FIELDS
     on_error: Annotated[
-        types.OnError, "A message that cannot be judged: pass it on unscored, or defer"
+        types.OnError, "What to do when a message cannot be judged: pass it on, or defer it"
     ] = OnError.PASS
 
 
@@ -123,28 +121,32 @@ class Policy:
 class DoorLimits:
     """What one listener's clients may use, in each worker process."""
 
-    message_size: Annotated[types.Size, "Of one message; announced as SIZE"] = 64 << 20
-    header_size: Annotated[types.Size, "Of the header of one message"] = 1 << 20
-    recipients: Annotated[types.Count, "Of one message"] = 5000
-    connections: Annotated[types.Count, "At once"] = 500
+    message_size: Annotated[types.Size, "Maximum size of a message; announced as SIZE"] = 64 << 20
+    header_size: Annotated[types.Size, "Maximum size of the header of a message"] = 1 << 20
+    recipients: Annotated[types.Count, "Maximum of recipients of a message"] = 5000
+    connections: Annotated[types.Count, "Maximum of connections"] = 500
     connections_per_client: Annotated[
-        types.Count, "At once, of one address; of IPv6, of one /64"
+        types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
-    idle_commands: Annotated[types.Count, "NOOP, RSET, VRFY … since the last message"] = 100
-    wrong_commands: Annotated[types.Count, "Refused or not understood, since the last message"] = 20
-    size_in_flight: Annotated[types.Size, "Of all messages being received or handed on"] = 1 << 30
-    command_timeout: Annotated[types.Seconds, "For the next command"] = 300.0
-    data_timeout: Annotated[types.Seconds, "Between two pieces of a message"] = 180.0
-    message_timeout: Annotated[types.Seconds, "For a whole message, however steadily it drips"] = (
-        1800.0
-    )
+    idle_commands: Annotated[
+        types.Count, "Maximum of NOOP, RSET, VRFY … since the last message"
+    ] = 100
+    wrong_commands: Annotated[
+        types.Count, "Maximum of refused or unknown commands since the last message"
+    ] = 20
+    size_in_flight: Annotated[
+        types.Size, "Maximum size of all messages being received or passed on"
+    ] = 1 << 30
+    command_timeout: Annotated[types.Seconds, "Time limit for the next command"] = 300.0
+    data_timeout: Annotated[types.Seconds, "Time limit between two pieces of a message"] = 180.0
+    message_timeout: Annotated[types.Seconds, "Time limit for a whole message"] = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """PEM files for TLS at a door."""
 
-    certificate: Annotated[types.ReadableFile, "PEM file with the certificate and those above it"]
+    certificate: Annotated[types.ReadableFile, "PEM file with the certificate and its chain"]
     key: Annotated[types.ReadableFile, "PEM file with its private key"]
 
     def check(self) -> None:
@@ -162,16 +164,18 @@ class TeachByMail:
     addresses: Annotated[
         tuple[tuple[types.TeachingAddress, types.ClassName], ...],
         AT_LEAST_ONE,
-        "Addresses to forward mail to, each with the class it stands for",
+        "Addresses for forwarded mail, each with the class that it teaches",
     ]
     senders: Annotated[
         tuple[types.SenderPattern, ...],
         AT_LEAST_ONE,
-        "Whose mail is taken so: addresses, or *@DOMAIN",
+        "Senders who may teach: addresses, or *@DOMAIN",
     ]
-    clients: Annotated[tuple[types.Network, ...], "Networks it must come from"] = LOOPBACK_NETWORKS
+    clients: Annotated[tuple[types.Network, ...], "Networks from which such mail must come"] = (
+        LOOPBACK_NETWORKS
+    )
     user: Annotated[
-        types.TeachingUser, "Whose lesson it is: the sender's whole address, or its local-part"
+        types.TeachingUser, "The user of the lesson: the sender's address, or its local-part"
     ] = TeachingUser.ADDRESS
 
 
@@ -183,34 +187,30 @@ class Listener:
         types.ListenerEndpoint,
         "Where mail comes in: smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, with an IP address",
     ]
-    position: Annotated[
-        types.Position, "Where it stands in the mail's way; decides what may be refused"
+    position: Annotated[types.Position, "Position in the path of mail; decides what may be refused"]
+    next_hop: Annotated[
+        Hop, Shorthand("to"), "The next hop: its address, or a mapping with details"
     ]
-    next_hop: Annotated[Hop, Shorthand("to"), "Where mail goes on: in one word, or with how"]
     policy: Annotated[Policy, Inline()] = field(default_factory=Policy)
-    limits: Annotated[DoorLimits, "What clients may use, in each worker"] = field(
+    limits: Annotated[DoorLimits, "Limits for clients, in each worker"] = field(
         default_factory=DoorLimits
     )
     odd_bytes: Annotated[
         types.OddBytes,
-        "Messages with bare CR, bare LF or NUL, which smuggle; auto: normalise after the queue, "
-        "refuse elsewhere",
+        "Messages with bare CR, bare LF or NUL, which serve to smuggle; auto: normalise them "
+        "after the queue, refuse them elsewhere",
     ] = None
     trusted: Annotated[
-        tuple[types.Network, ...], "Networks whose XFORWARD and XCLIENT are believed"
+        tuple[types.Network, ...], "Networks whose XFORWARD and XCLIENT are trusted"
     ] = LOOPBACK_NETWORKS
-    clients: Annotated[tuple[types.Network, ...], "Networks that may send here at all"] = (
-        LOOPBACK_NETWORKS
-    )
+    clients: Annotated[tuple[types.Network, ...], "Networks that may connect"] = LOOPBACK_NETWORKS
     tls: Annotated[Certificate | None, "STARTTLS at this listener; null: not offered"] = None
     hostname: Annotated[
-        types.HostName, "For the greeting, EHLO and Received; empty: this machine's"
+        types.HostName, "Name in the greeting, EHLO and Received; empty: this machine's name"
     ] = ""
-    teach: Annotated[
-        TeachByMail | None, "Addresses to which people forward mail to say what it is"
-    ] = None
+    teach: Annotated[TeachByMail | None, "Addresses to which people forward mail to teach"] = None
     speed_adjust: Annotated[
-        types.Flag, "Whether Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
+        types.Flag, "Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
     ] = False
 
 
@@ -221,15 +221,17 @@ class Listener:
 class ScannerLimits:
     """What the clients of one scanner may use, in each worker process."""
 
-    message_size: Annotated[types.Size, "Of one message"] = 64 << 20
-    connections: Annotated[types.Count, "At once"] = 500
+    message_size: Annotated[types.Size, "Maximum size of a message"] = 64 << 20
+    connections: Annotated[types.Count, "Maximum of connections"] = 500
     connections_per_client: Annotated[
-        types.Count, "At once, of one address; of IPv6, of one /64"
+        types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
-    size_in_flight: Annotated[types.Size, "Of all messages being received or judged"] = 1 << 30
-    command_timeout: Annotated[types.Seconds, "For the next request or command"] = 300.0
-    data_timeout: Annotated[types.Seconds, "Between two pieces of one"] = 60.0
-    message_timeout: Annotated[types.Seconds, "For a whole one, however steadily it drips"] = 600.0
+    size_in_flight: Annotated[
+        types.Size, "Maximum size of all messages being received or judged"
+    ] = 1 << 30
+    command_timeout: Annotated[types.Seconds, "Time limit for the next request or command"] = 300.0
+    data_timeout: Annotated[types.Seconds, "Time limit between two pieces of a message"] = 60.0
+    message_timeout: Annotated[types.Seconds, "Time limit for a whole message"] = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,35 +240,34 @@ class Scanner:
 
     listen: Annotated[
         types.ScannerEndpoint,
-        "Where programs ask: rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
+        "Where to listen: rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
         "or milter:/path/to/socket",
     ]
     policy: Annotated[Policy, Inline(without=("rules",))] = field(default_factory=Policy)
-    limits: Annotated[ScannerLimits, "What clients may use, in each worker"] = field(
+    limits: Annotated[ScannerLimits, "Limits for clients, in each worker"] = field(
         default_factory=ScannerLimits
     )
-    clients: Annotated[tuple[types.Network, ...], "Networks that may ask at all"] = (
-        LOOPBACK_NETWORKS
-    )
+    clients: Annotated[tuple[types.Network, ...], "Networks that may connect"] = LOOPBACK_NETWORKS
     trusted: Annotated[
-        tuple[types.Network, ...], "Networks that are believed whose mail it is and whom it is from"
+        tuple[types.Network, ...],
+        "Networks that may name the recipient's user and the original client",
     ] = LOOPBACK_NETWORKS
     teachers: Annotated[tuple[types.Network, ...], "Networks that may teach"] = ()
     password_file: Annotated[
-        types.SecretFile | None, "A file whose first line lets others teach too; null: nobody"
+        types.SecretFile | None, "File whose first line is a password for teaching; null: none"
     ] = None
     reject_from: Annotated[
-        types.Probability | None, "From when on clients are told to refuse a message; null: never"
+        types.Probability | None,
+        "Probability from which clients shall reject a message; null: never",
     ] = None
     quarantine_from: Annotated[
-        types.Probability | None, "From when on milters hold it back (Postfix: hold); null: never"
+        types.Probability | None, "Probability from which milters hold a message; null: never"
     ] = None
     greylist_from: Annotated[
-        types.Probability | None, "From when on they are told to have it sent again; null: never"
+        types.Probability | None,
+        "Probability from which clients shall defer a message; null: never",
     ] = None
-    hostname: Annotated[
-        types.HostName, "By which we go in header fields; empty: this machine's"
-    ] = ""
+    hostname: Annotated[types.HostName, "Name in header fields; empty: this machine's name"] = ""
 
     @property
     def allows_teaching(self) -> bool:
@@ -282,23 +283,21 @@ class Scoring:
     """How messages are judged."""
 
     deadline: Annotated[
-        types.Seconds, "For one message; its process is killed then, and on_error decides"
+        types.Seconds, "Time limit for a message; then its scorer is killed, and on_error decides"
     ] = 8.0
-    scorers: Annotated[types.Count, "Processes that judge, for each worker"] = 1
+    scorers: Annotated[types.Count, "Scorer processes of each worker"] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
     """What `explain ID`, `learn --id` and the page can look up. No bodies are kept."""
 
-    age: Annotated[types.Days, "How long it is remembered what was judged: whole days"] = 30
-    size: Annotated[types.Size, "How much of it is remembered at most"] = 512 << 20
-    subjects: Annotated[
-        types.Flag, "Whether subjects are remembered, and words that stood there"
-    ] = True
+    age: Annotated[types.Days, "How long verdicts are kept: whole days"] = 30
+    size: Annotated[types.Size, "Maximum size of the history"] = 512 << 20
+    subjects: Annotated[types.Flag, "Keep subjects and their words"] = True
     addresses: Annotated[
         types.Flag,
-        "Whether addresses and users are remembered; without, people cannot be shown their mail",
+        "Keep addresses and users; without them the page cannot show users their mail",
     ] = True
 
 
@@ -309,12 +308,11 @@ class HistorySettings:
 class HamEvidence:
     """What else than a move says that a message in a ham folder is ham."""
 
-    answered: Annotated[types.Flag, "Whether having been answered says that a message is ham"] = (
-        False
-    )
-    flagged: Annotated[types.Flag, "Whether being flagged says so"] = False
+    answered: Annotated[types.Flag, "An answered message is ham"] = False
+    flagged: Annotated[types.Flag, "A flagged message is ham"] = False
     read_after: Annotated[
-        types.Seconds | None, "How long after it was read and left where it is; null: never"
+        types.Seconds | None,
+        "Time after which a message that was read and left there is ham; null: never",
     ] = None
 
 
@@ -326,30 +324,30 @@ class Watch:
     special use counts, then common names.
     """
 
-    maildir: Annotated[types.MaildirPattern, "An absolute path; * and ? stand for any name"]
+    maildir: Annotated[types.MaildirPattern, "Absolute path; * and ? match any name"]
     user: Annotated[
-        types.MailUser, "Whose they all are; empty: what the wildcards stand for, or the owner"
+        types.MailUser,
+        "Owner of all these Maildirs; empty: the text of the wildcards, or the file's owner",
     ] = ""
     folders: Annotated[
         tuple[tuple[str, types.FolderRole], ...],
-        "What moving into a folder says: pattern of its name to a class, neutral, trash or ignored",
+        "Role of a folder, by a pattern of its name: a class, neutral, trash or ignored",
     ] = ()
     we_file: Annotated[
         types.Flag | None,
-        "Whether what we tag as spam is filed into Junk; null: if a listener delivers into just "
-        "this Maildir",
+        "Tagged spam is filed into Junk; null: only if a listener delivers into this Maildir",
     ] = None
-    debounce: Annotated[types.Seconds, "From the first sign of a change to looking"] = 1.0
-    rescan: Annotated[types.Seconds, "Between two looks at everything"] = 600.0
-    lessons_per_day: Annotated[types.DailyLimit, "Of each user, within 24 hours; 0: no limit"] = (
-        1000  # what is moved beyond that teaches nothing
+    debounce: Annotated[types.Seconds, "Delay between the first sign of a change and the scan"] = (
+        1.0
     )
-    ham_evidence: Annotated[HamEvidence, "What else says that a message is ham"] = field(
+    rescan: Annotated[types.Seconds, "Interval between two scans of everything"] = 600.0
+    lessons_per_day: Annotated[
+        types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
+    ] = 1000  # what is moved beyond that teaches nothing
+    ham_evidence: Annotated[HamEvidence, "What else than a move teaches ham"] = field(
         default_factory=HamEvidence
     )
-    spam_evidence: Annotated[
-        tuple[types.Keyword, ...], "Keywords that say that a message is spam"
-    ] = ()
+    spam_evidence: Annotated[tuple[types.Keyword, ...], "Keywords that teach spam"] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,20 +358,20 @@ class TeachSettings:
     account may always name another user.
     """
 
-    socket: Annotated[types.SocketPath | None, "Where; null: teach.sock in the state directory"] = (
-        None
-    )
-    mode: Annotated[types.FileMode, "Who may connect, in octal digits"] = 0o666
+    socket: Annotated[
+        types.SocketPath | None, "Path of the socket; null: teach.sock in the state directory"
+    ] = None
+    mode: Annotated[types.FileMode, "Mode of the socket, in octal digits"] = 0o666
     spool: Annotated[
-        types.AbsolutePath | None, "Where lessons are left while nobody listens; null: nowhere"
+        types.AbsolutePath | None, "Directory for lessons while the daemon is down; null: none"
     ] = None
     for_others: Annotated[tuple[types.Account, ...], "Accounts that may name another user"] = (
         "dovecot",
         "vmail",
     )
-    lessons_per_day: Annotated[types.DailyLimit, "Of each user, within 24 hours; 0: no limit"] = (
-        1000  # by programs and by mail together; further ones are dropped
-    )
+    lessons_per_day: Annotated[
+        types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
+    ] = 1000  # by programs and by mail together; further ones are dropped
 
 
 # ---- web page and HTTP API
@@ -387,12 +385,12 @@ class WebProxy:
     """
 
     networks: Annotated[
-        tuple[types.Network, ...], AT_LEAST_ONE, "From where the reverse proxy connects"
+        tuple[types.Network, ...], AT_LEAST_ONE, "Networks from which the reverse proxy connects"
     ]
-    user_header: Annotated[types.HttpField, "Field in which it names the person; empty: none"] = ""
-    operators: Annotated[tuple[types.PersonName, ...], "Who of these people is an operator"] = ()
+    user_header: Annotated[types.HttpField, "Header field that names the user; empty: none"] = ""
+    operators: Annotated[tuple[types.PersonName, ...], "Users who are operators"] = ()
     path: Annotated[
-        types.UrlPath, "Where on its host it has put us, as in /spam; empty: a host of our own"
+        types.UrlPath, "Path of page and API on the proxy's host, such as /spam; empty: the root"
     ] = ""
 
 
@@ -400,28 +398,28 @@ class WebProxy:
 class WebLimits:
     """What the clients of page and API may use."""
 
-    message_size: Annotated[types.Size, "Of a message that is handed over"] = 64 << 20
-    requests_per_minute: Annotated[types.Count, "Of one person"] = 6000
-    requests_per_minute_of_address: Annotated[types.Count, "Of one client"] = 6000
+    message_size: Annotated[types.Size, "Maximum size of a submitted message"] = 64 << 20
+    requests_per_minute: Annotated[types.Count, "Maximum for each user"] = 6000
+    requests_per_minute_of_address: Annotated[types.Count, "Maximum for each client address"] = 6000
 
 
 @dataclass(frozen=True, slots=True)
 class Web:
     """Where page and API are."""
 
-    listen: Annotated[types.ListenAddress, "Where: ADDRESS:PORT"]
+    listen: Annotated[types.ListenAddress, "Where to listen: ADDRESS:PORT"]
     hosts: Annotated[
         tuple[types.Host, ...],
-        "Names by which they are asked for; none: those of loopback and the address itself",
+        "Host names of the page; none: those of loopback and the address itself",
     ] = ()
     tls: Annotated[
         Certificate | None,
-        "HTTPS; needed where others than this machine or a reverse proxy can connect",
+        "HTTPS; needed if other machines than a reverse proxy can connect",
     ] = None
-    proxy: Annotated[WebProxy | None, "The reverse proxy in front of them; null: there is none"] = (
+    proxy: Annotated[WebProxy | None, "The reverse proxy in front of page and API; null: none"] = (
         None
     )
-    limits: Annotated[WebLimits, "What clients may use"] = field(default_factory=WebLimits)
+    limits: Annotated[WebLimits, "Limits for clients"] = field(default_factory=WebLimits)
 
     def __str__(self) -> str:
         return f"{'https' if self.tls else 'http'}://{self.listen}"
@@ -448,43 +446,44 @@ class Settings:
         "Directory of the filter: key, receipts, tables, history, quarantine",
     ]
     listeners: Annotated[tuple[Listener, ...], "Where mail comes in"]
-    workers: Annotated[types.Processes, "Processes that speak SMTP; 0: one for two cores"] = 0
+    workers: Annotated[types.Processes, "Worker processes; 0: one for two cores"] = 0
     scoring: Annotated[Scoring, "How messages are judged"] = field(default_factory=Scoring)
-    history: Annotated[HistorySettings, "What is remembered of what was judged"] = field(
+    history: Annotated[HistorySettings, "What the history keeps"] = field(
         default_factory=HistorySettings
     )
     user: Annotated[
         types.RunAsUser,
-        "Whom to run as when started as root; empty: the owner of the state directory",
+        "Account of the daemon when started as root; empty: the owner of the state directory",
     ] = ""
     watch: Annotated[
         tuple[Annotated[Watch, Shorthand("maildir")], ...],
-        "Maildirs in which moving mail teaches: in one word, or with how",
+        "Maildirs in which moves teach: a path, or a mapping with details",
     ] = ()
     watch_socket: Annotated[
         types.SocketPath | None,
-        "Of the process that opens people's mailboxes for us (`spamguard open-mailboxes`); "
-        "null: we do",
+        "Socket of the mailbox broker (`spamguard open-mailboxes`); null: none, the daemon "
+        "opens mailboxes itself",
     ] = None
     teach: Annotated[
         TeachSettings | None,
-        "A Unix socket on which programs of this machine hand lessons over; null: none",
+        "A Unix socket on which programs of this machine teach; null: none",
     ] = None
     personal: Annotated[
-        types.Flag, "Whether mail is judged for each recipient by what that person has said"
+        types.Flag, "Weigh each recipient's own votes more in that recipient's mail"
     ] = False
     aliases: Annotated[
         tuple[tuple[types.Alias, types.MailUser], ...],
-        "Addresses, each with the user whose mail that is; empty: nobody's",
+        "Addresses, each with the user whose mail it is; empty: nobody",
     ] = ()
     metrics: Annotated[
-        types.ListenAddress | None, "Where monitors may ask by HTTP: ADDRESS:PORT; null: nowhere"
+        types.ListenAddress | None,
+        "Where monitors get metrics and health by HTTP: ADDRESS:PORT; null: nowhere",
     ] = None
     web: Annotated[
         Annotated[Web, Shorthand("listen")] | None,
-        "Web page and HTTP API: where alone, or with how; null: there are none",
+        "Web page and HTTP API: an address, or a mapping with details; null: none",
     ] = None
-    scanners: Annotated[tuple[Scanner, ...], "Where other programs ask for verdicts"] = ()
+    scanners: Annotated[tuple[Scanner, ...], "Doors at which other programs ask for verdicts"] = ()
 
     @property
     def accepts_lessons(self) -> bool:
