@@ -191,7 +191,7 @@ def at_transaction(one: Watched, step: int, fault: Callable[[], object]) -> Call
             fault()
 
     for database in (one.watcher._sightings._db, one.filter.ledger._db):
-        database.set_trace_callback(traced)
+        database.connection.set_trace_callback(traced)
     return lambda: next(steps) > step
 
 

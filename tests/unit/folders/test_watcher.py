@@ -19,7 +19,7 @@ from spamguard.folders import lessons, mailbox_scan, scan, status_file, watcher
 from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
 from spamguard.ledger import codec
-from spamguard.mail import content, extract, mime
+from spamguard.mail import extract, mime
 from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
@@ -403,13 +403,13 @@ def test_a_moved_message_is_opened_once_and_taken_apart_once(watched, monkeypatc
         return parse(raw, *arguments)
 
     monkeypatch.setattr(extract, "parse_message", counting)
-    monkeypatch.setattr(content, "parse_message", counting)
+    monkeypatch.setattr(mime, "parse_message", counting)
     for message in messages:
         move(message, watched.box / ".Junk")
     watched.rest()
-    assert watched.votes() == {f"anna {number}": "spam" for number in range(3)}
     assert sorted(parsed) == sorted(MAIL[:3])
     assert len(watched.opened) == 3
+    assert watched.votes() == {f"anna {number}": "spam" for number in range(3)}
 
 
 def test_delivered_mail_is_only_named(watched, monkeypatch):
