@@ -58,6 +58,12 @@ class PassThrough:
         await writer.drain()
         return (await self._reply(reader)).decode().strip()
 
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802  aiosmtpd's name
+        """Close the connection to the next hop; smtp-sink takes 256 of them at most."""
+        if hop := getattr(session, "hop", None):
+            hop[1].close()
+        return "221 2.0.0 Bye"
+
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         await self._reply(reader)
