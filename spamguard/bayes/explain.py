@@ -6,14 +6,15 @@ A part that was clipped or rounded on its way to the sum is scaled, so that the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic
 from spamguard.bayes.experts import EXPERTS, STEPS_PER_NAT, ExpertParameters, Floats
-from spamguard.bayes.tables import N_BASE, N_TOKEN_SETS, BucketRows, Evidence, Tables, read_rows
+from spamguard.bayes.fusion import MessageScores
+from spamguard.bayes.tables import N_BASE, N_TOKEN_SETS, Evidence, Tables
 
 # Rounding doubles a score of half a step; nothing else makes a score larger.
 _MAX_FACTOR = 2.0
@@ -38,24 +39,6 @@ class LogOddsBreakdown:
     traits: Floats
     numbers: Floats
     counts: NDArray[np.int32]
-
-
-class MessageScores(NamedTuple):
-    """The steps of judging one message: its rows, its parts, and the experts' scores."""
-
-    rows: BucketRows
-    parts: experts.ExpertParts
-    scores: list[list[int]]
-
-
-def score_message(
-    tables: Tables, parameters: ExpertParameters, evidence: Evidence
-) -> MessageScores:
-    """Score a message as the default profile does, and keep the steps."""
-    rows = read_rows(tables, evidence.buckets)
-    parts = experts.feature_parts(parameters, evidence, rows)
-    scores = experts.message_scores(tables, parameters, evidence, rows, parts)
-    return MessageScores(rows, parts, scores)
 
 
 def break_down(

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, logistic
 from spamguard.bayes.experts import EXPERTS, STEPS_PER_NAT, ExpertParameters, Floats, Integers
-from spamguard.bayes.tables import Evidence, EvidenceBatch, Sides, Tables, read_rows
+from spamguard.bayes.tables import BucketRows, Evidence, EvidenceBatch, Sides, Tables, read_rows
 
 ONE = 1 << 16
 # Where fusion starts from, by set of tokens (corpora/RESULTS.md, "What fusion starts from").
@@ -171,12 +172,27 @@ def _scores_within(scores: Integers, side: list[int]) -> Integers:
 # ---- judging by all experts
 
 
-def fuse(tables: Tables, parameters: ExpertParameters, evidence: Evidence) -> list[float]:
-    """Fuse all experts; the result is held back while there are few lessons."""
+class MessageScores(NamedTuple):
+    """The steps of judging one message: its rows, its parts, and the experts' scores."""
+
+    rows: BucketRows
+    parts: experts.ExpertParts
+    scores: list[list[int]]
+
+
+def score_message(
+    tables: Tables, parameters: ExpertParameters, evidence: Evidence
+) -> MessageScores:
+    """Score a message as the default profile does, and keep the steps."""
     rows = read_rows(tables, evidence.buckets)
     parts = experts.feature_parts(parameters, evidence, rows)
     scores = experts.message_scores(tables, parameters, evidence, rows, parts)
-    return fuse_scores(tables, parameters, scores)
+    return MessageScores(rows, parts, scores)
+
+
+def fuse(tables: Tables, parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+    """Fuse all experts; the result is held back while there are few lessons."""
+    return fuse_scores(tables, parameters, score_message(tables, parameters, evidence).scores)
 
 
 def fuse_scores(

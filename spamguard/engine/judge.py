@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spamguard.bayes import experts, personal, tables
 from spamguard.bayes import explain as breakdown
-from spamguard.bayes.fusion import fuse_batch, fuse_scores
+from spamguard.bayes.fusion import MessageScores, fuse_batch, fuse_scores, score_message
 from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import Evidence
 from spamguard.engine import explain_text, fold, policy
@@ -221,17 +221,17 @@ class JudgingFilter:
             good = int(tables.sum_by_side(learnt.messages, parameters.sides)[0])
             self._caution = policy.compute_caution(good, parameters.confidence)
 
-    def _required_probability(self, scored: breakdown.MessageScores, evidence: Evidence) -> float:
+    def _required_probability(self, scored: MessageScores, evidence: Evidence) -> float:
         """Probability from which on this message is called spam."""
         if not self._caution:
             return self._spam_from
         text, unknown = experts.familiarity(scored.rows.counts, scored.scores, evidence)
         return max(self._spam_from, self._caution.required_probability(text, unknown))
 
-    def _score(self, evidence: Evidence) -> tuple[breakdown.MessageScores, list[float]]:
+    def _score(self, evidence: Evidence) -> tuple[MessageScores, list[float]]:
         """The default profile's scores of a message, and the classes' log-probabilities."""
         learnt, parameters = self._store.tables, self._parameters()
-        scored = breakdown.score_message(learnt, parameters, evidence)
+        scored = score_message(learnt, parameters, evidence)
         return scored, fuse_scores(learnt, parameters, scored.scores)
 
     def _make_verdict(self, joint: list[float], spam_from: float) -> Verdict:
@@ -244,7 +244,7 @@ class JudgingFilter:
         return index(favoured), index(against)
 
     def _user_corrections(
-        self, names: Sequence[str], evidence: Evidence, scored: breakdown.MessageScores
+        self, names: Sequence[str], evidence: Evidence, scored: MessageScores
     ) -> dict[str, personal.UserCorrection]:
         """What users' own votes change, for those users who have votes that count."""
         models = {

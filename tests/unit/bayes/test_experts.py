@@ -21,7 +21,7 @@ from spamguard.bayes.experts import (
     Floats,
     score_bounds,
 )
-from spamguard.bayes.explain import score_message
+from spamguard.bayes.fusion import score_message
 from spamguard.bayes.tables import (
     N_TOKEN_SETS,
     BucketRows,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.bayes import experts, logistic
-from spamguard.bayes.explain import break_down, bucket_parts, score_message
-from spamguard.bayes.fusion import fuse
+from spamguard.bayes.explain import break_down, bucket_parts
+from spamguard.bayes.fusion import fuse, score_message
 from spamguard.bayes.tables import Tables, make_evidence
 from spamguard.records import Features
 from tests.unit.bayes.lessons import features, made_up, replayed

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic, online
 from spamguard.bayes.experts import Floats
-from spamguard.bayes.explain import score_message
-from spamguard.bayes.fusion import fuse
+from spamguard.bayes.fusion import fuse, score_message
 from spamguard.bayes.online import WORD_ODDS_STEPS, WordOdds, apply_prior
 from spamguard.bayes.tables import (
     Evidence,

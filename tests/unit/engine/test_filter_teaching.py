@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.bayes.explain import score_message
+from spamguard.bayes.fusion import score_message
 from spamguard.bayes.tables import make_evidence
 from spamguard.engine.filter import Filter
 from spamguard.errors import UsageError
