@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -272,6 +273,20 @@ class Database:
         elif after.doubted != before.doubted or abs(after.believed - before.believed) > _CLOCK_STEP:
             self.execute("UPDATE clock SET believed = ?, doubted = ?", after)
         return after.believed
+
+
+class ClosedOnExit(ABC):
+    """What holds a database: the end of a `with` closes it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def _make_file(draft: Path, schema: Schema, fill: Callable[[sqlite3.Connection], object]) -> None:

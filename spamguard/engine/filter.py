@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from spamguard import keys, users
 from spamguard.bayes import experts, tables
 from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
+from spamguard.database import ClosedOnExit
 from spamguard.engine import fold, snapshot, store
 from spamguard.engine.judge import JudgingFilter
 from spamguard.engine.prepare import Example
@@ -33,7 +33,7 @@ from spamguard.storage import KEY_FILE, LEDGER_FILE
 _ADOPTED_KEY = "adopted"  # the ledger's note that the tables came without receipts
 
 
-class Filter(JudgingFilter):
+class Filter(JudgingFilter, ClosedOnExit):
     """A spam filter in a directory of its own.
 
     It belongs to one process and one thread; open another one in each.
@@ -93,17 +93,6 @@ class Filter(JudgingFilter):
     def close(self) -> None:
         """Close the files."""
         self._ledger.close()
-
-    def __enter__(self) -> Filter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Teaching
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.database import Database, Schema, is_corruption
+from spamguard.database import ClosedOnExit, Database, Schema, is_corruption
 from spamguard.errors import SpamguardError
 from spamguard.folders.mailboxes import is_below
 from spamguard.folders.reconcile import FileKey, Sighting
@@ -134,7 +134,7 @@ def set_aside(path: Path) -> None:
     _log.error(_DAMAGED_WARNING, path, aside)
 
 
-class Sightings:
+class Sightings(ClosedOnExit):
     """Sightings by mailbox, which any string names.
 
     Belongs to one thread of one process. Every method raises SightingsError. reset_count: how often
@@ -169,12 +169,6 @@ class Sightings:
         """Close the file."""
         with self._map_errors():
             self._db.close()
-
-    def __enter__(self) -> Sightings:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # ---- queries
 

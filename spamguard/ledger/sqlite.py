@@ -24,10 +24,9 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from spamguard.database import Database
+from spamguard.database import ClosedOnExit, Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema, wordlists
 from spamguard.ledger.queries import (
@@ -50,7 +49,7 @@ _MERGE_BATCH = 256  # votes of one writing transaction
 _LARGE_CACHE_KIB = 24_576  # some 8,000 receipts
 
 
-class SqliteLedger:
+class SqliteLedger(ClosedOnExit):
     """An open ledger. It belongs to one thread of one process.
 
     Every method raises LedgerError: one line that names the file and the remedy.
@@ -94,17 +93,6 @@ class SqliteLedger:
     def close(self) -> None:
         """Close the file; any later call is a LedgerError."""
         self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # ---- writing
 

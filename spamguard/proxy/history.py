@@ -19,9 +19,8 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 
-from spamguard.database import Database
+from spamguard.database import ClosedOnExit, Database
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
@@ -73,7 +72,7 @@ _DELETIONS = (
 )
 
 
-class History:
+class History(ClosedOnExit):
     """Judgements by id. Belongs to one thread of one process.
 
     Every method raises HistoryError: one line that names the file.
@@ -110,17 +109,6 @@ class History:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
-
-    def __enter__(self) -> History:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def append(self, rows: Sequence[HistoryRow]) -> None:
         """Keep these rows, all or none; a row whose id is there stays as it is.
