@@ -14,13 +14,24 @@ import errno
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from importlib import import_module
+from ipaddress import ip_address
+
+import uvicorn
 
 from spamguard import process
 from spamguard.config.options import HostPort, Settings, Web
@@ -30,7 +41,6 @@ from spamguard.errors import SpamguardError
 from spamguard.servers.smtp_connection import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
 from spamguard.web.health import HealthReporter
-from spamguard.web.metrics import MonitorServer
 
 _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
@@ -74,20 +84,40 @@ async def _wait(ending: asyncio.Event, seconds: float) -> None:
 async def _serve_monitors(
     address: HostPort, reporter: HealthReporter, ending: asyncio.Event
 ) -> None:
-    monitors = MonitorServer(
-        {"/metrics": reporter.metrics, "/healthz": reporter.health, "/readyz": reporter.ready}
+    from spamguard.web import metrics  # noqa: PLC0415  for monitors only
+
+    app = metrics.create_monitor_app(
+        metrics.monitor_pages(reporter), on_loopback=ip_address(address.host).is_loopback
     )
     while not ending.is_set():
         try:
-            server = await monitors.start(address.host, address.port)
+            listening = sockets.listen(address.host, address.port)
         except OSError as error:
             text = "cannot listen on %s for monitors (%s): trying again"
             _metrics_log.error(text, address, error.strerror or error)
             await _wait(ending, RETRY_SECONDS)
         else:
             _metrics_log.info("monitors may ask http://%s/metrics, /healthz and /readyz", address)
-            await ending.wait()
-            server.close()
+            await serve_http(metrics.monitor_config(app), listening, ending)
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn's server, which leaves signals to this process."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+async def serve_http(
+    config: uvicorn.Config, listening: socket.socket, ending: asyncio.Event
+) -> None:
+    """Serve on a listening socket, which is closed in the end."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it writes about clients only
+    server = _HttpServer(config)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve(sockets=[listening]))
+        await ending.wait()
+        server.should_exit = True
 
 
 async def _serve_page(

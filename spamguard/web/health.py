@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from spamguard import __version__, log
+from spamguard import log
 from spamguard.aio import AsyncTtlCache, hostname
 from spamguard.config.options import Endpoint, Hop, Protocol, Settings
 from spamguard.counters import (
@@ -29,14 +29,11 @@ from spamguard.counters import (
     WEB_SLOT,
     CounterBoard,
     CounterSlot,
-    sum_slots,
 )
 from spamguard.delivery.base import DeliveryError
 from spamguard.errors import LedgerError, SpamguardError
 from spamguard.storage import LEDGER_FILE
 from spamguard.users import SUBMITTED_ORIGINS
-from spamguard.web import metrics
-from spamguard.web.metrics import MonitorAnswer
 
 if TYPE_CHECKING:  # the master imports this module, and never numpy
     from spamguard.engine.filter import Filter
@@ -45,6 +42,14 @@ if TYPE_CHECKING:  # the master imports this module, and never numpy
 _FILTER_CACHE_SECONDS = 5.0
 _HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
 _PROBE_TIMEOUT = 5.0
+
+
+class MonitorAnswer(NamedTuple):
+    """An answer to a monitor. status: of HTTP."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
 
 
 class HealthReporter:
@@ -61,17 +66,13 @@ class HealthReporter:
         )
         self._hops_cache = AsyncTtlCache(self._probe_next_hops, _HOPS_CACHE_SECONDS, _PROBE_TIMEOUT)
 
-    async def metrics(self) -> MonitorAnswer:
-        """Answer /metrics."""
+    async def metrics(self, accept: str = "") -> MonitorAnswer:
+        """Answer /metrics. accept: formats that the client accepts, as in its header field."""
+        from spamguard.web.metrics import encode_metrics  # noqa: PLC0415  not in the master
+
         report = await self._get_filter()
-        counted = metrics.counter_metrics(
-            __version__,
-            self._board.slot(MASTER_SLOT).began,
-            sum(1 for _ in self._board.worker_slots()),
-            sum_slots(self._board.used_slots()),
-        )
-        gauges = metrics.filter_metrics(None if isinstance(report, str) else report)
-        return MonitorAnswer(200, metrics.encode_page([*counted, *gauges]), metrics.CONTENT_TYPE)
+        known = None if isinstance(report, str) else report
+        return MonitorAnswer(200, *encode_metrics(self._board, known, accept))
 
     async def health(self) -> MonitorAnswer:
         """Answer /healthz: whether all processes are alive."""

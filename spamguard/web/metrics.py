@@ -1,9 +1,12 @@
-"""Metrics in the format of Prometheus, and the small HTTP server that monitors ask.
+"""What monitors ask over HTTP: metrics for Prometheus, and health.
 
-`MonitorServer` answers GET and HEAD of a few fixed pages, one request for each connection (RFC
-9112). It reads only method, path and Host, and holds few connections for some seconds at most. On
-loopback it must be asked by address or as localhost: otherwise a page of another site whose name
-leads here (DNS rebinding) could read the answer in a browser on this machine.
+`encode_metrics` writes what the processes have counted and what the filter knows, by
+prometheus_client. `create_monitor_app` makes a small ASGI application of the three pages, and
+`monitor_config` says how uvicorn serves it: one request for each connection, few connections, each
+for some seconds at most.
+
+On loopback the pages must be asked by address or as localhost: otherwise a page of another site
+whose name leads here (DNS rebinding) could read the answer in a browser on this machine.
 """
 
 from __future__ import annotations
@@ -11,99 +14,76 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from ipaddress import ip_address
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, cast
 
-from spamguard.counters import BUCKET_BOUNDS, CounterTotals
-from spamguard.limits import ConnectionLimits
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from spamguard import __version__
+from spamguard.counters import BUCKET_BOUNDS, MASTER_SLOT, CounterBoard, CounterTotals, sum_slots
 
 if TYPE_CHECKING:
-    from spamguard.web.health import FilterReport
+    from spamguard.web.health import FilterReport, HealthReporter, MonitorAnswer
 
 _log = logging.getLogger("spamguard.metrics")
 
-# ---- the text format
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Labels = Mapping[str, str]
-_LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-
-
-def counter(name: str, about: str, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """Write a metric that only grows; its name ends in _total."""
-    return _metric(name, "counter", about, samples)
-
-
-def gauge(name: str, about: str, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    """Write a metric that goes up and down."""
-    return _metric(name, "gauge", about, samples)
-
-
-def histogram(
-    name: str,
-    about: str,
-    bounds: Iterable[float],
-    samples: Iterable[tuple[Labels, list[int], float]],
-) -> Iterator[str]:
-    """Write a histogram.
-
-    Parameters
-    ----------
-    samples
-        Labels, the number of values in each bucket (one more than bounds), and the sum of values.
-    """
-    yield from _metric_head(name, "histogram", about)
-    ends = [*(_format_number(bound) for bound in bounds), "+Inf"]
-    for labels, counts, whole in samples:
-        for end, count in zip(ends, accumulate(counts), strict=True):
-            yield _format_sample(f"{name}_bucket", {**labels, "le": end}, count)
-        yield _format_sample(f"{name}_sum", labels, whole)
-        yield _format_sample(f"{name}_count", labels, sum(counts))
-
-
-def encode_page(lines: Iterable[str]) -> bytes:
-    """Write the whole page (text format, version 0.0.4)."""
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-
-
-def _metric(
-    name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]
-) -> Iterator[str]:
-    yield from _metric_head(name, kind, about)
-    for labels, value in samples:
-        yield _format_sample(name, labels, value)
-
-
-def _metric_head(name: str, kind: str, about: str) -> tuple[str, str]:
-    return f"# HELP {name} {about}", f"# TYPE {name} {kind}"
-
-
-def _format_sample(name: str, labels: Labels, value: float) -> str:
-    inside = ",".join(f'{key}="{text.translate(_LABEL_ESCAPES)}"' for key, text in labels.items())
-    return (
-        f"{name}{{{inside}}} {_format_number(value)}"
-        if inside
-        else f"{name} {_format_number(value)}"
-    )
-
-
-def _format_number(value: float) -> str:
-    return repr(value)
-
-
-# ---- our metrics
+# ---- metrics
 
 # Present from the beginning, because Prometheus' rates miss the first increase of a new series.
 _NOT_JUDGED_ROW = ("not-scanned", "none")
 
 
-def counter_metrics(version: str, began: int, workers: int, totals: CounterTotals) -> Iterator[str]:
-    """Write what the processes of the daemon have counted.
+class DaemonCollector(Collector):
+    """What the daemon tells Prometheus at one moment.
+
+    Parameters
+    ----------
+    report
+        What the filter knows; None if it could not be read.
+    """
+
+    def __init__(self, board: CounterBoard, report: FilterReport | None) -> None:
+        self._board = board
+        self._report = report
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its samples."""
+        began = self._board.slot(MASTER_SLOT).began
+        workers = sum(1 for _ in self._board.worker_slots())
+        yield from counter_metrics(began, workers, sum_slots(self._board.used_slots()))
+        yield from filter_metrics(self._report)
+
+
+def encode_metrics(
+    board: CounterBoard, report: FilterReport | None, accept: str
+) -> tuple[bytes, str]:
+    """Return the page, and its content type, in a format that a client accepts.
+
+    accept: its header field; "": Prometheus' text format 0.0.4.
+    """
+    registry = CollectorRegistry()
+    registry.register(DaemonCollector(board, report))
+    try:
+        encode, content_type = choose_encoder(accept)
+    except TypeError:  # the version that the client names is no number
+        encode, content_type = choose_encoder("")
+    return encode(registry), content_type
+
+
+def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator[Metric]:
+    """Yield what the processes of the daemon have counted.
 
     Parameters
     ----------
@@ -112,210 +92,177 @@ def counter_metrics(version: str, began: int, workers: int, totals: CounterTotal
     workers
         Number of processes that speak SMTP.
     """
-    yield from gauge(
-        "spamguard_build_info", "Version of the program; always 1.", [({"version": version}, 1)]
+    yield _gauge_by(
+        "spamguard_build_info", "Version of the program; always 1.", "version", [(__version__, 1)]
     )
-    yield from gauge(
-        "spamguard_start_time_seconds",
-        "When the daemon started, in seconds since 1970.",
-        [({}, began)],
+    yield GaugeMetricFamily(
+        "spamguard_start_time_seconds", "When the daemon started, in seconds since 1970.", began
     )
-    yield from gauge(
-        "spamguard_workers",
-        "Processes that speak SMTP, draining ones included.",
-        [({}, workers)],
+    yield GaugeMetricFamily(
+        "spamguard_workers", "Processes that speak SMTP, draining ones included.", workers
     )
-    yield from counter(
+    yield _counter_by(
         "spamguard_messages_total",
         "Messages handled, by verdict (a class, unsure, not-scanned) and action "
         "(none: not judged).",
-        [
-            ({"verdict": verdict, "action": action}, number)
-            for (verdict, action), number in {_NOT_JUDGED_ROW: 0, **totals.messages}.items()
-        ],
+        ("verdict", "action"),
+        {_NOT_JUDGED_ROW: 0, **totals.messages}.items(),
     )
-    yield from counter(
+    yield CounterMetricFamily(
         "spamguard_message_bytes_total",
         "Bytes of the messages handled, as received.",
-        [({}, totals.bytes)],
+        totals.bytes,
     )
-    yield from histogram(
-        "spamguard_stage_seconds",
-        "How long a message took to receive, judge and deliver.",
-        BUCKET_BOUNDS,
-        [({"stage": stage}, counts, seconds) for stage, (counts, seconds) in totals.stages.items()],
-    )
-    yield from counter(
+    yield _stage_histogram(totals)
+    yield _counter_by(
         "spamguard_next_hop_errors_total",
         "Failed connections, lost connections and timeouts of next hops; refusals do not count.",
-        [
-            ({"next_hop": endpoint, "kind": kind}, number)
-            for (endpoint, kind), number in totals.next_hop_errors.items()
-        ],
+        ("next_hop", "kind"),
+        totals.next_hop_errors.items(),
     )
-    yield from counter(
+    yield _counter_by(
         "spamguard_lessons_total",
         "Lessons since the daemon started, by class and origin, those of commands included.",
-        [
-            ({"class": label, "origin": origin}, number)
-            for (label, origin), number in totals.lessons.items()
-        ],
+        ("class", "origin"),
+        totals.lessons.items(),
     )
 
 
-def filter_metrics(report: FilterReport | None) -> Iterator[str]:
-    """Write what the filter knows; None if it could not be read."""
-    yield from gauge(
-        "spamguard_state_usable",
-        "Whether ledger and tables could be opened.",
-        [({}, int(report is not None))],
-    )
+def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
+    """Yield what the filter knows; None if it could not be read."""
+    usable = int(report is not None)
+    about = "Whether ledger and tables could be opened."
+    yield GaugeMetricFamily("spamguard_state_usable", about, usable)
     if report is None:
         return
     status, person = report
-    yield from gauge(
-        "spamguard_class_messages",
-        "Messages taught, by class.",
-        [({"class": name}, number) for name, number in status.classes.items()],
+    yield _gauge_by(
+        "spamguard_class_messages", "Messages taught, by class.", "class", status.classes.items()
     )
-    yield from gauge(
-        "spamguard_unsettled_events",
-        "Lessons that are not settled yet.",
-        [({}, status.unsettled)],
+    yield GaugeMetricFamily(
+        "spamguard_unsettled_events", "Lessons that are not settled yet.", status.unsettled
     )
     if person is not None:
         about = "When a person last taught, not in bulk, in seconds since 1970."
-        yield from gauge("spamguard_last_lesson_by_person_timestamp_seconds", about, [({}, person)])
-    yield from gauge(
-        "spamguard_table_load_ratio",
-        "Share of buckets in use.",
-        [({"tokens": name}, load) for name, load in status.used.items()],
+        yield GaugeMetricFamily("spamguard_last_lesson_by_person_timestamp_seconds", about, person)
+    yield _gauge_by(
+        "spamguard_table_load_ratio", "Share of buckets in use.", "tokens", status.used.items()
     )
-    yield from gauge("spamguard_ledger_bytes", "Size of the ledger.", [({}, status.ledger_bytes)])
-    yield from gauge(
-        "spamguard_tables_bytes", "Size of the tables on the disk.", [({}, status.tables_bytes)]
+    yield GaugeMetricFamily("spamguard_ledger_bytes", "Size of the ledger.", status.ledger_bytes)
+    yield GaugeMetricFamily(
+        "spamguard_tables_bytes", "Size of the tables on the disk.", status.tables_bytes
     )
 
 
-# ---- the server
+def _gauge_by(name: str, about: str, label: str, samples: Iterable[tuple[str, float]]) -> Metric:
+    metric = GaugeMetricFamily(name, about, labels=[label])
+    for value, number in samples:
+        metric.add_metric([value], number)
+    return metric
+
+
+def _counter_by(
+    name: str, about: str, labels: tuple[str, str], samples: Iterable[tuple[tuple[str, str], int]]
+) -> Metric:
+    metric = CounterMetricFamily(name, about, labels=labels)
+    for values, number in samples:
+        metric.add_metric(values, number)
+    return metric
+
+
+def _stage_histogram(totals: CounterTotals) -> Metric:
+    about = "How long a message took to receive, judge and deliver."
+    metric = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
+    bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
+    for stage, (counts, seconds) in totals.stages.items():
+        metric.add_metric([stage], list(zip(bounds, accumulate(counts), strict=True)), seconds)
+    return metric
+
+
+# ---- the application
+
+# Names that need no name server.
+_LOCAL_HOST = re.compile(r"(?:localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?", re.IGNORECASE)
+
+MonitorPage = Callable[[str], Awaitable["MonitorAnswer"]]
+"""Answers a request, given what it accepts."""
+
+
+def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
+    """Return the pages by path."""
+    return {
+        "/metrics": reporter.metrics,
+        "/healthz": lambda _: reporter.health(),
+        "/readyz": lambda _: reporter.ready(),
+    }
+
+
+def create_monitor_app(pages: dict[str, MonitorPage], *, on_loopback: bool) -> ASGIApp:
+    """Make the application that answers GET and HEAD of these pages."""
+    listing = PlainTextResponse("".join(f"{path}\n" for path in pages), 404)
+    routes = [
+        Route(path, partial(_respond, page, on_loopback), methods=["GET"])
+        for path, page in pages.items()
+    ]
+    return Router(routes, redirect_slashes=False, default=listing)
+
+
+async def _respond(page: MonitorPage, on_loopback: bool, request: Request) -> Response:
+    if on_loopback and not all(map(_LOCAL_HOST.fullmatch, request.headers.getlist("host"))):
+        return PlainTextResponse("on loopback, ask by address or as localhost\n", 421)
+    try:
+        answer = await page(request.headers.get("accept", ""))
+    except Exception:  # noqa: BLE001  an error in a page is ours, not the client's
+        _log.exception("a fault in answering %s", request.url.path)
+        return PlainTextResponse("a fault, see the log\n", 500)
+    return Response(answer.body, answer.status, {"Content-Type": answer.content_type})
+
+
+# ---- how it is served
 
 MAX_CONNECTIONS = 16
 REQUEST_TIMEOUT = 10.0  # seconds, for a request and its answer
 MAX_REQUEST_BYTES = 8192
-_BACKLOG = 64
-
-_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.[01]\r\n")
-_HOST_FIELD = re.compile(rb"\r\nhost:[ \t]*([^\r]*)", re.IGNORECASE)
-# Names that need no name server.
-_LOCAL_HOST = re.compile(
-    rb"(?:localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?[ \t]*", re.IGNORECASE
-)
-_REASON_PHRASES = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    500: "Internal Server Error",
-} | {
-    421: "Misdirected Request",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
-PLAIN_TEXT = "text/plain; charset=utf-8"
 
 
-class MonitorAnswer(NamedTuple):
-    """An answer to a monitor."""
+class _MonitorConnection(H11Protocol):
+    """One connection. uvicorn itself waits without limit for a request, and for a reader."""
 
-    status: int
-    body: bytes
-    content_type: str = PLAIN_TEXT
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))
+        self.deadline = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
+        if len(self.connections) > MAX_CONNECTIONS:  # the one that has been silent for longest goes
+            silent = [
+                each
+                for each in self.connections
+                if isinstance(each, _MonitorConnection) and each.cycle is None
+            ]
+            oldest = min(silent, key=lambda each: each.deadline.when())
+            self.connections.discard(oldest)
+            oldest.transport.abort()
 
-
-MonitorPages = Mapping[str, Callable[[], Awaitable[MonitorAnswer]]]
-
-
-@dataclass(eq=False, slots=True)
-class _MonitorClient:
-    """A connection, idle until its request has arrived (`limits.Evictable`)."""
-
-    writer: asyncio.StreamWriter
-    idle_since: float | None
-
-
-class MonitorServer:
-    """Serves pages by path."""
-
-    def __init__(self, pages: MonitorPages) -> None:
-        self._pages = pages
-        self._on_loopback = False
-        self._limits = ConnectionLimits[_MonitorClient](
-            MAX_CONNECTIONS, MAX_CONNECTIONS, lambda client: client.writer.transport.abort()
-        )
-
-    async def start(self, host: str, port: int) -> asyncio.Server:
-        """Listen on an address and port. OSError."""
-        self._on_loopback = ip_address(host).is_loopback
-        return await asyncio.start_server(
-            self._serve, host, port, backlog=_BACKLOG, limit=MAX_REQUEST_BYTES
-        )
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = _MonitorClient(writer, asyncio.get_running_loop().time())
-        if self._limits.enter(client, "") is not None:
-            writer.transport.abort()
-            return
-        try:
-            with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-                async with asyncio.timeout(REQUEST_TIMEOUT):
-                    writer.write(await self._answer(reader, client))
-                    await writer.drain()
-                    writer.close()
-                    await writer.wait_closed()
-        finally:
-            self._limits.leave(client)
-            writer.transport.abort()
-
-    async def _answer(self, reader: asyncio.StreamReader, client: _MonitorClient) -> bytes:
-        try:
-            request = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            return _encode_answer(MonitorAnswer(431, b"too long\n"))
-        finally:
-            client.idle_since = None
-        match = _REQUEST_LINE.match(request)
-        if match is None:
-            return _encode_answer(MonitorAnswer(400, b"not understood\n"))
-        if match[1] not in (b"GET", b"HEAD"):
-            return _encode_answer(MonitorAnswer(405, b"only GET and HEAD\n"))
-        if self._on_loopback and not all(map(_LOCAL_HOST.fullmatch, _HOST_FIELD.findall(request))):
-            return _encode_answer(
-                MonitorAnswer(421, b"on loopback, ask by address or as localhost\n")
-            )
-        path = match[2].decode("ascii").partition("?")[0]
-        return _encode_answer(await self._page(path), with_body=match[1] == b"GET")
-
-    async def _page(self, path: str) -> MonitorAnswer:
-        page = self._pages.get(path)
-        if page is None:
-            return MonitorAnswer(404, "".join(f"{path}\n" for path in self._pages).encode())
-        try:
-            return await page()
-        except Exception:  # noqa: BLE001  an error in a page must not end the server
-            _log.exception("a fault in answering %s", path)
-            return MonitorAnswer(500, b"a fault, see the log\n")
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.deadline.cancel()
+        super().connection_lost(exc)
 
 
-def _encode_answer(answer: MonitorAnswer, *, with_body: bool = True) -> bytes:
-    head = (
-        f"HTTP/1.1 {answer.status} {_REASON_PHRASES[answer.status]}",
-        f"Content-Type: {answer.content_type}",
-        f"Content-Length: {len(answer.body)}",
-        *(["Allow: GET, HEAD"] if answer.status == 405 else []),
-        "Cache-Control: no-store",
-        "X-Content-Type-Options: nosniff",
-        "Connection: close",
-    )
-    return "".join(f"{line}\r\n" for line in (*head, "")).encode("ascii") + (
-        answer.body if with_body else b""
+def monitor_config(app: ASGIApp) -> uvicorn.Config:
+    """Say how uvicorn serves the application."""
+    return uvicorn.Config(
+        app,
+        http=_MonitorConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=[
+            ("Connection", "close"),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+        ],
+        h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
+        limit_concurrency=MAX_CONNECTIONS + 1,  # answers for clients that have hung up count too
+        timeout_graceful_shutdown=0,
     )

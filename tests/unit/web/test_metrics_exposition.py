@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from spamguard.counters import BUCKET_BOUNDS, sum_slots
+from spamguard import __version__
+from spamguard.counters import BUCKET_BOUNDS, MASTER_SLOT, CounterBoard
 from spamguard.records import Status
 from spamguard.web import metrics
 from spamguard.web.health import FilterReport
-from tests.unit.slots import unshared
 
 STATUS = Status(
     {"ham": 7, "spam": 5},
@@ -28,19 +26,19 @@ STATUS = Status(
 )
 
 
-def whole() -> str:
-    slot = unshared()
+def whole(accept: str = "") -> str:
+    board = CounterBoard.create()
+    board.slot(MASTER_SLOT).assign(1, 1000)
+    for pid in (2, 3):
+        board.free_slot().assign(pid, 1000)
+    slot = next(board.worker_slots())
     slot.count_message("spam", "tag", 500)
     slot.count_message("not-scanned", "none", 20)
     slot.add_seconds(1, 0.003)
     slot.add_seconds(1, 700.0)
     slot.count_next_hop_error('lmtp:/odd "path"\\\n', "unreachable", "no", 1)
     slot.count_lessons("spam", "folder", 4)
-    lines = [
-        *metrics.counter_metrics("1.2", 1000, 2, sum_slots([slot])),
-        *metrics.filter_metrics(FilterReport(STATUS, 5_000)),
-    ]
-    return metrics.encode_page(lines).decode()
+    return metrics.encode_metrics(board, FilterReport(STATUS, 5_000), accept)[0].decode()
 
 
 def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -78,6 +76,7 @@ def test_every_value_is_read_back():
         2,
     )
     assert values["spamguard_state_usable", ()] == 1
+    assert values["spamguard_build_info", (("version", __version__),)] == 1
 
 
 def test_histograms_add_up():
@@ -132,22 +131,34 @@ def test_units_are_those_that_prometheus_counts_in():
 
 def test_series_for_alerts_exist_from_the_start():
     """A rate begins with the second value, so it would miss the first unscanned messages."""
-    text = metrics.encode_page(
-        metrics.counter_metrics("1.2", 1000, 2, sum_slots([unshared()]))
-    ).decode()
-    assert 'spamguard_messages_total{verdict="not-scanned",action="none"} 0\n' in text
+    text = metrics.encode_metrics(CounterBoard.create(), None, "")[0].decode()
+    assert 'spamguard_messages_total{action="none",verdict="not-scanned"} 0.0\n' in text
 
 
 def test_an_unreadable_state_gives_no_other_filter_metrics():
-    text = metrics.encode_page(metrics.filter_metrics(None)).decode()
     assert [
-        (sample.name, sample.value) for family in parsed(text) for sample in family.samples
-    ] == [("spamguard_state_usable", 0)]
+        sample.value for metric in metrics.filter_metrics(None) for sample in metric.samples
+    ] == [0]
 
 
-@given(st.text(), st.floats(allow_nan=False) | st.integers(-(2**53), 2**53))
-def test_any_label_and_value_come_back(text, value):
-    lines = metrics.encode_page(metrics.gauge("a", "About.", [({"x": text}, value)])).decode()
-    ((sample,),) = [family.samples for family in parsed(lines)]
-    assert sample.labels == {"x": text}
-    assert sample.value == pytest.approx(value)
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/html, */*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain; version=odd", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text; version=odd", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
+        ),
+    ],
+)
+def test_the_client_chooses_the_format(accept, content_type):
+    page, chosen = metrics.encode_metrics(CounterBoard.create(), None, accept)
+    assert chosen == content_type
+    assert page.endswith(b"# EOF\n") == ("openmetrics" in chosen)
+
+
+def test_no_series_says_when_it_was_created():
+    assert "_created" not in whole() + whole("application/openmetrics-text")

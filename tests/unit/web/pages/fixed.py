@@ -19,7 +19,7 @@ from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
 from spamguard.web import auth, problems
-from spamguard.web.metrics import MonitorAnswer
+from spamguard.web.health import MonitorAnswer
 from spamguard.web.models import (
     Bin,
     Class,
