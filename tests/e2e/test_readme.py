@@ -286,6 +286,8 @@ def test_every_snippet_names_its_purpose_and_a_check() -> None:
     files = [path for path in (ROOT / "config").rglob("*") if path.is_file()]
     assert len(files) > 20
     for path in files:
+        if path.suffix == ".json":  # which has no comments
+            continue
         head = "".join(
             line for line in path.read_text().splitlines(keepends=True)[:30] if line.startswith("#")
         )
