@@ -35,7 +35,7 @@ from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port, open_directory
-from tests.support.processes import children
+from tests.support.processes import children, descendants
 from tests.support.waiting import PATIENCE, eventually
 
 Values = dict[tuple[str, ...], float]
@@ -357,6 +357,24 @@ def test_monitors_are_answered_while_the_page_is_busy(state: Path) -> None:
             done.set()
         for each in asking:
             each.result()
+
+
+def test_no_process_of_the_daemon_loads_what_only_evaluate_needs(state: Path) -> None:
+    """Nor what estimators need. Each of these packages maps libraries of its own."""
+    site, port = Monitored(state), free_port()
+    site.configure(web=f"127.0.0.1:{port}")
+    with site.running() as running:
+        running.lines("page and API on")
+        for raw in [*daemon.unseen("spam", 2), *daemon.unseen("ham", 2)]:
+            site.send(raw)
+        running.lines("verdict=", 4)
+        site.becomes("readyz", 200, "^ready$")
+        assert httpx.get(f"http://127.0.0.1:{port}/login").status_code == 200
+        processes = [running.process.pid, *descendants(running.process.pid)]
+        assert len(processes) >= 5  # master, workers, scorers and web
+        for pid in processes:
+            mapped = Path(f"/proc/{pid}/maps").read_text()
+            assert re.findall(r"/(sklearn|scipy|matplotlib|pandas)/", mapped) == [], pid
 
 
 def test_status_of_a_running_daemon(state: Path) -> None:

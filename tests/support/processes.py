@@ -17,6 +17,12 @@ def children(process: int, module: str = "") -> list[int]:
     return []
 
 
+def descendants(process: int) -> list[int]:
+    """Ids of its running children, of theirs, and so on."""
+    found = children(process)
+    return [*found, *(number for child in found for number in descendants(child))]
+
+
 def command(process: int) -> str:
     """The command line of a process; empty when it has ended."""
     with suppress(FileNotFoundError, ProcessLookupError):

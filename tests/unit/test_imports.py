@@ -60,6 +60,10 @@ OTHERS = ("asyncio", "datetime", "logging", "multiprocessing", "random", "secret
 PROCESSES = ("socket", "subprocess", "threading", "time")
 WORLD = frozenset((*FILES, *OTHERS, *PROCESSES))
 HEAVY = frozenset(("sklearn", "scipy", "matplotlib", "tqdm", "pandas"))
+# Modules that may load them, or one another: none of them belongs to a process of the daemon.
+HEAVY_MODULES = frozenset(
+    ("bayes.estimators", "engine.measures", "engine.plots", "engine.evaluate", "cli.evaluate")
+)
 DOORS = ("smtp", "milter", "rspamd", "spamd", "teach")  # prefixes of modules in `servers`
 
 
@@ -87,20 +91,24 @@ def faults(module: tuple[str, ...], source: str) -> Iterator[str]:
             yield from _inner_faults(module, target[1:], where)
         elif pure and target[0] in WORLD:
             yield f"{where}: {'.'.join(module)} is pure"
-        elif module[0] == "bayes" and target[0] in HEAVY and module[-1] != "estimators":
-            yield f"{where}: only estimators need it"
+        elif target[0] in HEAVY - {"tqdm"} and ".".join(module) not in HEAVY_MODULES:
+            yield f"{where}: it is heavy"
+        elif target[0] == "tqdm" and module[0] != "cli":
+            yield f"{where}: only the command line shows progress"
 
 
 def _inner_faults(module: tuple[str, ...], target: tuple[str, ...], where: str) -> Iterator[str]:
     room, other = module[0], target[0]
     if room in OUTSIDE or other not in RANKS:
         return  # a name of the package itself, such as its version
-    if room == other:
+    if room == other and ".".join(target[:2]) not in HEAVY_MODULES:
         if room == "servers" and len(target) > 1 and door(target[1]) not in ("", door(module[-1])):
             yield f"{where}: doors do not know each other"
         return
-    if RANKS[room] <= RANKS[other]:
+    if RANKS[room] < RANKS[other]:
         yield f"{where}: upwards"
+    elif ".".join(target[:2]) in HEAVY_MODULES and ".".join(module) not in HEAVY_MODULES:
+        yield f"{where}: it is heavy"
     elif other in FORBIDDEN.get(room, ()):
         yield f"{where}: only by way of the engine"
 
@@ -131,8 +139,11 @@ def test_every_room_has_its_line_and_every_line_its_room() -> None:
         ("mail.mime", "import os", "mail.mime is pure"),
         ("mail.mime", "def f():\n    if True:\n        from time import sleep", "is pure"),
         ("bayes.tables", "from os.path import join", "is pure"),
-        ("bayes.tables", "import sklearn.base", "only estimators"),
-        ("bayes.tables", "from scipy import sparse", "only estimators"),
+        ("bayes.tables", "import sklearn.base", "is heavy"),
+        ("engine.filter", "def f():\n    from scipy import sparse", "is heavy"),
+        ("engine.filter", "from spamguard.engine import measures", "is heavy"),
+        ("web.statistics", "from spamguard.engine.evaluate import read_scores", "is heavy"),
+        ("web.statistics", "import tqdm", "only the command line"),
         ("mail.mime", "from spamguard.bayes import tables", "upwards"),
         ("bayes.tables", "from spamguard import engine", "upwards"),
         ("bayes.tables", "from ..engine import filter", "upwards"),
@@ -155,6 +166,7 @@ def test_a_violation_is_found(module: str, source: str, reason: str) -> None:
         ("mail.mime", "from hashlib import blake2b\nfrom spamguard.records import Features"),
         ("mail.mime", "from .decode import decode_text"),
         ("bayes.estimators", "import sklearn"),
+        ("cli.evaluate", "from spamguard.engine import evaluate"),
         ("mail.mime", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import os"),
         ("cli.judge", "from spamguard import __version__\nfrom spamguard.ledger import codec"),
         ("servers.smtp", "from spamguard.servers import listener, smtp_session"),
