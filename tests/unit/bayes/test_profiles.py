@@ -1,5 +1,6 @@
-"""Single experts by name, through the whole path from text to probability: the notes' examples, and
-the estimators as oracle.
+"""Single experts by name, through the whole path from text to probability: the notes' examples.
+
+`tests/contract/test_profiles_and_estimators.py` holds them against the estimators.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from spamguard import keys
 from spamguard.bayes import experts
-from spamguard.bayes.estimators import BernoulliNB, MultinomialNB
 from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import make_evidence
 from spamguard.engine.filter import Filter
@@ -112,51 +112,6 @@ def test_a_word_never_seen_in_spam_does_not_acquit_once_smoothing_is_on(tmp_path
     ):
         with opened(tmp_path, profile) as spam_filter:
             assert (spam_filter.judge(robot).probability < 1e-300) is certain
-
-
-@pytest.mark.parametrize("classes", [("ham", "spam"), ("ham", "spam", "news", "work")])
-@pytest.mark.parametrize("seed", range(5))
-def test_profiles_agree_with_the_estimators_on_the_dense_matrix_of_the_same_words(
-    classes: tuple[str, ...], seed: int
-) -> None:
-    lessons = [
-        lesson._replace(features=_words(lesson.features)) for lesson in made_up(seed, 40, classes)
-    ]
-    tables = replayed(lessons)
-    used = np.flatnonzero(
-        np.vstack([tables.rows[:, :2].T, *(column[:, 0] for column in tables.columns)]).any(axis=0)
-    )
-    matrix = np.array(
-        [np.isin(used, make_evidence(lesson.features, BITS).buckets) for lesson in lessons], int
-    )
-    labels = np.array([tables.classes.index(lesson.label) for lesson in lessons])
-    asked = [_words(lesson.features) for lesson in made_up(seed + 100, 20)]
-    queries = np.array([np.isin(used, make_evidence(one, BITS).buckets) for one in asked], int)
-    for name, estimator in _ESTIMATORS.items():
-        oracle = estimator().fit(matrix, labels).predict_log_proba(queries)
-        for one, expected in zip(asked, oracle, strict=True):
-            joint = np.array(
-                PROFILES[name].judge(
-                    tables, experts.estimate_parameters(tables), make_evidence(one, BITS)
-                )
-            )
-            if joint.max() > -np.inf:  # else the prior answers: the verdict's business
-                np.testing.assert_allclose(
-                    joint - np.logaddexp.reduce(joint), expected, rtol=1e-9, atol=1e-9
-                )
-
-
-_ESTIMATORS: dict[str, Callable[[], BernoulliNB | MultinomialNB]] = {
-    "bernoulli": lambda: BernoulliNB(alpha=1.0),
-    "bernoulli-ml": lambda: BernoulliNB(alpha=0.0),
-    "multinomial": lambda: MultinomialNB(alpha=1.0),
-    "multinomial-ml": lambda: MultinomialNB(alpha=0.0),
-}
-
-
-def _words(features: Features) -> Features:
-    """Only tokens that are words, and a few of them that many messages share."""
-    return Features(np.unique(features.tokens >> np.uint32(2)), features.traits, features.numbers)
 
 
 @pytest.mark.slow
