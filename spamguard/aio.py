@@ -5,6 +5,9 @@ costs next to nothing, because the loop's own timer moves only when it would rin
 `AsyncTtlCache` keeps the result of a slow call, and `run_in_thread` runs blocking work. A Unix
 socket gets its path in one step, so there is no moment without one.
 
+It is written by hand because `asyncio.timeout` makes a timer for each wait, and cachetools does not
+cache results of coroutines.
+
 Must never leave a thread at work on a file that the caller closes next.
 """
 

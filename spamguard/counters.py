@@ -8,6 +8,9 @@ The layout of a slot is the table `_LAYOUT`, in signed words of eight bytes. An 
 and written whole. A number with a name of its own, such as that of a class, is a row: the name,
 filled with zeros, and the number; a row whose number is zero is not there yet.
 
+It is written by hand because prometheus_client takes a lock for each increment, and keeps a file of
+each process that has ended.
+
 Must never take a lock or make a system call on the way of a message.
 """
 

@@ -9,6 +9,8 @@ SQLite believes what lies beside a file: a journal may name files that it delete
 opens a database in another user's directory, it does so with the rights of the directory's owner,
 until SQLite has opened the log of a file in mode WAL; from then on SQLite looks for no journal.
 
+It uses `sqlite3` alone because SQLAlchemy does not help with pragmas, journals and files.
+
 Must never show a half-made file, never change a file of another kind or schema, and never let an
 error of SQLite or the system out of `Database` as anything but the schema's error: one line that
 names the file and the remedy. The mailbox broker must never load this module.

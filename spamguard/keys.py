@@ -8,6 +8,8 @@ one message only. Class and id are in clear; log-odds and action are masked, sin
 probability would tell spammers how to write. An id names a message in the log, in the field, in the
 history and in the quarantine; ids sort by time.
 
+Signatures are keyed BLAKE2b because JWT and itsdangerous show what they sign.
+
 Must never replace a key, never make a new one beside a ledger that needs the old one, never believe
 anything of a field before its tag was checked, never raise on what a message brings along, and
 never take a text for an id that means something to a file system.

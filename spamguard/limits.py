@@ -4,6 +4,8 @@ Silent clients must not keep others out: when there is no room, the connection t
 for longest is evicted. Only a transaction protects a connection, so nobody stays by sending
 commands that lead nowhere.
 
+It is written by hand because semaphores make a new client wait, and cannot evict an idle one.
+
 Must never evict a connection in a transaction. Must never lose room: whoever takes bytes of
 `ByteQuota` gives them back in a `finally`.
 """

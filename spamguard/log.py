@@ -6,6 +6,9 @@ names, addresses and subjects: letters that a terminal acts on are escaped. `pri
 same for other output. `WarnOnce` logs a trouble once, however often it is met.
 
 Times are seconds since 1970. A time without a date is shown as the nearest that has one.
+
+It is written by hand because structlog and python-json-logger would leave all this to us but the
+JSON.
 """
 
 from __future__ import annotations

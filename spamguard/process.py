@@ -9,6 +9,9 @@ The module also checks two things before a process starts: the package on the di
 runs, and the limit on address space is high enough. Below that limit every library fails in its own
 way, and the daemon would start its processes again for ever.
 
+It is written by hand because `multiprocessing` loads the parent's main module in each child, and
+sd_notify is one datagram.
+
 Must never import what workers need: the master and the mailbox broker load this module.
 """
 

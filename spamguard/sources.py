@@ -1,7 +1,8 @@
 """Mail in files: single messages, mboxes, Maildirs, trees, TREC indexes, standard input.
 
 `read_messages` yields the messages at a path, whatever the path turns out to be, one after another.
-Files that Dovecot's zlib plugin has compressed are read as what they were.
+Files that Dovecot's zlib plugin has compressed are read as what they were. It is written by hand
+because `mailbox` takes every line that begins with "From " for the start of a message.
 
 An mbox here is a file that begins with a "From " line (RFC 4155, appendix A). Writers disagree
 about the rest, so:

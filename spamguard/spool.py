@@ -3,6 +3,8 @@
 A `Spool` is written once and then read any number of times. Must never leave a file behind,
 whatever happens to the process, never hold a large message in memory, and never give out a message
 that is not whole: once writing has failed, or after `close`, every use is an OSError.
+
+It is written by hand because `tempfile.SpooledTemporaryFile` has one position for all its readers.
 """
 
 from __future__ import annotations

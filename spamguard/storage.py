@@ -9,6 +9,8 @@ service must not take it away from the service. Where root opens files in anothe
 it does so with that user's rights (`as_directory_owner`), because the owner of a directory may put
 anything into it.
 
+It is written by hand because atomicwrites is no longer maintained.
+
 Must never replace a file, never make one that others can read, and never follow a name with more
 rights than its directory's owner has. The mailbox broker loads this module, so it must stay small:
 databases are in `spamguard.database`.

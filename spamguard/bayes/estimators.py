@@ -10,6 +10,8 @@ categorical never takes the code of a category for a quantity, and Gaussian is n
 a feature happened to be constant, since every variance has a floor.
 
 The filter judges mail by `experts` and `profiles`, on the same formulas.
+It is written by hand because scikit-learn's naive Bayes cannot unlearn, and its sums depend on
+their order.
 """
 
 from __future__ import annotations

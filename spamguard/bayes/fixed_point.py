@@ -4,6 +4,8 @@ Sums of floating-point numbers depend on the order of their terms, so subtractin
 undo having added it. Every float64 is a whole number times a power of two. Here sums are kept as
 such whole numbers: learning and unlearning in any order give the same bits. Nothing in this module
 may round on the way in, or let an integer wrap around.
+
+It is written by hand because `fractions` is exact too, but for one number at a time.
 """
 
 from __future__ import annotations

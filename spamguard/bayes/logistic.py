@@ -5,6 +5,9 @@ stochastic gradient steps in fixed point (Goodman & Yih 2006, "Online discrimina
 training"). Whole numbers make a replay of the same lessons give the same bits on every machine. The
 only function that is not exact, exp, is rounded to 2^-16 at once. Weights and biases are in 1/ONE
 nat. Shapes: "..." is lessons and token sets, K classes.
+
+It is written by hand because `SGDClassifier` computes in floating point, which differs between
+machines.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """YAML text as plain values, and where each of them stands.
 
+It reads PyYAML's nodes because `yaml.safe_load` forgets places and knows no bounds.
+
 Must never build anything but lists, mappings, texts, numbers and truth values, and never more of
 them than the text is long: size, depth and aliases are bounded. Plain words mean what they mean in
 YAML 1.2: `off` and `no` are texts, `10:30` is no number.

@@ -6,6 +6,9 @@ everything (CAP_DAC_READ_SEARCH, capabilities(7)), and loses all others (`become
 does the same before it starts a service, so that this is for daemons started in other ways. Linux
 only.
 
+It is written by hand because python-prctl must be compiled, for two system calls that ctypes makes
+as well.
+
 Must be done after the ports are open and before the first byte from the network. While still root,
 must never follow what others could have put into the state directory.
 """

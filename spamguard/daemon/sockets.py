@@ -3,6 +3,8 @@
 A socket is opened here or taken over from systemd (socket activation, sd_listen_fds(3)). Its
 `Address` identifies it, so that a reload keeps the sockets that the new settings still name.
 
+It is written by hand because systemd-python must be compiled, and the protocol is three variables.
+
 Must never close a socket that is still wanted: connections that wait in its queue would be reset.
 """
 

@@ -6,6 +6,9 @@ before the old ones drain. `SupervisedProcess` keeps one process running; it res
 Nothing here has a thread or a timer: the master's selector calls when a channel can be read, and
 the master calls `maintain` when `next_start` says so, and at least once a second.
 
+It is written by hand because `multiprocessing` knows no heartbeat, and no replacing of workers
+while old ones drain.
+
 Must never wait for a worker, never tell a worker to drain before its successors accept, and never
 make mail depend on a service.
 """

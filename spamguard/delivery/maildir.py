@@ -5,6 +5,9 @@ Each recipient's copy is written under `tmp` and linked into `new` once it is on
 never show a message that is not whole and on the disk, never replace one, and never leave a
 transaction half delivered: every copy becomes visible, or none. (A process killed while it links
 has answered nothing: its client sends the message again, and some recipients have two copies.)
+
+It is written by hand because `mailbox.Maildir` syncs no directory and shows each copy as soon as it
+is written.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ for each.
 hop has said 354, a transaction that lost its session begins again on a new one, once, and goes on
 only if it gets the same replies.
 
+It is written by hand because aiosmtplib has no LMTP and no XFORWARD, holds whole messages in
+memory, and rewrites a bare CR or LF.
+
 Must never send the data twice, never open a session without TLS where it is required, never believe
 what was said before TLS, and never reuse a session whose last transaction had an error.
 """

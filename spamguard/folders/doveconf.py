@@ -2,6 +2,8 @@
 
 `read` asks `doveconf -n`; `parse` is pure and knows the settings of Dovecot 2.3 and 2.4. Must never
 wait for long, and never fail: without Dovecot nothing is known, and names of folders decide.
+
+It is written by hand because no library reads what `doveconf` prints.
 """
 
 from __future__ import annotations

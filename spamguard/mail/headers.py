@@ -9,6 +9,8 @@ short text for people.
 Verdicts of other filters, mailbox state and fields of our own must never become tokens: they would
 be the answer instead of evidence, and the next mail may carry a forged one. No name may hide an
 author's address. Must never raise; takes linear time.
+
+It is written by hand because `email.headerregistry` takes 0.16 ms for a single From field.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Works on raw bytes, before any parsing. Forged fields are removed wherever some program would see
 them: anywhere above the first empty line, and also on lines that only programs see which take a
 bare CR for a line end. Must take linear time whatever the bytes are.
+
+It is written by hand because `email` would write the message anew, and other bytes would change.
 """
 
 from __future__ import annotations

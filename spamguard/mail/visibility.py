@@ -7,6 +7,8 @@ the ways that mail uses.
 
 Works on lower-case markup by regular expressions, not on a tree, in time linear in its length. Must
 never raise and never fetch anything.
+
+It is written by hand because no library says what a page hides without drawing it.
 """
 
 from __future__ import annotations

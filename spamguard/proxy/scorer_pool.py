@@ -4,6 +4,8 @@ A message that hangs or crashes a scorer costs that scorer and nothing else: its
 kills it at the deadline, another one takes its place, and the message is remembered as poison.
 While a scorer is stuck at one message, spare scorers judge the others. Everything here runs in the
 worker's event loop; a scorer is started by exec, never by a bare fork.
+It is written by hand because pools of `concurrent.futures` cannot kill one process and keep the
+others.
 
 Must never block, let a message wait for ever, let one message hold up the others, or start
 processes without bound.

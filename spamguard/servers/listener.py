@@ -6,6 +6,8 @@ answered over a stream (rspamd, spamd): every wait has a deadline, and the conne
 that the last answer arrives. An `IncomingMessage` keeps a message within the limits of its door.
 Nothing here knows a protocol.
 
+It is written by hand because the servers of asyncio accept connections without bound.
+
 Must never close or reconfigure a listening socket (it belongs to the master, and other workers
 accept from it too), wait without a deadline, hold more than a few pieces for a client, or let the
 fault of one session end a door.

@@ -5,6 +5,9 @@ states of a connection as a table, as Sendmail's libmilter and Postfix speak it;
 standard. Numbers are big-endian, texts end in NUL. Input is hostile: every length is checked before
 anything is kept for it, and nonsense is a `MilterProtocolError`.
 
+It is written by hand because pymilter is Sendmail's libmilter, which opens the socket and runs
+threads itself.
+
 Must never be stricter than needed: a server that we hang up on defers the mail, or lets it through
 unjudged. So steps that some servers leave out may be left out; but no message ends that has not
 begun. Sendmail, once MAIL needs no reply, never says that a message was given up (RSET, or one too

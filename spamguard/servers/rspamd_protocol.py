@@ -2,6 +2,8 @@
 
 A client describes a message in header fields of its request, and is answered in JSON
 (docs.rspamd.com, "Protocol"), or in the lines of the protocol before HTTP.
+
+It is written by hand because no library speaks the server's side of this protocol.
 """
 
 from __future__ import annotations

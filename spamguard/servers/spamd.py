@@ -5,6 +5,8 @@ version, header fields (from version 1.1 on), an empty line, and a message. Line
 bare LF is accepted too. The connection ends with the answer. The protocol has no words for the
 envelope: Exim, Haraka and spamass-milter put header fields on top of the message instead.
 
+It is written by hand because libraries for this protocol speak the client's side only.
+
 Must never answer anything but a refusal to a request that did not come in whole, inflate more than
 a message may have, or believe envelope fields further down: those came with the message.
 """

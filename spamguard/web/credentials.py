@@ -6,6 +6,9 @@ constant time.
 
 The store must never grow without limit, and must never let a link be used twice: whoever deletes
 the link first has it.
+
+It is written by hand because sessions of Starlette are kept in the cookie, where nobody can revoke
+them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ comes from a page of ours. On the way out: security fields, and one line in the 
 
 No error may leave in any other form than the problem that `show_problem` makes of it. No request
 from another site may change anything. The number of rate limits in memory is bounded.
+
+It is written by hand because slowapi keeps rates in memory that grows with the number of clients.
 """
 
 from __future__ import annotations

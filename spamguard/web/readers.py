@@ -11,6 +11,8 @@ mail of an address until the first candidate votes.
 
 A `ReadConnection` must never write to the ledger or the history. Nobody may be shown an address or
 a message that is not theirs.
+
+Threads are our own because pools of `concurrent.futures` queue without bound.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Geometry of the charts: numbers in, coordinates out. Templates draw them as SVG.
 
 A chart must never be the only way to read a number: each has a table beside it.
+
+It is written by hand because libraries for charts put scripts and styles into a page, which its
+policy forbids.
 """
 
 from __future__ import annotations
