@@ -48,9 +48,10 @@ def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRo
 
 def row_values(row: HistoryRow) -> dict[str, Any]:
     """A row for JSON, without features."""
-    from spamguard.web import api_models
+    from spamguard.web.models import MessageOutcome, WordPart, outcome_fields, to_json, word_parts
 
-    return {**api_models.outcome_json(row), "words": api_models.words_json(row.words)}
+    outcome = to_json(MessageOutcome, MessageOutcome(**outcome_fields(row)))
+    return {**outcome, "words": to_json(list[WordPart], word_parts(row.words))}
 
 
 def row_text(row: HistoryRow, words: int) -> str:

@@ -16,6 +16,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,9 +92,7 @@ def _verdict_line(name: str, verdict: Verdict, paint: common.Painter, colour: st
 
 
 def _verdict_json(name: str, verdict: Verdict) -> str:
-    from spamguard.web import api_models
-
-    return common.to_json({"name": name, **api_models.verdict_json(verdict)})
+    return common.to_json({"name": name, **asdict(verdict)})
 
 
 # ---- explain
@@ -186,13 +185,15 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
 def _explanation_values(
     name: str, why: Explanation, votes: Sequence[Vote], words: int
 ) -> dict[str, object]:
-    from spamguard.web import api_models
+    from spamguard.web.models import VerdictExplanation, to_json
+    from spamguard.web.statistics import summarize_explanation
 
     taught = [
         {"class": vote.label, "user": vote.user, "origin": vote.origin, "time": rfc3339(vote.time)}
         for vote in votes
     ]
-    return {"name": name, "taught": taught, **api_models.explanation_json(why, words)}
+    explanation = to_json(VerdictExplanation, summarize_explanation(why, words))
+    return {"name": name, "taught": taught, **explanation}
 
 
 def _explanation_text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str:

@@ -13,6 +13,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -47,6 +48,7 @@ _metrics_log = logging.getLogger("spamguard.metrics")
 
 RETRY_SECONDS = 15.0  # when an address is not available, or the certificate cannot be read
 _BEAT_SECONDS = 1.0
+_MAX_DESCRIPTORS = 1024
 # The probes need these. Both import numpy, which stays broken when two threads import it first.
 _PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
@@ -55,6 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until this process is ended."""
     with process.child_context(arguments) as (settings, to_master, board):
         os.nice(5)  # mail that flows goes first
+        # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, _MAX_DESCRIPTORS), hard))
         for module in _PROBE_MODULES:
             import_module(module)
         # for uploads: /tmp may be memory, and the spool is where mail is kept private
@@ -148,7 +153,7 @@ async def _open_page(
     settings: Settings, web: Web, reporter: HealthReporter, settle: Callable[[], None]
 ) -> AsyncIterator[CertificateReloader | None]:
     """Serve page and API within the context."""
-    from spamguard.web.app import WebServer, create_app  # noqa: PLC0415  for the page only
+    from spamguard.web.app import create_app, server_config  # noqa: PLC0415  for the page only
     from spamguard.web.credentials import CredentialStore  # noqa: PLC0415  for the page only
     from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
@@ -158,15 +163,16 @@ async def _open_page(
         closing(sockets.listen(web.listen.host, web.listen.port)) as listening,
     ):
         service = Service(settings, settle, partial(status.ask_daemon, settings.state))
-        server = WebServer(
-            create_app(web, settings.state / SPOOL_DIRECTORY, service, store, reporter)
-        )
+        app = create_app(web, settings.state / SPOOL_DIRECTORY, service, store, reporter)
+        config = server_config(app, listening, certificates.context if certificates else None)
         await service.start()
+        ending = asyncio.Event()
+        serving = asyncio.create_task(serve_http(config, listening, ending))
         try:
-            await server.start(listening, certificates.context if certificates else None)
             yield certificates
         finally:
-            await server.stop()
+            ending.set()
+            await serving
             await service.close()
 
 

@@ -3,8 +3,8 @@
 On the way in: host name, size, rate, visitor, number of requests at once, and whether the request
 comes from a page of ours. On the way out: security fields, and one line in the log.
 
-No error may leave in any other form than the problem that `show_problem` makes of it. No request
-from another site may change anything. The number of rate limits in memory is bounded.
+No error may leave in any other form than the answer that `show_error` makes of it. No request from
+another site may change anything. The number of rate limits in memory is bounded.
 
 It is written by hand because slowapi keeps rates in memory that grows with the number of clients.
 """
@@ -16,7 +16,7 @@ import hmac
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -27,7 +27,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spamguard.config.options import Web
 from spamguard.limits import client_prefix
-from spamguard.web import problems
 from spamguard.web.auth import (
     SAFE_METHODS,
     AuthMethod,
@@ -37,7 +36,7 @@ from spamguard.web.auth import (
     Visitor,
 )
 from spamguard.web.models import Person
-from spamguard.web.problems import Problem, UnauthenticatedError, refusal
+from spamguard.web.problems import UnauthenticatedError, refusal
 
 _log = logging.getLogger("spamguard.web")
 
@@ -60,8 +59,8 @@ class AccessMiddleware:
     ----------
     spool
         Directory for messages.
-    show_problem
-        Makes the answer that tells of a problem.
+    show_error
+        Makes the answer that tells of an error.
     """
 
     def __init__(
@@ -70,13 +69,13 @@ class AccessMiddleware:
         web: Web,
         sessions: SessionManager,
         spool: Path,
-        show_problem: Callable[[Request, Problem], Response],
+        show_error: Callable[[Request, Exception], Awaitable[Response]],
     ) -> None:
         self._app = app
         self._reader = RequestReader(web)
         self._sessions = sessions
         self._spool = spool
-        self._show_problem = show_problem
+        self._show_error = show_error
         self._max_bytes = web.limits.message_size + FORM_OVERHEAD_BYTES
         self._person_rates = RateLimiter(web.limits.requests_per_minute)
         self._address_rates = RateLimiter(web.limits.requests_per_minute_of_address)
@@ -88,25 +87,20 @@ class AccessMiddleware:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        scope["app"] = self._app  # makes routes raise 404 and 405 instead of answering
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
         body = RequestBody(scope, receive, self._max_bytes)
         answer = _LoggedResponse(scope, body, send)
         try:
             self._admit(scope, answer)
             with self._count_request(scope["state"]["visitor"], answer.client, body):
-                await self._app(scope, body.receive, answer.send)
+                # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                await self._app({**scope, "method": method}, body.receive, answer.send)
         except ClientDisconnect:
             answer.status = _CLIENT_CLOSED
         except Exception as error:  # noqa: BLE001  no error may leave as it is
-            problem = problems.problem_from_error(error)
-            if problem.status == 500:
-                method, path = scope["method"][:_MAX_METHOD], scope["path"][:_MAX_PATH]
-                _log.exception("a fault in answering %s %s", method, path)
-            elif problems.is_internal_error(error):
-                _log.error("%s", error)
+            response = await self._show_error(Request(scope), error)
             if answer.status == 0:
-                response = self._show_problem(Request(scope), problem)
                 await response(scope, body.receive, answer.send)
         finally:
             answer.log()
@@ -304,10 +298,15 @@ class _LoggedResponse:
     def log(self) -> None:
         """Log one line without the query; 204 for debugging only, as open pages poll."""
         level = logging.DEBUG if self.status == 204 else logging.INFO
-        target = f"{self._scope['method'][:_MAX_METHOD]} {self._scope['path'][:_MAX_PATH]}"
         duration = (time.monotonic() - self._start_time) * 1000
         client, user = self.client or "-", self.user or "-"
+        target = log_target(self._scope)
         _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)
+
+
+def log_target(scope: Scope) -> str:
+    """Return method and path of a request, without its query, for the log."""
+    return f"{scope['method'][:_MAX_METHOD]} {scope['path'][:_MAX_PATH]}"
 
 
 CONTENT_SECURITY_POLICY = (

@@ -1,25 +1,36 @@
-"""The values that the service takes and returns. They are data only.
+"""The values that the service takes and returns, shared by API, page and the commands' `--json`.
 
-The API writes them as they stand here (`api_models`): field names are those of the commands'
-`--json`, and docstrings become descriptions in the OpenAPI document.
+They are plain dataclasses. pydantic checks nothing here: it writes them as JSON (`to_json`) and
+describes them in the OpenAPI document, for which docstrings become descriptions. What differs from
+a field in JSON stands in its annotation.
 
-Texts are as strangers wrote them, made printable. Whoever shows them must still escape them.
+Texts are as strangers wrote them, made printable. Whoever shows them must still escape them. Must
+never import FastAPI, because commands use this module too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
-from spamguard.records import Explanation, Verdict
+from pydantic import Field, PlainSerializer, TypeAdapter
 
-JSON_NAME = "name"
-"""Key in the metadata of a field: its name in JSON, if that differs."""
-Moment = Annotated[float, "moment"]
+from spamguard.log import rfc3339
+from spamguard.records import Explanation, Verdict, Word
+
+if TYPE_CHECKING:
+    from spamguard.proxy.history_schema import HistoryRow
+
+Moment = Annotated[float, PlainSerializer(rfc3339, return_type=str)]
 """Seconds since 1970; in JSON a time in UTC (RFC 3339)."""
-Day = Annotated[float, "day"]
+Day = Annotated[float, PlainSerializer(lambda seconds: rfc3339(seconds)[:10], return_type=str)]
 """The beginning of a day, in seconds since 1970; in JSON a date."""
+
+
+def to_json(kind: Any, value: Any) -> Any:
+    """Convert a value of a type for JSON."""
+    return TypeAdapter(kind).dump_python(value, mode="json", by_alias=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,11 @@ class WordPart:
     part: float
 
 
+def word_parts(words: Sequence[Word]) -> list[WordPart]:
+    """Return the words of a verdict."""
+    return [WordPart(word.text, word.part) for word in words]
+
+
 @dataclass(frozen=True, slots=True)
 class MessageOutcome:
     """What became of a message, as `spamguard explain --json ID` tells it too.
@@ -81,9 +97,9 @@ class MessageOutcome:
     time: Moment
     listener: str
     client: str
-    sender: str = field(metadata={JSON_NAME: "from"})
+    sender: Annotated[str, Field(serialization_alias="from")]
     author: str
-    recipients: tuple[str, ...] = field(metadata={JSON_NAME: "to"})
+    recipients: Annotated[tuple[str, ...], Field(serialization_alias="to")]
     subject: str
     size: int
     label: str
@@ -91,7 +107,12 @@ class MessageOutcome:
     log_odds: float
     personal: Mapping[str, str]
     action: str
-    reply: str = field(metadata={JSON_NAME: "next_hop"})
+    reply: Annotated[str, Field(serialization_alias="next_hop")]
+
+
+def outcome_fields(row: HistoryRow) -> dict[str, Any]:
+    """Return the fields of a `MessageOutcome`, by name."""
+    return {field.name: getattr(row, field.name) for field in fields(MessageOutcome)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +233,7 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class ConfusionCell:
     """The number of messages with a verdict (said) that were taught as a class (taught)."""
 
     said: str
@@ -229,11 +250,11 @@ class Today:
     hours: Sequence[Hour]
     passed: int
     lessons: int
-    wrong: Sequence[Wrong]
+    wrong: Sequence[ConfusionCell]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMessage:
     """A message in the quarantine.
 
     from, author, to: as of a judgement. waiting: recipients who have not got it. subject: "" if
@@ -242,9 +263,9 @@ class Held:
 
     id: str
     time: Moment
-    sender: str = field(metadata={JSON_NAME: "from"})
+    sender: Annotated[str, Field(serialization_alias="from")]
     author: str
-    recipients: tuple[str, ...] = field(metadata={JSON_NAME: "to"})
+    recipients: Annotated[tuple[str, ...], Field(serialization_alias="to")]
     waiting: tuple[str, ...]
     subject: str
     size: int
@@ -253,17 +274,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown(Held):
+class HeldMessageDetails(HeldMessage):
     """A held message with its header section, whose lines end in LF."""
 
     header: str
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class QuarantinePage:
     """A page of the quarantine, newest first. following: as of the history."""
 
-    messages: Sequence[Held]
+    messages: Sequence[HeldMessage]
     following: str = ""
 
 
@@ -276,7 +297,7 @@ class RecipientReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleaseResult:
     """What a release has done. released: all recipients have the message now. taught: it was learnt
     as ham.
     """
@@ -355,7 +376,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class TokenCounts:
     """A token that a word may become.
 
     text: as explanations name it, such as "subject:viagra". messages: taught messages with it, by
@@ -365,3 +386,96 @@ class Counted:
     text: str
     messages: Mapping[str, int]
     part: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An expert's log-odds (score), and what it adds to the sum (share)."""
+
+    score: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedWord:
+    """A word of an explanation. messages: taught messages with the word, by class; empty for a rare
+    word, except for operators.
+    """
+
+    text: str
+    part: float
+    messages: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictExplanation(Verdict):
+    """The parts of a verdict. Prior and shares of the experts sum to `sum`; so do words,
+    other_words, traits, numbers, biases and prior.
+
+    flip: how many of the strongest words would have to go for another label; null if all of them
+    are not enough, or too little has been taught.
+    """
+
+    favoured: str
+    against: str
+    sum: float
+    prior: float
+    experts: Mapping[str, Share]
+    words: Sequence[ExplainedWord]
+    other_words: float
+    traits: Mapping[str, float]
+    numbers: Mapping[str, float]
+    biases: float
+    to_threshold: float
+    flip: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReasons:
+    """Why a verdict came about. then: the verdict when the message passed, null for an upload. now:
+    the explanation of today's verdict.
+    """
+
+    then: JudgementDetails | None
+    now: VerdictExplanation
+
+
+@dataclass(frozen=True, slots=True)
+class UndoResult:
+    """Votes that were taken back; with dry_run they still stand."""
+
+    user: str
+    since: Moment
+    dry_run: bool
+    taken_back: int
+    receipts: Sequence[LessonReceipt]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """The message was deleted."""
+
+    id: str
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenList:
+    """All tokens that a word may become."""
+
+    words: Sequence[TokenCounts]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassList:
+    """The classes that can be taught, and whether each is unwanted."""
+
+    classes: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether all processes work. wrong: a line for each fault, for operators."""
+
+    alive: bool
+    wrong: Sequence[str]

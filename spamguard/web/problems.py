@@ -1,7 +1,7 @@
 """Errors as problems (RFC 9457): what a program or a person is told when a request fails.
 
-Raise an error of `spamguard.errors`, or a `refusal` with a status of your own. `middleware` turns
-every error into a problem; `app` shows it as JSON or as a page.
+Raise an error of `spamguard.errors`, or a `refusal` with a status of your own. `app.show_error`
+turns every error into a problem, and shows it as JSON or as a page.
 
 A problem must never tell anything about the inside of the program: file names, SQL, tracebacks.
 """

@@ -38,7 +38,7 @@ from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR
 from spamguard.spool import Spool
 from spamguard.web import models
-from spamguard.web.models import Held, Judgement, JudgementDetails, Person, Search
+from spamguard.web.models import HeldMessage, Judgement, JudgementDetails, Person, Search
 from spamguard.web.readers import ReadConnection, Visibility, acting_user, require_operator
 
 _log = logging.getLogger("spamguard.web")
@@ -184,28 +184,30 @@ class QuarantineQueries:
         self._visibility = visibility
         self._index = QuarantineIndex(self._quarantine)
 
-    def list_page(self, person: Person, before: str, limit: int) -> models.HeldBack:
+    def list_page(self, person: Person, before: str, limit: int) -> models.QuarantinePage:
         """Return a page of held messages."""
 
         def is_visible(address: str) -> bool:
             return self._visibility.may_see(person, [address])
 
-        def look(before: str, limit: int) -> tuple[list[Held], str]:
+        def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
             ids, searched_to = self._index.newest(before, limit, is_visible)
             entries = self._quarantine.read_entries(ids)
             held = [self._held_message(person, entry, self._header(entry)) for entry in entries]
             return held, searched_to
 
-        return models.HeldBack(*find_page(look, page_start(before), limit))
+        return models.QuarantinePage(*find_page(look, page_start(before), limit))
 
-    def get(self, person: Person, verdict_id: str) -> models.Shown:
+    def get(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         """Return a message with its header section."""
         entry = self.entry(person, verdict_id)
         header = self._header(entry)
         # Only CR LF ends a line here, whatever else ends one in Unicode.
         lines = header.decode("utf-8", "replace").split("\r\n")
         text = "\n".join(readable(line.replace("\t", " "), _MAX_TEXT) for line in lines)
-        return models.Shown(**asdict(self._held_message(person, entry, header)), header=text)
+        return models.HeldMessageDetails(
+            **asdict(self._held_message(person, entry, header)), header=text
+        )
 
     def entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
         """Return the note of a message. NotThereError: there is none, or it is not theirs."""
@@ -243,7 +245,7 @@ class QuarantineQueries:
 
     async def release(
         self, person: Person, entry: QuarantineEntry
-    ) -> tuple[QuarantineEntry, models.Released]:
+    ) -> tuple[QuarantineEntry, models.ReleaseResult]:
         """Deliver a message to those who wait, and return its new note.
 
         Raises
@@ -267,7 +269,7 @@ class QuarantineQueries:
             reply_text = printable(f"{reply.code} {lines}", _MAX_TEXT)
             address = printable(recipient.address, _MAX_TEXT)
             recipients.append(models.RecipientReply(address, reply_text))
-        return now, models.Released(entry.id, recipients, now.released, taught=False)
+        return now, models.ReleaseResult(entry.id, recipients, now.released, taught=False)
 
     def _find_next_hop(self, entry: QuarantineEntry) -> Hop:
         if entry.listener in self._hops:
@@ -279,12 +281,12 @@ class QuarantineQueries:
             "name it with `spamguard quarantine release --next-hop`"
         )
 
-    def _held_message(self, person: Person, entry: QuarantineEntry, header: bytes) -> Held:
+    def _held_message(self, person: Person, entry: QuarantineEntry, header: bytes) -> HeldMessage:
         def visible(addresses: Sequence[str]) -> tuple[str, ...]:
             addresses = self._visibility.visible_addresses(person, addresses)
             return tuple(printable(address, _MAX_TEXT) for address in addresses)
 
-        return Held(
+        return HeldMessage(
             entry.id,
             entry.when,
             printable(entry.envelope.sender.address, _MAX_TEXT),
@@ -424,31 +426,23 @@ class HistoryQueries:
             recipients = self._visibility.visible_addresses(person, row.recipients)
             # The next hop's reply may name other recipients.
             sees_all = len(recipients) == len(row.recipients) < history_schema.MAX_RECIPIENTS
-            judgement = JudgementDetails(
-                time=row.time,
-                listener=row.listener,
-                client=row.client,
-                sender=row.sender,
-                author=row.author,
-                recipients=recipients,
-                subject=row.subject,
-                size=row.size,
-                label=row.label,
-                probability=row.probability,
-                log_odds=row.log_odds,
-                personal={
+            outcome = models.outcome_fields(row) | {
+                "recipients": recipients,
+                "personal": {
                     user: label
                     for user, label in row.personal.items()
                     if person.operator or user == person.name
                 },
-                action=row.action,
-                reply=row.reply if person.operator or sees_all else "",
+                "reply": row.reply if person.operator or sees_all else "",
+            }
+            judgement = JudgementDetails(
+                **outcome,
                 id=row.id,
                 taught=standing.label or "",
                 own=standing.user_label or "",
                 can_teach=can_teach(row, fingerprint),
                 held=row.action == Action.QUARANTINE and self._is_held(row.id),
-                words=[models.WordPart(word.text, word.part) for word in row.words],
+                words=models.word_parts(row.words),
             )
             judgements.append(judgement)
         return judgements

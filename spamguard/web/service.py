@@ -95,7 +95,7 @@ class Service:
         self._history = HistoryQueries(self._visibility, settings.history, is_held)
         self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
         self._previewing: set[Person] = set()  # one preview each: lessons of others wait for it
-        self._releases: set[asyncio.Task[models.Released]] = set()
+        self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
         self._clear_cache()
 
     async def start(self) -> None:
@@ -136,7 +136,7 @@ class Service:
             digest=scan.digest.hex(),
             taught=standing.label or "",
             own=standing.user_label or "",
-            words=[models.WordPart(word.text, word.part) for word in scan.words],
+            words=models.word_parts(scan.words),
         )
 
     async def explain(self, person: Person, message: Spool) -> models.MessageExplanation:
@@ -354,7 +354,7 @@ class Service:
             partial(statistics.summarize_model, ledger=ledger, person=person)
         )
 
-    async def words(self, person: Person, word: str) -> Sequence[models.Counted]:
+    async def words(self, person: Person, word: str) -> Sequence[models.TokenCounts]:
         """Count a word as each token that it may become, the most frequent token first.
 
         Only operators are told of rare words: these may come from other people's mail.
@@ -372,15 +372,15 @@ class Service:
 
     async def quarantine(
         self, person: Person, before: str = "", limit: int = 50
-    ) -> models.HeldBack:
+    ) -> models.QuarantinePage:
         """Return a page of the held messages, newest first."""
         return await self._read(lambda _: self._quarantine.list_page(person, before, limit))
 
-    async def held(self, person: Person, verdict_id: str) -> models.Shown:
+    async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         """Return one of them, with its header section."""
         return await self._read(lambda _: self._quarantine.get(person, verdict_id))
 
-    async def release(self, person: Person, verdict_id: str) -> models.Released:
+    async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Deliver a held message to those who wait, and learn it as ham.
 
         A person who is not an operator may do so only if all who wait are theirs. It is finished
@@ -393,7 +393,7 @@ class Service:
         task.add_done_callback(self._releases.discard)
         return await asyncio.shield(task)
 
-    async def _release(self, person: Person, entry: QuarantineEntry) -> models.Released:
+    async def _release(self, person: Person, entry: QuarantineEntry) -> models.ReleaseResult:
         now, released = await self._quarantine.release(person, entry)
         if not now.delivered:
             return released

@@ -1,4 +1,4 @@
-"""Numbers for the page: the last hours, the model, the counts of a word, the preview of a lesson.
+"""Numbers for the page: the last hours, the model, words, explanations, the preview of a lesson.
 
 The numbers come from indexes of history and ledger; reading features, or all of the ledger, only
 to count would take too long. Word counts come from the tables: every token that the extractor makes
@@ -18,6 +18,7 @@ from itertools import accumulate, islice
 
 import numpy as np
 
+from spamguard.engine import explain_text
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.policy import UNSURE, missing_lessons
@@ -33,7 +34,7 @@ from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
 from spamguard.web.lessons import check_class
-from spamguard.web.models import Counted, Judgement, Person
+from spamguard.web.models import Judgement, Person, TokenCounts
 from spamguard.web.readers import ReadConnection, Visibility, acting_user
 
 _HOUR_SECONDS = 3600
@@ -66,7 +67,9 @@ def summarize_hours(
         for at in range(hours)
     ]
     passed = sum(counts.total() for counts in mail.values())
-    mistakes = [models.Wrong(label, taught, n) for (label, taught), n in sorted(wrong.items())]
+    mistakes = [
+        models.ConfusionCell(label, taught, n) for (label, taught), n in sorted(wrong.items())
+    ]
     return models.Today(rows, passed, sum(row.lessons for row in rows), mistakes)
 
 
@@ -238,7 +241,7 @@ Content-Disposition: attachment; filename="{0}"
 """
 
 
-def count_word(spam_filter: Filter, word: str, min_lessons: int = 1) -> Sequence[Counted]:
+def count_word(spam_filter: Filter, word: str, min_lessons: int = 1) -> Sequence[TokenCounts]:
     """Count all tokens of a word, or of two neighbours; the most frequent token comes first.
 
     Raises
@@ -261,7 +264,7 @@ def count_word(spam_filter: Filter, word: str, min_lessons: int = 1) -> Sequence
         message = Features(np.array([token], np.uint32), _NO_TRAITS, _NO_NUMBERS)
         (clue,) = spam_filter.explain_features(message, {token: text}).clues
         if _lesson_count(clue.counts) >= min_lessons:
-            rows.append(Counted(text, dict(clue.counts), clue.part))
+            rows.append(TokenCounts(text, dict(clue.counts), clue.part))
     return sorted(rows, key=lambda row: (-_lesson_count(row.messages), row.text))
 
 
@@ -279,6 +282,34 @@ def mask_rare_words(why: Explanation) -> Explanation:
 
 def _lesson_count(counts: Mapping[str, int]) -> int:
     return sum(counts.values())
+
+
+MAX_EXPLAINED_WORDS = 30  # for, and against
+
+
+def summarize_explanation(
+    why: Explanation, words: int = MAX_EXPLAINED_WORDS
+) -> models.VerdictExplanation:
+    """Convert an explanation. words: for, and against."""
+    shown, other = explain_text.strongest_clues(why, words)
+    return models.VerdictExplanation(
+        why.verdict.label,
+        why.verdict.probability,
+        why.verdict.log_odds,
+        why.verdict.probabilities,
+        favoured=why.favoured,
+        against=why.against,
+        sum=why.log_odds,
+        prior=why.prior,
+        experts={name: models.Share(why.scores[name], share) for name, share in why.shares.items()},
+        words=[models.ExplainedWord(clue.text, clue.part, clue.counts) for clue in shown],
+        other_words=other,
+        traits=why.traits,
+        numbers=why.numbers,
+        biases=why.biases,
+        to_threshold=why.to_threshold,
+        flip=why.flip,
+    )
 
 
 # ---- preview

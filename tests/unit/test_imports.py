@@ -195,6 +195,19 @@ def test_judging_never_loads_what_only_estimators_and_plots_need(tmp_path: Path)
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    "module",
+    ["daemon.master", "daemon.worker", "daemon.learner", "proxy.scorer", "cli.judge", "web.models",
+     "web.statistics", "web.metrics", "daemon.web"],
+)  # fmt: skip
+def test_only_the_page_loads_fastapi(module: str) -> None:
+    """And only when it is opened."""
+    code = f"import sys, spamguard.{module}; print('fastapi' in sys.modules)"
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert done.stdout == "False\n"
+
+
 def test_the_library_is_what_its_first_page_says() -> None:
     import spamguard
 

@@ -24,7 +24,7 @@ from spamguard.keys import is_id
 from spamguard.spool import Spool
 from spamguard.web import auth
 from spamguard.web.health import HealthReporter
-from spamguard.web.models import LessonReceipt, Person, PreviewDetails, Released, Search
+from spamguard.web.models import LessonReceipt, Person, PreviewDetails, ReleaseResult, Search
 from spamguard.web.pages.filters import count_noun, label_text
 from spamguard.web.service import Service
 
@@ -87,7 +87,7 @@ class Notice:
 
     text: str
     receipt: LessonReceipt | None = None
-    released: Released | None = None
+    released: ReleaseResult | None = None
     undo: str = ""
     held: str = ""
 
@@ -112,7 +112,7 @@ def taken_back_notice(receipt: LessonReceipt) -> Notice:
     return Notice(text, receipt)
 
 
-def released_notice(released: Released) -> Notice:
+def released_notice(released: ReleaseResult) -> Notice:
     """Tell of a held message that was released, or should have been."""
     if not released.recipients:
         return Notice("This message had been released before.", released=released)

@@ -23,7 +23,7 @@ from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
 from spamguard.spool import Spool
 from spamguard.web import auth
-from spamguard.web.models import Counted, Person, Today, Wrong
+from spamguard.web.models import ConfusionCell, Person, Today, TokenCounts
 from spamguard.web.pages import charts, context
 from spamguard.web.pages.context import Draft, Notice, PageContext, SearchQuery
 from spamguard.web.pages.filters import UNDECIDED, count_noun, day, tone
@@ -42,7 +42,7 @@ class Mistakes:
     spoken: int
     wrong: int
     unsure: int
-    rows: list[Wrong]
+    rows: list[ConfusionCell]
 
 
 async def today_page(pages: PageContext, request: Request) -> Response:
@@ -263,7 +263,7 @@ async def words_page(pages: PageContext, request: Request) -> Response:
     """Show how often a word was taught, and what it adds."""
     person = auth.current_person(request)
     word, error_text = request.query_params.get("word", "").strip(), ""
-    counted: Sequence[Counted] = ()
+    counted: Sequence[TokenCounts] = ()
     try:
         counted = await pages.service.words(person, word) if word else ()
     except UsageError as error:

@@ -18,7 +18,8 @@ from typing import Any
 import httpx
 
 from spamguard.config.options import HostPort, Web
-from spamguard.web.app import WebServer, create_app
+from spamguard.daemon.web import serve_http
+from spamguard.web.app import create_app, server_config
 from spamguard.web.credentials import CredentialKind, CredentialStore
 from spamguard.web.models import Person
 from tests.support.waiting import PATIENCE
@@ -110,13 +111,9 @@ def served(
     async def run() -> None:
         store = CredentialStore.open(state)
         try:
-            server = WebServer(
-                create_app(settings, state / "spool", served.service, store, served.monitor)
-            )
-            await server.start(listening, tls)
+            app = create_app(settings, state / "spool", served.service, store, served.monitor)
             began.set()
-            await ends.wait()
-            await server.stop()
+            await serve_http(server_config(app, listening, tls), listening, ends)
         finally:
             store.close()
 

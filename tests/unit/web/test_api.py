@@ -4,20 +4,37 @@ are no others.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
-from spamguard.web.api import OPERATIONS, ServiceCall
-from spamguard.web.models import Search
+from spamguard.web import api
+from spamguard.web.api import router
+from spamguard.web.models import Search, TokenCounts
 from tests.unit.web.pages.fixed import DIGEST, NAME, OTHER
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
 
+
+class Operation(NamedTuple):
+    """A route of the API that is no page."""
+
+    method: str
+    path: str
+    name: str
+
+
+OPERATIONS = [
+    Operation(method, route.path.removeprefix(ROOT), route.name)
+    for route in router.routes
+    if isinstance(route, APIRoute) and route.include_in_schema
+    for method in route.methods or ()
+]
 GIVEN = {"class": "spam", "digest": DIGEST, "user": "anna", "since": "2026-11-17", "word": "viagra"}
 
 
@@ -35,22 +52,6 @@ def problem(response: httpx.Response) -> int:
     assert response.headers["content-type"] == "application/problem+json", response.text[:200]
     assert response.json()["status"] == response.status_code
     return response.status_code
-
-
-def test_pass_through_operations_give_arguments_in_order() -> None:
-    """No type check notices a wrong order, because all arguments are positional."""
-    called = {"id": "verdict_id", "class": "label"}
-    passing = [operation for operation in OPERATIONS if isinstance(operation.run, ServiceCall)]
-    assert len(passing) > 5
-    for one in passing:
-        named = (
-            ["id"] * ("{id}" in one.path)
-            + ["message"] * one.takes_message
-            + [parameter.name for parameter in one.parameters]
-        )
-        assert [called.get(name, name) for name in named] == list(
-            signature(one.run.method).parameters
-        )[2:], one.path
 
 
 def test_the_description_lists_all_operations(described: dict[str, Any]) -> None:
@@ -118,10 +119,8 @@ def test_errors_are_described(
     for method in ("why", "learn_passed", "forget_passed", "release"):
         monkeypatch.setattr(server.service, method, refuses)
     (one,) = (operation for operation in OPERATIONS if operation.name == name)
-    path, params = (
-        (ROOT + one.path).replace("{id}", NAME),
-        {"class": "spam"} if one.parameters else {},
-    )
+    path = (ROOT + one.path).replace("{id}", NAME)
+    params = {"class": "spam"} if name == "learnPassed" else {}
     assert problem(server.client(OPERATOR).request(one.method, path, params=params)) == 422
     assert "422" in described["paths"][ROOT + one.path][one.method.lower()]["responses"]
 
@@ -136,7 +135,7 @@ def test_everything_answers_as_described(
     told = described["paths"][ROOT + operation.path][operation.method.lower()]
     given = {
         parameter["name"]: GIVEN[parameter["name"]]
-        for parameter in told["parameters"]
+        for parameter in told.get("parameters", ())
         if parameter["in"] == "query" and parameter["required"]
     }
     message = "requestBody" in told
@@ -379,13 +378,17 @@ def test_a_head_is_a_get_without_its_body(server: Served) -> None:
 def test_answers_are_ascii(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that strangers wrote acts where an answer is looked at."""
 
-    async def classes(*_: object) -> dict[str, bool]:
-        return {"\u202e\x1b[2J<script>\udc80": True}
+    evil = "\u202e\x1b[2J<script>"
 
-    monkeypatch.setattr(server.service, "classes", classes)
-    response = server.client(ANNA).get(f"{ROOT}/classes")
+    async def words(*_: object) -> list[TokenCounts]:
+        return [TokenCounts(f"{evil}\udc80", {f"{evil}\udc80": 1, evil: 2}, 1.0)]
+
+    monkeypatch.setattr(server.service, "words", words)
+    response = server.client(ANNA).get(f"{ROOT}/words", params={"word": "x"})
     assert re.fullmatch(rb"[ -~]+", response.content)
-    assert list(response.json()["classes"]) == ["\u202e\x1b[2J<script>\udc80"]
+    (counts,) = response.json()["words"]
+    assert counts["text"] == f"{evil}\udc80"
+    assert counts["messages"][evil] == 2
 
 
 def test_names_are_those_of_the_commands(server: Served) -> None:
@@ -426,3 +429,57 @@ def test_names_are_those_of_the_commands(server: Served) -> None:
 @pytest.mark.parametrize("path", ["/api", "/api/v1", "/api/v2/judge", f"{ROOT}/nothing"])
 def test_unknown_paths_get_a_problem_document(server: Served, path: str) -> None:
     assert problem(server.client(ANNA).get(path)) == 404
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", f"{ROOT}/redoc"])
+def test_the_pages_of_fastapi_are_off(server: Served, path: str) -> None:
+    """They load scripts of other hosts."""
+    assert server.client(ANNA).get(path).status_code == 404
+
+
+def test_the_description_is_a_page_too(server: Served) -> None:
+    answer = server.browser(ANNA).get(f"{ROOT}/docs")
+    assert answer.status_code == 200
+    assert "POST /api/v1/judge" in answer.text
+    assert "://" not in answer.text
+    refused = server.client().get(f"{ROOT}/docs")
+    assert refused.status_code == 401
+    assert refused.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/history?nonsense=1", ["'nonsense'", "before, from, label, limit"]),
+        ("/history?limit=501", ["limit: ", "500"]),
+        ("/history?since=never", ["since: expected", "2026-11-17"]),
+        ("/history?label=A", ["label: ", "[a-z]", "unsure or not-scanned"]),
+        ("/words", ["parameter word is missing", "A word"]),
+        ("/classes?x=1", ["'x'", "none here"]),
+    ],
+)
+def test_a_refusal_names_parameter_and_remedy(server: Served, path: str, words: list[str]) -> None:
+    detail = server.client(ANNA).get(f"{ROOT}{path}").json()["detail"]
+    assert [word for word in words if word not in detail] == [], detail
+
+
+def test_an_empty_parameter_is_an_absent_one(server: Served) -> None:
+    client = server.client(ANNA)
+    query = "from=&to=&subject=&label=&taught=&since=&until=&before=&limit="
+    assert client.get(f"{ROOT}/history?{query}").status_code == 200
+    assert server.service.searches[-1] == Search()
+    assert client.get(f"{ROOT}/today?hours=").status_code == 200
+    assert client.post(f"{ROOT}/undo?user=anna&since=2026-11-17&dry_run=").status_code == 200
+
+
+def test_what_takes_too_long_is_ended(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(*_: object) -> dict[str, bool]:
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(api, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(server.service, "classes", endless)
+    assert problem(server.client(ANNA).get(f"{ROOT}/classes")) == 503
+    monkeypatch.setattr(server.service, "judge", endless)
+    response = server.client(ANNA, **MESSAGE).post(f"{ROOT}/judge", content=LETTER)
+    assert problem(response) == 503

@@ -90,10 +90,10 @@ def test_invalid_requests(server: Served, request_bytes: bytes) -> None:
 
 @pytest.mark.parametrize("size", [20_000, 200_000, 2_000_000])
 def test_a_huge_header(server: Served, size: int) -> None:
+    """uvicorn itself refuses what is beyond its own limit, as no valid HTTP."""
     answer = server.raw(close(b"GET /", b"X: " + b"x" * size))
-    assert (
-        not answer or status(answer) == 431
-    )  # who goes on sending may be hung up on before it reads
+    # who goes on sending may be hung up on before it reads
+    assert not answer or status(answer) == (431 if size < 64 << 10 else 400)
 
 
 def test_many_fields(server: Served) -> None:
@@ -170,7 +170,7 @@ def test_bytes_after_an_ambiguous_request_are_no_request(server: Served, first: 
 def test_a_huge_address(server: Served, target: bytes) -> None:
     token = b"Authorization: Bearer " + server.secret(CredentialKind.TOKEN, ANNA).encode()
     answer = server.raw(close(b"GET " + target, token))
-    assert not answer or status(answer) in (414, 431)
+    assert not answer or status(answer) in (414, 431, 400 if len(target) > 64 << 10 else 414)
 
 
 def test_two_requests_at_once_are_two_answers(server: Served) -> None:
@@ -250,16 +250,11 @@ def test_clients_that_do_not_read_are_cut_off(
 
         running.service.classes = large
         token = running.secret(CredentialKind.TOKEN, ANNA).encode()
+        before = own_descriptors()
         with socket.create_connection(("127.0.0.1", running.port), 10) as connected:
             connected.sendall(close(b"GET " + CLASSES, b"Authorization: Bearer " + token))
-            eventually(lambda: _hung_up(connected), "hung up", 20)
-
-
-def _hung_up(connected: socket.socket) -> bool:
-    return (
-        connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
-        or connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1
-    )
+            eventually(lambda: own_descriptors() > before + 1, "accepted")
+            eventually(lambda: own_descriptors() <= before + 1, "hung up", 20)
 
 
 def test_silent_clients_keep_no_other_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,11 @@ from spamguard.web.health import MonitorAnswer
 from spamguard.web.models import (
     Bin,
     Class,
-    Counted,
+    ConfusionCell,
     Flip,
     Growth,
-    Held,
-    HeldBack,
+    HeldMessage,
+    HeldMessageDetails,
     Hour,
     Judgement,
     JudgementDetails,
@@ -39,15 +39,15 @@ from spamguard.web.models import (
     Person,
     Preview,
     PreviewDetails,
+    QuarantinePage,
     RecipientReply,
-    Released,
+    ReleaseResult,
     Search,
-    Shown,
     Table,
     Today,
+    TokenCounts,
     User,
     WordPart,
-    Wrong,
 )
 from spamguard.web.pages import routes as pages_routes
 
@@ -58,7 +58,11 @@ TOKEN = "form-token"
 OPERATOR, ANNA = Person("", True), Person("anna")
 SPAM = Verdict("spam", 0.99871, 6.658, {"ham": 0.00129, "spam": 0.99871})
 HAM = Verdict("ham", 0.02, -3.9, {"ham": 0.98, "spam": 0.02})
-WRONG = [Wrong("spam", "spam", 8), Wrong("ham", "spam", 2), Wrong("unsure", "ham", 1)]
+WRONG = [
+    ConfusionCell("spam", "spam", 8),
+    ConfusionCell("ham", "spam", 2),
+    ConfusionCell("unsure", "ham", 1),
+]
 DIGEST = "31b1a3cbc2f1" + "0" * 20
 
 
@@ -105,9 +109,9 @@ class Fixed:
     judgements: list[JudgementDetails] = field(
         default_factory=lambda: [judgement(OTHER, label="ham", probability=0.02), judgement()]
     )
-    held_back: list[Held] = field(
+    held_back: list[HeldMessage] = field(
         default_factory=lambda: [
-            Held(
+            HeldMessage(
                 NAME,
                 NOW,
                 "a@b.example",
@@ -219,28 +223,30 @@ class Fixed:
         classes = {"ham": Class(60, unwanted=False), "spam": Class(60, unwanted=True)}
         return Model(classes, "", tables, 150, 4, 1, "c3d38961", self.growth, bins, users)
 
-    async def words(self, person: Person, word: str) -> Sequence[Counted]:
+    async def words(self, person: Person, word: str) -> Sequence[TokenCounts]:
         return (
             []
             if self.empty
             else [
-                Counted(f"subject:{word}", {"ham": 1, "spam": 22}, 1.5),
-                Counted(word, {"ham": 9, "spam": 2}, -0.5),
+                TokenCounts(f"subject:{word}", {"ham": 1, "spam": 22}, 1.5),
+                TokenCounts(word, {"ham": 9, "spam": 2}, -0.5),
             ]
         )
 
     async def classes(self, person: Person) -> Mapping[str, bool]:
         return self.taught_classes
 
-    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> HeldBack:
-        return HeldBack(self.held_back, self.following)
+    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> QuarantinePage:
+        return QuarantinePage(self.held_back, self.following)
 
-    async def held(self, person: Person, name: str) -> Shown:
-        return Shown(**asdict(self.held_back[0]), header=self.header)
+    async def held(self, person: Person, name: str) -> HeldMessageDetails:
+        return HeldMessageDetails(**asdict(self.held_back[0]), header=self.header)
 
-    async def release(self, person: Person, name: str) -> Released:
+    async def release(self, person: Person, name: str) -> ReleaseResult:
         self.calls.append(("release", person.name, name))
-        return Released(name, [RecipientReply("anna@example.net", "250 Ok")], self.changed, True)
+        return ReleaseResult(
+            name, [RecipientReply("anna@example.net", "250 Ok")], self.changed, True
+        )
 
     async def delete(self, person: Person, name: str) -> None:
         self.calls.append(("delete", person.name, name))

@@ -18,16 +18,16 @@ from spamguard.records import Clue, Explanation, Verdict
 from spamguard.spool import Spool
 from spamguard.web.models import (
     Class,
-    Counted,
-    Held,
+    HeldMessage,
     LessonReceipt,
     MessageExplanation,
     Model,
     Person,
     PreviewDetails,
     RecipientReply,
-    Released,
+    ReleaseResult,
     Table,
+    TokenCounts,
     User,
     WordPart,
 )
@@ -75,7 +75,9 @@ class Hostile(Fixed):
             client=WORDS, listener=WORDS, reply=WORDS, action=WORDS, label=WORDS, taught=WORDS,
             words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
         )  # fmt: skip
-        held = Held(NAME, NOW, WORDS, WORDS, people, people, WORDS, 99, WORDS, released=False)
+        held = HeldMessage(
+            NAME, NOW, WORDS, WORDS, people, people, WORDS, 99, WORDS, released=False
+        )
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
         self.taught_classes = {"ham": False, "spam": True}
 
@@ -85,8 +87,8 @@ class Hostile(Fixed):
     async def why(self, person: Person, name: str) -> MessageExplanation:
         return MessageExplanation(await self.judgement(person, name), self.explained())
 
-    async def words(self, person: Person, word: str) -> list[Counted]:
-        return [Counted(text, {WORDS: 3, "spam": 1}, 1.0) for text in EVIL]
+    async def words(self, person: Person, word: str) -> list[TokenCounts]:
+        return [TokenCounts(text, {WORDS: 3, "spam": 1}, 1.0) for text in EVIL]
 
     async def model(self, person: Person) -> Model:
         model = await super().model(person)
@@ -100,8 +102,8 @@ class Hostile(Fixed):
     async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
         return LessonReceipt(WORDS, WORDS, True, WORDS, Verdict(WORDS, 0.5, 0.0, {}))
 
-    async def release(self, person: Person, name: str) -> Released:
-        return Released(
+    async def release(self, person: Person, name: str) -> ReleaseResult:
+        return ReleaseResult(
             name, [RecipientReply(text, WORDS) for text in EVIL], released=False, taught=True
         )
 

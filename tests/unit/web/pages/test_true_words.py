@@ -11,7 +11,17 @@ from spamguard.config.options import Action
 from spamguard.engine.policy import missing_lessons
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.records import Clue
-from spamguard.web.models import Class, Counted, Hour, Model, Person, Shown, Today, User, Wrong
+from spamguard.web.models import (
+    Class,
+    ConfusionCell,
+    HeldMessageDetails,
+    Hour,
+    Model,
+    Person,
+    Today,
+    TokenCounts,
+    User,
+)
 from spamguard.web.pages.filters import action_text
 from spamguard.web.pages.learning import count_mistakes
 from tests.unit.web.pages.fixed import ANNA, NAME, NOW, OPERATOR, OTHER, Fixed, judgement
@@ -72,7 +82,7 @@ def test_a_word_without_shown_counts_is_not_called_unknown(tmp_path: Path) -> No
 
 def test_an_invalid_word_gets_an_error_beside_the_form(tmp_path: Path) -> None:
     class Strict(Fixed):
-        async def words(self, person: Person, word: str) -> Sequence[Counted]:
+        async def words(self, person: Person, word: str) -> Sequence[TokenCounts]:
             raise UsageError("a word has 1 to 64 letters")
 
     (page,) = get(Strict(), tmp_path, "/words?word=solar")
@@ -125,7 +135,7 @@ def test_a_message_that_was_not_scanned_is_not_called_unsure(tmp_path: Path) -> 
         async def today(self, person: Person, hours: int = 24) -> Today:
             return replace(
                 await super().today(person, hours),
-                wrong=[Wrong("not-scanned", "spam", 7), Wrong("unsure", "spam", 5)],
+                wrong=[ConfusionCell("not-scanned", "spam", 7), ConfusionCell("unsure", "spam", 5)],
             )
 
     page = get(Unscanned(), tmp_path, "/")[0].text
@@ -139,10 +149,10 @@ def test_a_message_that_was_not_scanned_is_not_called_unsure(tmp_path: Path) -> 
 
 def test_mistakes_come_before_right_verdicts() -> None:
     wrong = [
-        Wrong("spam", "spam", 90),
-        Wrong("unsure", "spam", 50),
-        Wrong("ham", "spam", 2),
-        Wrong("spam", "ham", 3),
+        ConfusionCell("spam", "spam", 90),
+        ConfusionCell("unsure", "spam", 50),
+        ConfusionCell("ham", "spam", 2),
+        ConfusionCell("spam", "ham", 3),
     ]
     assert [(row.said, row.taught) for row in count_mistakes(Today([], 0, 0, wrong)).rows] == [
         ("spam", "ham"),
@@ -231,7 +241,7 @@ def test_deleted_mail_does_not_redirect_in_a_circle(tmp_path: Path) -> None:
     """The history still links to mail that was deleted from the quarantine."""
 
     class Deleted(Fixed):
-        async def held(self, person: Person, name: str) -> Shown:
+        async def held(self, person: Person, name: str) -> HeldMessageDetails:
             raise NotThereError("no message with that verdict id is held here, or it is not yours")
 
     page = get(Deleted(), tmp_path, f"/quarantine/{NAME}")[0].text

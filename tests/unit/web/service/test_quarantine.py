@@ -18,7 +18,7 @@ from spamguard.config.options import TeachSettings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import queries
-from spamguard.web.models import HeldBack, Person, Search
+from spamguard.web.models import Person, QuarantinePage, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
 from tests.unit.web.service.office import (
@@ -79,7 +79,7 @@ def test_everybody_sees_their_own(held: Path) -> None:
             name(1),
             name(2),
         ]
-        assert await service.quarantine(CARL) == HeldBack([])
+        assert await service.quarantine(CARL) == QuarantinePage([])
         assert [
             message.id for message in (await service.quarantine(OPERATOR, name(0), 1)).messages
         ] == [name(1)]
@@ -152,7 +152,7 @@ def test_the_first_known_recipient_owns_held_mail(held: Path) -> None:
         teach(spam_filter, PASSED[3:4], "anna@example.org")
 
     async def work(service: Service) -> None:
-        assert await service.quarantine(ANNA) == HeldBack([])
+        assert await service.quarantine(ANNA) == QuarantinePage([])
         with pytest.raises(NotThereError):
             await service.release(ANNA, name(0))
         assert [
@@ -224,7 +224,9 @@ def test_notes_are_read_once(held: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     os.utime(held / DIRECTORY, (an_hour_ago, an_hour_ago))
 
     async def work(service: Service) -> None:
-        assert await service.quarantine(CARL) == await service.quarantine(CARL) == HeldBack([])
+        assert (
+            await service.quarantine(CARL) == await service.quarantine(CARL) == QuarantinePage([])
+        )
         assert (sorted(read), len(listed)) == (sorted(name(number) for number in range(3)), 1)
         read.clear()
         assert [message.id for message in (await service.quarantine(BEN)).messages] == [

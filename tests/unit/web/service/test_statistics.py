@@ -14,7 +14,7 @@ import pytest
 from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError, UsageError
 from spamguard.web import statistics
-from spamguard.web.models import Person, Search, Wrong
+from spamguard.web.models import ConfusionCell, Person, Search
 from spamguard.web.service import Service
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import READER, opened, teach
@@ -71,9 +71,9 @@ def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
         today = await service.today(ANNA)
         unsure = len(said["unsure"][:1])
         assert today.wrong == [
-            Wrong("ham", "ham", 1),
-            Wrong("spam", "ham", 1),
-            *[Wrong("unsure", "spam", 1)] * bool(unsure),
+            ConfusionCell("ham", "ham", 1),
+            ConfusionCell("spam", "ham", 1),
+            *[ConfusionCell("unsure", "spam", 1)] * bool(unsure),
         ]
         assert (today.lessons, sum(hour.corrections for hour in today.hours)) == (2 + unsure, 1)
         of_all = await service.today(OPERATOR)
@@ -81,7 +81,7 @@ def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
         assert of_all.lessons == today.lessons + len(TAUGHT)
         assert (await service.today(CARL)).lessons == 0
         await service.forget_passed(ANNA, said["spam"][0].id)
-        assert Wrong("spam", "ham", 1) not in (await service.today(ANNA)).wrong
+        assert ConfusionCell("spam", "ham", 1) not in (await service.today(ANNA)).wrong
 
     asked(state, work)
 
