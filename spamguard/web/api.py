@@ -197,10 +197,10 @@ OptionalTime = Annotated[
 ]
 
 
-def _optional(about: str, pattern: str = "", kind: type = str, **checks: Any) -> Any:
+def _optional(about: str, pattern: str = "", **checks: Any) -> Any:
     """Declare a parameter that may be absent or empty, which is the same."""
     checks |= {"pattern": f"^({pattern})?$"} if pattern else {}
-    return Query(description=about, default_factory=kind, **checks)
+    return Query(description=about, **checks)
 
 
 VerdictId = Annotated[
@@ -335,7 +335,6 @@ async def forget(
 @router.get("/history", summary="List messages that passed", **_WITH_VALUES)
 async def history(
     call: Call,
-    *,
     sender: Annotated[
         Text,
         _optional(
@@ -343,16 +342,16 @@ async def history(
             alias="from",
             max_length=_MAX_TEXT,
         ),
-    ],
+    ] = "",
     recipient: Annotated[
         Text, _optional("Part of a recipient's address", alias="to", max_length=_MAX_TEXT)
-    ],
-    subject: Annotated[Text, _optional("Part of the subject", max_length=_MAX_TEXT)],
-    label: Annotated[str, _optional("The verdict: a class, unsure or not-scanned", _CLASS)],
-    taught: Annotated[str, _optional("The class that people have taught, or any", _CLASS)],
-    since: Annotated[OptionalTime, _optional("Not older than this time", kind=float)],
-    until: Annotated[OptionalTime, _optional("Older than this time", kind=float)],
-    before: Before,
+    ] = "",
+    subject: Annotated[Text, _optional("Part of the subject", max_length=_MAX_TEXT)] = "",
+    label: Annotated[str, _optional("The verdict: a class, unsure or not-scanned", _CLASS)] = "",
+    taught: Annotated[str, _optional("The class that people have taught, or any", _CLASS)] = "",
+    since: Annotated[OptionalTime, _optional("Not older than this time")] = 0.0,
+    until: Annotated[OptionalTime, _optional("Older than this time")] = 0.0,
+    before: Before = "",
     limit: Limit = 50,
 ) -> models.JudgementPage:
     search = models.Search(sender, recipient, subject, label, taught, since, until, before, limit)
@@ -408,7 +407,7 @@ async def undo(
 
 
 @router.get("/quarantine", summary="List held messages", **_WITH_VALUES)
-async def quarantine(call: Call, *, before: Before, limit: Limit = 50) -> models.QuarantinePage:
+async def quarantine(call: Call, before: Before = "", limit: Limit = 50) -> models.QuarantinePage:
     return await call.service.quarantine(call.person, before, limit)
 
 
@@ -518,5 +517,9 @@ def describe_api() -> dict[str, Any]:
         schema |= {"required": sorted(schema["properties"]), "additionalProperties": False}
         for field in schema["properties"].values():
             field.pop("default", None)
+    for operation in (one for path in document["paths"].values() for one in path.values()):
+        for parameter in operation.get("parameters", ()):
+            if parameter["schema"]["type"] == "string":  # an empty text is an absent one
+                parameter["schema"].pop("default", None)
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {**document, "security": [{"token": []}]}

@@ -127,3 +127,26 @@ def test_one_person_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.M
             eventually(lambda: anna.get(CLASSES).status_code == 503, "she has what she may have")
             assert operator.get(CLASSES).status_code == 200
         eventually(lambda: anna.get(CLASSES).status_code == 200, "she has room again")
+
+
+def test_nonsense_after_a_refusal_is_not_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is turned away may send what it likes."""
+    monkeypatch.setattr(app, "MAX_CONNECTIONS", 1)
+    begin = LOGIN.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
+    with served(tmp_path) as running, connections(running, 1, begin) as (one,):
+        assert one.recv(100).startswith(b"HTTP/1.1 503")
+        one.sendall(b"zz\r\n\r\n")
+        eventually(lambda: hung_up(one), "hung up")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def hung_up(one: socket.socket) -> bool:
+    """Whether the other side has."""
+    try:
+        return one.recv(100, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
