@@ -18,6 +18,7 @@ import re
 import shlex
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -32,8 +33,8 @@ from spamguard.doctor import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
 from spamguard.folders import doveconf, status_file
 from spamguard.folders.broker import is_maildir, make_mailboxes
-from spamguard.folders.changes import Inotify
-from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.changes import open_events
+from spamguard.folders.local import LocalMailboxes, owner_name
 from spamguard.folders.mailboxes import Mailbox, Mailboxes
 from spamguard.folders.roles import find_unmatched_watches
 from spamguard.log import local_time
@@ -105,7 +106,7 @@ def _check_directory(
     state: Path, status: os.stat_result, files: Mapping[str, os.stat_result]
 ) -> Step:
     """Who may write into it, and who may read its files; sockets may be meant for everybody."""
-    step, owner = "state directory", _user_name(status.st_uid)
+    step, owner = "state directory", owner_name(str(state))
     detail = f"{state}, of {owner}, mode {stat.S_IMODE(status.st_mode):04o}"
     if status.st_mode & 0o022:
         return failed(step, f"{detail}: others may write into it", f"chmod go-w {state}")
@@ -125,13 +126,6 @@ def _check_directory(
         remedy = shlex.join(["chmod", "o=", *(f"{state}/{file}" for file in readable)])
         return failed(step, f"{detail}: others may read {', '.join(readable)}", remedy)
     return ok(step, f"{detail}: others may see what its files are called, but read none of them")
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _check_key(path: Path) -> Step:
@@ -218,7 +212,9 @@ def check_file_events(settings: Settings | None) -> Step:
     """Whether the kernel reports changes of files, for as many directories as are watched."""
     name = "file events"
     try:
-        Inotify().close()
+        open_events({}).close()
+        if sys.platform != "linux":
+            return ok(name, "of as many directories as there are")
         limit = int(_WATCH_LIMIT_FILE.read_text())
     except (OSError, ValueError) as error:
         detail = f"there are none ({error}): folders are polled, moves teach some seconds later"

@@ -1,198 +1,243 @@
-"""Which directories may have changed: by inotify(7) and the kernel's list of mounts where these
-work, else by polling modification times.
+"""Which directories may have changed, as watchdog tells: by inotify(7) on Linux, by FSEvents on
+macOS. Directories that it does not watch one by one are polled: modification times tell. That is
+our own, because watchdog's takes a thread for each, looks at each message, and follows links.
 
-`DirectoryMonitor` joins both. Events are hints: the caller looks itself. A mount hides what lies
-below it, and no event of a directory tells that; so the list of mounts is watched, too.
+`DirectoryMonitor` joins these with the kernel's list of mounts: a mount hides what lies below it,
+and no event of a directory tells that. Events are hints: the caller looks itself.
 
-Must never take a thread or a descriptor for each directory, never block longer than asked, and
-never forget a directory: what cannot be watched is polled.
+Must never take a thread or a descriptor for each directory, never follow a link that a user has
+made, never block longer than asked, and never forget a directory.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import logging
 import os
 import re
 import select
-import struct
+import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache, partial
+from io import FileIO
+from typing import TYPE_CHECKING, cast
 
+from spamguard.folders.mailboxes import is_below
 from spamguard.log import WarnOnce
+
+if TYPE_CHECKING:
+    from watchdog.events import FileSystemEvent, FileSystemEventHandler
+    from watchdog.observers.api import BaseObserver, ObservedWatch
+    from watchdog.observers.inotify_c import CallbackId, InotifyEvent, Mask, WatchDescriptor
 
 _log = logging.getLogger("spamguard.folders")
 
 _MOUNT_LIST = "/proc/self/mountinfo"
-_MOUNT_READ_BYTES = 1 << 16
 _OCTAL_ESCAPE = re.compile(rb"\\([0-7]{3})")  # blanks and the like
 
 
-class MountMonitor:
-    """The kernel's list of mounts (proc(5)). OSError: this system has no such list."""
+class MountMonitor(FileIO):
+    """The kernel's list of mounts (proc(5)). Each change gives POLLPRI. OSError: there is none."""
 
     def __init__(self) -> None:
-        self._descriptor = os.open(_MOUNT_LIST, os.O_RDONLY | os.O_CLOEXEC)
+        super().__init__(_MOUNT_LIST)
         self._known = self._read_all()
-
-    def fileno(self) -> int:
-        """The descriptor to wait on for POLLPRI, which comes once for each change."""
-        return self._descriptor
 
     def take_new(self) -> set[str]:
         """Where something was mounted since the last call; paths without any link."""
         before, self._known = self._known, self._read_all()
         return {path for _, path in self._known - before}
 
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._descriptor)
-
     def _read_all(self) -> set[tuple[bytes, str]]:
         """Number and path of each mount: something may be mounted over a mount."""
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
-        text = b"".join(iter(lambda: os.read(self._descriptor, _MOUNT_READ_BYTES), b""))
+        self.seek(0)
         # Users may mount, by FUSE, and choose the names. The kernel escapes line feeds, but no
         # other character that ends a line for Python.
-        fields = (line.split(b" ", 5) for line in text.split(b"\n") if line)
+        fields = (line.split(b" ", 5) for line in self.readall().split(b"\n") if line)
         return {
             (number, os.fsdecode(_OCTAL_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), path)))
             for number, _, _, _, path, _ in fields
         }
 
 
-IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
-IN_Q_OVERFLOW, IN_IGNORED, IN_ISDIR = 0x4000, 0x8000, 0x40000000
-_IN_ONLYDIR = 0x01000000
-# Names come and go; the content of a message never changes.
-_WATCH_MASK = IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | _IN_ONLYDIR
-_EVENT_HEADER = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
-_EVENT_READ_BYTES = 1 << 16
 _MAX_READS = 64  # of one call; the next call reads on
 
-
-class InotifyEvent(NamedTuple):
-    """watch: number from `Inotify.add`. mask: what has happened."""
-
-    watch: int
-    mask: int
+DirectoryEvent = tuple[int, bool, bool]
+"""The watch in which a name came or went, whether it was a directory's, whether all is gone."""
+LOST_EVENTS: DirectoryEvent = (-1, False, False)
+POLL_NOW: DirectoryEvent = (-2, False, False)
 
 
-class Inotify:
-    """One inotify descriptor. OSError: this system has none, or has run out of them."""
+class InotifyEvents:
+    """Events on Linux: inotify(7), by watchdog. OSError: it has run out of descriptors.
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(None, use_errno=True)
-        try:
-            self._descriptor = self._check(
-                self._library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-            )
-        except AttributeError as error:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
+    watched: has the numbers of all watches in use.
+    """
+
+    def __init__(self, watched: Container[int]) -> None:
+        from watchdog.observers.inotify_c import InotifyConstants, InotifyFD  # noqa: PLC0415  lazy
+
+        # Its thread is never started: it would tell of a change some time after a call of `read`
+        # that came after the change. The caller reads, and no more than it has time for.
+        self._inotify = InotifyFD()
+        os.set_inheritable(self.fileno(), False)
+        names = InotifyConstants.IN_MOVE | InotifyConstants.IN_CREATE | InotifyConstants.IN_DELETE
+        # Names come and go; the content of a message never changes.
+        self._mask = cast("Mask", names | InotifyConstants.IN_ONLYDIR)
+        self._watched = watched
+        self._events: set[DirectoryEvent] = set()
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
-        return self._descriptor
+        return self._inotify._inotify_fd
 
-    def add(self, directory: int) -> int:
-        """Watch the names in an open directory; the number of the watch, the same for the same
-        directory. OSError: ENOSPC is the limit `max_user_watches`.
-
-        The path by way of /proc leads to the directory that was opened, wherever its name leads to
-        by now.
+    def add(self, directory: int, path: str, token: object) -> int:
+        """Watch the names in an open directory, wherever its path leads to by now; the number of
+        the watch, the same for the same directory. token: another one each time. OSError.
         """
-        return self._check(
-            self._library.inotify_add_watch(
-                self._descriptor, b"/proc/self/fd/%d" % directory, ctypes.c_uint32(_WATCH_MASK)
-            )
-        )
+        number = cast("CallbackId", token)
+        watch = self._inotify.add_callback(_descriptor_path(directory), self._mask, self, number)
+        if watch < 0 or watch in self._watched:
+            self._inotify.remove_callbacks([(watch, number)])
+        if watch < 0:  # the one error that watchdog does not raise
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return watch
 
-    def read(self) -> Iterator[InotifyEvent]:
-        """The events that have come."""
+    def read(self) -> set[DirectoryEvent]:
+        """What has happened since the last call; `LOST_EVENTS` is among it if that is not all."""
+        poller = select.poll()
+        poller.register(self, select.POLLIN)
         for _ in range(_MAX_READS):
-            try:
-                data = os.read(self._descriptor, _EVENT_READ_BYTES)
-            except BlockingIOError:
-                return
-            yield from _parse_events(data)
+            if not poller.poll(0):
+                break
+            for event in self._inotify.read_events():
+                self._inotify.handle_event(event)
+        events, self._events = self._events, set()
+        return events
 
     def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._descriptor)
+        """Close the descriptors, and with them all watches; its `close` would end one by one."""
+        self._inotify._close_resources()
 
-    def _check(self, result: int) -> int:
-        if result < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        return result
+    # ---- called by watchdog
 
+    def on_event(self, event: InotifyEvent) -> None:
+        self._events.add((event.wd, event.is_directory, False))
 
-def _parse_events(data: bytes) -> Iterator[InotifyEvent]:
-    at = 0
-    while at < len(data):
-        watch, mask, _, length = _EVENT_HEADER.unpack_from(data, at)
-        yield InotifyEvent(watch, mask)
-        at += _EVENT_HEADER.size + length
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
+        self._events.add((wd, True, True))
+
+    def on_queue_overflow(self) -> None:
+        self._events.add(LOST_EVENTS)
 
 
-POLL_SECONDS = 2.0
-_MISSING = -1
+@cache
+def _descriptor_path(descriptor: int) -> bytes:  # watchdog keeps it: one for each would take memory
+    return b"/proc/self/fd/%d" % descriptor
+
+
+class ObserverEvents:
+    """Events on other systems, by an observer of watchdog: they only tell when to poll.
+
+    A watch of an observer takes a thread, so there is one for the highest directory of a tree. What
+    changed below it, modification times tell: observers join events, and lose some.
+    """
+
+    def __init__(self, observer: BaseObserver) -> None:
+        self._observer = observer
+        self._trees: dict[str, ObservedWatch] = {}
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        observer.start()
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._reader
+
+    def add(self, _directory: int, path: str, _token: object) -> None:
+        """Watch a directory and all below it. OSError."""
+        running = {emitter.watch for emitter in self._observer.emitters if emitter.is_alive()}
+        for top, tree in list(self._trees.items()):
+            if tree not in running:  # its directory was removed
+                self._observer.unschedule(self._trees.pop(top))
+        if not is_below(path, self._trees):
+            handler, real = cast("FileSystemEventHandler", self), os.path.realpath(path)
+            try:
+                self._trees[path] = self._observer.schedule(handler, real, recursive=True)
+            except (RuntimeError, SystemError) as error:  # as FSEvents raise them
+                raise OSError(errno.EIO, str(error), path) from error
+
+    def read(self) -> set[DirectoryEvent]:
+        """As of `InotifyEvents`."""
+        with suppress(BlockingIOError):
+            os.read(self._reader, 1 << 16)
+            return {POLL_NOW}
+        return set()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._observer.stop()
+        self._observer.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def dispatch(self, event: FileSystemEvent) -> None:
+        """Called by watchdog, in its thread."""
+        if event.event_type in ("created", "deleted", "moved"):
+            with suppress(BlockingIOError):
+                os.write(self._writer, b"!")
+
+
+def open_events(watched: Container[int]) -> InotifyEvents | ObserverEvents:
+    """What tells of changes on this system. watched: as of `InotifyEvents`. OSError: nothing."""
+    if sys.platform == "linux":
+        return InotifyEvents(watched)
+    if sys.platform == "darwin":
+        with suppress(ImportError):
+            from watchdog.observers.fsevents import FSEventsObserver  # noqa: PLC0415  lazy
+
+            return ObserverEvents(FSEventsObserver())
+    # watchdog's kqueue would open each message, and what links lead to that users make.
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+POLL_SECONDS = 0.5
+_OBSERVED_POLL_SECONDS = 30.0  # where an observer tells when to poll
+_POLL_PAUSE = 20  # times the processor time that a poll took
 _COARSE_SECONDS = 2.0  # a directory that changed since may change again without a new time
 
 _EVENT_ERRORS = {
-    errno.ENOSPC: "the limit of watched directories is reached; "
-    "raise it with sysctl fs.inotify.max_user_watches",
-    errno.EMFILE: "the limit of inotify descriptors is reached; "
-    "raise it with sysctl fs.inotify.max_user_instances",
+    errno.ENOSPC: "too many directories: raise sysctl fs.inotify.max_user_watches",
+    errno.EMFILE: "too many inotify descriptors: raise sysctl fs.inotify.max_user_instances",
 }
 
 
 @dataclass(slots=True)
-class _PolledDirectory:
-    """A directory without a watch.
+class _PolledPath:
+    """A path without a watch. state: what `look` has last returned; None: nothing is there."""
 
-    time: of its last change, in nanoseconds; -1: it is gone. is_recent: this was so recent that the
-    time may hide another change.
-    """
-
-    time: int
-    is_recent: bool
+    look: Callable[[str], object]
+    state: object
     targets: set[Hashable]
 
 
-@dataclass(frozen=True, slots=True)
-class _AwaitedDirectory:
-    """A directory that is waited for.
+@dataclass(slots=True, eq=False)
+class _WatchTarget:
+    """Who wants to know of a watched directory: see `DirectoryMonitor.add`."""
 
-    identity: device and inode of what was there when waiting began. target: reported when another
-    one is there.
-    """
-
-    identity: tuple[int, int] | None
-    links: bool
+    owner: Hashable
+    directories_only: bool
     target: Hashable
-
-
-@dataclass(slots=True)
-class _WatchedDirectory:
-    """A directory with a watch.
-
-    targets: reported when any name in it comes or goes, by owner. directory_targets: reported only
-    for names of directories.
-    """
-
-    targets: dict[Hashable, Hashable] = field(default_factory=dict)
-    directory_targets: set[Hashable] = field(default_factory=set)
 
 
 class DirectoryMonitor:
     """Directories, each with a target: what the caller knows it by.
 
-    notify: use inotify, if there is any. on_mount: the targets to report when something is mounted
+    notify: use events, if there are any. on_mount: the targets to report when something is mounted
     at a path.
     """
 
@@ -201,15 +246,15 @@ class DirectoryMonitor:
     ) -> None:
         self._warnings = WarnOnce(_log)
         self._on_mount = on_mount
-        self._inotify: Inotify | None = None
+        self._events: InotifyEvents | ObserverEvents | None = None
         self._mounts: MountMonitor | None = None
-        self._watched: dict[int, _WatchedDirectory] = {}
-        self._polled: dict[str, _PolledDirectory] = {}
-        self._awaited: dict[str, _AwaitedDirectory] = {}  # by path
-        self._next_poll = 0.0
+        self._watched: dict[int, tuple[_WatchTarget, ...]] = {}
+        self._polled: dict[str, _PolledPath] = {}
+        self._awaited: dict[str, _PolledPath] = {}  # until its state changes
+        self._next_poll = self._earliest_poll = 0.0
         if notify:
             try:
-                self._inotify = Inotify()
+                self._events = open_events(self._watched)
             except OSError as error:
                 self._warn_no_events(error)
             with suppress(OSError):
@@ -224,33 +269,34 @@ class DirectoryMonitor:
         directories_only: bool = False,
         owner: Hashable = None,
     ) -> None:
-        """Watch an open directory.
+        """Watch an open directory. directories_only: report only directories that come and go.
 
-        Parameters
-        ----------
-        path
-            Of the directory, to poll it if it cannot be watched.
-        directories_only
-            Report only directories that come and go in it.
-        owner
-            Of the target, as the mailbox of a folder. If the same directory was added with another
-            target of this owner, it was renamed since, and only the new target is reported.
+        owner: of the target, as the mailbox of a folder. If the same directory was added with
+        another target of this owner, it was renamed since, and only the new target is reported.
         """
         self._awaited.pop(path, None)
+        new = _WatchTarget(owner or target, directories_only, target)
+        watch = None
         try:
-            if self._inotify is not None:
-                watched = self._watched.setdefault(
-                    self._inotify.add(directory), _WatchedDirectory()
-                )
-                if directories_only:
-                    watched.directory_targets.add(target)
-                else:
-                    watched.targets[owner or target] = target
-                self._polled.pop(path, None)
-                return
+            if self._events is not None:
+                watch = self._events.add(directory, path, new)
         except OSError as error:
             self._warn_no_events(error)
-        self._add_polled(path, target)
+            if isinstance(self._events, ObserverEvents):
+                self._events.close()
+                self._events = None
+        if watch is None:
+            if path not in self._polled:
+                self._polled[path] = _PolledPath(_change_time, _change_time(path), set())
+            self._polled[path].targets.add(target)
+            return
+        self._polled.pop(path, None)
+        entries = self._watched.get(watch, ())
+        for old in entries:
+            if (old.owner, old.directories_only) == (new.owner, directories_only):
+                old.target = target
+                return
+        self._watched[watch] = (*entries, new)
 
     def wait_for(self, path: str, target: Hashable, *, links: bool = False) -> None:
         """Report once when another directory is at a path: the first one, or one mounted over it.
@@ -258,13 +304,8 @@ class DirectoryMonitor:
         The path is polled. links: follow a symbolic link there; not below what the operator has
         named, where users could make one.
         """
-        self._awaited[path] = _AwaitedDirectory(_identity(path, links=links), links, target)
-
-    def _add_polled(self, path: str, target: Hashable) -> None:
-        polled = self._polled.get(path)
-        if polled is None:
-            polled = self._polled[path] = _PolledDirectory(*_change_time(path), set())
-        polled.targets.add(target)
+        look = partial(_identity, links=links)
+        self._awaited[path] = _PolledPath(look, look(path), {target})
 
     def __len__(self) -> int:
         """How many directories are watched or polled."""
@@ -276,83 +317,63 @@ class DirectoryMonitor:
         """
         until, remaining = time.monotonic() + timeout, 0.0
         while True:
-            mounted = self._sleep(
-                min(remaining, self._next_poll - time.monotonic())
-                if self._polled or self._awaited
-                else remaining
-            )
-            targets, lost = self._read_events()
-            targets |= self._poll()
+            mounted = self._sleep(remaining)
+            events = self._events.read() if self._events is not None else set()
+            if POLL_NOW in events:
+                self._next_poll = self._earliest_poll
+            targets = self._poll()
+            for watch, of_directory, is_gone in events:
+                watched = self._watched.pop(watch, ()) if is_gone else self._watched.get(watch, ())
+                targets |= {
+                    entry.target for entry in watched if of_directory or not entry.directories_only
+                }
             targets.update(target for path in mounted for target in self._on_mount(path))
-            remaining = until - time.monotonic()
+            lost, remaining = LOST_EVENTS in events, until - time.monotonic()
             if targets or lost or remaining <= 0:
                 return targets, lost
 
     def close(self) -> None:
-        """Close both descriptors."""
-        if self._inotify is not None:
-            self._inotify.close()
+        """Give all descriptors back."""
+        if self._events is not None:
+            self._events.close()
         if self._mounts is not None:
             self._mounts.close()
-        self._inotify = self._mounts = None
+        self._events = self._mounts = None
 
     def _warn_no_events(self, error: OSError) -> None:
         why = _EVENT_ERRORS.get(error.errno or 0, error.strerror)
-        self._warnings.warn(
-            error.errno,
-            "no file events (%s): directories are polled every %.0f s instead",
-            why,
-            POLL_SECONDS,
-        )
+        self._warnings.warn(error.errno, "no file events (%s): directories are polled instead", why)
 
     def _sleep(self, seconds: float) -> set[str]:
         """Wait until something happens, at most for some seconds; where something was mounted."""
+        if self._polled or self._awaited:
+            seconds = min(seconds, self._next_poll - time.monotonic())
         poller = select.poll()
-        if self._inotify is not None:
-            poller.register(self._inotify, select.POLLIN)
+        if self._events is not None:
+            poller.register(self._events, select.POLLIN)
         if self._mounts is not None:
             poller.register(self._mounts, select.POLLPRI)
-        ready = {
-            descriptor for descriptor, _ in poller.poll(seconds * 1000 + 1 if seconds > 0 else 0)
-        }
-        return (
-            self._mounts.take_new()
-            if self._mounts is not None and self._mounts.fileno() in ready
-            else set()
-        )
-
-    def _read_events(self) -> tuple[set[Hashable], bool]:
-        targets: set[Hashable] = set()
-        lost = False
-        for event in self._inotify.read() if self._inotify is not None else ():
-            lost = lost or bool(event.mask & IN_Q_OVERFLOW)
-            watched = self._watched.get(event.watch)
-            if watched is not None:
-                targets.update(watched.targets.values())
-                if event.mask & (IN_ISDIR | IN_IGNORED):
-                    targets |= watched.directory_targets
-            if event.mask & IN_IGNORED:  # the directory is gone, and its watch with it
-                self._watched.pop(event.watch, None)
-        return targets, lost
+        ready = dict(poller.poll(seconds * 1000 + 1 if seconds > 0 else 0))
+        is_new = self._mounts is not None and self._mounts.fileno() in ready
+        return self._mounts.take_new() if self._mounts is not None and is_new else set()
 
     def _poll(self) -> set[Hashable]:
-        now = time.monotonic()
-        if not (self._polled or self._awaited) or now < self._next_poll:
+        start = time.thread_time()
+        if not (self._polled or self._awaited) or time.monotonic() < self._next_poll:
             return set()
-        arrived = [
-            path
-            for path, awaited in self._awaited.items()
-            if _identity(path, links=awaited.links) != awaited.identity
-        ]
-        targets = {self._awaited.pop(path).target for path in arrived}
-        for path, polled in list(self._polled.items()):
-            changed, is_recent = _change_time(path)
-            if changed != polled.time or polled.is_recent:
-                targets |= polled.targets
-            polled.time, polled.is_recent = changed, is_recent
-            if changed == _MISSING:
-                del self._polled[path]
-        self._next_poll = time.monotonic() + POLL_SECONDS
+        targets: set[Hashable] = set()
+        for paths in (self._awaited, self._polled):
+            for path, polled in list(paths.items()):
+                before, polled.state = polled.state, polled.look(path)
+                if polled.state != before:
+                    targets |= polled.targets
+                if polled.state is None if paths is self._polled else polled.state != before:
+                    del paths[path]
+        end = time.monotonic()
+        self._earliest_poll = end + _POLL_PAUSE * (time.thread_time() - start)
+        is_told = isinstance(self._events, ObserverEvents) and not self._awaited
+        pause = _OBSERVED_POLL_SECONDS if is_told else POLL_SECONDS
+        self._next_poll = max(self._earliest_poll, end + pause)
         return targets
 
 
@@ -364,9 +385,11 @@ def _identity(path: str, *, links: bool) -> tuple[int, int] | None:
     return None
 
 
-def _change_time(path: str) -> tuple[int, bool]:
-    """The time of a directory's last change, and whether it is recent (`_PolledDirectory`)."""
+def _change_time(path: str) -> tuple[int, int] | None:
+    """When a directory changed last, in nanoseconds; None: it is gone. As long as that may hide
+    another change, the second number is another one each time.
+    """
     with suppress(OSError):
-        changed = os.stat(path, follow_symlinks=False).st_mtime_ns
-        return changed, abs(time.time_ns() - changed) < _COARSE_SECONDS * 1e9
-    return _MISSING, False
+        changed, now = os.stat(path, follow_symlinks=False).st_mtime_ns, time.time_ns()
+        return changed, now if abs(now - changed) < _COARSE_SECONDS * 1e9 else 0
+    return None

@@ -6,8 +6,8 @@ directory is opened relative to the one above it. It is only asked whether a lin
 Maildir, to warn about it. Every directory in which a mailbox, a folder or a message could appear is
 watched (`changes`).
 
-Must never write, never parse mail, and need little but the standard library: this module runs with
-rights that nothing else should have.
+Must never write, never parse mail, and need little but the standard library and watchdog: this
+module runs with rights that nothing else should have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pwd
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import translate
 
 from spamguard.config.options import Watch
@@ -121,7 +121,7 @@ class LocalMailboxes:
     def _find_matches(self, fixed: str, rest: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The parts of each path that fits."""
         try:
-            with _open_fixed(fixed) as root:
+            with _open_below(fixed) as root:
                 yield from self._find_matches_below(root, fixed, (), rest)
         except FileNotFoundError:
             return
@@ -172,12 +172,8 @@ class LocalMailboxes:
                     self._warnings.warn(mailbox, _FORMAT_WARNING, mailbox.path)
                 self._watches.wait_for(mailbox.path, mailbox)
         if next(budget, None) is None:
-            self._warnings.warn(
-                mailbox,
-                "%s: has more than %d folders: the others are not looked at",
-                mailbox.path,
-                _MAX_DIRECTORIES,
-            )
+            text = "%s: has more than %d folders: the others are not looked at"
+            self._warnings.warn(mailbox, text, mailbox.path, _MAX_DIRECTORIES)
         return [Folder(mailbox, directory) for directory in directories]
 
     def _walk(
@@ -228,7 +224,7 @@ class LocalMailboxes:
         within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
         if not mailbox.path.startswith(fixed) or len(within) != len(rest):
             raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
-        with _open_fixed(fixed) as root, _open_below(root, (*within, *names)) as directory:
+        with _open_below(fixed, (*within, *names)) as directory:
             yield directory
 
     # ---- files
@@ -314,32 +310,23 @@ def _overlaps(path: str, other: str) -> bool:
 
 
 def _mailbox_user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
-    wild = [
-        (part, _display(name))
-        for part, name in zip(rest, names, strict=True)
-        if _WILDCARD.search(part)
-    ]
+    shown = (os.fsencode(name).decode("utf-8", "backslashreplace") for name in names)
+    wild = [pair for pair in zip(rest, shown, strict=True) if _WILDCARD.search(pair[0])]
     stars = [name for part, name in wild if "*" in part]
-    *above, name = stars or [name for _, name in wild] or [_owner_name(path)]
+    *above, name = stars or [name for _, name in wild] or [owner_name(path)]
     if not above or "@" in name:
         return name
     return f"{name}@{next((part for part in reversed(above) if '.' in part), above[-1])}"
 
 
-def _owner_name(path: str) -> str:
-    try:
-        number = os.stat(path).st_uid
-    except OSError:
-        return ""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-def _display(name: str) -> str:
-    """A name of the disk as text."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+def owner_name(path: str) -> str:
+    """Whose a path is: an account, or a number that has none; "": nobody's, it is gone."""
+    with suppress(OSError):
+        owner = os.stat(path).st_uid
+        with suppress(KeyError):
+            return pwd.getpwuid(owner).pw_name
+        return str(owner)
+    return ""
 
 
 # ---- directories and files, relative to an open directory
@@ -392,19 +379,11 @@ def _open_regular_file(directory: int, name: str) -> int:
 
 
 @contextmanager
-def _open_fixed(path: str) -> Iterator[int]:
-    """The fixed part of a pattern, by whatever links."""
-    descriptor = os.open(path, _DIRECTORY_FLAGS)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _open_below(directory: int, names: Sequence[str]) -> Iterator[int]:
-    """A directory below an open one, by names one within another; no symbolic link is followed."""
-    current = os.dup(directory)
+def _open_below(start: int | str, names: Sequence[str] = ()) -> Iterator[int]:
+    """A directory below an open one, or below the fixed part of a pattern, which may have links; no
+    symbolic link is followed below it.
+    """
+    current = os.open(start, _DIRECTORY_FLAGS) if isinstance(start, str) else os.dup(start)
     try:
         for name in names:
             if name in (".", ".."):

@@ -533,11 +533,11 @@ def test_beyond_the_limit_of_watches_directories_are_polled(opened, tmp_path, mo
     monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     box = maildir(tmp_path / "anna", ".Junk")
 
-    class Full(changes.Inotify):
-        def add(self, directory: int) -> int:
+    class Full(changes.InotifyEvents):
+        def add(self, directory: int, path: str, token: object) -> int:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(changes, "Inotify", Full)
+    monkeypatch.setattr(changes, "InotifyEvents", Full)
     with opened(box) as mailboxes:
         (mailbox,) = mailboxes.find_mailboxes()
         mailboxes.list_folders(mailbox)

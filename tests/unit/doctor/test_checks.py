@@ -215,7 +215,7 @@ def test_as_many_file_events_are_needed_as_the_watcher_takes(state, tmp_path):
         for mailbox in mailboxes.find_mailboxes():
             mailboxes.list_folders(mailbox)
         told = (
-            Path(f"/proc/self/fdinfo/{mailboxes._watches._inotify.fileno()}")
+            Path(f"/proc/self/fdinfo/{mailboxes._watches._events.fileno()}")
             .read_text()
             .count("inotify wd")
         )

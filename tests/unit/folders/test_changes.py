@@ -1,64 +1,97 @@
-"""The reader of the kernel's events."""
+"""What tells of changes: inotify and observers, by watchdog, and polling where there is neither."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from watchdog.events import DirCreatedEvent, FileOpenedEvent
+from watchdog.observers.api import BaseObserver
+from watchdog.observers.inotify import InotifyObserver
+from watchdog.observers.polling import PollingObserver
 
+from spamguard.config.options import Watch
 from spamguard.folders import changes
 from spamguard.folders.changes import (
-    IN_CREATE,
-    IN_DELETE,
-    IN_IGNORED,
-    IN_ISDIR,
-    IN_MOVED_FROM,
-    IN_MOVED_TO,
-    IN_Q_OVERFLOW,
+    POLL_NOW,
     DirectoryMonitor,
-    Inotify,
+    InotifyEvents,
+    ObserverEvents,
 )
-from tests.support.waiting import PATIENCE
+from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import Changes
+from tests.support.waiting import PATIENCE, eventually
+from tests.unit.folders.maildirs import deliver, maildir, move
+from tests.unit.folders.watched import MAIL, Watched
+
+NOBODY = 65534
+# As an observer adds a directory that it has seen already: an error would end its thread.
+pytestmark = pytest.mark.filterwarnings("ignore:Callback with id:RuntimeWarning:watchdog")
+
+
+class Reader(InotifyEvents):
+    """With the keys of its watches, as `DirectoryMonitor` has them."""
+
+    def __init__(self) -> None:
+        self.keys: set[object] = set()
+        super().__init__(self.keys)
+
+    def watch(self, path: Path) -> int:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            key = self.add(descriptor, str(path), object())
+        finally:
+            os.close(descriptor)
+        self.keys.add(key)
+        return key
 
 
 @pytest.fixture
-def reader() -> Iterator[Inotify]:
-    one = Inotify()
-    yield one
-    one.close()
+def reader() -> Iterator[Reader]:
+    with closing(Reader()) as one:
+        yield one
 
 
-def add(reader: Inotify, path: Path) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        return reader.add(descriptor)
-    finally:
-        os.close(descriptor)
+def add(monitor: DirectoryMonitor, path: Path, **options: object) -> None:
+    """Watch a directory; its name is the target."""
+    descriptor = os.open(path, os.O_RDONLY)
+    monitor.add(descriptor, str(path), path.name, **options)
+    os.close(descriptor)
+
+
+# ---- Linux
 
 
 def test_names_that_come_and_go(reader, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    a, b = add(reader, tmp_path / "a"), add(reader, tmp_path / "b")
-    assert add(reader, tmp_path / "a") == a
-    assert list(reader.read()) == []
-    (tmp_path / "a" / ("x" * 200)).write_text("text")  # writing is no event
-    assert list(reader.read()) == [(a, IN_CREATE)]
-    (tmp_path / "a" / ("x" * 200)).rename(tmp_path / "b" / "y")
-    assert list(reader.read()) == [(a, IN_MOVED_FROM), (b, IN_MOVED_TO)]
+    a, b = reader.watch(tmp_path / "a"), reader.watch(tmp_path / "b")
+    assert reader.watch(tmp_path / "a") == a
+    assert reader.read() == set()
+    long = tmp_path / "a" / ("x" * 200)
+    long.touch()
+    assert reader.read() == {(a, False, False)}
+    long.write_text("text")  # writing is no event
+    long.chmod(0o600)
+    assert reader.read() == set()
+    long.rename(tmp_path / "b" / "y")
+    assert reader.read() == {(a, False, False), (b, False, False)}
     (tmp_path / "a" / "link").hardlink_to(tmp_path / "b" / "y")
+    assert reader.read() == {(a, False, False)}
     (tmp_path / "b" / "y").unlink()
-    assert list(reader.read()) == [(a, IN_CREATE), (b, IN_DELETE)]
+    assert reader.read() == {(b, False, False)}
     (tmp_path / "b" / "d").mkdir()
+    assert reader.read() == {(b, True, False)}
     (tmp_path / "b" / "d").rmdir()
+    assert reader.read() == {(b, True, False)}
     (tmp_path / "b").rmdir()
-    assert list(reader.read()) == [
-        (b, IN_CREATE | IN_ISDIR),
-        (b, IN_DELETE | IN_ISDIR),
-        (b, IN_IGNORED),
-    ]
+    assert reader.read() == {(b, True, True)}
 
 
 def test_what_was_opened_is_watched_whatever_its_path_leads_to(reader, tmp_path):
@@ -66,59 +99,264 @@ def test_what_was_opened_is_watched_whatever_its_path_leads_to(reader, tmp_path)
     descriptor = os.open(tmp_path / "a", os.O_RDONLY | os.O_DIRECTORY)
     (tmp_path / "a").rename(tmp_path / "b")
     (tmp_path / "a").mkdir()
-    watch = reader.add(descriptor)
+    watch = reader.add(descriptor, str(tmp_path / "a"), object())
     os.close(descriptor)
     (tmp_path / "a" / "x").write_text("")
+    assert reader.read() == set()
     (tmp_path / "b" / "x").write_text("")
-    assert list(reader.read()) == [(watch, IN_CREATE)]
+    assert reader.read() == {(watch, False, False)}
 
 
 def test_a_file_cannot_be_watched(reader, tmp_path):
     (tmp_path / "file").write_text("")
-    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
     with pytest.raises(NotADirectoryError):
-        reader.add(descriptor)
-    os.close(descriptor)
+        reader.watch(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_directory_that_may_not_be_read_is_polled(tmp_path, monkeypatch, caplog):
+    """watchdog gives a number that is none, and no error."""
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    descriptor = os.open(closed, os.O_RDONLY)
+    with closing(DirectoryMonitor()) as monitor:
+        os.seteuid(NOBODY)
+        try:
+            for _ in range(2):
+                monitor.add(descriptor, str(closed), "target")
+        finally:
+            os.seteuid(0)
+            os.close(descriptor)
+        (closed / "x").touch()
+        assert monitor.wait(PATIENCE) == ({"target"}, False)
+    (record,) = caplog.records
+    assert "no file events (Permission denied)" in record.getMessage()
 
 
 def test_many_events_are_read_in_one_go(reader, tmp_path):
-    watch = add(reader, tmp_path)
+    watch = reader.watch(tmp_path)
     for number in range(3000):
         (tmp_path / f"{number:0>40}").write_text("")
-    assert list(reader.read()) == [(watch, IN_CREATE)] * 3000
+    assert reader.read() == {(watch, False, False)}
+    assert reader.read() == set()
 
 
-def test_a_lost_event_makes_everything_suspect(tmp_path, monkeypatch):
-    class Overflown(Inotify):
-        def read(self) -> Iterator[changes.InotifyEvent]:
-            yield changes.InotifyEvent(-1, IN_Q_OVERFLOW)
+def test_a_lost_event_makes_everything_suspect(tmp_path):
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    with closing(DirectoryMonitor()) as monitor:
+        add(monitor, tmp_path)
+        for number in range(most // 2 + 1):  # the kernel joins events only if they are the same
+            (tmp_path / str(number)).touch()
+            (tmp_path / str(number)).unlink()
+        lost = False
+        while not lost:
+            targets, lost = monitor.wait(0)
+            assert targets, "nothing is said of what was lost"
+        while monitor.wait(0)[0]:
+            pass
+        (tmp_path / "x").touch()
+        assert monitor.wait(PATIENCE) == ({tmp_path.name}, False)
 
-    monkeypatch.setattr(changes, "Inotify", Overflown)
-    one = DirectoryMonitor()
-    assert one.wait(PATIENCE) == (set(), True)
-    one.close()
+
+def test_any_number_of_directories_takes_no_thread_and_no_descriptor(tmp_path):
+    def used() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    before = used()
+    with closing(DirectoryMonitor()) as monitor:
+        opened = used()
+        for number in range(300):
+            (tmp_path / str(number)).mkdir()
+            for _ in range(2):
+                add(monitor, tmp_path / str(number))
+        assert len(monitor) == 300
+        assert used() == opened
+        assert not os.get_inheritable(monitor._events.fileno())
+        for number in range(300):
+            (tmp_path / str(number)).rmdir()
+        assert monitor.wait(0) == ({str(number) for number in range(300)}, False)
+        assert len(monitor) == 0
+    assert used() == before
+    DirectoryMonitor().close()
+    assert used() == before
 
 
-def test_without_inotify_it_is_said_once_and_polled(tmp_path, monkeypatch, caplog):
-    class Missing:
-        def __init__(self) -> None:
-            raise OSError(38, "Function not implemented")
+# ---- other systems, by the observers that run here
 
-    monkeypatch.setattr(changes, "Inotify", Missing)
+OBSERVERS: dict[str, Callable[[], BaseObserver]] = {
+    "polling": lambda: PollingObserver(timeout=0.05),
+    "inotify": InotifyObserver,
+}
+
+
+@pytest.fixture(params=OBSERVERS)
+def observed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All file events come from an observer, as on macOS, and nothing is polled without one."""
+    make = OBSERVERS[request.param]
+    monkeypatch.setattr(changes, "open_events", lambda _: ObserverEvents(make()))
+    monkeypatch.setattr(changes, "_OBSERVED_POLL_SECONDS", 1e6)
+
+
+class Collected:
+    """All changes of some mailboxes, since the beginning."""
+
+    def __init__(self, mailboxes: LocalMailboxes) -> None:
+        self.mailboxes = mailboxes
+        self.directories: set[str] = set()
+        self.users: set[str] = set()
+        self.has_new_users = False
+
+    def take(self) -> Changes:
+        new = self.mailboxes.wait_for_changes(0.05)
+        self.directories |= {f"{folder.mailbox.user}/{folder.directory}" for folder in new.folders}
+        self.users |= {mailbox.user for mailbox in new.mailboxes}
+        self.has_new_users |= new.users
+        return new
+
+    def until(self, check: Callable[[], bool]) -> None:
+        """AssertionError if it is never so."""
+        eventually(lambda: self.take() and check())
+
+    def look(self) -> dict[str, list[str]]:
+        self.directories, self.users, self.has_new_users = set(), set(), False
+        return {
+            box.user: [folder.directory for folder in self.mailboxes.list_folders(box)]
+            for box in self.mailboxes.find_mailboxes()
+        }
+
+
+def test_moves_teach_by_way_of_an_observer(observed, tmp_path):
+    one = Watched(tmp_path, rescan=3600.0)  # so events alone tell
+    with ExitStack() as stack:
+        stack.callback(one.stop)
+        one.rest()
+        message = deliver(one.box, MAIL[0])
+        eventually(lambda: one.rest() or one.opened, "the message in INBOX is seen")
+        move(message, one.box / ".Junk")
+        eventually(lambda: one.rest() or one.votes(), "the move teaches")
+        assert one.votes() == {"anna 0": "spam"}
+        assert isinstance(one.mailboxes._watches._events, ObserverEvents)
+
+
+def test_an_observer_tells_of_folders_and_users(observed, tmp_path):
+    (tmp_path / "homes").mkdir()
+    (tmp_path / "home").symlink_to("homes")  # the operator may name a link
+    box = maildir(tmp_path / "home/anna", ".Junk")
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/home/*")])) as mailboxes:
+        collected = Collected(mailboxes)
+        assert collected.look() == {"anna": ["", ".Junk"]}
+        threads = threading.active_count()
+        maildir(box, ".New")
+        collected.until(lambda: "anna" in collected.users)
+        eventually(lambda: collected.look() == {"anna": ["", ".Junk", ".New"]})
+        deliver(box / ".New", MAIL[0])
+        collected.until(lambda: "anna/.New" in collected.directories)
+        count = mailboxes.count_watched()
+        (box / ".New").rename(box / ".Old")
+        collected.until(lambda: "anna" in collected.users)
+        eventually(lambda: collected.look() == {"anna": ["", ".Junk", ".Old"]})
+        deliver(box / ".Old", MAIL[1])
+        collected.until(lambda: "anna/.Old" in collected.directories)
+        eventually(lambda: collected.take() and mailboxes.count_watched() == count)
+        maildir(tmp_path / "home/ben")
+        collected.until(lambda: collected.has_new_users)
+        eventually(lambda: collected.look() == {"anna": ["", ".Junk", ".Old"], "ben": [""]})
+        deliver(tmp_path / "home/ben", MAIL[2])
+        collected.until(lambda: "ben/" in collected.directories)
+        assert threading.active_count() == threads, "a thread for each directory"
+
+
+def test_a_tree_that_goes_and_comes_back_is_observed_again(observed, tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
-    one = DirectoryMonitor()
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    one.add(descriptor, str(tmp_path), "target")
-    os.close(descriptor)
-    (tmp_path / "x").write_text("")
-    assert one.wait(PATIENCE) == ({"target"}, False)
-    one.close()
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/home/*")])) as mailboxes:
+        collected = Collected(mailboxes)
+        for name in ("anna", "ben"):
+            maildir(tmp_path / "home" / name)
+            eventually(lambda name=name: collected.look() == {name: [""]})
+            deliver(tmp_path / "home" / name, MAIL[0])
+            collected.until(lambda name=name: f"{name}/" in collected.directories)
+            subprocess.run(["rm", "-r", tmp_path / "home"], check=True)
+            collected.until(lambda: mailboxes.count_watched() == 0)
+            emitters = mailboxes._watches._events._observer.emitters
+            eventually(lambda running=emitters: not any(one.is_alive() for one in running))
+            assert collected.look() == {}
+
+
+def test_a_flood_of_events_stops_no_observer():
+    events = ObserverEvents(InotifyObserver())
+    with closing(events):
+        for _ in range(200_000):  # more than the pipe holds
+            events.dispatch(DirCreatedEvent("x"))
+        while events.read():
+            pass
+        events.dispatch(DirCreatedEvent("x"))
+        assert events.read() == {POLL_NOW}
+        events.dispatch(FileOpenedEvent("x"))
+        assert events.read() == set()
+
+
+def test_what_an_observer_cannot_watch_is_polled(tmp_path, monkeypatch, caplog):
+    class Failing(InotifyObserver):
+        def schedule(self, *arguments: object, **options: object) -> object:
+            raise SystemError("Cannot start fsevents stream.")
+
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(changes, "open_events", lambda _: ObserverEvents(Failing()))
+    with closing(DirectoryMonitor()) as monitor:
+        add(monitor, tmp_path)
+        (tmp_path / "x").touch()
+        assert monitor.wait(PATIENCE) == ({tmp_path.name}, False)
+    (record,) = caplog.records
+    assert "Cannot start fsevents stream" in record.getMessage()
+
+
+@pytest.mark.parametrize("system", ["freebsd14", "darwin"])  # here, nothing knows FSEvents
+def test_without_events_it_is_said_once_and_polled(tmp_path, monkeypatch, caplog, system):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
+    with closing(DirectoryMonitor()) as monitor:
+        add(monitor, tmp_path)
+        (tmp_path / "x").write_text("")
+        assert monitor.wait(PATIENCE) == ({tmp_path.name}, False)
     (record,) = caplog.records
     assert "Function not implemented" in record.getMessage()
 
 
+# ---- any system
+
+
+def test_a_path_that_leads_nowhere_is_not_polled_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(changes, "POLL_SECONDS", 0.0)
+    (tmp_path / "a").mkdir()
+    descriptor = os.open(tmp_path / "a", os.O_RDONLY)
+    (tmp_path / "a").rmdir()
+    with closing(DirectoryMonitor(notify=False)) as monitor:
+        monitor.add(descriptor, str(tmp_path / "a"), "target")
+        os.close(descriptor)
+        assert monitor.wait(0) == (set(), False)
+        assert len(monitor) == 0
+
+
 def test_waiting_ends_in_time(tmp_path):
-    one = DirectoryMonitor()
-    assert one.wait(0) == (set(), False)
-    assert one.wait(0.05) == (set(), False)
-    one.close()
+    with closing(DirectoryMonitor()) as monitor:
+        assert monitor.wait(0) == (set(), False)
+        assert monitor.wait(0.05) == (set(), False)
+
+
+def test_watchdog_is_loaded_only_where_directories_are_watched(tmp_path):
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from spamguard.config.options import Watch\n"
+        "from spamguard.daemon import learner, mailbox_broker\n"
+        "from spamguard.folders.broker import make_mailboxes\n"
+        "watches, socket = [Watch(sys.argv[1])], Path(sys.argv[1], 'socket')\n"
+        "def loaded(): return 'watchdog' in sys.modules\n"
+        "make_mailboxes(watches, socket); make_mailboxes(watches, None, notify=False)\n"
+        "before = loaded(); make_mailboxes(watches, None); print(before, loaded())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False True\n"
