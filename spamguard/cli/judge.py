@@ -148,7 +148,7 @@ def run_explain(options: argparse.Namespace) -> int:
             common.print_answer(
                 options,
                 _explanation_text(message.name, why, votes, options.words),
-                _explanation_values(message.name, why, votes, options.words),
+                _explanation_values(options, message.name, why, votes),
             )
             explained += 1
     if not explained:
@@ -159,7 +159,7 @@ def run_explain(options: argparse.Namespace) -> int:
 def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
     text = history.row_text(row, options.words)
-    values = {"name": row.id, "then": history.row_values(row)}
+    values = {"name": row.id, "then": history.row_values(row)} if options.json else {}
     if not row.was_scanned:
         common.print_answer(options, text, values)
         return
@@ -178,22 +178,25 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     common.print_answer(
         options,
         f"{text}\n{_explanation_text('now', why, votes, options.words)}",
-        values | _explanation_values(row.id, why, votes, options.words),
+        values | _explanation_values(options, row.id, why, votes),
     )
 
 
 def _explanation_values(
-    name: str, why: Explanation, votes: Sequence[Vote], words: int
+    options: argparse.Namespace, name: str, why: Explanation, votes: Sequence[Vote]
 ) -> dict[str, object]:
-    from spamguard.web.models import VerdictExplanation, to_json
-    from spamguard.web.statistics import summarize_explanation
+    """The explanation for JSON, if that is asked for: it needs pydantic, which takes time."""
+    if not options.json:
+        return {}
+    from spamguard.engine.explain_text import strongest_clues
+    from spamguard.web.models import VerdictExplanation, summarize_explanation, to_json
 
     taught = [
         {"class": vote.label, "user": vote.user, "origin": vote.origin, "time": rfc3339(vote.time)}
         for vote in votes
     ]
-    explanation = to_json(VerdictExplanation, summarize_explanation(why, words))
-    return {"name": name, "taught": taught, **explanation}
+    summary = summarize_explanation(why, *strongest_clues(why, options.words))
+    return {"name": name, "taught": taught, **to_json(VerdictExplanation, summary)}
 
 
 def _explanation_text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str:

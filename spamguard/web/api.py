@@ -31,6 +31,7 @@ from pydantic import AfterValidator, BeforeValidator, TypeAdapter, WithJsonSchem
 from pydantic_core import PydanticCustomError
 
 from spamguard import __version__
+from spamguard.engine.explain_text import strongest_clues
 from spamguard.errors import BusyError, NotAllowedError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.history_schema import readable
@@ -41,7 +42,6 @@ from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.pages.rendering import render_page
 from spamguard.web.problems import RefusalError, refusal
 from spamguard.web.service import Service
-from spamguard.web.statistics import summarize_explanation
 
 ROOT = "/api/v1"
 DOCS_PATH = f"{ROOT}/docs"
@@ -50,6 +50,7 @@ ANSWER_SECONDS = 60.0  # for any operation, after its message has arrived
 MAX_QUERY_BYTES = 4096
 _MAX_PARAMETERS = 20
 _MAX_TEXT = 500  # letters
+_MAX_WORDS = 30  # of an explanation, for and against
 
 
 # ---- a call
@@ -369,7 +370,9 @@ async def why(call: Call, verdict_id: VerdictId) -> models.VerdictReasons:
 
 
 def _reasons(explanation: models.MessageExplanation) -> models.VerdictReasons:
-    return models.VerdictReasons(explanation.then, summarize_explanation(explanation.now))
+    clues, other_words = strongest_clues(explanation.now, _MAX_WORDS)
+    now = models.summarize_explanation(explanation.now, clues, other_words)
+    return models.VerdictReasons(explanation.then, now)
 
 
 @router.post("/history/{id}/learn", name="learnPassed", summary="Teach one of them", **_WITH_ID)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, PlainSerializer, TypeAdapter
 
 from spamguard.log import rfc3339
-from spamguard.records import Explanation, Verdict, Word
+from spamguard.records import Clue, Explanation, Verdict, Word
 
 if TYPE_CHECKING:
     from spamguard.proxy.history_schema import HistoryRow
@@ -479,3 +479,27 @@ class Health:
 
     alive: bool
     wrong: Sequence[str]
+
+
+def summarize_explanation(
+    why: Explanation, clues: Sequence[Clue], other_words: float
+) -> VerdictExplanation:
+    """Convert an explanation. clues, other_words: as of `explain_text.strongest_clues`."""
+    return VerdictExplanation(
+        why.verdict.label,
+        why.verdict.probability,
+        why.verdict.log_odds,
+        why.verdict.probabilities,
+        favoured=why.favoured,
+        against=why.against,
+        sum=why.log_odds,
+        prior=why.prior,
+        experts={name: Share(why.scores[name], share) for name, share in why.shares.items()},
+        words=[ExplainedWord(clue.text, clue.part, clue.counts) for clue in clues],
+        other_words=other_words,
+        traits=why.traits,
+        numbers=why.numbers,
+        biases=why.biases,
+        to_threshold=why.to_threshold,
+        flip=why.flip,
+    )

@@ -1,4 +1,4 @@
-"""Numbers for the page: the last hours, the model, words, explanations, the preview of a lesson.
+"""Numbers for the page: the last hours, the model, the counts of a word, the preview of a lesson.
 
 The numbers come from indexes of history and ledger; reading features, or all of the ledger, only
 to count would take too long. Word counts come from the tables: every token that the extractor makes
@@ -18,7 +18,6 @@ from itertools import accumulate, islice
 
 import numpy as np
 
-from spamguard.engine import explain_text
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.policy import UNSURE, missing_lessons
@@ -282,34 +281,6 @@ def mask_rare_words(why: Explanation) -> Explanation:
 
 def _lesson_count(counts: Mapping[str, int]) -> int:
     return sum(counts.values())
-
-
-MAX_EXPLAINED_WORDS = 30  # for, and against
-
-
-def summarize_explanation(
-    why: Explanation, words: int = MAX_EXPLAINED_WORDS
-) -> models.VerdictExplanation:
-    """Convert an explanation. words: for, and against."""
-    shown, other = explain_text.strongest_clues(why, words)
-    return models.VerdictExplanation(
-        why.verdict.label,
-        why.verdict.probability,
-        why.verdict.log_odds,
-        why.verdict.probabilities,
-        favoured=why.favoured,
-        against=why.against,
-        sum=why.log_odds,
-        prior=why.prior,
-        experts={name: models.Share(why.scores[name], share) for name, share in why.shares.items()},
-        words=[models.ExplainedWord(clue.text, clue.part, clue.counts) for clue in shown],
-        other_words=other,
-        traits=why.traits,
-        numbers=why.numbers,
-        biases=why.biases,
-        to_threshold=why.to_threshold,
-        flip=why.flip,
-    )
 
 
 # ---- preview
