@@ -241,6 +241,29 @@ class ClientTimeout(ConversationEnded):
     """The client has missed a deadline."""
 
 
+async def drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Wait a moment for the client to stop sending.
+
+    Closing with unread input resets the connection, and the client would lose our last answer.
+    """
+    with suppress(TimeoutError, OSError):
+        async with asyncio.timeout(_DRAIN_INPUT_TIMEOUT):
+            if writer.can_write_eof():  # not by TLS
+                writer.write_eof()
+            while await reader.read(CHUNK_BYTES):
+                pass
+
+
+async def close_stream(writer: asyncio.StreamWriter) -> None:
+    """Close, and wait until the client has taken the last bytes, for some time."""
+    writer.close()
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            await writer.wait_closed()
+    except OSError:  # TimeoutError is one
+        writer.transport.abort()
+
+
 @dataclass(frozen=True, slots=True)
 class ScannerContext:
     """What all sessions of one scanner door share."""
@@ -330,26 +353,14 @@ class Conversation(ABC):
             self._writer.transport.abort()
 
     def close_after_reply(self) -> None:
-        """Note that the client may still be sending when we close.
-
-        Closing with unread input resets the connection, and the client would lose our answer.
-        """
+        """Note that the client may still be sending when we close (`drain_input`)."""
         self._client_may_send = True
 
     async def _close(self) -> None:
         self.idle_since = None
         if self._client_may_send:
-            with suppress(TimeoutError, OSError):
-                async with asyncio.timeout(_DRAIN_INPUT_TIMEOUT):
-                    self._writer.write_eof()
-                    while await self._reader.read(CHUNK_BYTES):
-                        pass
-        self._writer.close()
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self._writer.wait_closed()
-        except OSError:  # TimeoutError is one
-            self.abort()
+            await drain_input(self._reader, self._writer)
+        await close_stream(self._writer)
 
     # For the protocols.
 

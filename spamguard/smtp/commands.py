@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
+from typing import Any
 
 from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
 
@@ -254,6 +256,32 @@ def _decode_value(name: str, encoded: bytes) -> str:
     if form and not form.fullmatch(text):
         raise ValueError(name)
     return text.upper() if name == "SOURCE" else text
+
+
+_UNUSED_NAMES = frozenset(("DESTADDR", "DESTPORT"))  # of XCLIENT: accepted, of no use here
+XFORWARD_FEATURE = " ".join(("XFORWARD", *_XFORWARD_NAMES))
+XCLIENT_FEATURE = "XCLIENT NAME ADDR PORT PROTO HELO LOGIN DESTADDR DESTPORT"
+
+
+def apply_attributes(client: Client, attributes: Mapping[str, str], feature: str) -> Client | None:
+    """The client after one XFORWARD or XCLIENT; None: the command has no such attribute.
+
+    What the peer does not say stays unknown: its own values are not those of its client.
+
+    Parameters
+    ----------
+    client : after the commands before it, or the peer itself.
+    feature : `XFORWARD_FEATURE` or `XCLIENT_FEATURE`.
+    """
+    if attributes.keys() - set(feature.split()[1:]):
+        return None
+    before = client if client.forwarded else Client(peer=client.peer, forwarded=True)
+    values: dict[str, Any] = {
+        CLIENT_FIELDS[name]: value
+        for name, value in attributes.items()
+        if name not in _UNUSED_NAMES
+    }
+    return replace(before, **values)
 
 
 def xforward_commands(client: Client, announced: str) -> list[bytes]:

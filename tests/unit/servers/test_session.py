@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from spamguard.config.options import DoorLimits, Position, Protocol
-from spamguard.servers import smtp_session
+from spamguard.servers import smtp_handler
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import MESSAGE, NO, ScriptedProxy, serving
 
@@ -357,9 +357,9 @@ def test_a_client_just_served_can_still_quit_when_the_door_is_full(tmp_path, mon
         heard = await caller.codes(MESSAGE + b".")
         return [*heard, await (await served.call()).code(), await caller.code()]
 
-    monkeypatch.setattr(smtp_session, "_DRAIN_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(smtp_handler, "DRAIN_GRACE_SECONDS", 3600.0)
     assert run(tmp_path, talk, limits=DoorLimits(connections=1)) == [250, 421, 221]
-    monkeypatch.setattr(smtp_session, "_DRAIN_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(smtp_handler, "DRAIN_GRACE_SECONDS", 0.0)
     assert run(tmp_path, talk_later, limits=DoorLimits(connections=1)) == [250, 220, 421]
 
 
