@@ -28,6 +28,7 @@ from aiosmtpd.smtp import SMTP, TLSSetupException, syntax
 from spamguard.config.options import Listener, OddBytes, Position, Protocol
 from spamguard.limits import ByteQuota, LimitExceeded, Networks
 from spamguard.proxy.base import Proxy
+from spamguard.servers import smtp_handler
 from spamguard.servers.listener import (
     ClientTimeout,
     Door,
@@ -36,7 +37,6 @@ from spamguard.servers.listener import (
 )
 from spamguard.servers.smtp_handler import (
     BAD_ARGUMENT,
-    DRAIN_GRACE_SECONDS,
     LOCAL_ERROR,
     OK,
     ClientSession,
@@ -286,7 +286,7 @@ class SmtpSession(SMTP):
             return seconds
         ended = self._handler.last_message_end
         since_served = 0.0 if ended is None else self.loop.time() - ended
-        return min(seconds, max(DRAIN_GRACE_SECONDS - since_served, 0.0))
+        return min(seconds, max(smtp_handler.DRAIN_GRACE_SECONDS - since_served, 0.0))
 
     # ---- aiosmtpd's framework
 

@@ -308,6 +308,12 @@ class ProxyHandler:
         await self.end_transaction(session)
         return OK
 
+    async def handle_NOOP(
+        self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _text: str
+    ) -> Reply:
+        """Do nothing."""
+        return OK
+
     async def handle_VRFY(
         self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _address: str
     ) -> Reply:

@@ -169,7 +169,7 @@ def test_a_violation_is_found(module: str, source: str, reason: str) -> None:
         ("cli.evaluate", "from spamguard.engine import evaluate"),
         ("mail.mime", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import os"),
         ("cli.judge", "from spamguard import __version__\nfrom spamguard.ledger import codec"),
-        ("servers.smtp", "from spamguard.servers import listener, smtp_session"),
+        ("servers.smtp", "from spamguard.servers import listener, smtp_handler"),
         ("__init__", "from spamguard.engine.filter import Filter"),
     ],
 )

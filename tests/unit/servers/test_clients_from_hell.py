@@ -3,16 +3,15 @@
 import asyncio
 import contextlib
 import socket
-import struct
 import subprocess
 import sys
 
 import pytest
 
 from spamguard.config.options import DoorLimits, Protocol
-from spamguard.servers import smtp_connection
-from spamguard.smtp.envelope import Reply
+from spamguard.servers import listener, smtp
 from tests.support.waiting import PATIENCE, until
+from tests.unit.servers import support
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
 
 pytestmark = pytest.mark.slow  # waits for seconds
@@ -219,45 +218,42 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
     async def talk(served):
         deaf = flood(served.port)
         try:
-            await until(lambda: sessions(served) and sessions(served)[0]._writing_paused)
-            session = sessions(served)[0]
-            buffered = (
-                len(session.lines.data)
-                + session._unsent_bytes
-                + session.transport.get_write_buffer_size()
-            )
+            await until(lambda: sessions(served) and unsent(sessions(served)[0]) > 1 << 16)
+            (session,) = sessions(served)
+            buffered = len(session._reader._buffer) + session._unsent_bytes + unsent(session)
             await until(lambda: served.door.connections == 0)
             return buffered
         finally:
             deaf.close()
 
     buffered = run(tmp_path, talk, limits=DoorLimits(command_timeout=0.3, idle_commands=10**9))
-    assert 0 < buffered < 2 * smtp_connection.READ_BYTES + (128 << 10)
+    # asyncio reads 256 KiB at once, and pauses at twice its limit.
+    assert 0 < buffered < 2 * smtp.BUFFER_BYTES + (256 << 10) + (128 << 10)
 
 
 def sessions(served):
     return list(served.door._tasks)
 
 
-def test_a_client_that_does_not_take_its_goodbye_is_cut_off(monkeypatch):
-    monkeypatch.setattr(smtp_connection, "_CLOSE_TIMEOUT", 0.1)
+def unsent(session):
+    return session.transport.get_write_buffer_size() if session.transport else 0
 
-    async def main():
-        ours, deaf = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        ours.setblocking(False)
-        loop = asyncio.get_running_loop()
-        connection = smtp_connection.SmtpConnection(
-            loop, memoryview(bytearray(1000)), send_seconds=3600
-        )
-        await loop.connect_accepted_socket(lambda: connection, ours)
-        connection.write_reply(
-            Reply(250, (b"x" * 50_000,))
-        )  # more than the kernel takes, less than what stops the writing
-        await asyncio.wait_for(connection.close(), PATIENCE)
-        deaf.close()
 
-    asyncio.run(main())
+def test_a_client_that_does_not_take_its_goodbye_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(listener, "_CLOSE_TIMEOUT", 0.1)
+    many = ["X" * 1000] * 60  # more than the kernel takes, less than what stops the writing
+    proxy = ScriptedProxy(extensions={f"X{number}": text for number, text in enumerate(many)})
+
+    async def talk(served):
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with deaf:
+            deaf.connect(("127.0.0.1", served.port))
+            deaf.sendall(b"EHLO me\r\n" * 50 + b"QUIT\r\n")
+            await until(lambda: sessions(served) and unsent(sessions(served)[0]) > 0)
+            await until(lambda: served.door.connections == 0)
+
+    run(tmp_path, talk, proxy, limits=DoorLimits(command_timeout=0.3))
 
 
 def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
@@ -274,30 +270,25 @@ def test_the_last_reply_reaches_a_client_that_is_still_sending(tmp_path):
     assert heard.endswith(b"421 4.7.0 Too many commands without a message, closing connection\r\n")
 
 
-def test_a_client_that_leaves_while_reading_is_paused_is_forgotten():
-    async def main():
-        loop = asyncio.get_running_loop()
-        connection = smtp_connection.SmtpConnection(
-            loop, memoryview(bytearray(1 << 16)), send_seconds=3600
-        )
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            client = socket.create_connection(listening.getsockname())
-            ours, _ = listening.accept()
-            ours.setblocking(False)
-            await loop.connect_accepted_socket(lambda: connection, ours)
-            client.sendall(b"x" * smtp_connection._MAX_UNREAD_BYTES)
-            await until(lambda: len(connection.lines.data) == smtp_connection._MAX_UNREAD_BYTES)
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            client.close()
-            await asyncio.wait_for(connection.close(drain_input=True), PATIENCE)
+def test_a_client_that_leaves_while_reading_is_paused_is_forgotten(tmp_path):
+    async def talk(served):
+        proxy.hold = asyncio.Event()
+        caller = await served.call()
+        await caller.begin()
+        caller.send(MESSAGE + b".\r\n" + b"NOOP\r\n" * 100_000)
+        await proxy.holding.wait()
+        (session,) = sessions(served)
+        await until(lambda: len(session._reader._buffer) > 2 * smtp.BUFFER_BYTES)
+        caller.reset()
+        proxy.hold.set()
+        await until(lambda: served.door.connections == 0)
 
-    asyncio.run(main())
+    proxy = ScriptedProxy()
+    run(tmp_path, talk, proxy)
+    assert proxy.contents == [MESSAGE]
 
 
 def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monkeypatch, caplog):
-    from spamguard.servers import listener
-    from spamguard.servers.smtp import open_door
-
     monkeypatch.setattr(listener, "_ACCEPT_RETRY_SECONDS", 0.05)
     tried = []
 
@@ -314,11 +305,14 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
             return self.real.accept()
 
     async def main():
-        from tests.unit.servers.support import listener
-
         with socket.create_server(("127.0.0.1", 0)) as real:
-            door = open_door(
-                listener(), ScriptedProxy(), [Stingy(real)], tmp_path, "mx.example", lambda _: None
+            door = smtp.open_door(
+                support.listener(),
+                ScriptedProxy(),
+                [Stingy(real)],
+                tmp_path,
+                "mx.example",
+                lambda _: None,
             )
             await door.start()
             reader, writer = await asyncio.open_connection(*real.getsockname())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from spamguard.servers import listener, smtp_session
+from spamguard.servers import listener, smtp_handler
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
 
@@ -68,7 +68,7 @@ def test_a_client_that_has_just_begun_is_served(tmp_path):
 
 
 def test_a_served_client_gets_a_421_between_messages(tmp_path, monkeypatch):
-    monkeypatch.setattr(smtp_session, "_DRAIN_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(smtp_handler, "DRAIN_GRACE_SECONDS", 0.1)
 
     async def talk(served):
         caller = await served.call()
@@ -81,14 +81,14 @@ def test_a_served_client_gets_a_421_between_messages(tmp_path, monkeypatch):
 
 
 def test_a_client_served_some_time_ago_gets_a_421_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(smtp_session, "_DRAIN_GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(smtp_handler, "DRAIN_GRACE_SECONDS", 3600.0)
 
     async def talk(served):
         caller = await served.call()
         await caller.begin()
         heard = await caller.codes(MESSAGE + b".")
         (only,) = served.door._tasks
-        only._last_message_end -= 3600.0
+        only._handler.last_message_end -= 3600.0
         await served.door.drain(soon(7200))
         return heard, await caller.reply()
 
@@ -114,7 +114,7 @@ def test_a_client_just_served_can_still_quit(tmp_path):
 
 
 def test_a_transaction_is_finished_first_however_slowly(tmp_path, monkeypatch):
-    monkeypatch.setattr(smtp_session, "_DRAIN_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(smtp_handler, "DRAIN_GRACE_SECONDS", 0.01)
     proxy = ScriptedProxy()
 
     async def talk(served):

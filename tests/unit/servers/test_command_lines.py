@@ -1,0 +1,179 @@
+"""Command lines: what ends one, which are refused in which state, and budgets."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamguard.config.options import DoorLimits, Protocol
+from spamguard.servers import smtp, smtp_handler
+from spamguard.servers.smtp import BareLfError, ClientReader
+from spamguard.servers.smtp_handler import CommandBudget
+from spamguard.smtp.envelope import Reply
+from tests.support.waiting import PATIENCE
+from tests.unit.servers.support import ScriptedProxy, serving
+
+
+def converse(directory, *lines, protocol=Protocol.SMTP, **options):
+    """The codes of the replies to these lines, the first of which is the greeting's."""
+
+    async def main():
+        async with serving(directory, ScriptedProxy(), protocol=protocol, **options) as served:
+            caller = await served.call()
+            return [await caller.code(), *await caller.codes(*lines)]
+
+    return asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+
+MAIL, RCPT = b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>"
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "lmtp", "code"),
+    [
+        ([], MAIL, False, 503),
+        ([], RCPT, False, 503),
+        ([], b"DATA", False, 503),
+        ([], b"XFORWARD NAME=x", False, 503),
+        ([b"EHLO x"], RCPT, False, 503),
+        ([b"EHLO x"], b"DATA", False, 503),
+        ([b"EHLO x", MAIL], MAIL, False, 503),
+        ([b"EHLO x", MAIL], b"DATA", False, 554),
+        ([b"LHLO x", MAIL], b"DATA", True, 503),
+        ([b"EHLO x", MAIL], b"XFORWARD NAME=x", False, 503),
+        ([b"EHLO x", MAIL], b"XCLIENT NAME=x", False, 503),
+        ([b"EHLO x", MAIL, RCPT], b"BDAT 3", False, 502),
+        ([], b"LHLO x", False, 500),
+        ([], b"EHLO x", True, 500),
+        ([], b"HELO x", True, 500),
+        ([b"EHLO x"], b"AUTH PLAIN", False, 502),
+        ([], b"EHLO mx.example", False, 250),
+        ([], b"EHLO [127.0.0.1]", False, 250),
+        ([], b"EHLO " + b"x" * 256, False, 501),
+        ([], "EHLO ä".encode(), False, 501),
+        ([], b"XCLIENT NAME=" + b"x" * 12_000, False, 220),
+        ([], b"NOOP " + b"x" * 12_300, False, 500),
+        ([], b"VRFY <a b>", False, 502),
+        ([], b"VRFY \xff\xfe", False, 502),
+    ],
+)
+def test_refusals(tmp_path, before, line, lmtp, code):
+    protocol = Protocol.LMTP if lmtp else Protocol.SMTP
+    heard = converse(tmp_path, *before, line, b"NOOP", protocol=protocol)
+    assert heard[1:-2] == [250] * len(before)
+    assert heard[-2:] == [code, 250]
+
+
+def test_replies_of_our_own_have_enhanced_codes_that_fit():
+    for module in (smtp, smtp_handler):
+        for name, reply in vars(module).items():
+            if isinstance(reply, Reply) and reply is not smtp._GO_AHEAD:
+                assert reply.lines[0][:2] == b"%d." % (reply.code // 100), name
+
+
+@pytest.mark.parametrize("line", [b"NOOP", b"", b"RSET x", b"VRFY", b"QUIT x", b"MAIL FROM:<>"])
+def test_replies_of_aiosmtpd_get_one_that_fits(tmp_path, line):
+    async def main():
+        async with serving(tmp_path, ScriptedProxy()) as served:
+            caller = await served.call()
+            await caller.code()
+            return await caller.say(line)
+
+    code, text = asyncio.run(main())
+    assert text.startswith(f"{code // 100}.")
+
+
+class AnyCommand:
+    """A session that takes every line."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+
+    async def before_command(self):
+        pass
+
+    async def before_wait(self):
+        return self.loop.time() + PATIENCE
+
+    async def check_command(self, line):
+        return line
+
+
+def lines_read(pieces):
+    """The lines that a reader gives, and whether it ended at a bare LF."""
+
+    async def main():
+        reader, lines = ClientReader(AnyCommand()), []
+
+        async def feed():
+            for piece in pieces:
+                reader.feed_data(piece)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            reader.feed_eof()
+
+        feeding = asyncio.create_task(feed())
+        ends_in_lf = False
+        try:
+            while True:
+                lines.append(await reader.readuntil())
+        except ConnectionResetError:
+            pass
+        except BareLfError:
+            ends_in_lf = True
+        await feeding
+        return lines, ends_in_lf
+
+    return asyncio.run(main())
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"bc", b"\0"]), max_size=30),
+    st.integers(1, 5),
+)
+def test_only_crlf_ends_a_line_however_the_bytes_are_cut(pieces, step):
+    text = b"".join(pieces)
+    lines, ends_in_lf = lines_read([text[at : at + step] for at in range(0, len(text), step)])
+    whole = [line + b"\r\n" for line in text.split(b"\r\n")[:-1]]
+    assert lines == whole[: len(lines)]
+    assert ends_in_lf or lines == whole
+
+
+@pytest.mark.parametrize("text", [b"NOOP\n", b"a\r\nNOOP\n", b"\n", b"NOOP\nNOOP\n"])
+@pytest.mark.parametrize("step", [1, 5])
+def test_a_line_that_ends_in_lf_alone_is_noticed(text, step):
+    assert lines_read([text[at : at + step] for at in range(0, len(text), step)])[1]
+
+
+@pytest.mark.parametrize("size", [20_000, 70_000, 400_000])
+def test_an_overlong_line_is_refused_at_its_end(tmp_path, size):
+    assert converse(tmp_path, b"NOOP " + b"x" * size, b"NOOP") == [220, 500, 250]
+
+
+def test_an_overlong_line_has_one_deadline(tmp_path):
+    async def main():
+        limits = DoorLimits(command_timeout=0.3)
+        async with serving(tmp_path, ScriptedProxy(), limits=limits) as served:
+            caller = await served.call()
+            await caller.code()
+            answered = asyncio.create_task(caller.reply())
+            while not answered.done():
+                caller.send(b"x" * 100_000)
+                await asyncio.sleep(0.01)
+            return await answered
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE))[0] == 421
+
+
+def test_a_budget_ends_and_restarts_with_a_message():
+    budget = CommandBudget(DoorLimits(idle_commands=2, wrong_commands=1))
+    budget.count_wrong()
+    budget.count_idle()
+    budget.count_idle()
+    assert not budget.is_exhausted
+    budget.count_idle()
+    assert budget.is_exhausted
+    budget.reset()
+    assert not budget.is_exhausted
