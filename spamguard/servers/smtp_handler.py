@@ -68,7 +68,7 @@ _BLANK_LINE = b"\r\n\r\n"
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")  # strange names are accepted, as evidence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DoorContext:
     """What all sessions of a door share.
 
