@@ -246,7 +246,7 @@ async def drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
     Closing with unread input resets the connection, and the client would lose our last answer.
     """
-    with suppress(TimeoutError, OSError):
+    with suppress(OSError, ClientTimeout):  # TimeoutError is an OSError
         async with asyncio.timeout(_DRAIN_INPUT_TIMEOUT):
             if writer.can_write_eof():  # not by TLS
                 writer.write_eof()

@@ -26,6 +26,7 @@ from typing import Any
 from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import SMTP, TLSSetupException, syntax
 
+from spamguard.aio import DeadlineTimer
 from spamguard.config.options import Listener, OddBytes, Position, Protocol
 from spamguard.limits import ByteQuota, LimitExceeded, Networks
 from spamguard.proxy.base import Proxy
@@ -117,20 +118,19 @@ class CommandRefusedError(Exception):
         self.reply = reply
 
 
-class BareLfError(ValueError):
-    """A command that ends in LF alone.
+class SessionEndError(Exception):
+    """Carries the last reply of a session."""
 
-    The session has to end: the next bytes may be the rest of this line, or a command. Obeyed, they
-    could be a command that another server took for a part of this line (SMTP smuggling); answered,
-    the client would count one reply too many.
-    """
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply)
+        self.reply = reply
 
 
-class ClientReader(asyncio.StreamReader):
+class ClientReader(DeadlineTimer, asyncio.StreamReader):
     """The bytes of one client. Its session prepares every wait and checks every command line.
 
-    Beside asyncio's public methods it uses `_buffer`, to put bytes back, and `_wait_for_data`,
-    which they all call before they wait.
+    Beside asyncio's public methods it uses `_wait_for_data`, which they all call before they wait,
+    and `_buffer`, to put bytes back. `asyncio.timeout` costs ten times as much as `DeadlineTimer`.
     """
 
     _buffer: bytearray
@@ -138,7 +138,7 @@ class ClientReader(asyncio.StreamReader):
     def __init__(self, session: SmtpSession) -> None:
         super().__init__(limit=BUFFER_BYTES, loop=session.loop)
         self._session = session
-        self._timeout: asyncio.Timeout | None = None
+        self._commands_in_turn = 0
 
     @property
     def is_empty(self) -> bool:
@@ -154,38 +154,51 @@ class ClientReader(asyncio.StreamReader):
         self._buffer.clear()
 
     def hurry(self, deadline: float) -> None:
-        """End the wait for a command at this time of the loop's clock."""
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(deadline)
+        """End the wait under way at this time of the loop's clock."""
+        if self._deadline is not None:
+            self.set_deadline(deadline)
+
+    def deadline_passed(self) -> None:
+        """Wake the session."""
+        self.set_exception(ClientTimeout())
 
     async def readuntil(self, separator: Any = b"\n") -> bytes:  # noqa: ARG002
         """The next command. Only CRLF ends a line (RFC 5321, section 2.3.8); aiosmtpd asks for LF.
 
         Raises
         ------
-        CommandRefusedError, BareLfError, ClientTimeout
+        CommandRefusedError, SessionEndError, ClientTimeout
             aiosmtpd passes them to `handle_exception`.
         ConnectionResetError
             The client has gone; aiosmtpd ends the session.
         """
-        await self._session.before_command()
+        self._commands_in_turn += 1
+        if self._commands_in_turn >= _COMMANDS_PER_TURN:
+            self._commands_in_turn = 0
+            await asyncio.sleep(0)
+        self._session.check_budget()
         try:
             line = await super().readuntil(b"\r\n")
         except asyncio.IncompleteReadError:
             raise ConnectionResetError from None
-        return await self._session.check_command(line)
+        return self._session.check_command(line)
 
     async def _wait_for_data(self, func_name: str) -> None:
+        self._commands_in_turn = 0
         deadline = await self._session.before_wait()
         if self._buffer.endswith(b"\n"):
-            raise BareLfError
+            # The next bytes may be the rest of this line, or a command. Obeyed, they could be a
+            # command that another server took for a part of this line (SMTP smuggling); answered,
+            # the client would count one reply too many.
+            raise SessionEndError(_BARE_LF)
+        self.set_deadline(deadline)
         try:
-            async with asyncio.timeout_at(deadline) as self._timeout:
-                await super()._wait_for_data(func_name)  # type: ignore[misc]  # not in typeshed
-        except TimeoutError:
-            raise ClientTimeout from None
+            await super()._wait_for_data(func_name)  # type: ignore[misc]  # not in typeshed
+        except ClientTimeout:
+            self._exception = None  # the last reply is still to be sent
+            raise
         finally:
-            self._timeout = None
+            self.clear_deadline()
 
 
 class SmtpSession(SMTP):
@@ -215,7 +228,6 @@ class SmtpSession(SMTP):
         self._is_over = False
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        self._commands_in_turn = 0
         self._line_deadline: float | None = None  # None: the next wait sets it
         self._data_deadline: float | None = None  # None: not in the data of a message
 
@@ -249,6 +261,7 @@ class SmtpSession(SMTP):
             if self._tls_protocol is not None and self.session.ssl is None:
                 self.connection_lost(None)  # asyncio does not call it during the handshake
             await close_stream(self._writer)
+            self._reader.cancel_deadline()
 
     def drain(self) -> None:
         """End as soon as nothing is under way.
@@ -316,8 +329,8 @@ class SmtpSession(SMTP):
         """The reply after an error in a command, or the end of the session."""
         if isinstance(error, CommandRefusedError):
             return self._handler.refuse(error.reply)
-        if isinstance(error, BareLfError):
-            await self._end_with(_BARE_LF)
+        if isinstance(error, SessionEndError):
+            await self._end_with(error.reply)
         if isinstance(error, ClientTimeout):
             await self._end_with(_SHUTTING_DOWN if self._is_leaving else _TIMED_OUT)
         if isinstance(error, TLSSetupException):  # aiosmtpd closes the connection
@@ -350,7 +363,7 @@ class SmtpSession(SMTP):
         if self._reader.is_empty:
             self._flush()
         elif self._unsent_bytes >= _MAX_UNSENT_BYTES:
-            await self._drain()
+            await self._send()
 
     def _write(self, reply: Reply | bytes) -> None:
         data = reply.encode() if isinstance(reply, Reply) else reply
@@ -363,18 +376,22 @@ class SmtpSession(SMTP):
         self._unsent.clear()
         self._unsent_bytes = 0
 
-    async def _drain(self) -> None:
-        """Send the replies, and wait while the client does not take them. ConnectionResetError."""
+    async def _send(self) -> None:
+        """Send the replies. ConnectionResetError: the client has gone, or does not take them."""
         self._flush()
         if self.transport is None:
             raise ConnectionResetError
         if self.transport.get_write_buffer_size():
-            try:
-                async with asyncio.timeout(self._context.limits.command_timeout):
-                    await self._writer.drain()
-            except TimeoutError:
-                self.abort()
-                raise ConnectionResetError from None
+            await self._drain(self.transport)
+
+    async def _drain(self, transport: asyncio.Transport) -> None:
+        """Wait while the client does not take its replies. ConnectionResetError."""
+        try:
+            async with asyncio.timeout(self._context.limits.command_timeout):
+                await self._writer.drain()
+        except TimeoutError:
+            transport.abort()
+            raise ConnectionResetError from None
 
     async def _refuse(self, reply: Reply) -> None:
         await self.push(self._handler.refuse(reply))
@@ -384,6 +401,7 @@ class SmtpSession(SMTP):
         self._write(reply)
         self._flush()
         self._is_over = True
+        self._line_deadline = None
         self._reader.clear()
         await drain_input(self._reader, self._writer)
         self._handler_coroutine.cancel()
@@ -391,25 +409,18 @@ class SmtpSession(SMTP):
 
     # ---- for the reader
 
-    async def before_command(self) -> None:
-        """Count, and let other sessions have their turn."""
+    def check_budget(self) -> None:
+        """SessionEndError: the client has sent too many commands without a message."""
         if self._handler.budget.is_exhausted:
-            await self._end_with(_TOO_MANY_COMMANDS)
-        self._commands_in_turn += 1
-        if self._commands_in_turn >= _COMMANDS_PER_TURN:
-            self._commands_in_turn = 0
-            await asyncio.sleep(0)
+            raise SessionEndError(_TOO_MANY_COMMANDS)
 
-    async def before_wait(self) -> float | None:
+    async def before_wait(self) -> float:
         """Send the replies. The deadline of the wait, by the loop's clock.
 
         A line has one deadline, however slowly it comes in, and so has a message beside that of
         each piece.
         """
-        self._commands_in_turn = 0
-        await self._drain()
-        if self._is_over:
-            return None
+        await self._send()
         now = self.loop.time()
         if self._data_deadline is not None:
             return min(now + self._context.limits.data_timeout, self._data_deadline)
@@ -417,14 +428,14 @@ class SmtpSession(SMTP):
             self._line_deadline = now + self._line_timeout()
         return self._line_deadline
 
-    async def check_command(self, line: bytes) -> bytes:
-        """The line, if it is a command. CommandRefusedError."""
+    def check_command(self, line: bytes) -> bytes:
+        """The line, if it is a command. CommandRefusedError, SessionEndError."""
         self._line_deadline = None
         verb = line[:-2].partition(b" ")[0].upper().decode("latin-1")
         if _ODD_BYTE.search(line, 0, len(line) - 2):
             raise CommandRefusedError(_BAD_LINE)
         if self._is_leaving and self._handler.last_message_end is not None and verb != "QUIT":
-            await self._end_with(_SHUTTING_DOWN)
+            raise SessionEndError(_SHUTTING_DOWN)
         if verb not in self._smtp_methods:
             raise CommandRefusedError(
                 _NOT_IMPLEMENTED if verb in _UNSUPPORTED_VERBS else _UNKNOWN_COMMAND

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spamguard.config.options import DoorLimits, Protocol
 from spamguard.servers import smtp, smtp_handler
-from spamguard.servers.smtp import BareLfError, ClientReader
+from spamguard.servers.smtp import ClientReader, SessionEndError
 from spamguard.servers.smtp_handler import CommandBudget
 from spamguard.smtp.envelope import Reply
 from tests.support.waiting import PATIENCE
@@ -90,13 +90,13 @@ class AnyCommand:
     def __init__(self):
         self.loop = asyncio.get_running_loop()
 
-    async def before_command(self):
+    def check_budget(self):
         pass
 
     async def before_wait(self):
         return self.loop.time() + PATIENCE
 
-    async def check_command(self, line):
+    def check_command(self, line):
         return line
 
 
@@ -120,7 +120,7 @@ def lines_read(pieces):
                 lines.append(await reader.readuntil())
         except ConnectionResetError:
             pass
-        except BareLfError:
+        except SessionEndError:
             ends_in_lf = True
         await feeding
         return lines, ends_in_lf
