@@ -31,7 +31,7 @@ from pathlib import Path
 
 from spamguard import keys, process
 from spamguard.aio import hostname
-from spamguard.config.options import Policy, Protocol, Settings
+from spamguard.config.options import Listener, OddBytes, Policy, Position, Protocol, Settings
 from spamguard.counters import MASTER_SLOT, STAGES, CounterBoard, CounterSlot
 from spamguard.delivery.base import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
@@ -51,8 +51,10 @@ from spamguard.servers.listener import Door, ScannerContext, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
 from spamguard.servers.rspamd_protocol import RspamdStatistics
-from spamguard.servers.smtp import open_door
+from spamguard.servers.smtp import LmtpSession, SmtpSession
+from spamguard.servers.smtp_handler import DoorContext
 from spamguard.servers.spamd import SpamdSession
+from spamguard.servers.tls import CertificateReloader
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 
 _log = logging.getLogger("spamguard.mail")
@@ -128,6 +130,52 @@ async def assemble(
             doors.append(open_scanner(service, [listening], spool, statistics))
         _run_in_background(_beat_forever(counters, pools.values()), stack)
         yield doors
+
+
+def open_door(
+    listener: Listener,
+    proxy: Proxy,
+    sockets: Sequence[socket.socket],
+    spool_directory: Path,
+    hostname: str,
+    on_data_received: Callable[[float], None],
+) -> Door:
+    """A door that is not open yet.
+
+    Parameters
+    ----------
+    sockets : bound and listening; they stay the caller's.
+    hostname : ours.
+    on_data_received : called with the seconds that the data of each message took.
+
+    Raises
+    ------
+    ValueError
+        A network is none.
+    StartError
+        The certificate cannot be used.
+    """
+    is_behind_queue = listener.position is Position.AFTER_QUEUE
+    default = OddBytes.NORMALISE if is_behind_queue else OddBytes.REFUSE
+    context = DoorContext(
+        proxy=proxy,
+        lmtp=listener.listen.protocol is Protocol.LMTP,
+        hostname=hostname,
+        limits=listener.limits,
+        byte_quota=ByteQuota(listener.limits),
+        odd_bytes=listener.odd_bytes or default,
+        position=listener.position,
+        trusted=Networks(listener.trusted),
+        tls=None if listener.tls is None else CertificateReloader(listener.tls),
+        spool_directory=spool_directory,
+        on_data_received=on_data_received,
+    )
+    session_type = LmtpSession if context.lmtp else SmtpSession
+
+    def make_session(address: str, port: str) -> SmtpSession:
+        return session_type(context, asyncio.get_running_loop(), address, port)
+
+    return Door(make_session, sockets, Networks(listener.clients), listener.limits)
 
 
 def open_scanner(

@@ -23,6 +23,7 @@ from aiosmtpd import smtp as aiosmtpd
 from spamguard.config.options import DoorLimits, OddBytes, Position
 from spamguard.limits import ByteQuota, Networks, quota_key
 from spamguard.proxy.base import MailTransaction, Proxy
+from spamguard.servers import smtp_replies as replies
 from spamguard.servers.listener import IncomingMessage, Rejection
 from spamguard.servers.tls import CertificateReloader
 from spamguard.smtp.commands import XCLIENT_FEATURE, XFORWARD_FEATURE
@@ -43,22 +44,10 @@ DRAIN_GRACE_SECONDS = 1.0
 HEADER_SIZE_ODDITY = "header-size"
 """The oddity of a header section beyond its limit, behind a queue, where it may not be refused."""
 
-OK = Reply.from_text(250, "2.0.0 Ok")
-BAD_ARGUMENT = Reply.from_text(501, "5.5.4 Syntax error in the argument")
-LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
-_BYE = Reply.from_text(221, "2.0.0 Bye")
-_CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will accept a message and try")
-_SIZE_LIMIT = Reply.from_text(552, "5.3.4 Message is too big")
-_HEADER_LIMIT = Reply.from_text(552, "5.3.4 Header section is too big")
-_ODD_BYTES = Reply.from_text(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
-_NO_SPACE = Reply.from_text(452, "4.3.1 No space left for this message now, try again later")
-_ONE_RECIPIENT = Reply.from_text(
-    452, "4.5.3 One recipient for each message here, send it again for the others"
-)
-_TOO_MANY_RECIPIENTS = Reply.from_text(
-    452, "4.5.3 Too many recipients, send it again for the others"
-)
-_REPLY_BY_REJECTION = {Rejection.TOO_LARGE: _SIZE_LIMIT, Rejection.TRY_LATER: _NO_SPACE}
+_REPLY_BY_REJECTION = {
+    Rejection.TOO_LARGE: replies.SIZE_LIMIT,
+    Rejection.TRY_LATER: replies.NO_SPACE,
+}
 _ONE_RECIPIENT_WARNING = (
     "%s: a message for several recipients, of whom this next hop takes one at a time: "
     "the others wait, for long "
@@ -152,7 +141,7 @@ class DataReceiver(IncomingMessage):
 
     def refuse_odd_bytes(self) -> None:
         """Refuse a message with bare CR, bare LF or NUL."""
-        self.refuse(_ODD_BYTES)
+        self.refuse(replies.ODD_BYTES)
 
     def _track_header(self, tail: bytes, data: bytes) -> None:
         """Count the bytes of the header section. A message that begins with an empty line has
@@ -164,7 +153,7 @@ class DataReceiver(IncomingMessage):
         if self._header_bytes > self._max_header_bytes:
             self._header_tail = None
             if self._refuse_header:
-                self.refuse(_HEADER_LIMIT)
+                self.refuse(replies.HEADER_LIMIT)
             else:
                 self.oddities.add(HEADER_SIZE_ODDITY)
 
@@ -295,36 +284,36 @@ class ProxyHandler:
         (RFC 2033, section 4.2).
         """
         count = len(envelope.rcpt_tos) if self.context.lmtp else 1
-        replies = await self._submit(session, envelope)
-        if len(replies) not in (1, count):
-            _log.error("%s: %d replies for %d recipients", self.peer.address, len(replies), count)
-            return [LOCAL_ERROR] * count
-        return repeat_reply(replies, count)
+        answers = await self._submit(session, envelope)
+        if len(answers) not in (1, count):
+            _log.error("%s: %d replies for %d recipients", self.peer.address, len(answers), count)
+            return [replies.LOCAL_ERROR] * count
+        return repeat_reply(answers, count)
 
     async def handle_RSET(
         self, _server: Any, session: ClientSession, _envelope: MailEnvelope
     ) -> Reply:
         """Give the message up."""
         await self.end_transaction(session)
-        return OK
+        return replies.OK
 
     async def handle_NOOP(
         self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _text: str
     ) -> Reply:
         """Do nothing."""
-        return OK
+        return replies.OK
 
     async def handle_VRFY(
         self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _address: str
     ) -> Reply:
         """Say that only the next hop knows."""
-        return _CANNOT_VERIFY
+        return replies.CANNOT_VERIFY
 
     async def handle_QUIT(
         self, _server: Any, _session: ClientSession, _envelope: MailEnvelope
     ) -> Reply:
         """Say goodbye."""
-        return _BYE
+        return replies.BYE
 
     # ---- for the session
 
@@ -347,7 +336,7 @@ class ProxyHandler:
     def space_refusal(self) -> Reply | None:
         """The refusal of any message now, None while there is room."""
         has_room = self.context.byte_quota.has_room(1, self._quota_key)
-        return None if has_room else _NO_SPACE
+        return None if has_room else replies.NO_SPACE
 
     async def end_transaction(self, session: ClientSession) -> None:
         """Go back to where a message may begin."""
@@ -373,7 +362,7 @@ class ProxyHandler:
         self, session: ClientSession, hostname: str, protocol: str, features: Sequence[str]
     ) -> Reply:
         if not _HELLO_NAME.fullmatch(hostname):
-            return self.refuse(BAD_ARGUMENT)
+            return self.refuse(replies.BAD_ARGUMENT)
         await self.end_transaction(session)
         session.host_name = hostname
         session.client = replace(session.client, helo=hostname, protocol=protocol)
@@ -387,9 +376,9 @@ class ProxyHandler:
             (int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0
         )
         if size > self.context.limits.message_size:
-            return _SIZE_LIMIT
+            return replies.SIZE_LIMIT
         has_room = self.context.byte_quota.has_room(max(size, 1), self._quota_key)
-        return None if has_room else _NO_SPACE
+        return None if has_room else replies.NO_SPACE
 
     def _recipient_limit(self, envelope: MailEnvelope) -> Reply | None:
         """The refusal of one more recipient, None while there is room."""
@@ -398,8 +387,8 @@ class ProxyHandler:
             # Their replies could differ, and SMTP has only one.
             if self.context.position is Position.AFTER_QUEUE and envelope.rcpt_count == 2:
                 _log.warning(_ONE_RECIPIENT_WARNING, self.peer.address)
-            return _ONE_RECIPIENT
-        return _TOO_MANY_RECIPIENTS if accepted >= self.context.limits.recipients else None
+            return replies.ONE_RECIPIENT
+        return replies.TOO_MANY_RECIPIENTS if accepted >= self.context.limits.recipients else None
 
     def _pass_refusal(self, reply: Reply) -> Reply:
         """Pass on a refusal of the next hop. It is no mistake of a trusted peer, which speaks for
@@ -428,4 +417,4 @@ class ProxyHandler:
             return await self.open_transaction().data(incoming.spool, frozenset(incoming.oddities))
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handing on a message", self.peer.address)
-            return [LOCAL_ERROR]
+            return [replies.LOCAL_ERROR]

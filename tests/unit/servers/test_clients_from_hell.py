@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from spamguard.config.options import DoorLimits, Protocol
-from spamguard.servers import listener, smtp
+from spamguard.daemon import worker
+from spamguard.servers import listener, smtp_reader
 from tests.support.waiting import PATIENCE, until
 from tests.unit.servers import support
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
@@ -228,7 +229,7 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
 
     buffered = run(tmp_path, talk, limits=DoorLimits(command_timeout=0.3, idle_commands=10**9))
     # asyncio reads 256 KiB at once, and pauses at twice its limit.
-    assert 0 < buffered < 2 * smtp.BUFFER_BYTES + (256 << 10) + (128 << 10)
+    assert 0 < buffered < 2 * smtp_reader.BUFFER_BYTES + (256 << 10) + (128 << 10)
 
 
 def sessions(served):
@@ -278,7 +279,7 @@ def test_a_client_that_leaves_while_reading_is_paused_is_forgotten(tmp_path):
         caller.send(MESSAGE + b".\r\n" + b"NOOP\r\n" * 100_000)
         await proxy.holding.wait()
         (session,) = sessions(served)
-        await until(lambda: len(session._reader._buffer) > 2 * smtp.BUFFER_BYTES)
+        await until(lambda: len(session._reader._buffer) > 2 * smtp_reader.BUFFER_BYTES)
         caller.reset()
         proxy.hold.set()
         await until(lambda: served.door.connections == 0)
@@ -306,7 +307,7 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
 
     async def main():
         with socket.create_server(("127.0.0.1", 0)) as real:
-            door = smtp.open_door(
+            door = worker.open_door(
                 support.listener(),
                 ScriptedProxy(),
                 [Stingy(real)],

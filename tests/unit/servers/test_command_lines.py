@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.config.options import DoorLimits, Protocol
-from spamguard.servers import smtp, smtp_handler
-from spamguard.servers.smtp import ClientReader, SessionEndError
+from spamguard.servers import smtp_replies
 from spamguard.servers.smtp_handler import CommandBudget
+from spamguard.servers.smtp_reader import ClientReader, SessionEndError
 from spamguard.smtp.envelope import Reply
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, serving
@@ -66,10 +66,9 @@ def test_refusals(tmp_path, before, line, lmtp, code):
 
 
 def test_replies_of_our_own_have_enhanced_codes_that_fit():
-    for module in (smtp, smtp_handler):
-        for name, reply in vars(module).items():
-            if isinstance(reply, Reply) and reply is not smtp._GO_AHEAD:
-                assert reply.lines[0][:2] == b"%d." % (reply.code // 100), name
+    for name, reply in vars(smtp_replies).items():
+        if isinstance(reply, Reply) and reply is not smtp_replies.GO_AHEAD:
+            assert reply.lines[0][:2] == b"%d." % (reply.code // 100), name
 
 
 @pytest.mark.parametrize("line", [b"NOOP", b"", b"RSET x", b"VRFY", b"QUIT x", b"MAIL FROM:<>"])
@@ -84,27 +83,16 @@ def test_replies_of_aiosmtpd_get_one_that_fits(tmp_path, line):
     assert text.startswith(f"{code // 100}.")
 
 
-class AnyCommand:
-    """A session that takes every line."""
-
-    def __init__(self):
-        self.loop = asyncio.get_running_loop()
-
-    def check_budget(self):
-        pass
-
-    async def before_wait(self):
-        return self.loop.time() + PATIENCE
-
-    def check_command(self, line):
-        return line
-
-
 def lines_read(pieces):
     """The lines that a reader gives, and whether it ended at a bare LF."""
 
     async def main():
-        reader, lines = ClientReader(AnyCommand()), []
+        loop, lines = asyncio.get_running_loop(), []
+
+        async def before_wait():
+            return loop.time() + PATIENCE
+
+        reader = ClientReader(loop, before_wait, lambda: None, lambda line: line)
 
         async def feed():
             for piece in pieces:
