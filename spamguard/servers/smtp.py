@@ -1,10 +1,10 @@
 """The SMTP and the LMTP door: sessions of aiosmtpd, with what a mail filter needs beside it.
 
-`SmtpSession` is an `aiosmtpd.smtp.SMTP`: its commands
-are the methods `smtp_…`, and what they mean for mail is in `smtp_handler`. It adds: messages that
-go to a spool piece by piece; XFORWARD and XCLIENT; strict lines and addresses; a deadline for every
-wait, and turns among clients (`smtp_reader`); and an end in which the last reply arrives. What
-replaces a method of aiosmtpd says why in its docstring.
+`SmtpSession` is an `aiosmtpd.smtp.SMTP`: its commands are the methods `smtp_…`, and what they mean
+for mail is in `smtp_handler`. It adds: messages that go to a spool piece by piece; XFORWARD and
+XCLIENT; strict lines and addresses; a deadline for every wait, and turns among clients
+(`smtp_reader`); and an end in which the last reply arrives. What replaces a method of aiosmtpd says
+why in its docstring.
 
 Must never answer a fault of ours with a permanent reply or with its text, wait without a deadline,
 obey a line that does not end in CRLF or bytes from before the TLS handshake, let one client keep
@@ -29,11 +29,7 @@ from spamguard.config.options import OddBytes
 from spamguard.limits import LimitExceeded
 from spamguard.servers import smtp_handler
 from spamguard.servers import smtp_replies as replies
-from spamguard.servers.listener import (
-    ClientTimeout,
-    close_stream,
-    drain_input,
-)
+from spamguard.servers.listener import ClientTimeout, close_stream, drain_input
 from spamguard.servers.smtp_handler import (
     ClientSession,
     DataReceiver,
@@ -85,12 +81,11 @@ class SmtpSession(SMTP):
         self, context: DoorContext, loop: asyncio.AbstractEventLoop, address: str, port: str
     ) -> None:
         self._context = context
-        self._handler = handler = ProxyHandler(context, loop, address, port)
+        self._handler = ProxyHandler(context, loop, address, port)
         vars(self).update(_door_attributes(context, loop))
         reader = ClientReader(loop, self._before_wait, self._check_budget, self._check_command)
         asyncio.StreamReaderProtocol.__init__(self, reader, self._cb_client_connected, loop)
-        self._smtp_methods = {name[5:]: getattr(self, name) for name in _command_names(context)}
-        self._handle_hooks = {name[7:]: getattr(handler, name) for name in _HOOK_NAMES}
+        self._smtp_methods: dict[str, Any] = {}  # those that the client has used
         self.is_draining = False
         self._refusal: Reply | None = None
         self._is_over = False
@@ -188,6 +183,11 @@ class SmtpSession(SMTP):
             await self._end_with(self._refusal)
         with suppress(ConnectionResetError):  # the client has gone; aiosmtpd raises it again
             await super()._handle_client()
+
+    async def _call_handler_hook(self, command: str, *args: Any) -> Any:
+        """Replaced: aiosmtpd looks for all hooks as soon as a client connects."""
+        hook = getattr(self._handler, f"handle_{command}")
+        return await hook(self, self.session, self.envelope, *args)
 
     async def handle_exception(self, error: Exception) -> Any:
         """The reply after an error in a command, or the end of the session."""
@@ -295,9 +295,11 @@ class SmtpSession(SMTP):
         if self._is_leaving and self._handler.last_message_end is not None and verb != "QUIT":
             raise SessionEndError(replies.SHUTTING_DOWN)
         if verb not in self._smtp_methods:
-            raise CommandRefusedError(
-                replies.NOT_IMPLEMENTED if verb in _UNSUPPORTED_VERBS else replies.UNKNOWN_COMMAND
-            )
+            if verb not in _commands(self._context):
+                is_absent = verb in _UNSUPPORTED_VERBS
+                reply = replies.NOT_IMPLEMENTED if is_absent else replies.UNKNOWN_COMMAND
+                raise CommandRefusedError(reply)
+            self._smtp_methods[verb] = getattr(self, f"smtp_{verb}")
         if verb in _IDLE_VERBS:
             self._handler.budget.count_idle()
         elif line[:-2].upper() == b"QUIT":
@@ -464,15 +466,12 @@ class LmtpSession(SmtpSession, LMTP):
         return await super().check_helo_needed(helo)
 
 
-_HOOK_NAMES = tuple(name for name in dir(ProxyHandler) if name.startswith("handle_"))
-
-
 @cache
-def _command_names(context: DoorContext) -> tuple[str, ...]:
-    """The methods for the commands of a door."""
+def _commands(context: DoorContext) -> frozenset[str]:
+    """The commands of a door."""
     session_type = LmtpSession if context.lmtp else SmtpSession
-    absent = {"smtp_AUTH", "smtp_EXPN", "" if context.tls else "smtp_STARTTLS"}
-    return tuple(sorted({name for name in dir(session_type) if name[:5] == "smtp_"} - absent))
+    absent = {"AUTH", "EXPN", "" if context.tls else "STARTTLS"}
+    return frozenset(name[5:] for name in dir(session_type) if name[:5] == "smtp_") - absent
 
 
 @cache
