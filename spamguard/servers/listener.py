@@ -50,7 +50,7 @@ _CLOSE_TIMEOUT = 10.0  # for a client to take the last answer
 
 
 class ServerSession(Protocol):
-    """One connection. It may be cancelled while it is idle, and may still say so to its client."""
+    """One connection. It may be cancelled while it is idle."""
 
     @property
     def idle_since(self) -> float | None:
@@ -66,6 +66,9 @@ class ServerSession(Protocol):
 
     def drain(self) -> None:
         """End as soon as nothing is under way."""
+
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        """Cancel the task that serves; before that, the client may be told."""
 
     def abort(self) -> None:
         """Drop the client and all bytes not sent."""
@@ -91,7 +94,7 @@ class Door:
         self._limits = ConnectionLimits[ServerSession](
             limits.connections,
             limits.connections_per_client,
-            evict=lambda session: self._tasks[session].cancel(),
+            evict=lambda session: session.cancel(self._tasks[session]),
         )
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
         self._is_open = False
@@ -121,8 +124,8 @@ class Door:
         for session in self._tasks:
             session.drain()
         await self._wait_for_end(deadline - loop.time())
-        for task in self._tasks.values():
-            task.cancel()
+        for session, task in self._tasks.items():
+            session.cancel(task)
         await self._wait_for_end(_CANCEL_TIMEOUT)
         for session, task in self._tasks.items():
             session.abort()
@@ -346,6 +349,10 @@ class Conversation(ABC):
         if self._request_timeout is not None and not self._request_timeout.expired():
             now = asyncio.get_running_loop().time()
             self._request_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
+
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        """Cancel the task that serves. The client awaits no answer."""
+        task.cancel()
 
     def abort(self) -> None:
         """Drop the client and all bytes not sent."""

@@ -205,6 +205,10 @@ class MilterSession:
         ends it between messages, so the server would defer the next one.
         """
 
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        """Cancel the task that serves. The server awaits no answer."""
+        task.cancel()
+
     def abort(self) -> None:
         """Drop the server at once."""
         if self._writer is not None:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import re
 import socket
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -46,17 +47,16 @@ from spamguard.servers.smtp_reader import (
 from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
     XFORWARD_FEATURE,
-    apply_attributes,
-    parse_attributes,
     parse_mail,
     parse_rcpt,
 )
 from spamguard.smtp.data import DataReader
-from spamguard.smtp.envelope import Client, Reply
+from spamguard.smtp.envelope import Reply
 
 _log = logging.getLogger("spamguard.doors")
 logging.getLogger("mail.log").setLevel(logging.ERROR)  # aiosmtpd's: each line of each client
 
+_MAX_COMMAND_BYTES = 12 << 10  # XCLIENT with eight values that are long and encoded
 _MAX_UNSENT_BYTES = 16 << 10  # of replies, beyond which they are sent before the next command
 
 _IDLE_VERBS = frozenset(
@@ -69,11 +69,11 @@ _ODD_BYTE = re.compile(rb"[\r\n\0]")
 class SmtpSession(SMTP):
     """One client, as a `ServerSession` of the door."""
 
-    command_size_limit = 12 << 10  # XCLIENT with eight values that are long and encoded
+    command_size_limit = _MAX_COMMAND_BYTES
     session: ClientSession
     envelope: MailEnvelope
     transport: asyncio.Transport | None
-    _handler_coroutine: asyncio.Task[None]
+    _handler_coroutine: asyncio.Task[None] | None
     _reader: ClientReader
     _writer: asyncio.StreamWriter
 
@@ -85,6 +85,8 @@ class SmtpSession(SMTP):
         vars(self).update(_door_attributes(context, loop))
         reader = ClientReader(loop, self._before_wait, self._check_budget, self._check_command)
         asyncio.StreamReaderProtocol.__init__(self, reader, self._cb_client_connected, loop)
+        # aiosmtpd has 512 bytes after EHLO, and counts what extensions add in one dict for all.
+        self.command_size_limits = defaultdict(lambda: _MAX_COMMAND_BYTES)
         self._smtp_methods: dict[str, Any] = {}  # those that the client has used
         self.is_draining = False
         self._refusal: Reply | None = None
@@ -105,19 +107,15 @@ class SmtpSession(SMTP):
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
         """Serve the client from first byte to last, and close the socket."""
         self._refusal = None if refused is None else replies.BY_LIMIT[refused]
+        self._handler_coroutine = asyncio.current_task()  # aiosmtpd cancels it after QUIT
         try:
             await self.loop.connect_accepted_socket(lambda: self, connected)
         except OSError as error:
             _log.info("connection lost at once: %s", error)
             return
-        commands = self._handler_coroutine
         try:
-            await asyncio.wait((commands,))
-        except asyncio.CancelledError:
-            self._write(replies.SHUTTING_DOWN if self.is_draining else replies.EVICTED)
-            self._flush()
-            commands.cancel()
-            await asyncio.wait((commands,))
+            with suppress(asyncio.CancelledError, ConnectionResetError):  # how aiosmtpd ends
+                await self._handle_client()
         finally:
             await self._handler.close_transaction()
             self._handler.idle_since = None
@@ -125,6 +123,14 @@ class SmtpSession(SMTP):
                 self.connection_lost(None)  # asyncio does not call it during the handshake
             await close_stream(self._writer)
             self._reader.cancel_deadline()
+
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        """Cancel the task that serves, after a last reply."""
+        if not self._is_over:
+            self._is_over = True
+            self._write(replies.SHUTTING_DOWN if self.is_draining else replies.EVICTED)
+            self._flush()
+        task.cancel()
 
     def drain(self) -> None:
         """End as soon as nothing is under way.
@@ -178,11 +184,20 @@ class SmtpSession(SMTP):
             self._original_transport.close()
         self.transport = None
 
+    def connection_made(self, transport: Any) -> None:
+        """Replaced before TLS: aiosmtpd would start another task for the session."""
+        if self._original_transport is not None:
+            super().connection_made(transport)
+            return
+        self._set_post_data_state()
+        self.session = self._create_session()
+        asyncio.StreamReaderProtocol.connection_made(self, transport)
+        self.transport = transport
+
     async def _handle_client(self) -> None:
         if self._refusal is not None:
             await self._end_with(self._refusal)
-        with suppress(ConnectionResetError):  # the client has gone; aiosmtpd raises it again
-            await super()._handle_client()
+        await super()._handle_client()
 
     async def _call_handler_hook(self, command: str, *args: Any) -> Any:
         """Replaced: aiosmtpd looks for all hooks as soon as a client connects."""
@@ -262,8 +277,7 @@ class SmtpSession(SMTP):
         self._line_deadline = None
         self._reader.clear()
         await drain_input(self._reader, self._writer)
-        self._handler_coroutine.cancel()
-        await asyncio.sleep(0)
+        raise asyncio.CancelledError
 
     # ---- for `ClientReader`
 
@@ -355,7 +369,7 @@ class SmtpSession(SMTP):
         """Replaced: aiosmtpd keeps a message in memory, line by line."""
         if await self.check_helo_needed():
             return
-        refusal = self._data_refusal(arg)
+        refusal = replies.BAD_ARGUMENT if arg else self._handler.data_refusal(self.envelope)
         if refusal is not None:
             await self._refuse(refusal)
             return
@@ -371,13 +385,6 @@ class SmtpSession(SMTP):
         await self._handler.end_transaction(self.session)
         self._set_post_data_state()
         self._handler.budget.reset()
-
-    def _data_refusal(self, arg: str | None) -> Reply | None:
-        if self.envelope.sender is None:
-            return replies.NEED_MAIL
-        if not self.envelope.rcpt_tos:
-            return replies.NO_RECIPIENTS_LMTP if self._context.lmtp else replies.NO_RECIPIENTS
-        return replies.BAD_ARGUMENT if arg else self._handler.space_refusal
 
     async def _receive_data(self, incoming: DataReceiver) -> None:
         """Read to the end of the data, even if the message is refused."""
@@ -418,7 +425,9 @@ class SmtpSession(SMTP):
         if await self.check_helo_needed():
             return
         before = self.session.forwarded or self._handler.peer
-        client = self._described_client(before, arg, XFORWARD_FEATURE)
+        client = self._handler.described_client(
+            self.envelope, before, _encode(arg), XFORWARD_FEATURE
+        )
         if isinstance(client, Reply):
             await self._refuse(client)
         else:
@@ -428,23 +437,16 @@ class SmtpSession(SMTP):
     @syntax("XCLIENT attribute=value")
     async def smtp_XCLIENT(self, arg: str | None) -> None:
         """Begin again, as another client (Postfix's XCLIENT_README)."""
-        client = self._described_client(self.session.client, arg, XCLIENT_FEATURE)
+        before = self.session.client
+        client = self._handler.described_client(
+            self.envelope, before, _encode(arg), XCLIENT_FEATURE
+        )
         if isinstance(client, Reply):
             await self._refuse(client)
         else:
             self.session.client, self.session.forwarded = client, None
             self.session.host_name = None
             await self.push(f"220 {self.hostname} {self.__ident__}")
-
-    def _described_client(self, before: Client, arg: str | None, feature: str) -> Client | Reply:
-        if self.envelope.sender is not None:
-            return replies.NOT_NOW
-        if not self._handler.is_trusted:
-            return replies.NOT_ALLOWED
-        attributes = parse_attributes(_encode(arg))
-        if isinstance(attributes, Reply):
-            return attributes
-        return apply_attributes(before, attributes, feature) or replies.BAD_ARGUMENT
 
     async def _refuse_browser(self, _arg: str | None) -> None:
         """End the session: any web page can make a browser send mail below its own request."""

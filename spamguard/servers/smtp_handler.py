@@ -26,7 +26,12 @@ from spamguard.proxy.base import MailTransaction, Proxy
 from spamguard.servers import smtp_replies as replies
 from spamguard.servers.listener import IncomingMessage, Rejection
 from spamguard.servers.tls import CertificateReloader
-from spamguard.smtp.commands import XCLIENT_FEATURE, XFORWARD_FEATURE
+from spamguard.smtp.commands import (
+    XCLIENT_FEATURE,
+    XFORWARD_FEATURE,
+    apply_attributes,
+    parse_attributes,
+)
 from spamguard.smtp.envelope import (
     Client,
     EsmtpParameter,
@@ -332,11 +337,26 @@ class ProxyHandler:
         """Keep the data of a message from now on."""
         return DataReceiver(self.context, self._quota_key)
 
-    @property
-    def space_refusal(self) -> Reply | None:
-        """The refusal of any message now, None while there is room."""
-        has_room = self.context.byte_quota.has_room(1, self._quota_key)
-        return None if has_room else replies.NO_SPACE
+    def data_refusal(self, envelope: MailEnvelope) -> Reply | None:
+        """The refusal of DATA, None if it may come."""
+        if envelope.sender is None:
+            return replies.NEED_MAIL
+        if not envelope.rcpt_tos:
+            return replies.NO_RECIPIENTS_LMTP if self.context.lmtp else replies.NO_RECIPIENTS
+        return self._space_refusal(1)
+
+    def described_client(
+        self, envelope: MailEnvelope, before: Client, arg: bytes, feature: str
+    ) -> Client | Reply:
+        """The client as XFORWARD or XCLIENT describes it, or the refusal of the command."""
+        if envelope.sender is not None:
+            return replies.NOT_NOW
+        if not self.is_trusted:
+            return replies.NOT_ALLOWED
+        attributes = parse_attributes(arg)
+        if isinstance(attributes, Reply):
+            return attributes
+        return apply_attributes(before, attributes, feature) or replies.BAD_ARGUMENT
 
     async def end_transaction(self, session: ClientSession) -> None:
         """Go back to where a message may begin."""
@@ -377,7 +397,10 @@ class ProxyHandler:
         )
         if size > self.context.limits.message_size:
             return replies.SIZE_LIMIT
-        has_room = self.context.byte_quota.has_room(max(size, 1), self._quota_key)
+        return self._space_refusal(max(size, 1))
+
+    def _space_refusal(self, size: int) -> Reply | None:
+        has_room = self.context.byte_quota.has_room(size, self._quota_key)
         return None if has_room else replies.NO_SPACE
 
     def _recipient_limit(self, envelope: MailEnvelope) -> Reply | None:
