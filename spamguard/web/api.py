@@ -129,12 +129,12 @@ def _check_query(request: Request) -> None:
         raise refusal(
             400, "the query is not UTF-8, percent-encoded, of at most 20 parameters"
         ) from None
-    names, known = [name for name, _ in pairs], sorted(_parameters(request))
+    names, expected = [name for name, _ in pairs], sorted(_parameters(request))
     if len(set(names)) < len(names):
         raise refusal(400, "a parameter is there twice")
     for name in names:
-        if name not in known:
-            there_are = ", ".join(known) or "none"
+        if name not in expected:
+            there_are = ", ".join(expected) or "none"
             raise refusal(400, f"unknown parameter {name[:60]!a}: there are {there_are} here")
 
 
@@ -146,12 +146,12 @@ def _parameters(request: Request) -> dict[str, str]:
 
 def value_refusal(request: Request, error: RequestValidationError) -> RefusalError:
     """Say which value FastAPI has refused, and what it should be; first that of the path."""
-    wrong = min(error.errors(), key=lambda e: (e["loc"][0] != "path", e["type"] != "missing"))
-    if wrong["loc"][0] == "path":
+    fault = min(error.errors(), key=lambda e: (e["loc"][0] != "path", e["type"] != "missing"))
+    if fault["loc"][0] == "path":
         return refusal(404, "there is no message with that verdict id")
-    name, text = wrong["loc"][1], wrong["msg"]
+    name, text = fault["loc"][1], fault["msg"]
     about = _parameters(request)[name]
-    if wrong["type"] == "missing":
+    if fault["type"] == "missing":
         return refusal(400, f"the parameter {name} is missing: {about}")
     return refusal(422, f"{name}: {text[:1].lower()}{text[1:]} ({about})")
 
@@ -520,7 +520,7 @@ def describe_api() -> dict[str, Any]:
         schema |= {"required": sorted(schema["properties"]), "additionalProperties": False}
         for field in schema["properties"].values():
             field.pop("default", None)
-    for operation in (one for path in document["paths"].values() for one in path.values()):
+    for operation in (o for path in document["paths"].values() for o in path.values()):
         for parameter in operation.get("parameters", ()):
             if parameter["schema"]["type"] == "string":  # an empty text is an absent one
                 parameter["schema"].pop("default", None)

@@ -71,8 +71,8 @@ class HealthReporter:
         from spamguard.web.metrics import encode_metrics  # noqa: PLC0415  not in the master
 
         report = await self._get_filter()
-        known = None if isinstance(report, str) else report
-        return MonitorAnswer(200, *encode_metrics(self._board, known, accept))
+        readable = None if isinstance(report, str) else report
+        return MonitorAnswer(200, *encode_metrics(self._board, readable, accept))
 
     async def health(self) -> MonitorAnswer:
         """Answer /healthz: whether all processes are alive."""
