@@ -1,8 +1,6 @@
 """Naive Bayes as four scikit-learn estimators: Bernoulli, multinomial, categorical and Gaussian.
 
-An estimator knows a tuple of exact sums over the samples it was taught. `partial_fit` adds to
-them, `unlearn` subtracts, and all parameters are computed from them by `formulas`. So the result
-never depends on the order or portions of teaching.
+`naive_bayes` has what they share: teaching, unlearning, Bayes' rule and drawing samples.
 
 Each family reads its own evidence and must not read another's: Bernoulli never counts how often a
 feature occurs in a sample, multinomial never holds the absence of a feature against a class,
@@ -10,31 +8,19 @@ categorical never takes the code of a category for a quantity, and Gaussian is n
 a feature happened to be constant, since every variance has a floor.
 
 The filter judges mail by `experts` and `profiles`, on the same formulas.
-It is written by hand because scikit-learn's naive Bayes cannot unlearn, and its sums depend on
-their order.
 """
 
 from __future__ import annotations
 
-from abc import ABCMeta, abstractmethod
-from operator import add, sub
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import get_tags
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from spamguard.bayes import formulas
 from spamguard.bayes.fixed_point import FixedPoint, class_products, class_squares, class_sums
 from spamguard.bayes.formulas import Floats
-from spamguard.errors import TableError
-
-ClassCodes = NDArray[np.intp]
-ExactSums = tuple[FixedPoint, ...]
-"""Samples per class, (K,), then the sums of the family, each with the classes on its first axis."""
+from spamguard.bayes.naive_bayes import ClassCodes, ExactSums, NaiveBayes
 
 DEFAULT_VARIANCE_FLOOR = 1e-3
 """Least variance, as a share of the feature's variance over all samples.
@@ -43,162 +29,6 @@ Small enough to leave ordinary data as they are: in Fisher's irises the smallest
 Large enough that a feature constant in a class costs a sample one overall standard deviation away
 at most 1 / (2 * 1e-3) = 500 nats, which other evidence can outweigh.
 """
-
-
-class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]  # untyped bases
-    """Base of the four families: teaching, unlearning and Bayes' rule.
-
-    `class_alpha` is the Dirichlet prior on the class, scalar or (K,); 0 is maximum likelihood.
-    """
-
-    class_alpha: ArrayLike
-    classes_: NDArray[Any]
-    class_count_: Floats
-    class_log_prior_: Floats
-    _sums: ExactSums
-
-    @abstractmethod
-    def _sum_evidence(self, X: Any, codes: ClassCodes, n_classes: int) -> ExactSums:
-        """What these samples add to the family's sums."""
-
-    @abstractmethod
-    def _set_estimates(self, sums: ExactSums) -> None:
-        """Compute the parameters from all sums; the class prior is set already."""
-
-    @abstractmethod
-    def _log_likelihood(self, X: Any) -> Floats:
-        """log P(sample | class), (N, K)."""
-
-    def _is_possible(self, sums: ExactSums) -> bool:
-        """Whether samples can have these sums; no sum of counts is negative."""
-        return all(bool((values.numerators >= 0).all()) for values in sums)
-
-    def _align(self, old: FixedPoint, new: FixedPoint) -> tuple[FixedPoint, FixedPoint]:
-        """Two of the family's sums brought to the same shape."""
-        return old, new
-
-    def _trim(self, sums: FixedPoint) -> FixedPoint:
-        """One of the family's sums in the shape that its values need."""
-        return sums
-
-    # Teaching
-
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn these samples and nothing else; X is (N, n), y (N,)."""
-        X, y = self._validate_input(X, y=y, reset=True)
-        check_classification_targets(y)
-        classes = np.unique(y)
-        sums = self._sum_samples(X, y, classes)
-        self.classes_ = classes
-        return self._set_sums(sums)
-
-    def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
-        """Learn these samples too.
-
-        classes, (K,), are all there will ever be; the first call needs them.
-        """
-        first = not hasattr(self, "classes_")
-        sorted_classes = None if classes is None else np.unique(np.asarray(classes))
-        known_classes = sorted_classes if first else self.classes_
-        if known_classes is None:
-            raise ValueError("The first call of partial_fit needs all classes: pass classes=[...].")
-        if sorted_classes is not None and not np.array_equal(sorted_classes, known_classes):
-            raise ValueError(
-                f"The classes {sorted_classes.tolist()} are not those of the first call of "
-                f"partial_fit, {known_classes.tolist()}."
-            )
-        X, y = self._validate_input(X, y=y, reset=first)
-        unknown = np.setdiff1d(y, known_classes)
-        if unknown.size:
-            raise ValueError(
-                f"The labels {unknown.tolist()} are not among the classes {known_classes.tolist()}."
-            )
-        evidence = self._sum_samples(X, y, known_classes)
-        if not first:
-            return self._set_sums(self._combine(add, evidence))
-        self.classes_ = known_classes
-        return self._set_sums(evidence)
-
-    def unlearn(self, X: Any, y: Any) -> Self:
-        """Undo `partial_fit` exactly: as if these samples had never been taught.
-
-        Raises
-        ------
-        TableError
-            The sums show that the samples cannot have been taught; nothing is changed.
-        """
-        check_is_fitted(self, "classes_")
-        X, y = self._validate_input(X, y=y, reset=False)
-        unknown = np.setdiff1d(y, self.classes_).tolist()
-        if unknown:
-            raise TableError(
-                f"Samples of the classes {unknown} were never taught: nothing was unlearned."
-            )
-        sums = self._combine(sub, self._sum_samples(X, y, self.classes_))
-        sizes = sums[0].numerators
-        left_over = any(values.numerators[sizes == 0].any() for values in sums)
-        if left_over or (sizes < 0).any() or not self._is_possible(sums):
-            raise TableError(
-                "Some of these samples were never taught (a count would become negative): "
-                "nothing was unlearned."
-            )
-        return self._set_sums(sums)
-
-    def _validate_input(self, X: Any, **options: Any) -> Any:
-        """X (and y, where options hold it) after scikit-learn's checks of form."""
-        accepted = get_tags(self).input_tags
-        sparse = "csr" if accepted.sparse else False
-        checked = validate_data(self, X, accept_sparse=sparse, **options)
-        if accepted.positive_only:
-            check_non_negative(checked[0] if "y" in options else checked, type(self).__name__)
-        return checked
-
-    def _check_parameters(self) -> None:
-        for name in ("alpha", "class_alpha", "binarize"):
-            if not np.all(np.asarray(getattr(self, name, 0.0)) >= 0.0):
-                raise ValueError(f"{name} must not be negative, and is {getattr(self, name)!r}.")
-
-    def _sum_samples(self, X: Any, y: NDArray[Any], classes: NDArray[Any]) -> ExactSums:
-        self._check_parameters()
-        codes = np.searchsorted(classes, y)
-        sizes = FixedPoint.from_array(np.bincount(codes, minlength=len(classes)))
-        return (sizes, *self._sum_evidence(X, codes, len(classes)))
-
-    def _combine(self, operation: Any, evidence: ExactSums) -> ExactSums:
-        """All sums after `operator.add` or `operator.sub` of new evidence."""
-        pairs = zip(self._sums[1:], evidence[1:], strict=True)
-        return (
-            operation(self._sums[0], evidence[0]),
-            *(self._trim(operation(*self._align(old, new))) for old, new in pairs),
-        )
-
-    def _set_sums(self, sums: ExactSums) -> Self:
-        self._sums = sums
-        self.class_count_ = sums[0].to_floats()
-        self.class_log_prior_ = formulas.class_log_prior(self.class_count_, self.class_alpha)
-        self._set_estimates(sums)
-        return self
-
-    # Bayes' rule
-
-    def predict_joint_log_proba(self, X: Any) -> Floats:
-        """log P(class) + log P(sample | class), (N, K); -inf where that is impossible."""
-        check_is_fitted(self, "classes_")
-        X = self._validate_input(X, reset=False)
-        return np.asarray(self.class_log_prior_ + self._log_likelihood(X))
-
-    def predict_log_proba(self, X: Any) -> Floats:
-        """log P(class | sample), (N, K); the class prior where no class can have such a sample."""
-        return formulas.log_posterior(self.predict_joint_log_proba(X), self.class_log_prior_)
-
-    def predict_proba(self, X: Any) -> Floats:
-        """P(class | sample), (N, K)."""
-        return np.asarray(np.exp(self.predict_log_proba(X)))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each sample, (N,)."""
-        winners = np.argmax(self.predict_log_proba(X), axis=1)
-        return np.asarray(self.classes_[winners])
 
 
 class BernoulliNB(NaiveBayes):
@@ -269,6 +99,13 @@ class BernoulliNB(NaiveBayes):
         present = self._find_present(X)
         return formulas.bernoulli_log_likelihood(present, self._presence, self._absence)
 
+    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+        """1 where a feature is there, or twice `binarize` where that is more."""
+        self._check_drawable((self.class_count_ > 0) | bool(np.any(self.alpha)))
+        probability = np.exp(self.feature_log_prob_)[codes]
+        present = random.random_sample(probability.shape) < probability
+        return np.asarray(present * max(1.0, 2.0 * self.binarize))
+
 
 class MultinomialNB(NaiveBayes):
     """Naive Bayes over numbers of occurrences, which may be fractions.
@@ -312,6 +149,18 @@ class MultinomialNB(NaiveBayes):
 
     def _log_likelihood(self, X: Any) -> Floats:
         return formulas.weighted_log_sum(X, self.feature_log_prob_)
+
+    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+        """Numbers of occurrences, of a Poisson length.
+
+        The model says nothing about lengths, only that they do not depend on the class (McCallum &
+        Nigam 1998, section 2.2). Their mean is that of all samples taught. A multinomial of Poisson
+        length is an independent Poisson number of each feature.
+        """
+        probability = np.exp(self.feature_log_prob_)
+        self._check_drawable(probability.any(axis=1))
+        mean_length = self.feature_count_.sum() / max(1.0, self.class_count_.sum())
+        return np.asarray(random.poisson(mean_length * probability[codes]))
 
 
 class CategoricalNB(NaiveBayes):
@@ -395,6 +244,17 @@ class CategoricalNB(NaiveBayes):
         columns = np.minimum(self._check_categories(X), self.n_categories_).T
         pairs = zip(self._log_proba, columns, strict=True)
         return np.asarray(np.sum([proba[:, column] for proba, column in pairs], axis=0).T)
+
+    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+        """Categories below `n_categories_`."""
+        self._check_drawable((self.class_count_ > 0) | (self.alpha > 0))
+        categories = np.empty((len(codes), len(self.n_categories_)), np.int64)
+        for code in np.unique(codes):
+            rows = np.flatnonzero(codes == code)
+            for column, log_proba in enumerate(self.feature_log_prob_):
+                probability = np.exp(log_proba[code])
+                categories[rows, column] = random.choice(len(probability), len(rows), p=probability)
+        return categories
 
 
 def _pad_categories(counts: FixedPoint, width: int) -> FixedPoint:
@@ -492,6 +352,20 @@ class GaussianNB(NaiveBayes):
         if self.covariance == "diagonal":
             return np.asarray(formulas.gaussian_log_density(X, self.theta_, self.var_).sum(axis=-1))
         return formulas.whitened_log_density(X, self.theta_, self._whitening)
+
+    def _draw(self, codes: ClassCodes, random: np.random.RandomState) -> NDArray[Any]:
+        """Real numbers with the variances that judging uses, those with the floor applied."""
+        standard = random.standard_normal((len(codes), self.theta_.shape[1]))
+        if self.covariance == "diagonal":
+            return np.asarray(self.theta_[codes] + np.sqrt(self.var_)[codes] * standard)
+        colouring = np.broadcast_to(
+            np.linalg.inv(self._whitening.factor),
+            (len(self.theta_), *self._whitening.factor.shape[-2:]),
+        )
+        points = self.theta_[codes]
+        for code in np.unique(codes):
+            points[codes == code] += standard[codes == code] @ colouring[code]
+        return points
 
 
 def _common_units(total: FixedPoint, second: FixedPoint) -> tuple[Any, Any, int]:

@@ -62,7 +62,14 @@ WORLD = frozenset((*FILES, *OTHERS, *PROCESSES))
 HEAVY = frozenset(("sklearn", "scipy", "matplotlib", "tqdm", "pandas"))
 # Modules that may load them, or one another: none of them belongs to a process of the daemon.
 HEAVY_MODULES = frozenset(
-    ("bayes.estimators", "engine.measures", "engine.plots", "engine.evaluate", "cli.evaluate")
+    (
+        "bayes.naive_bayes",
+        "bayes.estimators",
+        "engine.measures",
+        "engine.plots",
+        "engine.evaluate",
+        "cli.evaluate",
+    )
 )
 DOORS = ("smtp", "milter", "rspamd", "spamd", "teach")  # prefixes of modules in `servers`
 

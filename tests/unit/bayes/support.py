@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spamguard.bayes.estimators import NaiveBayes
 from spamguard.bayes.fixed_point import FixedPoint
+from spamguard.bayes.naive_bayes import NaiveBayes
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25, database=None)
 

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import (
 
 from spamguard import bayes
 from spamguard.bayes import estimators
-from spamguard.bayes.estimators import NaiveBayes
+from spamguard.bayes.naive_bayes import NaiveBayes
 from tests.unit.bayes.support import labels, repeatable, seeds
 
 alphas = st.sampled_from([0.001, 0.5, 1.0, 3.0])

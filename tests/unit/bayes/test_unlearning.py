@@ -17,8 +17,8 @@ from spamguard.bayes.estimators import (
     CategoricalNB,
     GaussianNB,
     MultinomialNB,
-    NaiveBayes,
 )
+from spamguard.bayes.naive_bayes import NaiveBayes
 from spamguard.errors import TableError
 from tests.unit.bayes.support import assert_same_knowledge, labels, repeatable, seeds
 

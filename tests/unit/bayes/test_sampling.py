@@ -1,0 +1,143 @@
+"""`sample` draws from the fitted model: whoever fits its points finds the model's parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+
+from spamguard.bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB
+
+SAMPLES = 100_000
+CLASSES = ["ham", "newsletter", "spam"]
+FAMILIES: list[Any] = [BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB]
+
+
+def taught(model: Any) -> Any:
+    """A model of three classes of different sizes, fitted on numbers from 0 to 4."""
+    random = np.random.default_rng(5)
+    codes = np.repeat([0, 1, 2], [60, 30, 10])
+    X = random.binomial(4, np.array([[0.1, 0.5, 0.7], [0.3, 0.3, 0.2], [0.8, 0.4, 0.5]])[codes])
+    return model.fit(X, np.array(CLASSES)[codes])
+
+
+def assert_within_three(estimates: Any, values: Any, standard_errors: Any) -> None:
+    deviations = np.abs(np.asarray(estimates) - values)
+    assert (deviations <= 3.0 * np.asarray(standard_errors)).all()
+
+
+def share_error(share: Any, number: Any) -> NDArray[np.float64]:
+    return np.sqrt(share * (1.0 - share) / number)
+
+
+def drawn(model: Any) -> tuple[Any, Any]:
+    """The model's samples and a model fitted on them, after a look at the classes."""
+    X, y = model.sample(SAMPLES, random_state=42)
+    assert X.shape == (SAMPLES, 3)
+    assert y.dtype == model.classes_.dtype
+    again = type(model)(**model.get_params()).set_params(class_alpha=0.0).fit(X, y)
+    assert again.classes_.tolist() == CLASSES
+    prior = np.exp(model.class_log_prior_)
+    assert_within_three(np.exp(again.class_log_prior_), prior, share_error(prior, SAMPLES))
+    return X, again
+
+
+@pytest.mark.parametrize("binarize", [0.0, 0.5, 2.0])
+def test_bernoulli_parameters_come_back(binarize: float) -> None:
+    model = taught(BernoulliNB(binarize=binarize, class_alpha=[1.0, 2.0, 3.0]))
+    _, again = drawn(model)
+    probability = np.exp(model.feature_log_prob_)
+    errors = share_error(probability, again.class_count_[:, np.newaxis])
+    estimates = again.feature_count_ / again.class_count_[:, np.newaxis]
+    assert_within_three(estimates, probability, errors)
+
+
+def test_multinomial_parameters_come_back() -> None:
+    model = taught(MultinomialNB())
+    X, again = drawn(model)
+    probability = np.exp(model.feature_log_prob_)
+    total = again.feature_count_.sum(axis=1, keepdims=True)
+    errors = share_error(probability, total)
+    assert_within_three(again.feature_count_ / total, probability, errors)
+    length = model.feature_count_.sum() / model.class_count_.sum()
+    assert_within_three(X.sum() / SAMPLES, length, np.sqrt(length / SAMPLES))
+
+
+def test_categorical_parameters_come_back() -> None:
+    model = taught(CategoricalNB(min_categories=[5, 5, 6]))
+    _, again = drawn(model)
+    assert again.n_categories_.tolist() == [5, 5, 6]
+    sizes = again.class_count_[:, np.newaxis]
+    for logs, counts in zip(model.feature_log_prob_, again.category_count_, strict=True):
+        assert_within_three(counts / sizes, np.exp(logs), share_error(np.exp(logs), sizes))
+
+
+def test_gaussian_parameters_come_back() -> None:
+    model = taught(GaussianNB())
+    _, again = drawn(model)
+    sizes = again.class_count_[:, np.newaxis]
+    assert_within_three(again.theta_, model.theta_, np.sqrt(model.var_ / sizes))
+    assert_within_three(again.var_, model.var_, model.var_ * np.sqrt(2.0 / sizes))
+
+
+@pytest.mark.parametrize("covariance", ["shared", "full"])
+def test_gaussian_matrices_come_back(covariance: Any) -> None:
+    model = taught(GaussianNB(covariance=covariance))
+    _, again = drawn(model)
+    matrices = model.covariance_
+    variances = np.diagonal(matrices, axis1=-2, axis2=-1)
+    sizes = again.class_count_[:, np.newaxis]
+    assert_within_three(again.theta_, model.theta_, np.sqrt(variances / sizes))
+    products = variances[..., :, np.newaxis] * variances[..., np.newaxis, :]
+    number = SAMPLES if covariance == "shared" else sizes[:, :, np.newaxis]
+    errors = np.sqrt((products + matrices**2) / number)
+    assert_within_three(again.covariance_, matrices, errors)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "shared", "full"])
+def test_a_constant_feature_is_drawn_with_the_floor_of_its_variance(covariance: Any) -> None:
+    X = np.array([[1.0, 7.0], [2.0, 7.0], [3.0, 7.0], [5.0, 7.0]])
+    model = GaussianNB(covariance=covariance, var_floor=0.25).fit(X, [0, 0, 1, 1])
+    points, _ = model.sample(SAMPLES, random_state=1)
+    assert_within_three(points[:, 1].var(), 0.25, 0.25 * np.sqrt(2.0 / SAMPLES))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_random_state_gives_the_same_samples(family: Any) -> None:
+    model = taught(family())
+    first, second = (model.sample(50, random_state=7) for _ in range(2))
+    assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+    state = np.random.RandomState(7)
+    third, fourth = (model.sample(50, random_state=state) for _ in range(2))
+    assert np.array_equal(first[0], third[0])
+    assert not np.array_equal(third[0], fourth[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_sample_is_drawn_if_nothing_is_said(family: Any) -> None:
+    X, y = taught(family()).sample()
+    assert (X.shape, y.shape) == ((1, 3), (1,))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_cannot_be_drawn_is_told(family: Any) -> None:
+    with pytest.raises(NotFittedError):
+        family().sample()
+    with pytest.raises(ValueError, match="n_samples must be at least 1"):
+        taught(family()).sample(0)
+    empty = family().fit([[1, 0]], ["ham"]).unlearn([[1, 0]], ["ham"])
+    with pytest.raises(ValueError, match="no class prior"):
+        empty.sample()
+
+
+@pytest.mark.parametrize("family", [BernoulliNB, CategoricalNB, MultinomialNB])
+def test_a_class_without_a_model_cannot_be_drawn(family: Any) -> None:
+    model = family(alpha=0.0, class_alpha=1.0)
+    model.partial_fit([[1, 0], [0, 1]], ["ham", "ham"], classes=["ham", "spam"])
+    with pytest.raises(ValueError, match=r"\['spam'\] were taught nothing"):
+        model.sample()
+    model.set_params(class_alpha=0.0).partial_fit([[1, 1]], ["ham"])
+    assert set(model.sample(20, random_state=0)[1]) == {"ham"}
