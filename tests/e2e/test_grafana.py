@@ -1,4 +1,6 @@
-"""Grafana's dashboard and the README's alerts, by a real Prometheus that asks a real daemon."""
+"""Grafana's dashboard, and the alerts of systemd/README.md, by a real Prometheus that asks a real
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -146,9 +148,9 @@ def test_every_metric_of_the_daemon_has_a_panel(site: tuple[Prometheus, str]) ->
 
 
 @needs_prometheus
-def test_the_alerts_of_the_readme_are_valid(site: tuple[Prometheus, str]) -> None:
-    readme = (daemon.ROOT / "README.md").read_text()
-    alerts = re.findall(r"^- `(.*spamguard_.*)`$", readme, re.MULTILINE)
+def test_the_alerts_of_the_page_are_valid(site: tuple[Prometheus, str]) -> None:
+    page = (daemon.ROOT / "systemd" / "README.md").read_text()
+    alerts = re.findall(r"^- `(.*spamguard_.*)`$", page, re.MULTILINE)
     assert len(alerts) == 3
     for alert in alerts:
         assert site[0].values(alert) == []  # all is well

@@ -1,7 +1,7 @@
-"""The README is true: in a fresh copy of the sources its commands are typed one after another, and
-do what it shows.
+"""The README and the pages it links to are true: in a fresh copy of the sources the commands are
+typed one after another, and do what the pages show.
 
-Every block of the page is marked as `tested: NAME` (run or loaded here) or `shown: NAME` (the
+Every block of a page is marked as `tested: NAME` (run or loaded here) or `shown: NAME` (the
 output of the command of that name, up to numbers and names). A block without a mark fails.
 """
 
@@ -26,6 +26,7 @@ from textwrap import dedent
 import pytest
 
 from corpora import synthetic
+from spamguard.cli.main import COMMANDS, build_parser
 from spamguard.config.load import load_settings
 from tests.e2e.moving import all_seen
 from tests.support.sources import sources
@@ -34,29 +35,37 @@ from tests.unit.folders.manual import as_markdown
 ROOT = Path(__file__).parents[2]
 PORT = 10025  # the one that `spamguard run` takes without a configuration
 SECONDS = 60
-README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {
+    name: (ROOT / name).read_text("utf-8") for name in sources(ROOT) if name.endswith("README.md")
+}
+README = PAGES["README.md"]
+ALL_PAGES = "\n".join(PAGES.values())
 _BLOCK = re.compile(
     r"^ *(?:<!-- (?P<mark>[^\n]*) -->\n)? *```(?P<kind>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 BLOCKS = [
-    (found["mark"], found["kind"], dedent(found["text"])) for found in _BLOCK.finditer(README)
+    (found["mark"], found["kind"], dedent(found["text"])) for found in _BLOCK.finditer(ALL_PAGES)
 ]
-TYPED = ["something to begin with", "send", "look", "move", "sibling", "why", "page", "commands"]
-SHOWN = ["look", "move", "sibling", "why"]
+TYPED = ["something to begin with", "send", "move", "sibling", "why", "commands"]
+SHOWN = ["send", "move", "sibling", "why"]
+AS_ROOT = ["install", "start", "dovecot", "postfix", "prove"]  # Postfix and Dovecot, step by step
 OTHERS = [
     "first command",
     "test command",
     "other tests",
+    "postfix and dovecot",
     "configuration",
     "scanners",
     "folders",
     "python",
 ]
+_SPAN = re.compile(r"`spamguard ([^`]*)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)#]*)(?:#([^)]*))?\)")
 
 
 def block(mark: str) -> str:
-    """The block of the README with this mark."""
+    """The block of the pages with this mark."""
     (text,) = [text for name, _, text in BLOCKS if name == mark]
     return text
 
@@ -211,8 +220,7 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
         return shape(block(f"shown: {name}"))
 
     assert typed("something to begin with") == "taught 251 messages as ham, 149 messages as spam\n"
-    assert typed("send") == ""
-    assert shape(typed("look")) == shown("look")
+    assert shape(typed("send")) == shown("send")
     assert running.says(["Maildir: seen for the first time"])
     state = Path(running.environment["HOME"]) / ".local" / "state" / "spamguard"
     all_seen(
@@ -227,7 +235,7 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
     assert "X-Spam-Flag: YES" in text
     text = typed("why")
     assert [line for line in shown("why") if line.strip() != "…" and line not in shape(text)] == []
-    with urllib.request.urlopen(typed("page").strip(), timeout=SECONDS) as page:
+    with urllib.request.urlopen(text.splitlines()[-1], timeout=SECONDS) as page:
         assert "Log in" in page.read().decode()
     text = typed("commands")
     assert re.search(r"^ham +0\.0\d+ +.*/00400$", text, re.M)
@@ -237,17 +245,77 @@ def test_five_minutes(running: Running, terminal: Terminal, tmp_path: Path) -> N
 
 def test_every_block_of_the_page_is_tested() -> None:
     tried = [
-        *(f"tested: {option}" for option in TYPED + OTHERS),
+        *(f"tested: {option}" for option in TYPED + AS_ROOT + OTHERS),
         *(f"shown: {option}" for option in SHOWN),
     ]
     assert sorted(str(mark) for mark, *_ in BLOCKS) == sorted(tried)
-    assert len(re.findall(r"^ *```", README, re.M)) == 2 * len(BLOCKS)
+    assert len(re.findall(r"^ *```", ALL_PAGES, re.M)) == 2 * len(BLOCKS)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_can_be_reached_and_its_links_lead_somewhere(page: str) -> None:
+    links = {
+        ((ROOT / page).parent / path).resolve() if path else ROOT / page: anchor
+        for path, anchor in _LINK.findall(PAGES[page])
+        if not path.startswith("https:")
+    }
+    for path, anchor in links.items():
+        assert path.is_file(), path
+        assert not anchor or anchor in _anchors(path.read_text("utf-8")), f"{path}#{anchor}"
+    assert page == "README.md" or f"]({page})" in README
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_commands_that_the_pages_name_exist() -> None:
+    named = {span.split()[0] for span in _SPAN.findall(ALL_PAGES)}
+    assert len(named) > 15
+    assert {name for name in named if name.isalpha()} <= set(COMMANDS)
+    for mark in AS_ROOT:
+        for line in block(f"tested: {mark}").splitlines():
+            words = line.split()
+            if words[0] == "spamguard":
+                build_parser(words[1:2]).parse_args(words[1:])
+
+
+def test_the_log_lines_are_those_of_the_program() -> None:
+    """The fixed parts of each."""
+    texts = "".join(path.read_text() for path in (ROOT / "spamguard").rglob("*.py"))
+    _, _, table = PAGES["config/README.md"].partition("<!-- log lines -->\n")
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert len(cells) > 10
+    for line in (line for cell in cells for line in re.findall(r"`([^`]*)`", cell)):
+        assert line.removeprefix("verdict=").partition("…")[0] in texts, line
+
+
+def test_the_installation_is_that_of_the_unit() -> None:
+    unit = (ROOT / "systemd" / "spamguard.service").read_text()
+    for line in [*block("tested: install").splitlines(), block("tested: start").splitlines()[2]]:
+        assert f"#   {line}\n" in unit
+
+
+@pytest.mark.parametrize("mark", AS_ROOT)
+def test_the_steps_as_root_use_files_that_are_there(mark: str) -> None:
+    text = block(f"tested: {mark}")
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    for name in re.findall(r"(?<![\w/.])(?:config|systemd)/[\w./*-]+", text):
+        assert list(ROOT.glob(name)), name
 
 
 def test_the_configurations(tmp_path: Path) -> None:
     file, whole = tmp_path / "spamguard.yaml", block("tested: configuration")
     file.write_text(whole)
     assert [watch.maildir for watch in load_settings(file).watch] == ["/home/*/Maildir"]
+    file.write_text(block("tested: postfix and dovecot"))
+    assert [watch.we_file for watch in load_settings(file).watch] == [True]
     file.write_text(whole.partition("watch:")[0] + block("tested: folders"))
     assert len(load_settings(file).watch) == 2
     file.write_text(whole.partition("listeners:")[0] + block("tested: scanners"))
@@ -267,12 +335,13 @@ def test_python(tmp_path: Path) -> None:
 
 
 def test_the_table_of_moves_is_that_of_the_code() -> None:
-    assert as_markdown().strip() in README.partition("<!-- what teaches -->")[2]
+    assert as_markdown().strip() in ALL_PAGES.partition("<!-- what teaches -->")[2]
 
 
 def test_the_files_it_names_are_there() -> None:
-    named = set(re.findall(r"`((?:config|corpora|systemd|tests|\.ci)/[\w./*-]+)`", README))
-    named |= {f"config/{name}" for name in re.findall(r"`((?:minimal|postfix/)[\w.*-]+)`", README)}
+    named = set(re.findall(r"`((?:config|corpora|systemd|tests|\.ci)/[\w./*-]+)`", ALL_PAGES))
+    beside = re.findall(r"`((?:minimal|postfix/|dovecot/)[\w.*-]+)`", ALL_PAGES)
+    named |= {f"config/{name}" for name in beside}
     assert {
         "config/spamguard.yaml",
         "config/minimal.yaml",
@@ -286,7 +355,7 @@ def test_every_snippet_names_its_purpose_and_a_check() -> None:
     files = [path for path in (ROOT / "config").rglob("*") if path.is_file()]
     assert len(files) > 20
     for path in files:
-        if path.suffix == ".json":  # which has no comments
+        if path.suffix in {".json", ".md"}:  # which have no comments
             continue
         head = "".join(
             line for line in path.read_text().splitlines(keepends=True)[:30] if line.startswith("#")

@@ -1,8 +1,7 @@
 """The layers of the program: imports run downwards only, and pure rooms have no way to the world.
 
-The order of rooms is that of the drawing in the README's section for contributors. Every import
-statement counts, wherever it stands, except those for type checkers: they are no dependency of the
-running program.
+The order of rooms is that of the drawing in spamguard/README.md. Every import statement counts,
+wherever it stands, except those for type checkers: they are no dependency of the running program.
 """
 
 from __future__ import annotations
