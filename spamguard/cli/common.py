@@ -197,6 +197,53 @@ def open_filter(
     return spam_filter
 
 
+@contextmanager
+def open_to_teach(options: argparse.Namespace) -> Iterator[Filter]:
+    """Open the filter, or make a new one; a new one that was taught nothing goes after an error."""
+    state = state_directory(options)
+    if has_filter(options):
+        with _open_filter(options) as spam_filter:
+            yield spam_filter
+        return
+    before = frozenset(state.iterdir()) if state.is_dir() else None
+    is_unused = False
+    try:
+        with _open_filter(options) as spam_filter:
+            try:
+                yield spam_filter
+            except BaseException:
+                is_unused = spam_filter.ledger.is_unused()
+                raise
+    finally:
+        if is_unused:
+            _remove_new_filter(state, before)
+    say(f"note: {state} {_NEW_FILTER_NOTE}")
+
+
+def _remove_new_filter(state: Path, before: frozenset[Path] | None) -> None:
+    """Remove the files that were made. before: what was in the directory; None: there was none."""
+    for path in frozenset(state.iterdir()) - (before or frozenset()):
+        if path.is_file():
+            path.unlink()
+    if before is None:
+        with suppress(OSError):  # somebody else has put something there
+            state.rmdir()
+
+
+@contextmanager
+def open_for_dry_run(options: argparse.Namespace) -> Iterator[Filter]:
+    """Open the filter to look only; where there is none, an empty one that does not stay."""
+    if has_filter(options):
+        with open_existing(options) as spam_filter:
+            yield spam_filter
+        return
+    with (
+        tempfile.TemporaryDirectory() as place,
+        _open_filter(argparse.Namespace(state=place, profile=options.profile)) as spam_filter,
+    ):
+        yield spam_filter
+
+
 def open_for_judging(options: argparse.Namespace) -> Filter:
     """Open the filter to judge with it. A new one is made too: judging early is no mistake."""
     return open_filter(options, "is a new filter that was taught nothing yet")

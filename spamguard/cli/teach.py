@@ -24,7 +24,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from spamguard.cli import arguments, common, history
-from spamguard.errors import UsageError
+from spamguard.errors import SourceError, UsageError
 from spamguard.learning import client
 from spamguard.log import printable
 from spamguard.sources import SourceMessage
@@ -43,11 +43,14 @@ LEARN_ABOUT = """\
 Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
 Messages of a TREC index bring their class along; for all others say it with --as.
 
+What has no header field at all is no mail and is not taught, unless --force says so.
+
 Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
 does."""
 LEARN_EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
+  spamguard learn --dry-run --as ham ~/Documents/mail
   spamguard learn --as ham --id 0iq5r8jo4c1n2f3g"""
 
 
@@ -59,6 +62,10 @@ def add_learn(commands: arguments.Commands) -> None:
     parser.add_argument("--unwanted", action="store_true", help=about)
     about = "the class is new, even if its name resembles another one's"
     parser.add_argument("--new", action="store_true", help=about)
+    about = "teach also what has no header field at all, and so is no mail"
+    parser.add_argument("--force", action="store_true", help=about)
+    about = "only say what would be taught"
+    parser.add_argument("--dry-run", action="store_true", help=about)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
     arguments.add_paths_or_ids(parser)
@@ -79,25 +86,64 @@ def run_learn(options: argparse.Namespace) -> int:
     messages = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)
     )
-    with common.open_filter(options) as spam_filter:
+    refused: list[str] = []
+    if not options.force:
+        messages = _refuse_other_files(messages, refused)
+    opener = common.open_for_dry_run if options.dry_run else common.open_to_teach
+    with opener(options) as spam_filter:
         passed = [
             LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
         ]
         service = LessonService(spam_filter)
         new_class = NewClass.CREATE if options.new else NewClass.UNLESS_SIMILAR
-        open_class = cache(
-            partial(service.open_class, new_class=new_class, unwanted=options.unwanted)
+        open_class: Callable[[str], None] = cache(
+            partial(spam_filter.check_class, new=options.new, unwanted=options.unwanted or None)
+            if options.dry_run
+            else partial(service.open_class, new_class=new_class, unwanted=options.unwanted)
         )
         if options.label is not None:
             open_class(options.label)
         labelled = _label_messages(messages, options.label, open_class)
         examples = chain(passed, extract_examples(spam_filter.key, labelled))
-        taught, known, outvoted = _learn_batches(spam_filter, service, examples, options.user)
+        learn = _count_batches if options.dry_run else _learn_batches
+        taught, known, outvoted = learn(spam_filter, service, examples, options.user)
+        if refused and not taught:
+            raise SourceError(_describe_refused(refused))
         # the command settles by itself: there may be no daemon to do it
-        settled = common.settle_if_due(spam_filter)
-    values = {"taught": taught, "known": known, "outvoted": outvoted, "settled": settled}
-    common.print_answer(options, _learn_summary(taught, known, outvoted), values)
+        settled = not options.dry_run and common.settle_if_due(spam_filter)
+    if refused:
+        common.say(f"note: {_describe_refused(refused)}")
+    values = {"taught": taught, "known": known, "outvoted": outvoted, "refused": len(refused)}
+    values |= {"settled": settled, "dry_run": options.dry_run}
+    text = _learn_summary(taught, known, outvoted, dry_run=options.dry_run)
+    common.print_answer(options, text, values)
     return 0
+
+
+def _refuse_other_files(
+    messages: Iterable[SourceMessage], refused: list[str]
+) -> Iterator[SourceMessage]:
+    """Yield what is mail; append the names of what has no header field to `refused`."""
+    from spamguard.mail.mime import has_header
+
+    for message in messages:
+        if has_header(message.raw):
+            yield message
+        else:
+            refused.append(message.name)
+
+
+_MAX_REFUSED = 3  # names in a line
+
+
+def _describe_refused(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:_MAX_REFUSED]) + (", …" if len(names) > _MAX_REFUSED else "")
+    text = "not taught, since there is no header field at all: --force teaches it all the same"
+    return (
+        f"{listed}: no mail, {text}"
+        if len(names) == 1
+        else (f"{len(names):,} of the messages are no mail ({listed}), {text}")
+    )
 
 
 def _label_messages(
@@ -153,6 +199,27 @@ def _learn_batches(
     return dict(taught), dict(known), outvoted
 
 
+def _count_batches(
+    spam_filter: Filter, _: LessonService, examples: Iterable[LabelledExample], user: str
+) -> tuple[dict[str, int], dict[str, int], int]:
+    """Count as `_learn_batches` does, without teaching: nobody can be outvoted yet."""
+    spam_filter.require_receipts()
+    taught: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    labels: dict[bytes, str | None] = {}  # by this run
+    for batch in batches(examples):
+        new = [labelled.example.digest for labelled in batch]
+        standings = spam_filter.ledger.users.find_standings(new, user)
+        for labelled in batch:
+            digest, label = labelled.example.digest, str(labelled.label)
+            standing = standings.get(digest)
+            before = labels.get(digest, standing.user_label if standing else None)
+            taught[label] += before != label
+            known[label] += before == label
+            labels[digest] = label
+    return dict(taught), dict(known), 0
+
+
 def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[LabelledExample]]:
     """Split a batch where it repeats a message with another class: the last one must win."""
     labels: dict[bytes, str | None] = {}
@@ -166,11 +233,14 @@ def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[Labelle
     yield part
 
 
-def _learn_summary(taught: dict[str, int], known: dict[str, int], outvoted: int) -> str:
+def _learn_summary(
+    taught: dict[str, int], known: dict[str, int], outvoted: int, *, dry_run: bool
+) -> str:
+    verb = "would teach" if dry_run else "taught"
     if not taught:
-        return "taught nothing: no messages there"
+        return f"{verb} nothing: no messages there"
     counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(taught.items()))
-    text = f"taught {', '.join(counts)}"
+    text = f"{verb} {', '.join(counts)}"
     if repeated := sum(known.values()):
         text += f" ({repeated:,} already known)"
     if outvoted:

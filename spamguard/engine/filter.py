@@ -200,16 +200,20 @@ class Filter(JudgingFilter, ClosedOnExit):
 
     # Classes
 
-    def check_class(self, name: str, *, new: bool = False) -> None:
+    def check_class(self, name: str, *, new: bool = False, unwanted: bool | None = None) -> None:
         """Raise UnknownClassError unless `name` is a class or may become one.
 
-        With `new`, a name that looks like a slip of the pen may become one, too.
+        With `new`, a name that looks like a slip of the pen may become one, too. unwanted: which
+        side it is to be on, if that is said.
         """
         if not isinstance(name, str) or not users.is_class_name(name):
             raise UnknownClassError(
                 f"{name!r} cannot be a class: use up to 32 of a-z, 0-9, - and _, "
                 f"but not {', '.join(users.RESERVED_CLASSES)}"
             )
+        if unwanted is not None and name in BASE_CLASSES and unwanted != (name == "spam"):
+            side = "unwanted" if name == "spam" else "wanted"
+            raise UnknownClassError(f"{name!r} is always {side}: choose another name")
         if new or name in self.classes:
             return
         if near := get_close_matches(name, sorted(self.classes), 1, 0.7):
@@ -220,10 +224,7 @@ class Filter(JudgingFilter, ClosedOnExit):
 
     def define_class(self, name: str, *, unwanted: bool) -> None:
         """Make a class known, wanted or unwanted, before anything is taught."""
-        self.check_class(name, new=True)
-        if name in BASE_CLASSES and unwanted != (name == "spam"):
-            side = "unwanted" if name == "spam" else "wanted"
-            raise UnknownClassError(f"{name!r} is always {side}: choose another name")
+        self.check_class(name, new=True, unwanted=unwanted)
         self._ledger.define_class(name, unwanted)
         self._read_classes()
 

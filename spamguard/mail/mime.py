@@ -144,6 +144,13 @@ def parse_message(raw: bytes, limits: ParseLimits, *, into_messages: bool = True
     return message
 
 
+def has_header(raw: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> bool:
+    """Whether there is a single header field in front of the body, as `parse_message` reads it."""
+    text = _strip_from_line(normalise_line_ends(raw[: limits.header_bytes])[0])
+    fields, start, _ = parse_lenient_header(text, limits.header_bytes, limits.header_fields)
+    return bool(fields) and not is_headerless_text(fields, text, start)
+
+
 def normalise_line_ends(raw: bytes) -> tuple[bytes, list[bytes]]:
     """CRLF to LF. A bare CR ends a line too and is a defect (RFC 5322 section 2.2), except in front
     of CRLF, where programs double it.

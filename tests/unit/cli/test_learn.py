@@ -44,7 +44,9 @@ def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
         "taught": {"ham": 0, "spam": 0},
         "known": counts,
         "outvoted": 0,
+        "refused": 0,
         "settled": False,
+        "dry_run": False,
     }
     assert lessons(taught) == counts
 
@@ -247,3 +249,106 @@ def test_the_last_line_about_a_message_counts(run, state, tmp_path):
             "ham": int(label == "ham"),
             "spam": int(label == "spam"),
         }
+
+
+# ---- what is no mail, looking only, and failures
+
+TEXT = b"Dear diary,\nthis is no mail.\n\nFrom: nobody\n"
+
+
+def test_what_is_no_mail_is_not_taught(run, taught, corpus, counts, tmp_path):
+    (tmp_path / "diary.txt").write_bytes(TEXT)
+    done = run(taught, "learn", "--as", "spam", tmp_path / "diary.txt")
+    assert done.failed(f"{tmp_path}/diary.txt: no mail", "no header field", "--force")
+    assert lessons(taught) == counts
+    done = run(taught, "learn", "--as", "spam", "--force", tmp_path / "diary.txt")
+    assert (done.out, done.err) == ("taught 1 message as spam\n", "")
+
+
+def test_what_is_no_mail_is_counted_among_mail(run, taught, tmp_path):
+    for number, raw in enumerate([TEXT, new_mail("ham")[0], b"\x7fELF\x02\x01\n\0", b"\n", b"{}"]):
+        (tmp_path / f"{number}.eml").write_bytes(raw)
+    done = run(taught, "learn", "--json", "--as", "ham", *sorted(tmp_path.glob("*.eml")))
+    assert (done.status, done.json["taught"], done.json["refused"]) == (0, {"ham": 1}, 4)
+    assert done.err == (
+        f"spamguard: note: 4 of the messages are no mail ({tmp_path}/0.eml, {tmp_path}/2.eml, "
+        f"{tmp_path}/3.eml, …), not taught, since there is no header field at all: "
+        "--force teaches it all the same\n"
+    )
+
+
+def test_mail_with_a_damaged_header_is_taught(run, taught, tmp_path):
+    (tmp_path / "one").write_bytes(b"To: you")
+    (tmp_path / "box").write_bytes(b"From a Thu Jan  4 10:11:12 2024\nX-Odd: 1\n\nx")
+    done = run(taught, "learn", "--json", "--as", "ham", tmp_path / "one", tmp_path / "box")
+    assert (done.json["taught"], done.json["refused"]) == ({"ham": 2}, 0)
+
+
+def test_a_dry_run_tells_what_would_be_taught(run, taught, corpus, counts, tmp_path):
+    (tmp_path / "new.eml").write_bytes(new_mail("spam")[0])
+    words = ("learn", "--as", "spam", corpus / "spam", tmp_path / "new.eml", tmp_path / "new.eml")
+    would = run(taught, *words[:1], "--dry-run", *words[1:])
+    assert would.out == f"would teach 1 message as spam ({counts['spam'] + 1} already known)\n"
+    assert lessons(taught) == counts
+    values = run(taught, *words[:1], "--dry-run", "--json", *words[1:]).json
+    assert values == {**run(taught, *words, "--json").json, "settled": False, "dry_run": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [(["--as", "spma"], "did you mean 'spam'"), (["--as", "ham", "--unwanted"], "always wanted")],
+)
+def test_a_dry_run_fails_as_teaching_would(run, tmp_path, corpus, words, reason):
+    done = run(tmp_path / "new", "learn", "--dry-run", *words, corpus / "spam")
+    assert done.failed(reason)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_makes_no_filter(run, tmp_path, corpus, counts):
+    done = run(tmp_path / "new", "learn", "--dry-run", corpus)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith(f"would teach {counts['ham']} messages as ham, ")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_a_failure_leaves_no_new_filter(run, tmp_path, corpus, has_directory):
+    state = tmp_path / "new"
+    if has_directory:
+        state.mkdir()
+        (state / "theirs").touch()
+    (tmp_path / "diary.txt").write_bytes(TEXT)
+    for words in (
+        ["--as", "spma", corpus],
+        [corpus / "ham.mbox"],
+        ["--as", "x", tmp_path / "diary.txt"],
+    ):
+        assert run(state, "learn", *words).status == 2
+        assert [path.name for path in tmp_path.glob("new/*")] == ["theirs"] * has_directory
+        assert state.exists() == has_directory
+
+
+def test_what_was_taught_before_a_failure_stays(run, tmp_path, corpus):
+    lines = [f"ham {corpus}/data/{path.name}" for path in sorted((corpus / "data").iterdir())]
+    (tmp_path / "index").write_text("\n".join([*lines * 6, "ham /nowhere\n"]))
+    done = run(tmp_path / "new", "learn", tmp_path / "index")
+    assert done.status == 2
+    assert lessons(tmp_path / "new")["ham"] > 0
+
+
+def test_a_new_filter_that_another_process_opened_stays(run, tmp_path, corpus, monkeypatch):
+    state = tmp_path / "new"
+    original = Filter.check_class
+    others = []
+
+    def open_another(self, *words, **settings):
+        others.append(Filter.open(state))
+        return original(self, *words, **settings)
+
+    monkeypatch.setattr(Filter, "check_class", open_another)
+    assert run(state, "learn", "--as", "spma", corpus / "spam").status == 2
+    monkeypatch.undo()
+    for other in others:
+        assert other.learn(new_mail("spam")[0], "spam")
+        other.close()
+    assert lessons(state)["spam"] == 1
