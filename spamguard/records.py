@@ -87,12 +87,13 @@ class Clue:
     """A token in an explanation.
 
     text: "" if it is no longer known. part: what it adds to the log-odds. counts: lessons of each
-    class that have it.
+    class that have it. token_set: one of `TOKEN_SETS`.
     """
 
     text: str
     part: float
     counts: Mapping[str, int]
+    token_set: str = TOKEN_SETS[0]
 
 
 class Word(NamedTuple):

@@ -54,7 +54,7 @@ def row_values(row: HistoryRow) -> dict[str, Any]:
     return {**outcome, "words": to_json(list[WordPart], word_parts(row.words))}
 
 
-def row_text(row: HistoryRow, words: int) -> str:
+def row_text(row: HistoryRow, words: int | None = None) -> str:
     """A row for people: the envelope, the verdict, the action, the strongest words each way."""
     first, *others = row.recipients or ("nobody",)
     recipients = f"<{first}>" + (f" and {len(others)} more" if others else "")

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import east_asian_width
 
 from spamguard.cli import arguments, common, history
@@ -98,9 +98,9 @@ def _verdict_json(name: str, verdict: Verdict) -> str:
 # ---- explain
 
 EXPLAIN_ABOUT = """\
-Explain a verdict. The log-odds as a sum, first by expert, then by word, trait and number of the
-message; the numbers behind a word are the messages of each class that have it. The votes on the
-message itself come first.
+Explain a verdict: in one sentence, then the log-odds as a sum, by group, by expert, and by word,
+trait and number of the message. Behind a word stand its kind and the messages of each class that
+have it. The votes on the message itself come first.
 
 In place of PATH, the ID of a message that passed, as X-Spamguard has it. It shows the verdict and
 the action of that time, and the verdict by today's tables; of its words only those are shown that
@@ -115,14 +115,21 @@ EXPLAIN_EXAMPLE = """  spamguard explain message.eml
 _MAX_BAR = 24  # letters of the longest bar
 _MAX_VOTES = 20  # in the text: a circular may have those of thousands
 
-SumPart = tuple[float, str, str]
-"""A part, its name, and a remark."""
+
+class SumPart(NamedTuple):
+    """A line of a sum. has_bar: not where it is a sum itself, which would dwarf every bar."""
+
+    part: float
+    name: str
+    remark: str = ""
+    has_bar: bool = True
+
 
 
 def add_explain(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "explain", run_explain, EXPLAIN_ABOUT, EXPLAIN_EXAMPLE)
-    about = "how many words each way (default: 10)"
-    parser.add_argument("--words", type=arguments.parse_count, default=10, metavar="N", help=about)
+    about = "how many words each way (default: until all others hold a third at most)"
+    parser.add_argument("--words", type=arguments.parse_count, metavar="N", help=about)
     arguments.add_user(parser)
     arguments.add_json(parser, arguments.JSON_LINES_HELP)
     about = f"{arguments.PATHS_HELP}; or the id of a message that passed"
@@ -188,18 +195,20 @@ def _explanation_values(
     """The explanation for JSON, if that is asked for: it needs pydantic, which takes time."""
     if not options.json:
         return {}
-    from spamguard.engine.explain_text import strongest_clues
     from spamguard.web.models import VerdictExplanation, summarize_explanation, to_json
 
     taught = [
         {"class": vote.label, "user": vote.user, "origin": vote.origin, "time": rfc3339(vote.time)}
         for vote in votes
     ]
-    summary = summarize_explanation(why, *strongest_clues(why, options.words))
+    summary = summarize_explanation(why, options.words)
     return {"name": name, "taught": taught, **to_json(VerdictExplanation, summary)}
 
 
-def _explanation_text(name: str, why: Explanation, votes: Sequence[Vote], words: int) -> str:
+def _explanation_text(
+    name: str, why: Explanation, votes: Sequence[Vote], max_words: int | None
+) -> str:
+    from spamguard.engine.explain_groups import describe_verdict
     from spamguard.engine.explain_text import describe_flip, describe_odds
 
     verdict = why.verdict
@@ -208,15 +217,19 @@ def _explanation_text(name: str, why: Explanation, votes: Sequence[Vote], words:
         name,
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
+        describe_verdict(why),
         describe_flip(why),
         *map(_vote_line, votes[:_MAX_VOTES]),
         *([f"and by {more_votes:,} more (--json shows all)"] if more_votes > 0 else ()),
         "",
+        f"by group: log-odds of {describe_odds(why)}",
+        *_sum_lines(_group_parts(why), why.log_odds),
+        "",
         f"by expert: log-odds of {describe_odds(why)}",
-        *_sum_lines([(why.prior, "prior", ""), *_sorted_parts(why.shares)], why.log_odds),
+        *_sum_lines([SumPart(why.prior, "prior"), *_sorted_parts(why.shares)], why.log_odds),
         "",
         f"by feature: log-odds of {describe_odds(why)}",
-        *_sum_lines(_feature_parts(why, words), why.log_odds),
+        *_sum_lines(_feature_parts(why, max_words), why.log_odds),
         "",
     ]
     return "\n".join(lines)
@@ -229,24 +242,37 @@ def _vote_line(vote: Vote) -> str:
     )
 
 
-def _feature_parts(why: Explanation, words: int) -> list[SumPart]:
-    from spamguard.engine.explain_text import OTHERS_LABEL, strongest_clues
+def _group_parts(why: Explanation) -> list[SumPart]:
+    from spamguard.engine.explain_groups import list_features, sum_groups
 
-    clues, others = strongest_clues(why, words)
     return [
-        *((clue.part, printable(clue.text), _counts_text(clue.counts)) for clue in clues),
-        (others, OTHERS_LABEL, f"{len(why.clues) - len(clues):,} of them"),
-        *_sorted_parts(why.traits, "trait: "),
-        *_sorted_parts(why.numbers, "number: "),
-        (why.biases, "biases of the experts", ""),
-        (why.prior, "prior", ""),
+        SumPart(group.part, group.title, f"{group.features:,} of them")
+        for group in sum_groups(list_features(why))
     ]
 
 
-def _sorted_parts(parts: Mapping[str, float], prefix: str = "") -> Iterator[SumPart]:
+def _feature_parts(why: Explanation, max_words: int | None) -> list[SumPart]:
+    from spamguard.engine.explain_groups import OTHERS_LABEL, choose_features
+
+    words, others, n_others, beside = choose_features(why, max_words)
+    return [
+        *(
+            SumPart(word.part, word.name, f"{word.tokens:,} of them", has_bar=False)
+            if word.counts is None
+            else SumPart(
+                word.part, printable(word.name), f"{word.kind}: {_counts_text(word.counts)}"
+            )
+            for word in words
+        ),
+        SumPart(others, OTHERS_LABEL, f"{n_others:,} of them", has_bar=False),
+        *(SumPart(feature.part, feature.name, feature.kind) for feature in beside),
+    ]
+
+
+def _sorted_parts(parts: Mapping[str, float]) -> Iterator[SumPart]:
     """The parts with their names, the strongest first."""
     for name, part in sorted(parts.items(), key=lambda item: -abs(item[1])):
-        yield part, f"{prefix}{name}", ""
+        yield SumPart(part, name)
 
 
 def _counts_text(counts: Mapping[str, int]) -> str:
@@ -255,19 +281,17 @@ def _counts_text(counts: Mapping[str, int]) -> str:
 
 def _sum_lines(parts: Sequence[SumPart], whole: float) -> list[str]:
     """The lines of a sum, each with a bar; the printed figures add up."""
-    from spamguard.engine.explain_text import OTHERS_LABEL, STEPS_PER_NAT, round_parts
+    from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
-    steps = round_parts([part for part, _, _ in parts], whole)
-    rows = list(
-        zip(steps, (name for _, name, _ in parts), (text for *_, text in parts), strict=True)
-    )
-    longest = max(1, *(abs(step) for step, name, _ in rows if name != OTHERS_LABEL))
-    width = min(40, max(_display_width(name) for _, name, _ in rows))
+    steps = round_parts([line.part for line in parts], whole)
+    rows = list(zip(steps, parts, strict=True))
+    longest = max(1, *(abs(step) for step, line in rows if line.has_bar))
+    width = min(40, max(_display_width(line.name) for line in parts))
     lines = []
-    for step, name, remark in rows:
+    for step, (_, name, remark, has_bar) in rows:
         if step:
             padding = " " * (width - _display_width(name))
-            length = 0 if name == OTHERS_LABEL else -(-abs(step) * _MAX_BAR // longest)
+            length = -(-abs(step) * _MAX_BAR // longest) if has_bar else 0
             bar = ("+" if step > 0 else "-") * length
             line = f"  {step / STEPS_PER_NAT:+9.3f}  {name}{padding}  {bar:{_MAX_BAR}}  {remark}"
             lines.append(line.rstrip())

@@ -1,13 +1,14 @@
 """From the experts' log-odds to explanations that people read.
 
-`explain_verdict` puts an explanation together from its parts. The other functions choose what a
-terminal or a page shows of it: the words worth showing, figures that add up, and what another label
-would take. The figures must never sum to anything but the score, and tables are never changed here.
+`explain_verdict` puts an explanation together from its parts. The other functions say what a
+terminal or a page shows of it: figures that add up, and what another label would take. What to show
+of the features is told by `explain_groups`. The figures must never sum to anything but the score,
+and tables are never changed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spamguard.bayes import experts
@@ -17,9 +18,8 @@ from spamguard.bayes.personal import UserCorrection
 from spamguard.bayes.tables import Evidence, Tables
 from spamguard.engine import policy
 from spamguard.mail.traits import NUMBERS, TRAITS
-from spamguard.records import Clue, Explanation, Verdict
+from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
 
-OTHERS_LABEL = "all other words"  # shown without a bar, since their sum would dwarf every bar
 STEPS_PER_NAT = 1000  # parts are shown in thousandths
 PERSONAL_EXPERT = "personal"  # the part of the user's own votes, among the experts
 
@@ -111,22 +111,20 @@ def _sorted_clues(tables: Tables, texts: Mapping[int, str], message: WeighedMess
         message.breakdown.counts.T.tolist(),
         strict=True,
     )
+    set_shift = tables.bits - 2  # the two top bits of a bucket name its token set
     clues = [
-        Clue(text_of.get(bucket, ""), part, dict(zip(tables.classes, counts, strict=True)))
+        Clue(
+            text_of.get(bucket, ""),
+            part,
+            dict(zip(tables.classes, counts, strict=True)),
+            TOKEN_SETS[bucket >> set_shift],
+        )
         for bucket, part, counts in columns
     ]
     return sorted(clues, key=lambda clue: -abs(clue.part))
 
 
 # ---- showing it
-
-
-def strongest_clues(why: Explanation, words: int) -> tuple[Sequence[Clue], float]:
-    """The strongest words each way with a text, strongest first, and the sum of all others."""
-    up = [clue for clue in why.clues if clue.part > 0 and clue.text][:words]
-    down = [clue for clue in why.clues if clue.part < 0 and clue.text][:words]
-    chosen = sorted((*up, *down), key=lambda clue: -abs(clue.part))
-    return chosen, sum(clue.part for clue in why.clues) - sum(clue.part for clue in chosen)
 
 
 def round_parts(parts: Iterable[float], whole: float) -> list[int]:

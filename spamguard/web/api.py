@@ -31,7 +31,6 @@ from pydantic import AfterValidator, BeforeValidator, TypeAdapter, WithJsonSchem
 from pydantic_core import PydanticCustomError
 
 from spamguard import __version__
-from spamguard.engine.explain_text import strongest_clues
 from spamguard.errors import BusyError, NotAllowedError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.history_schema import readable
@@ -50,7 +49,6 @@ ANSWER_SECONDS = 60.0  # for any operation, after its message has arrived
 MAX_QUERY_BYTES = 4096
 _MAX_PARAMETERS = 20
 _MAX_TEXT = 500  # letters
-_MAX_WORDS = 30  # of an explanation, for and against
 
 
 # ---- a call
@@ -370,9 +368,7 @@ async def why(call: Call, verdict_id: VerdictId) -> models.VerdictReasons:
 
 
 def _reasons(explanation: models.MessageExplanation) -> models.VerdictReasons:
-    clues, other_words = strongest_clues(explanation.now, _MAX_WORDS)
-    now = models.summarize_explanation(explanation.now, clues, other_words)
-    return models.VerdictReasons(explanation.then, now)
+    return models.VerdictReasons(explanation.then, models.summarize_explanation(explanation.now))
 
 
 @router.post("/history/{id}/learn", name="learnPassed", summary="Teach one of them", **_WITH_ID)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PlainSerializer, TypeAdapter
 
+from spamguard.engine import explain_groups
 from spamguard.log import rfc3339
-from spamguard.records import Clue, Explanation, Verdict, Word
+from spamguard.records import Explanation, Verdict, Word
 
 if TYPE_CHECKING:
     from spamguard.proxy.history_schema import HistoryRow
@@ -398,27 +399,46 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedWord:
-    """A word of an explanation. messages: taught messages with the word, by class; empty for a rare
-    word, except for operators.
+    """A word of an explanation.
+
+    text: "" for words whose text was not kept. name: readable. kind, group: of the word. messages:
+    taught messages with the word, by class; empty for a rare word, except for operators. tokens:
+    how many words it stands for.
     """
 
     text: str
     part: float
     messages: Mapping[str, int]
+    name: str
+    kind: str
+    group: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationGroup:
+    """What all features of a group add. features: how many there are."""
+
+    name: str
+    title: str
+    part: float
+    features: int
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictExplanation(Verdict):
-    """The parts of a verdict. Prior and shares of the experts sum to `sum`; so do words,
-    other_words, traits, numbers, biases and prior.
+    """The parts of a verdict. The groups' parts sum to `sum`; so do prior and shares of the
+    experts, and so do words, other_words, traits, numbers, biases and prior.
 
-    flip: how many of the strongest words would have to go for another label; null if all of them
-    are not enough, or too little has been taught.
+    sentence: verdict and reasons in words. flip: how many of the strongest words would have to go
+    for another label; null if all of them are not enough, or too little has been taught.
     """
 
+    sentence: str
     favoured: str
     against: str
     sum: float
+    groups: Sequence[ExplanationGroup]
     prior: float
     experts: Mapping[str, Share]
     words: Sequence[ExplainedWord]
@@ -481,22 +501,38 @@ class Health:
     wrong: Sequence[str]
 
 
-def summarize_explanation(
-    why: Explanation, clues: Sequence[Clue], other_words: float
-) -> VerdictExplanation:
-    """Convert an explanation. clues, other_words: as of `explain_text.strongest_clues`."""
+def summarize_explanation(why: Explanation, max_words: int | None = None) -> VerdictExplanation:
+    """Convert an explanation. max_words: as of `explain_groups.choose_features`."""
+    shown = explain_groups.choose_features(why, max_words)
+    groups = explain_groups.sum_groups(explain_groups.list_features(why))
     return VerdictExplanation(
         why.verdict.label,
         why.verdict.probability,
         why.verdict.log_odds,
         why.verdict.probabilities,
+        sentence=explain_groups.describe_verdict(why),
         favoured=why.favoured,
         against=why.against,
         sum=why.log_odds,
+        groups=[
+            ExplanationGroup(group.name, group.title, group.part, group.features)
+            for group in groups
+        ],
         prior=why.prior,
         experts={name: Share(why.scores[name], share) for name, share in why.shares.items()},
-        words=[ExplainedWord(clue.text, clue.part, clue.counts) for clue in clues],
-        other_words=other_words,
+        words=[
+            ExplainedWord(
+                word.text,
+                word.part,
+                word.counts or {},
+                word.name,
+                word.kind,
+                word.group,
+                word.tokens,
+            )
+            for word in shown.words
+        ],
+        other_words=shown.other_words,
         traits=why.traits,
         numbers=why.numbers,
         biases=why.biases,

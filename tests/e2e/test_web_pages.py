@@ -189,7 +189,7 @@ def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
     browser.get(f"{shared.url}/history")
     seen(browser, subject(1))
     press(browser, subject(1))
-    press(browser, "All parts of the score")
+    press(browser, "The same sum by expert")
     shows(browser, "By expert")
     shows(browser, "What would change it")
     press(browser, "Spam", ".say-it")
@@ -340,7 +340,7 @@ def test_hostile_mail_is_shown_harmlessly(shared: Site, who: str, browser: Chrom
     assert "\u202e" not in browser.page_source
     assert "\x1b" not in browser.page_source
     browser.find_element("css selector", ".mail .subject").click()
-    shows(browser, "By word")
+    shows(browser, "All features")
     assert text(browser, "h1").startswith("<script>alert(1)</script>")
     press(browser, "Spam", ".say-it")
     shows(browser, "Learnt as spam.", "#notice")

@@ -13,6 +13,7 @@ import pytest
 from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.errors import HistoryError
+from spamguard.records import Clue
 from spamguard.web.credentials import CredentialKind
 from spamguard.web.models import JudgementPage, LessonReceipt, Person, ReleaseResult, Search
 from tests.support.browser import (
@@ -41,6 +42,7 @@ pytestmark = needs_browser
 
 NARROWEST = (320, 740)
 """On which nothing is to be scrolled sideways (WCAG 2.2, 1.4.10): that is 1280 pixels at 400 %."""
+EVIL_CLUE = Clue("x-evil:<b>bold</b>", 1.0, {"ham": 0, "spam": 4}, "clues")
 LONG = {"ham": False, "spam": True, "family-and-friends-of-the-house": False}
 
 
@@ -203,6 +205,54 @@ def test_no_name_hides_the_address(tmp_path: Path, browser: Chrome, size: tuple[
             browser.execute_script(f"{cut} || one.scrollHeight > one.clientHeight + 1).length") == 0
         )
         assert not too_wide(browser)
+
+
+def test_an_explanation_begins_with_a_sentence_and_groups_that_add_up(
+    tmp_path: Path, browser: Chrome
+) -> None:
+    clues = [Clue(f"word{number}", 2.0 / (1 + number), {}) for number in range(300)]
+    clues += [Clue("host:shop_example", -3.0, {"ham": 5, "spam": 0}, "clues"), EVIL_CLUE]
+    service = Fixed()
+    total = sum(clue.part for clue in clues)
+    service.reasons = replace(
+        service.reasons, clues=clues, log_odds=total, prior=0.0, biases=0.0, traits={}, numbers={}
+    )
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        browser.get(f"{server.url}/history/{NAME}")
+        assert text(browser, ".sentence").startswith("Spam: the words of its text")
+        rows = browser.find_elements("css selector", "table.groups tbody tr")
+        cells = [row.text.split("\n") for row in rows]
+        assert [row.find_element("tag name", "th").text for row in rows] == [
+            "Words",
+            "Sender and servers",
+            "Links",
+        ], cells
+        parts = [_number(row.find_elements("tag name", "td")[0].text) for row in rows]
+        whole = _number(text(browser, "table.groups tfoot td"))
+        assert sum(parts) == pytest.approx(whole, abs=1e-9)
+        widths = [
+            float(row.find_element("css selector", ".bar rect:last-child").get_attribute("width"))
+            for row in rows
+        ]
+        longest = max(map(abs, parts))
+        assert widths == pytest.approx([50 * abs(part) / longest for part in parts], abs=0.5)
+        first = browser.find_element("css selector", "table")
+        assert "groups" in first.get_attribute("class")
+        kinds = browser.find_elements("css selector", "table.features .kind")
+        assert kinds
+        assert all(kind.get_attribute("title").endswith(".") for kind in kinds)
+        names = set(texts(browser, "table.features tbody th"))
+        while browser.find_elements("link text", "Weaker features"):
+            press(browser, "Weaker features")
+            names |= set(texts(browser, "table.features tbody th"))
+        assert {f"word{number}" for number in range(300)} <= names
+        assert "x-evil: <b>bold</b>" in names
+        assert complaints(browser) == []
+
+
+def _number(text: str) -> float:
+    return float(text.replace("−", "-"))
 
 
 def test_numbers_can_be_read_on_a_phone(tmp_path: Path, browser: Chrome) -> None:

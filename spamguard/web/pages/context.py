@@ -29,6 +29,7 @@ from spamguard.web.pages.filters import count_noun, label_text
 from spamguard.web.service import Service
 
 _MAX_NOTICES_PER_USER, _MAX_NOTICES, _NOTICE_SECONDS = 20, 2000, 600.0
+_MAX_PAGE_DIGITS = 6
 _MAX_DRAFTS_PER_USER, _MAX_DRAFTS, _DRAFT_SECONDS = 3, 40, 1800.0
 
 
@@ -55,6 +56,12 @@ class PageContext:
         visitor = auth.current_visitor(request)
         name = request.query_params.get("told", "")
         return self.notices.get(visitor.person, name) if visitor else None
+
+
+def page_number(request: Request) -> int:
+    """Return the page in a list that the address names (page=), 1 if it names none."""
+    text = request.query_params.get("page", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_PAGE_DIGITS else 1
 
 
 def path_id(request: Request) -> str:

@@ -25,9 +25,8 @@ from spamguard.spool import Spool
 from spamguard.web import auth
 from spamguard.web.models import ConfusionCell, Person, Today, TokenCounts
 from spamguard.web.pages import charts, context
-from spamguard.web.pages.context import Draft, Notice, PageContext, SearchQuery
+from spamguard.web.pages.context import Draft, Notice, PageContext, SearchQuery, page_number
 from spamguard.web.pages.filters import UNDECIDED, count_noun, day, tone
-from spamguard.web.pages.mail import DEFAULT_WORDS
 from spamguard.web.pages.rendering import build_explanation, redirect, render_page
 
 # ---- today
@@ -140,7 +139,7 @@ async def preview_page(pages: PageContext, request: Request) -> Response:
         name=name,
         draft=draft,
         subject=decode_subject(head),
-        explained=build_explanation(draft.details.why, None, DEFAULT_WORDS),
+        explained=build_explanation(draft.details.why, None, page_number(request)),
         classes=await pages.service.classes(person),
     )
 

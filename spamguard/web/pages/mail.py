@@ -18,12 +18,11 @@ from spamguard.keys import is_id
 from spamguard.web import auth
 from spamguard.web.models import Judgement, JudgementPage
 from spamguard.web.pages import context
-from spamguard.web.pages.context import PageContext, SearchQuery, path_id
+from spamguard.web.pages.context import PageContext, SearchQuery, page_number, path_id
 from spamguard.web.pages.rendering import build_explanation, redirect, render_page
 
 # ---- history
 
-DEFAULT_WORDS, MAX_WORDS = 12, 100  # for, and against
 _MESSAGE_PAGE = "?back=message"  # ends the address of forms on the page of one message
 
 
@@ -67,11 +66,10 @@ def rows_digest(rows: Sequence[Judgement]) -> str:
 async def message_page(pages: PageContext, request: Request) -> Response:
     """Show one message and why it was judged so; at least as it was when the message passed."""
     person, verdict_id = auth.current_person(request), path_id(request)
-    max_words = MAX_WORDS if request.query_params.get("words") == "all" else DEFAULT_WORDS
     explained, unexplained = None, ""
     try:
         why = await pages.service.why(person, verdict_id)
-        explained = build_explanation(why.now, why.then, max_words)
+        explained = build_explanation(why.now, why.then, page_number(request))
         message = why.then
     except UsageError as error:
         message, unexplained = await pages.service.judgement(person, verdict_id), str(error)
@@ -81,7 +79,6 @@ async def message_page(pages: PageContext, request: Request) -> Response:
         message=message,
         explained=explained,
         unexplained=unexplained,
-        has_more=max_words == DEFAULT_WORDS,
         classes=await pages.service.classes(person),
     )
 

@@ -8,7 +8,7 @@ never contain a script, a style or an address of another host; the security poli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -20,8 +20,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from spamguard.engine import explain_text
-from spamguard.engine.explain_text import OTHERS_LABEL
+from spamguard.engine import explain_groups, explain_text
 from spamguard.mail import headers
 from spamguard.records import Explanation
 from spamguard.web import auth
@@ -116,6 +115,7 @@ def _environment() -> Environment:
     environment.globals.update(
         charts=charts, undecided=filters.UNDECIDED, pages=NAVIGATION, version=version
     )
+    environment.globals["kinds"] = explain_groups.KINDS
     for name in environment.list_templates():
         environment.get_template(name)
     return environment
@@ -123,46 +123,54 @@ def _environment() -> Environment:
 
 # ---- explanations
 
-_Part = tuple[str, float, Mapping[str, int], str]  # name, part, counts, remark
+_PAGE_FEATURES = 100  # on every page of features but the first
 
 
 @dataclass(frozen=True, slots=True)
 class ExplanationRow:
     """One part of the log-odds, rounded so that all parts add up.
 
-    bar: None where it would not fit. then: what the word added when the message passed; None if it
-    was not among the strongest words.
+    kind: a key of `explain_groups.KINDS`, or "". bar: None where it would not fit. counts: as of
+    `ExplainedFeature`. then: what the word added when the message passed; None if it was not among
+    the strongest words.
     """
 
     name: str
     part: float
     bar: charts.Mark | None
-    counts: Mapping[str, int]
-    then: float | None = None
+    kind: str = ""
     remark: str = ""
+    counts: Mapping[str, int] | None = None
+    then: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExplanationView:
-    """An explanation as tables.
+    """An explanation as a sentence and tables, each of which sums to the total.
 
-    question: of what it gives the log-odds. words: strongest first. has_others: whether other
-    words add anything. rest: all parts that are not in `words`. experts: the same sum by expert.
-    flip: what would change the verdict.
+    question: of what it gives the log-odds. features: one page of them, strongest first, and a row
+    for those on other pages. kinds: of these features, each with its sentence. unkept: words whose
+    text is no longer known. has_words: whether any word adds anything. flip: what would change the
+    verdict.
     """
 
     why: Explanation
+    sentence: str
     question: str
-    words: Sequence[ExplanationRow]
-    has_others: bool
-    rest: Sequence[ExplanationRow]
+    groups: Sequence[ExplanationRow]
+    features: Sequence[ExplanationRow]
+    kinds: Sequence[tuple[str, str]]
+    unkept: int
+    has_words: bool
+    page: int
+    pages: int
     experts: Sequence[ExplanationRow]
     total: float
     flip: str
 
 
 def build_explanation(
-    why: Explanation, then: JudgementDetails | None, max_words: int
+    why: Explanation, then: JudgementDetails | None, page: int = 1
 ) -> ExplanationView:
     """Arrange an explanation in tables.
 
@@ -170,59 +178,94 @@ def build_explanation(
     ----------
     then
         The verdict when the message passed.
-    max_words
-        Words for, and words against.
+    page
+        Of the features. What the first page leaves out holds a third of the log-odds at most.
     """
-    clues, other = explain_text.strongest_clues(why, max_words)
-    prior: _Part = ("prior", why.prior, {}, "before anything was read")
-    parts: list[_Part] = [
-        *((clue.text, clue.part, clue.counts, "") for clue in clues),
-        (OTHERS_LABEL, other, {}, f"{len(why.clues) - len(clues):,} of them"),
-        *((name, part, {}, "trait") for name, part in _by_size(why.traits)),
-        *((name, part, {}, "number") for name, part in _by_size(why.numbers)),
-        ("biases of the experts", why.biases, {}, ""),
-        prior,
-    ]
-    expert_parts: list[_Part] = [
-        prior,
-        *((name, part, {}, "") for name, part in _by_size(why.shares)),
-    ]
+    features = explain_groups.list_features(why)
+    groups = explain_groups.sum_groups(features)
+    listed = [
+        feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)
+    ]  # what rounds to nothing is in no row
+    first = explain_groups.count_first([feature.part for feature in features], why.log_odds)
+    first = min(first, len(listed))
+    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
+    page = min(max(page, 1), pages)
+    start = first + (page - 2) * _PAGE_FEATURES if page > 1 else 0
+    shown = listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]
     before = {word.text: word.part for word in then.words} if then else {}
-    rows = _make_rows(parts, why.log_odds, before)
+    others = why.log_odds - sum(feature.part for feature in shown)
     flip = explain_text.describe_flip(why)
     return ExplanationView(
         why,
+        explain_groups.describe_verdict(why, filters.label_text),
         explain_text.describe_odds(why, filters.label_text),
-        [row for row in rows[: len(clues)] if row.part],
-        bool(other),
-        [row for row in rows[len(clues) :] if row.part],
-        [row for row in _make_rows(expert_parts, why.log_odds, {}) if row.part],
+        _make_rows(
+            [
+                ExplanationRow(group.title, group.part, None, remark=f"{group.features:,}")
+                for group in groups
+            ],
+            why.log_odds,
+        ),
+        _make_rows(
+            [
+                *(_feature_row(feature, before) for feature in shown),
+                ExplanationRow(
+                    "all other features",
+                    others,
+                    None,
+                    remark=filters.count_noun(len(features) - len(shown), "feature"),
+                ),
+            ],
+            why.log_odds,
+            unbarred=[feature.tokens > 1 for feature in shown] + [True],
+        ),
+        [
+            (kind, about.about)
+            for kind, about in explain_groups.KINDS.items()
+            if any(feature.kind == kind for feature in shown)
+        ],
+        sum(1 for clue in why.clues if not clue.text),
+        any(clue.part for clue in why.clues),
+        page,
+        pages,
+        _make_rows(
+            [
+                ExplanationRow("prior", why.prior, None),
+                *(
+                    ExplanationRow(name, part, None)
+                    for name, part in sorted(why.shares.items(), key=lambda item: -abs(item[1]))
+                ),
+            ],
+            why.log_odds,
+        ),
         round(why.log_odds, 3),
         f"{flip[0].upper()}{flip[1:]}.",
     )
 
 
-def _make_rows(
-    parts: Sequence[_Part], total: float, before: Mapping[str, float]
-) -> list[ExplanationRow]:
-    steps = explain_text.round_parts([part for _, part, _, _ in parts], total)
-    rounded = [step / explain_text.STEPS_PER_NAT for step in steps]
-    rows_with_parts = list(zip(rounded, parts, strict=True))
-    longest = max(
-        (abs(part) for part, row in rows_with_parts if row[0] != OTHERS_LABEL), default=0.0
+def _feature_row(
+    feature: explain_groups.ExplainedFeature, before: Mapping[str, float]
+) -> ExplanationRow:
+    remark = filters.count_noun(feature.tokens, "feature") if feature.tokens > 1 else ""
+    then = before.get(feature.text) if feature.text else None
+    return ExplanationRow(
+        feature.name, feature.part, None, feature.kind, remark, feature.counts, then
     )
+
+
+def _make_rows(
+    rows: Sequence[ExplanationRow], total: float, unbarred: Sequence[bool] = ()
+) -> list[ExplanationRow]:
+    """Round the parts so that they add up, and draw bars; rows that round to nothing go.
+
+    unbarred: rows that are sums themselves, which would dwarf every bar.
+    """
+    steps = explain_text.round_parts([row.part for row in rows], total)
+    parts = [step / explain_text.STEPS_PER_NAT for step in steps]
+    has_bar = [not flag for flag in unbarred] or [True] * len(rows)
+    longest = max((abs(part) for part, bar in zip(parts, has_bar, strict=True) if bar), default=0.0)
     return [
-        ExplanationRow(
-            name,
-            part,
-            None if name == OTHERS_LABEL else charts.part_bar(part, longest),
-            counts,
-            before.get(name),
-            remark,
-        )
-        for part, (name, _, counts, remark) in rows_with_parts
+        replace(row, part=part, bar=charts.part_bar(part, longest) if bar else None)
+        for row, part, bar in zip(rows, parts, has_bar, strict=True)
+        if part
     ]
-
-
-def _by_size(parts: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(parts.items(), key=lambda item: -abs(item[1]))

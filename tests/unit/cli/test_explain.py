@@ -35,8 +35,10 @@ def tables(report):
 def test_what_is_printed_adds_up(run, taught, message):
     done = run(taught, "explain", message)
     assert done.status == 0
-    (by_expert, first), (by_feature, second) = tables(done.out)
-    assert (sum(by_expert), sum(by_feature)) == (first, second)
+    (by_group, whole), (by_expert, first), (by_feature, second) = tables(done.out)
+    assert (sum(by_group), sum(by_expert), sum(by_feature)) == (whole, first, second)
+    assert whole == first
+    assert len(by_group) > 3
     log_odds = float(re.search(r"log-odds ([+-][\d.]+)\n", done.out)[1])
     assert first == second == round(log_odds * 1000)
     assert len(by_expert) > 5
@@ -58,7 +60,11 @@ def test_json_adds_up(run, taught, message):
     )
     assert features == pytest.approx(why["sum"], abs=1e-9)
     assert why["sum"] == pytest.approx(why["log_odds"], abs=1e-9)
-    assert set(why["words"][0]) == {"text", "part", "messages"}
+    assert sum(group["part"] for group in why["groups"]) == pytest.approx(why["sum"], abs=1e-9)
+    assert why["sentence"].startswith(why["label"].capitalize() + ": ")
+    assert set(why["words"][0]) == {
+        "text", "part", "messages", "name", "kind", "group", "tokens",
+    }  # fmt: skip
     assert set(why["words"][0]["messages"]) == {"ham", "spam"}
 
 
@@ -70,8 +76,13 @@ def test_the_number_of_words_each_way(run, taught, message):
     assert parts == sorted(parts, key=lambda part: -abs(part))
 
 
+def test_all_other_words_hold_a_third_at_most(run, taught, message):
+    (why,) = run(taught, "explain", "--json", message).lines
+    assert abs(why["other_words"]) <= abs(why["sum"]) / 3
+
+
 def test_no_words_at_all(run, taught, message):
-    (_, _), (parts, whole) = tables(run(taught, "explain", "--words", "0", message).out)
+    *_, (parts, whole) = tables(run(taught, "explain", "--words", "0", message).out)
     assert sum(parts) == whole
 
 
@@ -101,7 +112,7 @@ def test_only_of_the_default_profile(run, taught, message):
 def test_a_third_class(run, taught, message, corpus):
     run(taught, "learn", "--as", "newsletter", corpus / "data" / "00001", corpus / "data" / "00002")
     done = run(taught, "explain", message)
-    (by_expert, first), (by_feature, second) = tables(done.out)
+    _, (by_expert, first), (by_feature, second) = tables(done.out)
     assert (sum(by_expert), sum(by_feature)) == (first, second)
     assert "newsletter" in done.out
 
@@ -146,7 +157,7 @@ def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):
     for user in ("anna", "ben", "cleo"):
         run(taught, "learn", "--as", "spam" if user == "anna" else "ham", "--user", user, path)
     done = run(taught, "explain", "--user", "anna", path)
-    (by_expert, first), (by_feature, second) = tables(done.out)
+    _, (by_expert, first), (by_feature, second) = tables(done.out)
     assert sum(by_expert) == first == second == sum(by_feature) > 0
     assert re.search(r" \+\d+\.\d+  personal +\++\n", done.out)
     assert "  personal " not in run(taught, "explain", path).out

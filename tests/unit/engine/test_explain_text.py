@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from spamguard.engine import explain_text
 from spamguard.records import Clue, Explanation, Verdict
 
@@ -15,19 +13,6 @@ def why(*clues: Clue, flip: int | None = 1, to_threshold: float = -1.5) -> Expla
     return Explanation(
         verdict, "spam", "ham", 4.6, 0.1, 0.0, {}, {}, clues, {}, {}, to_threshold, flip
     )
-
-
-def test_words_whose_text_is_known_each_way() -> None:
-    clues = [
-        Clue("a", 3.0, {}),
-        Clue("", 2.5, {}),
-        Clue("b", -2.0, {}),
-        Clue("c", 1.0, {}),
-        Clue("d", -0.5, {}),
-    ]
-    shown, others = explain_text.strongest_clues(why(*clues), 1)
-    assert [clue.text for clue in shown] == ["a", "b"]
-    assert others == pytest.approx(3.0)
 
 
 def test_rounded_parts_add_up() -> None:

@@ -422,6 +422,8 @@ def test_names_are_those_of_the_commands(server: Served) -> None:
         "experts",
         "words",
         "other_words",
+        "sentence",
+        "groups",
     }
     assert set(found["now"]) == told | {"traits", "numbers", "biases", "to_threshold", "flip"}
 

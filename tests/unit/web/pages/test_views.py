@@ -37,7 +37,7 @@ from tests.unit.web.pages.fixed import (
 
 MAIL = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe_=3Cb=3E?=\r\nFrom: a@b.example\r\n\r\nSubject: no\r\n"
 PAGES = [
-    "/", "/?hours=168", "/history", f"/history/{NAME}", f"/history/{NAME}?words=all", "/teach",
+    "/", "/?hours=168", "/history", f"/history/{NAME}", f"/history/{NAME}?page=2", "/teach",
     "/quarantine", f"/quarantine/{NAME}", f"/quarantine/{NAME}/delete", "/model",
     "/model/undo?user=anna&hours=24", "/model/undo?user=&hours=", "/words", "/words?word=solar",
     "/login?link=good",
