@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
 
 __all__ = ["Filter", "__version__"]
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def __getattr__(name: str) -> Any:

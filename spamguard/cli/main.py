@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from spamguard import __version__
+from spamguard import __version__, native
 from spamguard.cli import arguments, common
 from spamguard.errors import SpamguardError, error_lines
 
@@ -144,7 +144,8 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         "spamguard", epilog=_EPILOG, formatter_class=arguments.HelpFormatter
     )
-    top.add_argument("--version", action="version", version=f"spamguard {__version__}")
+    version = f"spamguard {__version__} (kernel: {native.implementation()})"
+    top.add_argument("--version", action="version", version=version)
     top.add_argument(
         "--state",
         type=arguments.parse_directory,

@@ -49,7 +49,7 @@ STATUS_EXAMPLE = """  spamguard status
 
 _KERNELS = {
     "compiled": "compiled",
-    "numpy": "numpy (no C compiler was there at the installation: the same verdicts, slower)",
+    "numpy": "numpy (the compiled part is not installed: the same verdicts, slower)",
 }
 _ONE_WRONG_IN = 1000  # the bound that is shown; the one in force is the configuration's business
 _MISSING_REMEDY = (

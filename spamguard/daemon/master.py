@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from spamguard import log, process
+from spamguard import __version__, log, native, process
 from spamguard.config.options import Settings
 from spamguard.counters import MASTER_SLOT, TEACHER_SLOT, WATCHER_SLOT, WEB_SLOT, CounterBoard
 from spamguard.daemon import privileges, sockets, status
@@ -93,6 +93,7 @@ class Master:
         settings = self._read()
         if shortage := process.memory_shortage(settings.state, serving=True):
             raise ConfigError(shortage)
+        _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
             stack.callback(os.close, self._board.descriptor)

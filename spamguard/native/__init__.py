@@ -239,7 +239,7 @@ def _load() -> NativeFunctions | None:
         return None
     try:
         compiled = import_module("spamguard.native.compiled")
-    except ImportError:  # no compiler at installation, or built for another machine
+    except ImportError:  # a pure wheel, no compiler, or built for another machine
         return None
     return (
         cast("NativeFunctions", compiled)

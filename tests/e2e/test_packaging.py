@@ -1,11 +1,13 @@
-"""A source distribution that passes its own tests, and a wheel that runs in an empty
-environment.
+"""A source distribution that passes its own tests, and wheels, compiled and pure, that run in an
+empty environment.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -14,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import __version__
 from tests.support.archives import unpack
 from tests.support.sources import sources
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
+COMPILER = shutil.which("gcc") or shutil.which("cc")
 UNREACHABLE = (
     r"No matching distribution|Could not find a "
     r"version|onnection\w*Error|ReadTimeoutError|ProtocolError|HTTP error 5\d\d"
@@ -31,14 +35,20 @@ CLEAN = {
 }
 
 
-def run(*line: str | Path, place: Path) -> str:
+def run(*line: str | Path, place: Path, status: int = 0, **variables: str) -> str:
     done = subprocess.run(
-        line, cwd=place, env=CLEAN, capture_output=True, text=True, timeout=SECONDS, check=False
+        line,
+        cwd=place,
+        env=CLEAN | variables,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     told = done.stdout + done.stderr
-    if done.returncode != 0 and re.search(UNREACHABLE, told):
+    if done.returncode != status and re.search(UNREACHABLE, told):
         pytest.skip("needs a package index that can be reached")
-    assert done.returncode == 0, told
+    assert done.returncode == status, told
     return done.stdout
 
 
@@ -79,45 +89,59 @@ def test_it_passes_its_tests(unpacked: Path) -> None:
     assert " passed" in told
 
 
-def test_a_wheel_runs_in_a_clean_environment(unpacked: Path, tmp_path: Path) -> None:
-    """Made of the source distribution, as package indexes do."""
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "-w",
-        tmp_path,
-        unpacked,
-        place=tmp_path,
-    )
-    (wheel,) = tmp_path.glob("spamguard-*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        assert {name for name in sources(ROOT) if name.startswith("spamguard/web/pages/")} <= set(
-            packed.namelist()
-        )
+@pytest.mark.parametrize(
+    ("kernel", "tag"), [("compiled", r"cp311-abi3-\w+"), ("numpy", "py3-none-any")]
+)
+def test_a_wheel_runs_in_a_clean_environment(
+    kernel: str, tag: str, unpacked: Path, tmp_path: Path
+) -> None:
+    """Made of the source distribution, as package indexes do, and installed without a compiler."""
+    if kernel == "compiled" and COMPILER is None:
+        pytest.skip("no C compiler")
+    build = (sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, unpacked)
+    run(*build, place=tmp_path, SPAMGUARD_KERNEL=kernel)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(rf"spamguard-{re.escape(__version__)}-{tag}\.whl", wheel.name)
+    check_contents(wheel, kernel)
     place = tmp_path / "environment"
     venv.create(place, with_pip=True)
-    run(place / "bin" / "pip", "install", "-q", wheel, place=tmp_path)
-    program, share = place / "bin" / "spamguard", place / "share" / "spamguard"
-    assert "next_hop: " in run(
-        program, "check", share / "config" / "minimal.yaml", place=tmp_path
-    ).replace("\n", " ")
-    (tmp_path / "message").write_bytes(b"Subject: hello\n\nNice to see you.\n")
-    assert "taught 1 message" in run(
-        program,
-        "--state",
-        tmp_path / "state",
-        "learn",
-        "--as",
-        "ham",
-        tmp_path / "message",
-        place=tmp_path,
-    )
+    run(place / "bin" / "pip", "install", "-q", "--only-binary=:all:", wheel, place=tmp_path)
+    check_program(place / "bin" / "spamguard", kernel, tmp_path)
+    check_share(place / "share" / "spamguard")
+
+
+def check_contents(wheel: Path, kernel: str) -> None:
+    """All of the package except its C sources; compiled code only where it belongs."""
+    with zipfile.ZipFile(wheel) as packed:
+        contents = {name for name in packed.namelist() if name.startswith("spamguard/")}
+        (metadata,) = (name for name in packed.namelist() if name.endswith(".dist-info/WHEEL"))
+        is_pure = f"Root-Is-Purelib: {'true' if kernel == 'numpy' else 'false'}"
+        assert is_pure in packed.read(metadata).decode().splitlines()
+    package = {
+        name
+        for name in sources(ROOT)
+        if name.startswith("spamguard/") and not name.endswith((".c", ".h"))
+    }
+    compiled = {"spamguard/native/compiled.abi3.so"} if kernel == "compiled" else set()
+    assert contents == package | compiled
+
+
+def check_program(program: Path, kernel: str, place: Path) -> None:
+    """It says which kernel it has, learns and judges."""
+    assert run(program, "--version", place=place) == f"spamguard {__version__} (kernel: {kernel})\n"
+    message = place / "message"
+    message.write_bytes(b"Subject: hello\n\nNice to see you.\n")
+    state = ("--state", place / "state")
+    assert "taught 1 message" in run(program, *state, "learn", "--as", "ham", message, place=place)
+    assert run(program, *state, "judge", message, place=place, status=3).startswith("unsure  0.")
+    assert json.loads(run(program, *state, "status", "--json", place=place))["kernel"] == kernel
+
+
+def check_share(share: Path) -> None:
+    """All of config/ and systemd/, with its modes; a sample passes its own check."""
     shipped = {name for name in sources(ROOT) if name.startswith(("config/", "systemd/"))}
     assert {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()} == shipped
-    assert os.access(share / "config/dovecot/spamguard-learn.sh", os.X_OK) == os.access(
-        ROOT / "config/dovecot/spamguard-learn.sh", os.X_OK
-    )
+    script = "config/dovecot/spamguard-learn.sh"
+    assert os.access(share / script, os.X_OK) == os.access(ROOT / script, os.X_OK)
+    program, sample = share.parents[1] / "bin" / "spamguard", share / "config" / "minimal.yaml"
+    assert "next_hop: " in run(program, "check", sample, place=share).replace("\n", " ")

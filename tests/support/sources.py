@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-_PLACES = (".ci", "config", "corpora", "spamguard", "systemd", "tests")
+_PLACES = (".ci", ".github", "config", "corpora", "spamguard", "systemd", "tests")
 _FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore")
 _MADE = {"__pycache__", "unpacked"}  # directories of what is made from the sources, or fetched
 

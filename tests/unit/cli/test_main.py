@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from spamguard import __version__
+from spamguard import __version__, native
 from spamguard.__main__ import main as started
 from spamguard.cli import common, main
 from spamguard.cli.main import COMMANDS
@@ -70,8 +70,10 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     assert started() == common.EXIT_INTERRUPTED
 
 
-def test_the_version(capsys):
-    assert text_of(capsys, "--version") == f"spamguard {__version__}\n"
+@pytest.mark.parametrize("kernel", ["compiled", "numpy"])
+def test_the_version_and_the_kernel_in_force(capsys, monkeypatch, kernel):
+    monkeypatch.setattr(native, "implementation", lambda: kernel)
+    assert text_of(capsys, "--version") == f"spamguard {__version__} (kernel: {kernel})\n"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import __version__, native
 from spamguard.daemon import master
 from spamguard.daemon.supervisor import WorkerTiming
 from spamguard.engine.filter import Filter
@@ -48,6 +49,7 @@ def test_all_workers_answer_on_one_port_and_stop_on_sigterm(daemon: Daemon) -> N
     eventually(ask, "both workers answer")
     assert daemon.stop() == 0
     assert not any(map(alive, workers))
+    assert f"spamguard {__version__} (kernel: {native.implementation()})" in daemon.log()
     assert "stopping" in daemon.log()
     assert "Traceback" not in daemon.log()
 

@@ -1,15 +1,16 @@
-"""The source distribution with everything that the tests need; setuptools alone would leave most of
-it out.
+"""What pyproject.toml alone cannot say of the distributions: a source distribution with everything
+that the tests need, and a pure wheel on request.
 
 pyproject.toml names this module. Builders run it in an environment that has setuptools only.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
-from setuptools.command import sdist
+from setuptools.command import bdist_wheel, sdist
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # builders do not add it
@@ -28,3 +29,15 @@ class SourceDistribution(sdist.sdist):
         self.filelist.sort()
         self.filelist.remove_duplicates()
         super().make_distribution()
+
+
+class Wheel(bdist_wheel.bdist_wheel):
+    """A wheel with the compiled part, or a pure one if SPAMGUARD_KERNEL is "numpy", which leaves
+    that part out of a running program too.
+    """
+
+    def finalize_options(self) -> None:
+        """Choose before the tags are."""
+        if os.environ.get("SPAMGUARD_KERNEL") == "numpy":
+            self.distribution.ext_modules = None
+        super().finalize_options()
