@@ -188,7 +188,8 @@ class TextFormatter(logging.Formatter):
         record: logging.LogRecord,
         datefmt: str | None = None,  # noqa: ARG002  the base class passes it
     ) -> str:
-        return f"{_format_second(int(record.created))},{int(record.msecs):03}"
+        second, zone = _format_second(int(record.created))
+        return f"{second},{int(record.msecs):03}{zone}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the base class names it
         line = printable(super().formatMessage(record), escape_letter)
@@ -201,9 +202,13 @@ class TextFormatter(logging.Formatter):
 
 
 @lru_cache(maxsize=1)
-def _format_second(second: int) -> str:
-    """The time of all events of a second."""
-    return time.strftime(logging.Formatter.default_time_format, time.localtime(second))
+def _format_second(second: int) -> tuple[str, str]:
+    """The time of all events of a second, and its distance from UTC, as `+0100`."""
+    moment = time.localtime(second)
+    return (
+        time.strftime(logging.Formatter.default_time_format, moment),
+        time.strftime("%z", moment),
+    )
 
 
 class JournalFormatter(logging.Formatter):

@@ -11,6 +11,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,27 @@ def test_the_time_is_that_of_each_event() -> None:
             )
         )
     assert [line[:23] for line, _ in lines] == [told for _, told in lines]
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [
+        ("UTC", "14:13:20,000+0000 "),
+        ("IST-5:30", "19:43:20,000+0530 "),
+        ("XXX3", "11:13:20,000-0300 "),
+    ],
+)
+def test_times_have_a_zone(monkeypatch: pytest.MonkeyPatch, zone: str, shown: str) -> None:
+    event = record("x")
+    event.created, event.msecs = 1_790_000_000.0, 0.0
+    log._format_second.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        line = log.TextFormatter(colours=False).format(event)
+    time.tzset()
+    log._format_second.cache_clear()
+    assert line.startswith(f"2026-09-21 {shown}")
 
 
 def test_objects_for_the_journal(tmp_path: Path) -> None:
