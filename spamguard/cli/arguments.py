@@ -15,7 +15,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 Commands = Any  # what argparse's `add_subparsers` returns has no public name
 
@@ -41,6 +41,24 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 # ---- parsers
+
+_INVALID_CHOICE = re.compile(
+    r"argument (?:COMMAND|ACTION): invalid choice: '(?P<word>.*?)' \(choose from (?P<names>.*)\)"
+)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that says which command or action may have been meant, as Python 3.14's can."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message; exit status 2."""
+        if choice := _INVALID_CHOICE.fullmatch(message):
+            from difflib import get_close_matches
+
+            names = re.findall(r"[a-z-]+", choice["names"])
+            if near := get_close_matches(choice["word"].lower(), names, 1, 0.6):
+                message = f"there is no {choice['word']!r}: did you mean {near[0]!r}?"
+        super().error(message)
 
 
 def add_command(

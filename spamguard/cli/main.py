@@ -141,7 +141,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
     One alone saves about 20 ms for each message that `filter` gets.
     """
-    top = argparse.ArgumentParser(
+    top = arguments.CommandParser(
         "spamguard", epilog=_EPILOG, formatter_class=arguments.HelpFormatter
     )
     version = f"spamguard {__version__} (kernel: {native.implementation()})"

@@ -95,6 +95,23 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["lern", "x"], "there is no 'lern': did you mean 'learn'?"),
+        (["--state", "x", "Judge", "x"], "there is no 'Judge': did you mean 'judge'?"),
+        (["teachfolders"], "there is no 'teachfolders': did you mean 'teach-folders'?"),
+        (["quarantine", "lst"], "there is no 'lst': did you mean 'list'?"),
+        (["xyzzy"], "invalid choice: 'xyzzy'"),
+    ],
+)
+def test_a_mistyped_command(arguments, meant, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main_main(arguments)
+    assert stop.value.code == 2
+    assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
