@@ -74,7 +74,11 @@ def add_command(
     `example` stands at the end of the help.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, description=about, epilog=f"example:\n{example}", formatter_class=HelpFormatter
+        name,
+        help=about.partition(".")[0],  # which completions show
+        description=about,
+        epilog=f"example:\n{example}",
+        formatter_class=HelpFormatter,
     )
     parser.set_defaults(run=run, wrong_usage=parser.error)
     _add_common(parser)

@@ -49,6 +49,7 @@ GROUPS = {
         "import": "transfer",
     },
     "measure it": {"evaluate": "evaluate", "corpus": "evaluate"},
+    "read about it": {"help": "help", "completion": "help"},
 }
 """The commands by purpose, in the order of the help, each with the module that holds it."""
 

@@ -120,7 +120,7 @@ def check_contents(wheel: Path, kernel: str) -> None:
     package = {
         name
         for name in sources(ROOT)
-        if name.startswith("spamguard/") and not name.endswith((".c", ".h"))
+        if name.startswith("spamguard/") and not name.endswith((".c", ".h", "README.md"))
     }
     compiled = {"spamguard/native/compiled.abi3.so"} if kernel == "compiled" else set()
     assert contents == package | compiled
@@ -138,10 +138,16 @@ def check_program(program: Path, kernel: str, place: Path) -> None:
 
 
 def check_share(share: Path) -> None:
-    """All of config/ and systemd/, with its modes; a sample passes its own check."""
-    shipped = {name for name in sources(ROOT) if name.startswith(("config/", "systemd/"))}
+    """All of config/ and systemd/, with its modes, and the pages; a sample passes its own check."""
+    shipped = {
+        name
+        for name in sources(ROOT)
+        if name.startswith(("config/", "systemd/")) or name.endswith("README.md")
+    }
     assert {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()} == shipped
     script = "config/dovecot/spamguard-learn.sh"
     assert os.access(share / script, os.X_OK) == os.access(ROOT / script, os.X_OK)
     program, sample = share.parents[1] / "bin" / "spamguard", share / "config" / "minimal.yaml"
     assert "next_hop: " in run(program, "check", sample, place=share).replace("\n", " ")
+    assert run(program, "help", "service", place=share).startswith("# As a service")
+    assert "complete " in run(program, "completion", "bash", place=share)
