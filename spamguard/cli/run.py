@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spamguard import log
 from spamguard.cli import arguments, common
@@ -103,8 +103,8 @@ def _log_warnings(settings: Settings) -> Settings:
 # ---- check
 
 CHECK_ABOUT = """\
-Check a configuration. Prints everything that is in force, defaults too, as YAML; or every mistake
-with its line.
+Check a configuration. Prints everything that is in force, defaults too, as YAML that ends with
+`# ok`; or every mistake with its line.
 
 Without FILE: the configuration that holds without a file. Warnings go to standard error and leave
 the exit status 0. Run as root, or as the daemon's user, it warns of watched mailboxes that this
@@ -124,33 +124,61 @@ def add_check(commands: arguments.Commands) -> None:
     parser.add_argument("file", nargs="?", type=arguments.parse_file, metavar="FILE", help=about)
     about = "print the JSON Schema of the configuration, for editors"
     parser.add_argument("--schema", action="store_true", help=about)
+    arguments.add_json(parser, "answer in JSON: ok, problems, warnings, and what is in force")
 
 
 def run_check(options: argparse.Namespace) -> int:
     """Print the configuration in force, its mistakes, or its schema."""
-    from spamguard.config import checks, schema
+    from spamguard.config import schema
     from spamguard.daemon import privileges
-    from spamguard.learning.queue import explain_unread_spool
 
     if options.schema:
         print(common.to_json(schema.schema_for_editors(), indent=2))
         return 0
-    settings = common.config_reader(options, options.file)()
+    warnings: list[str] = []
+    in_force: dict[str, Any] = {}
+    problems: tuple[str, ...] = ()
+    try:
+        settings = common.config_reader(options, options.file)()
+        warnings += _find_warnings(settings, options.file)
+        if unreadable := _unreadable_files(settings, privileges.required_files(settings)):
+            raise ConfigError(*unreadable)
+        in_force = schema.to_plain(settings)
+    except ConfigError as error:
+        if not options.json:
+            _say_warnings(warnings)
+            raise
+        problems = error.problems
+    if options.json:
+        values = {"ok": not problems, "problems": problems, "warnings": warnings}
+        print(common.to_json(values | {"settings": in_force or None}))
+        return common.EXIT_ERROR if problems else 0
+    _say_warnings(warnings)
+    print(schema.dump_settings(settings), end="")
+    print("# ok" + (f", with {common.count_text(len(warnings), 'warning')}" if warnings else ""))
+    return 0
+
+
+def _say_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        common.say(f"warning: {warning}")
+
+
+def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
+    """What is no mistake, but would keep the daemon from working, or is not what people mean."""
+    from spamguard.config import checks
+    from spamguard.learning.queue import explain_unread_spool
+
     warnings = [
         *checks.find_warnings(settings),
         *_start_errors(settings),
         # root can start the daemon if this file is unreadable, but the daemon cannot reload it
-        *_unreadable_files(settings, [] if options.file is None else [options.file]),
+        *_unreadable_files(settings, [] if file is None else [file]),
         *_mailbox_warnings(settings),
     ]
     if settings.teach is not None and (lost := explain_unread_spool(settings.teach.spool)):
         warnings.append(lost)
-    for warning in warnings:
-        common.say(f"warning: {warning}")
-    if unreadable := _unreadable_files(settings, privileges.required_files(settings)):
-        raise ConfigError(*unreadable)
-    print(schema.dump_settings(settings), end="")
-    return 0
+    return warnings
 
 
 def _start_errors(settings: Settings) -> list[str]:

@@ -63,6 +63,31 @@ def test_every_mistake_is_a_line(run, tmp_path):
     ]
 
 
+def test_the_end_says_whether_all_is_well(run, tmp_path):
+    done = run(None, "check", SHIPPED)
+    assert done.out.endswith("\n# ok\n")
+    file = tmp_path / "x.yaml"
+    rule = 'rules: [{when: spam, action: tag, subject_prefix: "[spam] "}]'
+    file.write_text(SHIPPED.read_text().replace("rules: []", rule))
+    assert run(None, "check", file).out.endswith("\n# ok, with 1 warning\n")
+    told = run(None, "check", "--json", file)
+    assert (told.status, told.err) == (0, "")
+    assert (told.json["ok"], told.json["problems"], len(told.json["warnings"])) == (True, [], 1)
+    assert told.json["settings"] == yaml.safe_load(run(None, "check", file).out)
+
+
+def test_mistakes_in_json(run, tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("stat: 1\nworkers: x\nlisteners: [5]\n")
+    done = run(None, "check", "--json", file)
+    assert (done.status, done.err) == (2, "")
+    problems = [
+        line.removeprefix("spamguard: ") for line in run(None, "check", file).err.splitlines()
+    ]
+    assert len(problems) == 3
+    assert done.json == {"ok": False, "problems": problems, "warnings": [], "settings": None}
+
+
 @pytest.mark.parametrize("command", [("doctor",), ("teach-folders", "--dry-run")])
 def test_other_commands_print_each_mistake_on_a_line_too(run, tmp_path, command):
     file = tmp_path / "x.yaml"
