@@ -43,6 +43,7 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h: a service that restarting would not
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
+SERVICE_STATE = Path("/var/lib/spamguard")  # as systemd/spamguard.service has it
 MEMORY_REMEDY = "free some, or raise the limit on it (`ulimit -v`)"
 _NEW_FILTER_NOTE = (
     "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
@@ -172,6 +173,21 @@ def state_directory(options: argparse.Namespace) -> Path:
         raise UsageError(
             "this user has no home directory: say where the filter is with --state DIR"
         ) from error
+
+
+def warn_of_service(options: argparse.Namespace) -> None:
+    """Say that the service on this machine has another filter, unless somebody chose this one."""
+    if options.state or os.environ.get("SPAMGUARD_STATE"):
+        return
+    try:
+        is_there = (SERVICE_STATE / LEDGER_FILE).exists()
+    except PermissionError:  # it belongs to the service alone, as it should
+        is_there = True
+    if is_there:
+        say(
+            f"note: {state_directory(options)} is not the filter of the service on this machine, "
+            f"which is another one: name that with --state {SERVICE_STATE}, as root"
+        )
 
 
 def existing_state_directory(options: argparse.Namespace) -> Path:

@@ -69,6 +69,7 @@ def add_status(commands: arguments.Commands) -> None:
 
 def run_status(options: argparse.Namespace) -> int:
     """Collect the values and print them."""
+    common.warn_of_service(options)
     with common.open_existing(options) as spam_filter:
         values = {
             **_filter_values(spam_filter, options.profile),

@@ -82,6 +82,7 @@ def run_learn(options: argparse.Namespace) -> int:
         raise UsageError("--unwanted says something about a class: name it with --as")
     if options.ids and options.label is None:
         raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
+    common.warn_of_service(options)
     rows = history.find_rows(options, options.ids)
     messages = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)

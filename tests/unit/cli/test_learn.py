@@ -7,6 +7,7 @@ import mailbox
 
 import pytest
 
+from spamguard.cli import common
 from spamguard.cli.main import main
 from spamguard.engine.filter import Filter
 from tests.unit.cli.conftest import new_mail
@@ -352,3 +353,19 @@ def test_a_new_filter_that_another_process_opened_stays(run, tmp_path, corpus, m
         assert other.learn(new_mail("spam")[0], "spam")
         other.close()
     assert lessons(state)["spam"] == 1
+
+
+def test_another_filter_of_the_service_is_told(run, taught, tmp_path, monkeypatch):
+    (tmp_path / "one").write_bytes(new_mail("spam")[0])
+    monkeypatch.setattr(common, "SERVICE_STATE", taught)
+    monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    note = f"spamguard: note: {tmp_path}/spamguard is not the filter of the service"
+    for words in (["learn", "--as", "spam", tmp_path / "one"], ["status"]):
+        done = run(None, *words)
+        assert (done.status, done.err.startswith(note)) == (0, True)
+        assert f"--state {taught}" in done.err
+    assert note not in run(tmp_path / "spamguard", "status").err  # chosen
+    assert run(taught, "status").err == ""
+    monkeypatch.setattr(common, "SERVICE_STATE", tmp_path / "none")
+    assert run(None, "status").err == ""
