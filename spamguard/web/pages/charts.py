@@ -22,6 +22,7 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 398, 10, 154
 TONES = ("wanted", "unsure", "unwanted", "none")
 """The parts of a bar, from bottom to top."""
 _MAX_LABELS = 5  # on an axis of time
+_MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
 _DAY_SECONDS = 86_400
 
 
@@ -57,6 +58,19 @@ class Chart:
     marks: Sequence[Mark] = ()
     line: str = ""
     dots: Sequence[tuple[float, float, float]] = ()
+
+
+def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
+    """Leave out the hours before the first message or lesson, so that a new page is no blank area.
+
+    At least the last `_MIN_COLUMNS` stay, and three days where there is more than one, so that no
+    label stands there twice; or all hours if none has anything.
+    """
+    first = next(
+        (at for at, hour in enumerate(hours) if hour.lessons or any(hour.mail.values())), 0
+    )
+    number = max(len(hours) - first, _MIN_COLUMNS)
+    return hours[-72:] if 24 < number < 72 else hours[-number:]
 
 
 def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:

@@ -56,6 +56,7 @@ async def today_page(pages: PageContext, request: Request) -> Response:
     classes = await pages.service.classes(person)
     tones = {label: tone(label, classes) for label in totals}
     nothing_decided = list(totals) == [UNSURE]
+    charted = charts.hours_with_data(today.hours)
     return render_page(
         request,
         "today.html",
@@ -64,8 +65,8 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         spans=TODAY_SPANS,
         totals=totals,
         corrections=sum(hour.corrections for hour in today.hours),
-        mail=charts.mail_chart(today.hours, tones),
-        lessons=charts.lessons_chart(today.hours),
+        mail=charts.mail_chart(charted, tones),
+        lessons=charts.lessons_chart(charted),
         mistakes=count_mistakes(today),
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),

@@ -53,6 +53,30 @@ def test_no_day_stands_there_twice(hours: int, days: list[str]) -> None:
     ] == days
 
 
+@pytest.mark.parametrize(
+    ("hours", "first", "number"),
+    [(24, 10, 14), (24, 0, 24), (24, 23, 6), (24, None, 24), (168, 100, 72), (168, 150, 18)],
+)
+def test_charts_begin_where_data_does(hours: int, first: int | None, number: int) -> None:
+    for mail, lessons in (({"ham": 1}, 0), ({"ham": 0}, 1)):
+        all_hours = [
+            Hour(3600 * at, *((mail, lessons) if at == first else ({"ham": 0}, 0)), 0)
+            for at in range(hours)
+        ]
+        assert list(charts.hours_with_data(all_hours)) == all_hours[hours - number :]
+    assert list(charts.hours_with_data([])) == []
+
+
+@given(st.integers(1, 168))
+def test_no_label_stands_there_twice(number: int) -> None:
+    """Whatever hour the data begin in."""
+    hours = [Hour(3600 * at, {"ham": int(at >= 168 - number)}, 0, 0) for at in range(168)]
+    across = charts.mail_chart(charts.hours_with_data(hours), TONES).across
+    span = across[-1].seconds - across[0].seconds
+    labels = [filters.clock(tick.seconds, span) for tick in across]
+    assert len(set(labels)) == len(labels) >= 2
+
+
 def test_corrections_are_part_of_lessons() -> None:
     drawn = charts.lessons_chart([Hour(0, {}, 4, 1)])
     assert [(mark.tone, round(mark.height)) for mark in drawn.marks] == [
