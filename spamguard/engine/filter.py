@@ -7,7 +7,7 @@ verdicts from the tables (`judge`). Judging and explaining never write.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
 from spamguard.database import ClosedOnExit
 from spamguard.engine import fold, snapshot, store
 from spamguard.engine.judge import JudgingFilter
-from spamguard.engine.prepare import Example
+from spamguard.engine.prepare import Example, check_bytes
 from spamguard.engine.store import BITS_RANGE, TableStore
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
@@ -118,6 +118,51 @@ class Filter(JudgingFilter, ClosedOnExit):
         """
         example = self._reader.read_example(raw)
         changed = self.learn_examples([example], label, user=user, origin=origin)[0]
+        self.settle_if_due()
+        return changed
+
+    def learn_all(
+        self, pairs: Iterable[tuple[bytes, str]], *, user: str = "", origin: str = "api"
+    ) -> list[bool]:
+        """Teach many messages in one transaction: all of them, or none after an error.
+
+        Parameters
+        ----------
+        pairs : each message with its class. Of a message that comes twice the last class counts.
+        user : who votes; "" is nobody in particular.
+
+        Returns
+        -------
+        list of bool
+            For each pair, whether it changed anything.
+
+        Raises
+        ------
+        UnknownClassError, LedgerError, TableError
+            As in `learn`.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> ham, spam = b"Subject: lunch\\n\\nat noon?", b"Subject: win\\n\\nmoney now"
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     spam_filter.learn_all([(ham, "ham"), (spam, "spam"), (ham, "ham")])
+        [True, True, False]
+        """
+        lessons = list(pairs)
+        places: dict[str, list[int]] = {}
+        for place, (_, label) in enumerate(lessons):
+            places.setdefault(label, []).append(place)
+        for label in places:
+            self.check_class(label)
+        examples = self._reader.read_examples([check_bytes(raw) for raw, _ in lessons])
+        votes: dict[int, NewVote] = {}
+        for label, of_label in places.items():
+            batch = [examples[place] for place in of_label]
+            made = self.make_votes(batch, label, user=user, origin=origin)
+            votes.update(zip(of_label, made, strict=True))
+        changed = self.cast_votes([votes[place] for place in range(len(lessons))])
         self.settle_if_due()
         return changed
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import exp, log1p
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spamguard.bayes.fusion import score_message
 from spamguard.bayes.tables import make_evidence
 from spamguard.engine.filter import Filter
-from spamguard.errors import UsageError
+from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
 from spamguard.ledger.votes import NewVote
 from spamguard.mail.rewrite import add_fields
@@ -47,6 +48,30 @@ def test_learning_relearning_and_forgetting(spam_filter: Filter) -> None:
     assert spam_filter.learn(raw, "spam")
     assert not spam_filter.forget(HAM[0])
     assert classes(spam_filter) == {"ham": 0, "spam": 1, "news": 0}
+
+
+def test_many_messages_are_taught_in_one_transaction(spam_filter: Filter) -> None:
+    pairs = [(SPAM[0], "spam"), (HAM[0], "ham"), (SPAM[1], "news"), (SPAM[0], "spam")]
+    before = spam_filter.ledger.last_seq()
+    assert spam_filter.learn_all(iter(pairs), user="anna") == [True, True, True, False]
+    assert classes(spam_filter) == {"ham": 1, "spam": 1, "news": 1}
+    assert spam_filter.ledger.last_seq() == before + 3
+    assert spam_filter.learn_all(
+        [(SPAM[0], "ham"), (SPAM[0], "spam"), (SPAM[0], "ham")], user="anna"
+    )
+    assert classes(spam_filter) == {"ham": 2, "spam": 0, "news": 1}
+    assert spam_filter.learn_all([]) == []
+
+
+@pytest.mark.parametrize(
+    ("pair", "error"), [((HAM[1], "Ham"), UnknownClassError), (("text", "ham"), TypeError)]
+)
+def test_of_many_messages_all_are_taught_or_none(
+    spam_filter: Filter, pair: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        spam_filter.learn_all([(SPAM[0], "spam"), pair])
+    assert spam_filter.status().events == 0
 
 
 def test_a_batch_is_taught_in_one_transaction_and_sees_itself(spam_filter: Filter) -> None:
