@@ -48,6 +48,15 @@ class BernoulliNB(NaiveBayes):
     feature_count_ : samples of each class that show each feature, (K, n).
     feature_log_prob_ : log P(feature is there | class), (K, n).
     n_features_in_, feature_names_in_ : as in scikit-learn.
+
+    Examples
+    --------
+    >>> from spamguard.bayes import BernoulliNB
+    >>> model = BernoulliNB().fit([[1, 0], [1, 1], [0, 1]], ["spam", "spam", "ham"])
+    >>> model.predict_proba([[1, 0]]).round(3).tolist()
+    [[0.129, 0.871]]
+    >>> model.unlearn([[1, 1]], ["spam"]).class_count_.tolist()
+    [1.0, 1.0]
     """
 
     feature_count_: Floats
@@ -123,6 +132,13 @@ class MultinomialNB(NaiveBayes):
     feature_count_ : occurrences of each feature in each class, (K, n).
     feature_log_prob_ : log P(an occurrence is of this feature | class), (K, n).
     n_features_in_, feature_names_in_ : as in scikit-learn.
+
+    Examples
+    --------
+    >>> from spamguard.bayes import MultinomialNB
+    >>> model = MultinomialNB().fit([[3, 0], [1, 4]], ["spam", "ham"])
+    >>> model.predict([[2, 0], [0, 1]]).tolist()
+    ['spam', 'ham']
     """
 
     feature_count_: Floats
@@ -184,6 +200,13 @@ class CategoricalNB(NaiveBayes):
         (K, n_categories_[j]).
     feature_log_prob_ : for each feature j, log P(category | class), (K, n_categories_[j]).
     n_features_in_, feature_names_in_ : as in scikit-learn.
+
+    Examples
+    --------
+    >>> from spamguard.bayes import CategoricalNB
+    >>> model = CategoricalNB().fit([[0, 2], [1, 2], [1, 0]], ["ham", "ham", "spam"])
+    >>> model.n_categories_.tolist(), model.predict([[0, 2], [1, 0]]).tolist()
+    ([2, 3], ['ham', 'spam'])
     """
 
     n_categories_: NDArray[np.int64]
@@ -282,6 +305,13 @@ class GaussianNB(NaiveBayes):
     var_ : variances with the floor applied, (K, n); with covariance="diagonal" only.
     covariance_ : before the floor, (n, n) with covariance="shared", (K, n, n) with "full".
     n_features_in_, feature_names_in_ : as in scikit-learn.
+
+    Examples
+    --------
+    >>> from spamguard.bayes import GaussianNB
+    >>> model = GaussianNB().fit([[1.0], [3.0], [7.0], [9.0]], ["ham", "ham", "spam", "spam"])
+    >>> model.theta_.tolist(), model.predict([[2.5], [8.0]]).tolist()
+    ([[2.0], [8.0]], ['ham', 'spam'])
     """
 
     theta_: Floats
