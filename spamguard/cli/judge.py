@@ -98,9 +98,9 @@ def _verdict_json(name: str, verdict: Verdict) -> str:
 # ---- explain
 
 EXPLAIN_ABOUT = """\
-Explain a verdict: in one sentence, then the log-odds as a sum, by group, by expert, and by word,
-trait and number of the message. Behind a word stand its kind and the messages of each class that
-have it. The votes on the message itself come first.
+Explain a verdict. A sentence comes first, then the log-odds as a sum, by group, by expert, and by
+word, trait and number of the message. Behind a word stand its kind and the messages of each class
+that have it. The votes on the message itself come first.
 
 In place of PATH, the ID of a message that passed, as X-Spamguard has it. It shows the verdict and
 the action of that time, and the verdict by today's tables; of its words only those are shown that
@@ -123,7 +123,6 @@ class SumPart(NamedTuple):
     name: str
     remark: str = ""
     has_bar: bool = True
-
 
 
 def add_explain(commands: arguments.Commands) -> None:

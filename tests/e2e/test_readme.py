@@ -72,8 +72,9 @@ def block(mark: str) -> str:
 
 def shape(text: str) -> list[str]:
     """Lines without the parts that differ between installations: numbers, ids, signatures, bars,
-    the user's name.
+    the user's name, and which parts of a message a sentence about it names first.
     """
+    text = re.sub(r"^(Spam|Ham): .* (are|is) those of .*", r"\1:", text, flags=re.M)
     text = re.sub(r"\b(id|k|s|user)=[\w-]+", r"\1=", text)
     text = re.sub(r"message=\w+", "message=", text)
     return [
