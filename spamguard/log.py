@@ -95,6 +95,11 @@ def quote_value(text: str) -> str:
     return text if _BARE_VALUE.fullmatch(text) else _encode_json(text)
 
 
+def message_name(digest: bytes) -> str:
+    """What lessons, `explain`, `history` and the page call a message: the start of its digest."""
+    return digest.hex()[:12]
+
+
 def log_lesson(
     logger: logging.Logger,
     user: str,
@@ -117,7 +122,7 @@ def log_lesson(
         f"{key}={repr(value) if key in _FOLDER_KEYS else quote_value(value)}"
         for key, value in facts.items()
     )
-    name = digest.hex()[:12]
+    name = message_name(digest)
     extra = {"event": "lesson", "facts": lambda: facts | {"digest": name, "outcome": outcome}}
     logger.info("lesson %s message=%s: %s", text, name, outcome, extra=extra)
 

@@ -25,7 +25,7 @@ from unicodedata import east_asian_width
 from spamguard.cli import arguments, common, history
 from spamguard.errors import MemoryLimitError, SourceError, UsageError
 from spamguard.keys import is_id
-from spamguard.log import local_time, printable, rfc3339
+from spamguard.log import local_time, message_name, printable, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -150,11 +150,13 @@ def run_explain(options: argparse.Namespace) -> int:
             _explain_row(spam_filter, row, options)
         for message in messages:
             why = spam_filter.explain(message.raw, user=options.user)
-            votes = list(spam_filter.ledger.users.votes_on_message(reader.digest(message.raw)))
+            digest = reader.digest(message.raw)
+            name = message_name(digest)
+            votes = list(spam_filter.ledger.users.votes_on_message(digest))
             common.print_answer(
                 options,
-                _explanation_text(message.name, why, votes, options.words),
-                _explanation_values(options, message.name, why, votes),
+                _explanation_text(f"{message.name}, message={name}", why, votes, options.words),
+                {"message": name, **_explanation_values(options, message.name, why, votes)},
             )
             explained += 1
     if not explained:
@@ -165,7 +167,9 @@ def run_explain(options: argparse.Namespace) -> int:
 def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
     text = history.row_text(row, options.words)
-    values = {"name": row.id, "then": history.row_values(row)} if options.json else {}
+    values = {}
+    if options.json:
+        values = {"name": row.id, "message": row.message, "then": history.row_values(row)}
     if not row.was_scanned:
         common.print_answer(options, text, values)
         return

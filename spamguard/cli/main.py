@@ -35,7 +35,12 @@ GROUPS = {
         "forget": "teach",
         "undo": "teach",
     },
-    "ask it": {"judge": "judge", "filter": "judge", "explain": "judge"},
+    "ask it": {
+        "judge": "judge",
+        "filter": "judge",
+        "explain": "judge",
+        "history": "history",
+    },
     "look after what is held, and who is let in": {
         "quarantine": "quarantine",
         "token": "access",

@@ -83,6 +83,11 @@ class HistoryRow:
     author: str = ""
 
     @property
+    def message(self) -> str:
+        """The name of the message in the log lines of lessons; "" if it was not scanned."""
+        return log.message_name(self.digest)
+
+    @property
     def was_scanned(self) -> bool:
         """Whether its features are known."""
         return bool(self.digest)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spamguard.database import Database
+from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, new_id
 from spamguard.proxy.history_schema import (
     LOWERED_COLUMNS,
     SMALL_COLUMNS,
@@ -124,6 +125,11 @@ def recipient_pattern(text: str, *, at_start: bool = False, at_end: bool = False
     '@example.org"'
     """
     return '"' * at_start + json.dumps(fold_text(text), ensure_ascii=False)[1:-1] + '"' * at_end
+
+
+def first_id(seconds: float) -> str:
+    """The lowest id of a time."""
+    return new_id(min(seconds, MAX_ID_TIME), bytes(RANDOM_BYTES))
 
 
 class HistoryRows(NamedTuple):

@@ -92,7 +92,8 @@ class MessageOutcome:
     label, probability, log_odds: the verdict then; personal: other verdicts, by user. next_hop: its
     reply. from: envelope sender. author: the header's From, in which senders write what they like:
     "Name <address>" or the address alone, shortened where it is long, "" if unknown. to: people who
-    are not operators see only their own addresses.
+    are not operators see only their own addresses. message: its name in the log lines of lessons,
+    "" if it was not scanned.
     """
 
     time: Moment
@@ -109,6 +110,7 @@ class MessageOutcome:
     personal: Mapping[str, str]
     action: str
     reply: Annotated[str, Field(serialization_alias="next_hop")]
+    message: str
 
 
 def outcome_fields(row: HistoryRow) -> dict[str, Any]:

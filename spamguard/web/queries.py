@@ -34,7 +34,7 @@ from spamguard.log import quote_value
 from spamguard.proxy import history_schema
 from spamguard.proxy.delivery_log import decode_author, decode_subject
 from spamguard.proxy.history_schema import HistoryRow, fold_text, printable, readable
-from spamguard.proxy.history_search import HistoryFilter
+from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
 from spamguard.spool import Spool
 from spamguard.web import models
@@ -352,7 +352,7 @@ class HistoryQueries:
         if search.taught:
             reading.catch_up()
         since, until = max(0.0, search.since), max(0.0, search.until)
-        last = _first_id(until + 1.0) if until else AFTER_LAST_ID
+        last = first_id(until + 1.0) if until else AFTER_LAST_ID
         start = min(page_start(search.before), last)
         history_filter = HistoryFilter(
             sender=search.sender,
@@ -362,7 +362,7 @@ class HistoryQueries:
             taught=search.taught,
             since=since,
             until=until,
-            first=_first_id(since),
+            first=first_id(since) if since else "",
             before=start,
             parts=self._visibility.search_parts(person),
         )
@@ -474,8 +474,3 @@ class HistoryQueries:
 def can_teach(row: HistoryRow, fingerprint: str) -> bool:
     """Whether a row has features of this extractor, made with this key."""
     return row.was_scanned and (row.extractor, row.fingerprint) == (EXTRACTOR, fingerprint)
-
-
-def _first_id(seconds: float) -> str:
-    """Return the lowest id of a time, "" for time 0."""
-    return new_id(min(seconds, MAX_ID_TIME), bytes(RANDOM_BYTES)) if seconds else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 import pytest
 
@@ -145,7 +146,7 @@ def test_a_message_that_was_not_scanned(run, taught):
         False,
     )
     (why,) = run(taught, "explain", "--json", ID).lines
-    assert set(why) == {"name", "then"}
+    assert set(why) == {"name", "message", "then"}
     for command in (["learn", "--as", "ham"], ["forget"]):
         assert run(taught, *command, "--id", ID).failed(ID, "not scanned")
 
@@ -194,7 +195,7 @@ def test_the_verdict_of_then_is_shown_if_there_is_none_of_now(run, taught):
     assert f"now: cannot be told. {OTHER}: was read with key feedfacefeedface" in done.out
     first, second = run(taught, "explain", "--json", ID, OTHER).lines
     assert (set(first), first["then"]["label"], "extractor 99" in first["no_now"]) == (
-        {"name", "then", "no_now"},
+        {"name", "message", "then", "no_now"},
         scan.verdict.label,
         True,
     )
@@ -266,3 +267,67 @@ def test_now_for_a_user(run, taught, tmp_path):
     (of_file,) = run(taught, "explain", "--json", "--user", "anna", path).lines
     assert of_id["experts"]["personal"] == of_file["experts"]["personal"]
     assert of_id["experts"]["personal"]["share"] < -1
+
+
+def test_history_lists_what_passed_newest_first(run, taught):
+    scan = remember(taught)
+    remember(taught, raw=HAM, id=new_id(1.7e9 + 60, b"bcde"), time=1.7e9 + 60, label="ham")
+    lines = run(taught, "history").out.splitlines()
+    assert lines[0].split()[:3] == ["time", "id", "message"]
+    assert [ID in line for line in lines[1:]] == [False, True]
+    assert scan.digest.hex()[:12] in lines[2]
+    assert "\"" not in lines[2]
+
+
+def test_the_name_of_a_message_joins_history_explain_and_lessons(run, taught, tmp_path):
+    path = tmp_path / "message.eml"
+    path.write_bytes(SPAM)
+    scan = remember(taught)
+    name = scan.digest.hex()[:12]  # as in the log lines of lessons
+    (listed,) = run(taught, "history", "--json").lines
+    (of_id,) = run(taught, "explain", "--json", ID).lines
+    (of_file,) = run(taught, "explain", "--json", path).lines
+    assert listed["id"] == of_id["name"] == ID
+    assert listed["message"] == of_id["message"] == of_id["then"]["message"] == name
+    assert of_file["message"] == name
+    assert f"message={name}" in run(taught, "explain", path).out
+    assert f"message={name}" in run(taught, "explain", ID).out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), 3),
+        (("--limit", "2"), 2),
+        (("--limit", "0"), 0),
+        (("--verdict", "ham"), 1),
+        (("--from", "2023-11-15"), 2),
+        (("--to", "2023-11-15"), 1),
+        (("--from", "2023-11-15", "--to", "2023-11-16"), 1),
+    ],
+)
+def test_what_history_looks_for(run, taught, words, expected):
+    for day, label in ((14, "spam"), (15, "ham"), (16, "unsure")):
+        when = datetime(2023, 11, day, 12).timestamp()
+        remember(taught, id=new_id(when, b"abcd"), time=when, label=label)
+    done = run(taught, "history", "--json", *words)
+    assert (done.status, len(done.lines)) == (0, expected)
+    assert ("there are older ones" in done.err) == ("--limit" in words)
+
+
+def test_more_rows_than_are_read_at_once(run, taught, monkeypatch):
+    monkeypatch.setattr("spamguard.cli.history._PAGE_ROWS", 2)
+    for number in range(5):
+        remember(taught, id=new_id(1.7e9 + number, b"abcd"), time=1.7e9 + number)
+    ids = [row["id"] for row in run(taught, "history", "--json").lines]
+    assert ids == [new_id(1.7e9 + number, b"abcd") for number in reversed(range(5))]
+
+
+def test_history_where_there_is_none(run, taught):
+    assert run(taught, "history").failed("no history there")
+
+
+def test_control_characters_in_the_list_are_replaced(run, taught):
+    remember(taught, subject="\x1b[31m\u202e", sender="\x9b1m", author="\x1b]0;x\x07")
+    out = run(taught, "history").out
+    assert all(letter.isprintable() or letter == "\n" for letter in out)

@@ -70,8 +70,8 @@ def judgement(name: str = NAME, **changes: Any) -> JudgementDetails:
     usual = JudgementDetails(
         NOW, "smtp://127.0.0.1:10025", "192.0.2.7", "bounce-4711@mailer.example",
         "Sunny Roofs <hello@roofs.example>", ("anna@example.net",), "Solar panels", 5321,
-        "spam", 0.99871, 6.658, {}, "passed", "250 2.0.0 Ok", name, "", "", True, False,
-        [WordPart("solar", 2.5)],
+        "spam", 0.99871, 6.658, {}, "passed", "250 2.0.0 Ok", DIGEST[:12], name, "", "",
+        True, False, [WordPart("solar", 2.5)],
     )  # fmt: skip
     return replace(usual, **changes)
 
