@@ -49,7 +49,7 @@ def add_history(commands: arguments.Commands) -> None:
 
 def run_history(options: argparse.Namespace) -> int:
     """List the messages that were judged."""
-    from spamguard.cli.teach import parse_since
+    from spamguard.cli.undo import parse_since
     from spamguard.proxy.history_search import HistoryFilter, first_id
 
     now = datetime.now()

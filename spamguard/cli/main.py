@@ -33,7 +33,7 @@ GROUPS = {
         "teach-folders": "teach_folders",
         "teach-pipe": "teach",
         "forget": "teach",
-        "undo": "teach",
+        "undo": "undo",
     },
     "ask it": {
         "judge": "judge",
