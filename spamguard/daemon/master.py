@@ -93,7 +93,6 @@ class Master:
         settings = self._read()
         if shortage := process.memory_shortage(settings.state, serving=True):
             raise ConfigError(shortage)
-        _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
         self._notifier = Notifier.from_environment(os.environ)
         with ExitStack() as stack:
             stack.callback(os.close, self._board.descriptor)
@@ -108,6 +107,7 @@ class Master:
             privileges.check_program()
             self._state_lock = status.StateLock(settings.state)
             stack.callback(self._state_lock.release)
+            _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
             wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
             self._selector.register(
                 wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
