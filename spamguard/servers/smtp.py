@@ -369,7 +369,7 @@ class SmtpSession(SMTP):
         """Replaced: aiosmtpd keeps a message in memory, line by line."""
         if await self.check_helo_needed():
             return
-        refusal = replies.BAD_ARGUMENT if arg else self._handler.data_refusal(self.envelope)
+        refusal = self._handler.data_refusal(self.envelope, arg)
         if refusal is not None:
             await self._refuse(refusal)
             return

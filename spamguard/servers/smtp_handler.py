@@ -337,13 +337,13 @@ class ProxyHandler:
         """Keep the data of a message from now on."""
         return DataReceiver(self.context, self._quota_key)
 
-    def data_refusal(self, envelope: MailEnvelope) -> Reply | None:
-        """The refusal of DATA, None if it may come."""
+    def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:
+        """The refusal of DATA, None if it may come. arg: of the command, which has none."""
         if envelope.sender is None:
             return replies.NEED_MAIL
         if not envelope.rcpt_tos:
             return replies.NO_RECIPIENTS_LMTP if self.context.lmtp else replies.NO_RECIPIENTS
-        return self._space_refusal(1)
+        return replies.BAD_ARGUMENT if arg else self._space_refusal(1)
 
     def described_client(
         self, envelope: MailEnvelope, before: Client, arg: bytes, feature: str
