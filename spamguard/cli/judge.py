@@ -28,6 +28,7 @@ from spamguard.keys import is_id
 from spamguard.log import local_time, message_name, printable, rfc3339
 
 if TYPE_CHECKING:
+    from spamguard.engine.explain_groups import ExplainedFeature
     from spamguard.engine.filter import Filter
     from spamguard.proxy.history_schema import HistoryRow
     from spamguard.records import Explanation, Verdict, Vote
@@ -211,28 +212,32 @@ def _explanation_values(
 def _explanation_text(
     name: str, why: Explanation, votes: Sequence[Vote], max_words: int | None
 ) -> str:
-    from spamguard.engine.explain_groups import describe_verdict
+    from spamguard.engine.explain_groups import describe_verdict, list_features, sum_groups
     from spamguard.engine.explain_text import describe_flip, describe_odds
 
-    verdict = why.verdict
+    verdict, features = why.verdict, list_features(why)
+    groups = sum_groups(features)
     more_votes = len(votes) - _MAX_VOTES
     lines = [
         name,
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
-        describe_verdict(why),
+        describe_verdict(why, groups),
         describe_flip(why),
         *map(_vote_line, votes[:_MAX_VOTES]),
         *([f"and by {more_votes:,} more (--json shows all)"] if more_votes > 0 else ()),
         "",
         f"by group: log-odds of {describe_odds(why)}",
-        *_sum_lines(_group_parts(why), why.log_odds),
+        *_sum_lines(
+            [SumPart(group.part, group.title, f"{group.features:,} of them") for group in groups],
+            why.log_odds,
+        ),
         "",
         f"by expert: log-odds of {describe_odds(why)}",
         *_sum_lines([SumPart(why.prior, "prior"), *_sorted_parts(why.shares)], why.log_odds),
         "",
         f"by feature: log-odds of {describe_odds(why)}",
-        *_sum_lines(_feature_parts(why, max_words), why.log_odds),
+        *_sum_lines(_feature_parts(features, why.log_odds, max_words), why.log_odds),
         "",
     ]
     return "\n".join(lines)
@@ -245,19 +250,12 @@ def _vote_line(vote: Vote) -> str:
     )
 
 
-def _group_parts(why: Explanation) -> list[SumPart]:
-    from spamguard.engine.explain_groups import list_features, sum_groups
-
-    return [
-        SumPart(group.part, group.title, f"{group.features:,} of them")
-        for group in sum_groups(list_features(why))
-    ]
-
-
-def _feature_parts(why: Explanation, max_words: int | None) -> list[SumPart]:
+def _feature_parts(
+    features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None
+) -> list[SumPart]:
     from spamguard.engine.explain_groups import OTHERS_LABEL, choose_features
 
-    words, others, n_others, beside = choose_features(why, max_words)
+    words, others, n_others, beside = choose_features(features, log_odds, max_words)
     return [
         *(
             SumPart(word.part, word.name, f"{word.tokens:,} of them", has_bar=False)

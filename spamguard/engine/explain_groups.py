@@ -276,16 +276,18 @@ class ShownFeatures(NamedTuple):
     beside: Sequence[ExplainedFeature]
 
 
-def choose_features(why: Explanation, max_words: int | None = None) -> ShownFeatures:
+def choose_features(
+    features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None = None
+) -> ShownFeatures:
     """The strongest words, and all other features.
 
-    max_words: words for, and words against; None: as many as `count_first` says.
+    features: as of `list_features`; they sum to log_odds. max_words: words for, and words against;
+    None: as many as `count_first` says.
     """
-    features = list_features(why)
     words = [feature for feature in features if feature.tokens]
     beside = [feature for feature in features if not feature.tokens]
     if max_words is None:
-        chosen = words[: count_first([word.part for word in words], why.log_odds)]
+        chosen = words[: count_first([word.part for word in words], log_odds)]
     else:
         up = [word for word in words if word.part > 0][:max_words]
         down = [word for word in words if word.part < 0][:max_words]
@@ -306,9 +308,11 @@ _UNKNOWN = {
 }
 
 
-def describe_verdict(why: Explanation, class_title: Callable[[str], str] = str) -> str:
-    """The verdict and its reasons in one sentence."""
-    groups = [group for group in sum_groups(list_features(why)) if group.name != "start"]
+def describe_verdict(
+    why: Explanation, groups: Sequence[GroupPart], class_title: Callable[[str], str] = str
+) -> str:
+    """The verdict and its reasons in one sentence. groups: as of `sum_groups`."""
+    groups = [group for group in groups if group.name != "start"]
     sign = 1 if why.log_odds >= 0 else -1
     lead, opposite = (why.favoured, why.against)[::sign]
     strongest = max((abs(group.part) for group in groups), default=0.0)

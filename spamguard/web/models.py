@@ -505,14 +505,15 @@ class Health:
 
 def summarize_explanation(why: Explanation, max_words: int | None = None) -> VerdictExplanation:
     """Convert an explanation. max_words: as of `explain_groups.choose_features`."""
-    shown = explain_groups.choose_features(why, max_words)
-    groups = explain_groups.sum_groups(explain_groups.list_features(why))
+    features = explain_groups.list_features(why)
+    shown = explain_groups.choose_features(features, why.log_odds, max_words)
+    groups = explain_groups.sum_groups(features)
     return VerdictExplanation(
         why.verdict.label,
         why.verdict.probability,
         why.verdict.log_odds,
         why.verdict.probabilities,
-        sentence=explain_groups.describe_verdict(why),
+        sentence=explain_groups.describe_verdict(why, groups),
         favoured=why.favoured,
         against=why.against,
         sum=why.log_odds,

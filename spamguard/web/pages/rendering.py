@@ -183,21 +183,19 @@ def build_explanation(
     """
     features = explain_groups.list_features(why)
     groups = explain_groups.sum_groups(features)
-    listed = [
-        feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)
-    ]  # what rounds to nothing is in no row
-    first = explain_groups.count_first([feature.part for feature in features], why.log_odds)
-    first = min(first, len(listed))
-    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
-    page = min(max(page, 1), pages)
-    start = first + (page - 2) * _PAGE_FEATURES if page > 1 else 0
-    shown = listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]
+    shown, page, pages = _page_of(features, why.log_odds, page)
     before = {word.text: word.part for word in then.words} if then else {}
-    others = why.log_odds - sum(feature.part for feature in shown)
+    others = ExplanationRow(
+        "all other features",
+        why.log_odds - sum(feature.part for feature in shown),
+        None,
+        remark=filters.count_noun(len(features) - len(shown), "feature"),
+    )
+    shares = sorted(why.shares.items(), key=lambda item: -abs(item[1]))
     flip = explain_text.describe_flip(why)
     return ExplanationView(
         why,
-        explain_groups.describe_verdict(why, filters.label_text),
+        explain_groups.describe_verdict(why, groups, filters.label_text),
         explain_text.describe_odds(why, filters.label_text),
         _make_rows(
             [
@@ -207,15 +205,7 @@ def build_explanation(
             why.log_odds,
         ),
         _make_rows(
-            [
-                *(_feature_row(feature, before) for feature in shown),
-                ExplanationRow(
-                    "all other features",
-                    others,
-                    None,
-                    remark=filters.count_noun(len(features) - len(shown), "feature"),
-                ),
-            ],
+            [*(_feature_row(feature, before) for feature in shown), others],
             why.log_odds,
             unbarred=[feature.tokens > 1 for feature in shown] + [True],
         ),
@@ -229,18 +219,28 @@ def build_explanation(
         page,
         pages,
         _make_rows(
-            [
-                ExplanationRow("prior", why.prior, None),
-                *(
-                    ExplanationRow(name, part, None)
-                    for name, part in sorted(why.shares.items(), key=lambda item: -abs(item[1]))
-                ),
-            ],
+            [ExplanationRow(name, part, None) for name, part in (("prior", why.prior), *shares)],
             why.log_odds,
         ),
         round(why.log_odds, 3),
         f"{flip[0].upper()}{flip[1:]}.",
     )
+
+
+def _page_of(
+    features: Sequence[explain_groups.ExplainedFeature], log_odds: float, page: int
+) -> tuple[Sequence[explain_groups.ExplainedFeature], int, int]:
+    """The features of a page, its number if there is such a page, and the number of pages.
+
+    What rounds to nothing is on no page.
+    """
+    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
+    first = explain_groups.count_first([feature.part for feature in features], log_odds)
+    first = min(first, len(listed))
+    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
+    page = min(max(page, 1), pages)
+    start = first + (page - 2) * _PAGE_FEATURES
+    return (listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]), page, pages
 
 
 def _feature_row(

@@ -21,6 +21,16 @@ def why(*clues: Clue, verdict: Verdict = SPAM, few: bool = False) -> Explanation
     )
 
 
+def choose(explanation: Explanation, max_words: int | None = None) -> explain_groups.ShownFeatures:
+    features = explain_groups.list_features(explanation)
+    return explain_groups.choose_features(features, explanation.log_odds, max_words)
+
+
+def describe(explanation: Explanation) -> str:
+    groups = explain_groups.sum_groups(explain_groups.list_features(explanation))
+    return explain_groups.describe_verdict(explanation, groups)
+
+
 @pytest.mark.parametrize(
     ("clue", "kind", "group", "name"),
     [
@@ -86,14 +96,14 @@ def test_groups_and_features_of_real_messages_add_up(tmp_path) -> None:
 
 def test_what_is_left_out_at_first_is_a_third_at_most() -> None:
     clues = [Clue(f"w{number}", 1 / (1 + number), {}) for number in range(500)]
-    shown = explain_groups.choose_features(why(*clues))
+    shown = choose(why(*clues))
     assert 0 < shown.other_words <= sum(clue.part for clue in clues) / 3
     assert shown.n_others == 500 - len(shown.words)
 
 
 def test_a_number_of_words_each_way() -> None:
     clues = [Clue("a", 3.0, {}), Clue("b", -2.0, {}), Clue("c", 1.0, {}), Clue("d", -0.5, {})]
-    shown = explain_groups.choose_features(why(*clues), 1)
+    shown = choose(why(*clues), 1)
     assert [word.text for word in shown.words] == ["a", "b"]
     assert (shown.other_words, shown.n_others) == (pytest.approx(0.5), 2)
 
@@ -106,7 +116,7 @@ def test_the_sentence_names_the_strong_groups_each_way() -> None:
         Clue("received:x", -1.0, {}, "clues"),
         Clue("id-host:x_org", 0.0, {"spam": 0, "ham": 0}, "clues"),
     ]
-    assert explain_groups.describe_verdict(why(*clues)) == (
+    assert describe(why(*clues)) == (
         "Spam: the words of its text and its links are those of spam taught here; its sender and "
         "servers are those of ham; the server in its Message-ID is unknown here."
     )
@@ -114,17 +124,17 @@ def test_the_sentence_names_the_strong_groups_each_way() -> None:
 
 def test_the_sentence_of_an_unsure_verdict() -> None:
     clue = Clue("money", 0.4, {})
-    assert explain_groups.describe_verdict(why(clue, verdict=UNSURE)) == (
+    assert describe(why(clue, verdict=UNSURE)) == (
         "Unsure: the words of its text are those of spam taught here; that does not decide it."
     )
-    assert explain_groups.describe_verdict(why(verdict=UNSURE, few=True)) == (
+    assert describe(why(verdict=UNSURE, few=True)) == (
         "Unsure: it has hardly anything in common with the mail taught here; "
         "too little is taught yet."
     )
 
 
 def test_hidden_counts_are_not_called_unknown() -> None:
-    assert "unknown" not in explain_groups.describe_verdict(why(Clue("host:x", 0.0, {}, "clues")))
+    assert "unknown" not in describe(why(Clue("host:x", 0.0, {}, "clues")))
 
 
 def test_every_kind_has_a_group_and_every_trait_a_kind() -> None:
