@@ -1,4 +1,4 @@
-"""The log of all processes, on standard error, and how texts and times are shown.
+"""The log of all processes, on standard error, and how texts, times and this machine are named.
 
 On a terminal the log is lines for people; the journal of systemd gets JSON objects. One event is
 one line (a traceback has indented lines of its own for people), whatever strangers write into
@@ -17,9 +17,11 @@ import json
 import logging
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TextIO
@@ -290,3 +292,22 @@ def local_time(seconds: float, *, exact: bool = False) -> str:
     """The time for people here, `2026-11-17 08:00`. exact: with seconds."""
     time_format = "%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M"
     return utc_datetime(seconds).astimezone().strftime(time_format)
+
+
+# ---- the name of this machine
+
+_SMTP_HOSTNAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")
+
+
+def hostname() -> str:
+    """The name of this machine as SMTP can write it (RFC 5321, section 2.3.5, and underscores).
+
+    Names in other scripts are written as in RFC 3490; "localhost" stands for what cannot be
+    written.
+    """
+    name = socket.gethostname()
+    with suppress(UnicodeError):
+        name = name if name.isascii() else name.encode("idna").decode("ascii")
+        if _SMTP_HOSTNAME.fullmatch(name):
+            return name
+    return "localhost"

@@ -3,7 +3,8 @@
 The master starts a child by exec of the same interpreter on the same modules. It passes the
 settings in a file in memory and the two ends of a socket pair are the channel: a child writes
 single bytes to it, and end of file there means that the master is gone or wants the child gone.
-`Notifier` speaks to systemd in the same way for all of them (sd_notify(3)).
+A Unix socket gets its path in one step, so there is no moment without one. `Notifier` speaks to
+systemd in the same way for all of them (sd_notify(3)).
 
 The module also checks two things before a process starts: the package on the disk is the one that
 runs, and the limit on address space is high enough. Below that limit every library fails in its own
@@ -18,11 +19,14 @@ Must never import what workers need: the master and the mailbox broker load this
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pickle
 import resource
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 import time
@@ -244,6 +248,77 @@ def settle_requester(channel: socket.socket) -> Callable[[], None]:
             channel.send(SETTLE_BYTE)
 
     return request_settling
+
+
+# ---- Unix sockets
+
+_BACKLOG = 512
+_UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7)
+
+
+def listen_at(path: Path, mode: int) -> socket.socket:
+    """A socket that listens at a path, in the place of an older socket. OSError: it cannot."""
+    if path.exists() and not path.is_socket():
+        raise _not_a_socket_error(path)
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o755)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(str(draft))
+        _chmod_socket(draft, mode)
+        listening.listen(_BACKLOG)
+        draft.rename(path)
+    except BaseException:
+        listening.close()
+        draft.unlink(missing_ok=True)
+        raise
+    return listening
+
+
+def is_listening(path: Path) -> bool:
+    """Whether a process listens there; a killed process leaves a socket on which nobody does."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except BlockingIOError:  # its queue is full just now
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def _chmod_socket(path: Path, mode: int) -> None:
+    """The owner of the directory may have put something else there, and we may be root."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise _not_a_socket_error(path)
+        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
+    finally:
+        os.close(descriptor)
+
+
+def _not_a_socket_error(path: Path) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "something else is there, and is no socket", str(path))
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The id of the process at the other end, when it connected or began to listen."""
+    return _peer_credentials(connection)[0]
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user of the process at the other end, as the kernel says, when it connected."""
+    return _peer_credentials(connection)[1]
+
+
+def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, user, group = _UCRED.unpack(data)
+    return pid, user, group
 
 
 # ---- systemd

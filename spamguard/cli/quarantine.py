@@ -219,9 +219,9 @@ async def _release_all(
     options: argparse.Namespace,
 ) -> bool:
     """Release and teach the messages; return whether every recipient has got them."""
-    from spamguard.aio import hostname
     from spamguard.config.options import Hop
     from spamguard.delivery.smtp import create_next_hop
+    from spamguard.log import hostname
 
     next_hop = create_next_hop(Hop(options.next_hop), hostname())
     complete = True

@@ -422,8 +422,8 @@ def daemon_problems(values: dict[str, Any]) -> Iterator[str]:
 def _unreachable_hops(listeners: list[dict[str, Any]]) -> list[str]:
     import asyncio
 
-    from spamguard.aio import hostname
     from spamguard.config.options import Hop, Tls, parse_endpoint
+    from spamguard.log import hostname
     from spamguard.web import health
 
     hops = [

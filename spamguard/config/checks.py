@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from typing import Any
 
-from spamguard.aio import hostname
 from spamguard.config.options import (
     Action,
     Endpoint,
@@ -27,6 +26,7 @@ from spamguard.config.options import (
 )
 from spamguard.config.types import NON_TEACHING_ROLES
 from spamguard.config.yaml_tree import KeyPath
+from spamguard.log import hostname
 
 MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 
-from spamguard import aio, process
+from spamguard import process
 from spamguard.config.options import Settings
 from spamguard.daemon import privileges
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
@@ -132,7 +132,7 @@ class MailboxBroker:
             self._warnings.warn(error.errno, "cannot take a connection: %s", error.strerror)
             time.sleep(_ACCEPT_PAUSE_SECONDS)
             return
-        refusal = self._find_refusal(aio.peer_uid(channel))
+        refusal = self._find_refusal(process.peer_uid(channel))
         if refusal:
             with channel, suppress(OSError):
                 channel.setblocking(False)
@@ -189,13 +189,13 @@ def _open_socket(settings: Settings) -> socket.socket:
             "`watch_socket` is not set: "
             "say where to listen, as in watch_socket: /run/spamguard-watch/mailboxes.sock"
         )
-    if aio.is_listening(settings.watch_socket):
+    if process.is_listening(settings.watch_socket):
         raise StartError(
             f"{settings.watch_socket}: another `open-mailboxes` listens there: stop that one "
             "(`systemctl stop spamguard-watch` where it is a service)"
         )
     try:
-        listening = aio.listen_at(settings.watch_socket, _SOCKET_MODE)
+        listening = process.listen_at(settings.watch_socket, _SOCKET_MODE)
     except OSError as error:
         raise StartError(
             f"{settings.watch_socket}: cannot listen there ({error.strerror or error}): "

@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Iterable, MutableMapping
 from ipaddress import ip_address
 
-from spamguard import aio
+from spamguard import process
 from spamguard.config.options import Endpoint
 from spamguard.errors import ConfigError, StartError
 
@@ -104,9 +104,9 @@ def _open_endpoint(endpoint: Endpoint, deadline: float, ours: Collection[Address
         try:
             if endpoint.path is None:
                 return listen(endpoint.host, endpoint.port)
-            if aio.is_listening(endpoint.path):
+            if process.is_listening(endpoint.path):
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-            listening = aio.listen_at(endpoint.path, _SOCKET_MODE)
+            listening = process.listen_at(endpoint.path, _SOCKET_MODE)
             listening.setblocking(False)
             return listening
         except OSError as error:

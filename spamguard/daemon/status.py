@@ -26,11 +26,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from spamguard import __version__, aio, log
-from spamguard.aio import hostname
+from spamguard import __version__, log, process
 from spamguard.config.options import Settings
 from spamguard.counters import MASTER_SLOT, CounterBoard, RowName, sum_slots
 from spamguard.errors import StartError
+from spamguard.log import hostname
 from spamguard.web.health import find_absent, find_missing_scorers
 
 _log = logging.getLogger("spamguard.daemon")
@@ -61,7 +61,7 @@ class StatusSocket:
         self._path, self._retry_at = state / STATUS_SOCKET, inf
         try:
             with _short_path(state) as directory:
-                self._listening = aio.listen_at(directory / STATUS_SOCKET, _SOCKET_MODE)
+                self._listening = process.listen_at(directory / STATUS_SOCKET, _SOCKET_MODE)
                 self._inode = (directory / STATUS_SOCKET).lstat().st_ino
         except OSError as error:
             text = "%s: cannot listen there (%s): until it can `spamguard status` finds no daemon"
@@ -85,7 +85,7 @@ class StatusSocket:
             if self._path.lstat().st_ino == self._inode:
                 return
             with _short_path(self._path.parent) as directory:
-                if aio.is_listening(directory / STATUS_SOCKET):
+                if process.is_listening(directory / STATUS_SOCKET):
                     return
         except FileNotFoundError:
             pass
@@ -132,7 +132,7 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
         try:
             with _short_path(state) as directory:
                 connection.connect(str(directory / STATUS_SOCKET))
-            pid = aio.peer_pid(connection)
+            pid = process.peer_pid(connection)
         except OSError:  # nobody listens, or accepted for so long that the queue is full
             return None
         deadline, data = time.monotonic() + ANSWER_TIMEOUT, bytearray()

@@ -30,7 +30,6 @@ from importlib import import_module
 from pathlib import Path
 
 from spamguard import keys, process
-from spamguard.aio import hostname
 from spamguard.config.options import Listener, OddBytes, Policy, Position, Protocol, Settings
 from spamguard.counters import MASTER_SLOT, STAGES, CounterBoard, CounterSlot
 from spamguard.delivery.base import DeliveryError, NextHop
@@ -39,6 +38,7 @@ from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import SpamguardError
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.limits import ByteQuota, Networks
+from spamguard.log import hostname
 from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
 from spamguard.proxy.base import Proxy, UserResolver
 from spamguard.proxy.delivery_log import DeliveryRecord

@@ -4,19 +4,29 @@
 for the log, and a short fixed reply for the client. That reply is always temporary: trouble of ours
 or of the next hop must never make a permanent refusal. A parameter goes out only to a hop that has
 announced its extension.
+
+At the end stand two tools of every connection. `DeadlineTimer` is for those that set a deadline for
+each wait and nearly always meet it: it costs next to nothing, because the loop's own timer moves
+only when it would ring too late (`asyncio.timeout` makes a timer for each wait). `run_in_thread`
+must never leave a thread at work on a file that its caller closes next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
-from spamguard.spool import SpoolView
+from spamguard.storage import SpoolView
 
 ErrorCallback = Callable[[Exception], None]
 """Called each time a hop cannot be reached, is lost or times out; not for its refusals."""
@@ -220,3 +230,76 @@ def loses_dsn(step: Sender | Recipient, extensions: Mapping[str, str]) -> bool:
     return "DSN" not in extensions and any(
         _EXTENSION_BY_PARAMETER.get(parameter.keyword) == "DSN" for parameter in step.parameters
     )
+
+
+# ---- deadlines and threads
+
+
+class DeadlineTimer(ABC):
+    """Has at most one deadline, a time of the event loop's clock. Belongs to one loop."""
+
+    _deadline: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    @abstractmethod
+    def deadline_passed(self) -> None:
+        """Called once when the deadline passes; there is none any more."""
+
+    def set_deadline(self, when: float) -> None:
+        """Replace the deadline."""
+        self._deadline = when
+        if self._timer is None or self._timer.when() > when:
+            self._start_timer(when)
+
+    def clear_deadline(self) -> None:
+        """Remove the deadline. The loop holds this object until the timer rings."""
+        self._deadline = None
+
+    def cancel_deadline(self) -> None:
+        """Remove the deadline, and have the loop let this object go."""
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Called for the deadline or for an earlier one that was replaced."""
+        self._timer = None
+        when, self._deadline = self._deadline, None
+        if when is None:
+            return
+        if asyncio.get_running_loop().time() < when:
+            self.set_deadline(when)
+        else:
+            self.deadline_passed()
+
+
+_MAX_THREADS = 16
+# Not the loop's own few threads: it looks up names there, and where no name server answers, each
+# look-up takes one for many seconds.
+_executors: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
+
+Result = TypeVar("Result")
+
+
+async def run_in_thread(work: Callable[[], Result]) -> Result:
+    """Run blocking work in a thread.
+
+    A cancelled caller waits until the work is done: it may read a spool that is closed next.
+    """
+    loop = asyncio.get_running_loop()
+    if loop not in _executors:
+        _executors[loop] = ThreadPoolExecutor(_MAX_THREADS, "work")
+    running = loop.run_in_executor(_executors[loop], work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        raise

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import cast
 
-from spamguard.aio import DeadlineTimer
 from spamguard.config.options import Endpoint
 from spamguard.delivery.base import (
     ClosingError,
+    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     NextHopTimeoutError,

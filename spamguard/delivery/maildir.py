@@ -22,11 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from spamguard.aio import run_in_thread
-from spamguard.delivery.base import ErrorCallback, ignore_error
+from spamguard.delivery.base import ErrorCallback, ignore_error, run_in_thread
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.spool import SpoolView
-from spamguard.storage import DISK_FULL_ERRNOS, create_private, sync_directory
+from spamguard.storage import DISK_FULL_ERRNOS, SpoolView, create_private, sync_directory
 
 _log = logging.getLogger("spamguard.relay")
 

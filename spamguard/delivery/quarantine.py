@@ -25,8 +25,14 @@ from spamguard.delivery.base import NextHop, deliver
 from spamguard.errors import QuarantineError
 from spamguard.keys import is_id
 from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Reply, Sender
-from spamguard.spool import Spool, SpoolView
-from spamguard.storage import create_private, remove_stale_drafts, sync_directory, unnamed_file
+from spamguard.storage import (
+    Spool,
+    SpoolView,
+    create_private,
+    remove_stale_drafts,
+    sync_directory,
+    unnamed_file,
+)
 
 _log = logging.getLogger("spamguard.quarantine")
 

@@ -22,11 +22,11 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from spamguard.aio import DeadlineTimer
 from spamguard.config.options import Hop, Protocol, Tls
 from spamguard.delivery import base
 from spamguard.delivery.base import (
     ClosingError,
+    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     ErrorCallback,
@@ -40,7 +40,7 @@ from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.smtp.commands import mail_command, rcpt_command, xforward_commands
 from spamguard.smtp.data import dot_stuff
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, parse_extensions
-from spamguard.spool import SpoolView
+from spamguard.storage import SpoolView
 
 _log = logging.getLogger("spamguard.relay")
 

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import keys
-from spamguard.aio import hostname
 from spamguard.config.options import Endpoint, Position, Protocol, Settings
 from spamguard.doctor import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
@@ -37,7 +36,7 @@ from spamguard.folders.changes import open_events
 from spamguard.folders.local import LocalMailboxes, owner_name
 from spamguard.folders.mailboxes import Mailbox, Mailboxes
 from spamguard.folders.roles import find_unmatched_watches
-from spamguard.log import local_time
+from spamguard.log import hostname, local_time
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner
 from spamguard.web import health

@@ -36,8 +36,7 @@ from spamguard.errors import LedgerError, SpamguardError, UnknownClassError
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import EXTRACTOR
-from spamguard.spool import Spool
-from spamguard.storage import KEY_FILE, LEDGER_FILE
+from spamguard.storage import KEY_FILE, LEDGER_FILE, Spool
 from spamguard.users import (
     MAX_LESSON_BYTES,
     SUBMITTED_ORIGINS,

@@ -18,7 +18,7 @@ from spamguard.config.options import Action, Policy, Rule
 from spamguard.engine.policy import Decision, decide
 from spamguard.records import Scan, Verdict
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.users import is_user_name
 
 REFUSAL_REPLIES: Mapping[Action, Reply] = {

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
-from spamguard.aio import run_in_thread
 from spamguard.config.options import Listener, Position, TeachByMail, TeachingUser
+from spamguard.delivery.base import run_in_thread
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import quote_value
 from spamguard.mail.forwarded import extract_attached, extract_inline
 from spamguard.proxy.base import MailTransaction, Proxy
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.users import MAIL_ORIGIN, is_user_name
 
 _log = logging.getLogger("spamguard.teaching")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from hmac import compare_digest
 
-from spamguard.aio import run_in_thread
 from spamguard.config.options import Action, OnError, Policy, Rule, Scanner
+from spamguard.delivery.base import run_in_thread
 from spamguard.engine import policy
 from spamguard.engine.policy import Decision
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
@@ -32,7 +32,7 @@ from spamguard.proxy.transaction import (
 )
 from spamguard.records import Scan, Verdict
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender, received_field
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.proxy")
 

@@ -31,13 +31,13 @@ from pathlib import Path
 
 from spamguard import __file__ as package
 from spamguard import log, process
-from spamguard.aio import DeadlineTimer, run_in_thread
 from spamguard.config.options import Scoring
+from spamguard.delivery.base import DeadlineTimer, run_in_thread
 from spamguard.process import ReplacedError
 from spamguard.proxy import scorer as protocol
 from spamguard.proxy.base import NotScanned
 from spamguard.records import Scan
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.proxy")
 

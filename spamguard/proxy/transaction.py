@@ -21,9 +21,14 @@ from dataclasses import dataclass, replace
 from email.header import Header
 
 from spamguard import keys
-from spamguard.aio import run_in_thread
 from spamguard.config.options import Action, Listener, OnError, Policy, Position
-from spamguard.delivery.base import NextHop, NextHopTransaction, deliver, needs_smtputf8
+from spamguard.delivery.base import (
+    NextHop,
+    NextHopTransaction,
+    deliver,
+    needs_smtputf8,
+    run_in_thread,
+)
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
 from spamguard.mail.rewrite import FieldNameSet, add_fields, rewrite_header
@@ -48,7 +53,7 @@ from spamguard.smtp.envelope import (
     received_field,
     repeat_reply,
 )
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 
 _log = logging.getLogger("spamguard.proxy")
 

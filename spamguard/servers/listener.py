@@ -37,7 +37,7 @@ from spamguard.limits import (
     quota_key,
 )
 from spamguard.proxy.scan import ScanService
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
 

@@ -26,7 +26,7 @@ import h11
 import zstandard
 
 from spamguard import __version__
-from spamguard.aio import run_in_thread
+from spamguard.delivery.base import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.limits import LimitExceeded
 from spamguard.proxy import transaction
@@ -40,7 +40,7 @@ from spamguard.servers.listener import (
     ScannerContext,
 )
 from spamguard.servers.rspamd_protocol import HeaderFields, RspamdStatistics
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
 

@@ -19,7 +19,7 @@ from spamguard.engine.policy import REQUIRED_SCORE, UNSURE
 from spamguard.proxy.delivery_log import NOT_SCANNED
 from spamguard.proxy.scan import ScanRequest, ScanResult, format_words
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 
 _MAX_RECIPIENTS = 1000  # that are remembered
 _MESSAGE_ID = re.compile(

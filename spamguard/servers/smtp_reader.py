@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from spamguard.aio import DeadlineTimer
+from spamguard.delivery.base import DeadlineTimer
 from spamguard.servers import smtp_replies as replies
 from spamguard.servers.listener import ClientTimeout
 from spamguard.smtp.envelope import Reply

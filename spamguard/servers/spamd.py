@@ -38,7 +38,7 @@ from spamguard.servers.listener import (
     ScannerContext,
 )
 from spamguard.smtp.envelope import bare_address
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
 

@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from spamguard import aio
-from spamguard.aio import run_in_thread
+from spamguard import process
+from spamguard.delivery.base import run_in_thread
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome, unknown_class
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.users import (
     MAX_LESSON_HEADER,
     PIPE_ORIGIN,
@@ -109,13 +109,13 @@ class TeachingDoor:
 
     async def start(self, path: Path, mode: int) -> asyncio.Server:
         """Listen at a path, in the place of an older socket. OSError."""
-        listening = aio.listen_at(path, mode)
+        listening = process.listen_at(path, mode)
         return await asyncio.start_unix_server(
             self._serve, sock=listening, backlog=_BACKLOG, limit=_CHUNK_BYTES
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        uid = aio.peer_uid(writer.get_extra_info("socket"))
+        uid = process.peer_uid(writer.get_extra_info("socket"))
         self._connections[uid] += 1
         try:
             async with asyncio.timeout(LESSON_TIMEOUT):

@@ -34,7 +34,7 @@ from spamguard import __version__
 from spamguard.errors import BusyError, NotAllowedError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.history_schema import readable
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web import auth, models
 from spamguard.web.health import HealthReporter
 from spamguard.web.models import MAX_HOURS, MAX_ROWS

@@ -28,7 +28,7 @@ from starlette.responses import Response
 from spamguard import errors
 from spamguard.config.options import Web, WebProxy
 from spamguard.limits import Networks, normalise_address
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web.credentials import SESSION_SECONDS, Credential, CredentialKind, CredentialStore
 from spamguard.web.models import Person
 from spamguard.web.problems import UnauthenticatedError, refusal

@@ -4,7 +4,7 @@
 creates a filter, and counts lessons from where it stopped the last time, so it does not take longer
 the more was taught. `find_unwell` looks at the heartbeats of the processes, `find_unreachable` at
 the next hops. `HealthReporter` answers monitors from all three; answers are cached for some seconds
-and have a deadline, so that asking often costs nothing.
+(`AsyncTtlCache`) and have a deadline, so that asking often costs nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from spamguard import log
-from spamguard.aio import AsyncTtlCache, hostname
 from spamguard.config.options import Endpoint, Hop, Protocol, Settings
 from spamguard.counters import (
     MASTER_SLOT,
@@ -32,6 +31,7 @@ from spamguard.counters import (
 )
 from spamguard.delivery.base import DeliveryError
 from spamguard.errors import LedgerError, SpamguardError
+from spamguard.log import hostname
 from spamguard.storage import LEDGER_FILE
 from spamguard.users import SUBMITTED_ORIGINS
 
@@ -284,3 +284,57 @@ def _find_unwritable(maildir: Path) -> str:
     return "; ".join(
         f"{path} may not be written" for path in paths if not os.access(path, os.W_OK | os.X_OK)
     )
+
+
+# ---- a cache
+
+Value = TypeVar("Value")
+
+ERROR_TTL_SECONDS = 2.0
+"""The time for which an error is kept, at most."""
+
+
+class AsyncTtlCache(Generic[Value]):
+    """Keeps the result of a slow async call.
+
+    Parameters
+    ----------
+    load
+        The call; never runs twice at once.
+    ttl_seconds
+        How long a result is good; an error is good for less.
+    timeout
+        How many seconds `get` waits.
+    """
+
+    def __init__(
+        self, load: Callable[[], Awaitable[Value]], ttl_seconds: float, timeout: float
+    ) -> None:
+        self._load = load
+        self._ttl_seconds = ttl_seconds
+        self._timeout = timeout
+        self._task: asyncio.Task[Value] | None = None
+        self._expires_at = 0.0
+
+    async def get(self) -> Value:
+        """The result, or the error of the call; TimeoutError: it takes too long."""
+        loop = asyncio.get_running_loop()
+        if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
+            self._task = loop.create_task(self._reload())
+            self._task.add_done_callback(_consume_error)
+        return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
+
+    async def _reload(self) -> Value:
+        seconds = min(self._ttl_seconds, ERROR_TTL_SECONDS)
+        try:
+            value = await self._load()
+            seconds = self._ttl_seconds
+        finally:
+            self._expires_at = asyncio.get_running_loop().time() + seconds
+        return value
+
+
+def _consume_error(task: asyncio.Task[Value]) -> None:
+    """asyncio would log an error that comes when nobody waits any more."""
+    if not task.cancelled():
+        task.exception()

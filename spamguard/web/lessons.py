@@ -17,9 +17,9 @@ from contextlib import closing
 from functools import partial
 
 from spamguard import log
-from spamguard.aio import run_in_thread
 from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.config.options import Settings
+from spamguard.delivery.base import run_in_thread
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.policy import unwanted_classes
@@ -32,8 +32,7 @@ from spamguard.mail.rewrite import PREFIX_SEARCH_BYTES, remove_subject_prefix
 from spamguard.proxy.base import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import EXTRACTOR, Scan, Vote
-from spamguard.spool import Spool
-from spamguard.storage import SPOOL_DIRECTORY
+from spamguard.storage import SPOOL_DIRECTORY, Spool
 from spamguard.web.models import LessonReceipt, Person
 from spamguard.web.readers import ensure_filter
 

@@ -23,20 +23,19 @@ from functools import cache
 from threading import Lock
 from typing import Protocol, TypeVar
 
-from spamguard.aio import hostname
 from spamguard.config.options import Action, HistorySettings, Hop, Settings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
 from spamguard.ledger.queries import NO_STANDING
-from spamguard.log import quote_value
+from spamguard.log import hostname, quote_value
 from spamguard.proxy import history_schema
 from spamguard.proxy.delivery_log import decode_author, decode_subject
 from spamguard.proxy.history_schema import HistoryRow, fold_text, printable, readable
 from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web import models
 from spamguard.web.models import HeldMessage, Judgement, JudgementDetails, Person, Search
 from spamguard.web.readers import ReadConnection, Visibility, acting_user, require_operator

@@ -24,8 +24,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spamguard import __version__, log
-from spamguard.aio import AsyncTtlCache, run_in_thread
 from spamguard.config.options import Settings, TeachSettings
+from spamguard.delivery.base import run_in_thread
 from spamguard.delivery.quarantine import QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
@@ -36,10 +36,10 @@ from spamguard.ledger.queries import NO_STANDING, MessageStanding
 from spamguard.proxy.history import example_from_row, row_digest
 from spamguard.proxy.history_schema import HistoryRow
 from spamguard.records import Explanation, Scan, Word
-from spamguard.spool import Spool
-from spamguard.storage import BATCH_SIZE
+from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
 from spamguard.web import lessons, models, statistics
+from spamguard.web.health import AsyncTtlCache
 from spamguard.web.lessons import UploadScanner
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt, Person, Search
 from spamguard.web.queries import HistoryQueries, QuarantineQueries, can_teach

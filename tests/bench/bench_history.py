@@ -57,7 +57,7 @@ from spamguard.ledger.votes import NewVote
 from spamguard.proxy.history import History
 from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
 from spamguard.records import EXTRACTOR, Scan
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web.models import Person, Search
 from spamguard.web.service import Service
 

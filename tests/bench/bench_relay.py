@@ -15,7 +15,7 @@ from pathlib import Path
 from spamguard.config.options import Endpoint, Hop
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.support.sinks import smtp_sink
 
 _HEAD = b"X-Spam-Flag: NO\r\nX-Spam-Status: No, score=-1.2 required=5.0 tests=SPAMGUARD_HAM\r\n"

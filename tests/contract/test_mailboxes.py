@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from spamguard import aio
+from spamguard import process
 from spamguard.config.options import Watch
 from spamguard.folders import broker, changes
 from spamguard.folders.broker import BrokerSession, RemoteMailboxes
@@ -52,7 +52,7 @@ def served(*patterns: Watch | str | Path, notify: bool = True) -> Iterator[Remot
         ExitStack() as stack,
     ):
         path = Path(directory) / "socket"  # tmp_path is too long for one
-        listening = stack.enter_context(aio.listen_at(path, 0o600))
+        listening = stack.enter_context(process.listen_at(path, 0o600))
 
         def serve() -> None:
             with listening.accept()[0] as channel:

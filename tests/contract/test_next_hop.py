@@ -22,7 +22,7 @@ from spamguard.delivery.base import NextHop
 from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.support.hops import FakeHop
 from tests.support.waiting import PATIENCE
 

@@ -37,7 +37,7 @@ from spamguard.proxy.scan import ScanRequest
 from spamguard.records import Scan
 from spamguard.servers.teach import TeachingDoor, TrainingAccounts
 from spamguard.smtp.envelope import Client, Recipient, Sender
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web.models import Person
 from tests.support.scanners import ScriptedJudge, scan_service, scanner
 from tests.support.waiting import PATIENCE

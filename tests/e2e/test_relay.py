@@ -12,7 +12,7 @@ import pytest
 from spamguard.config.options import Endpoint, Hop, Protocol
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.e2e import dovecot, postfix
 from tests.support.sinks import SINK, smtp_sink
 

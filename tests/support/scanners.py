@@ -24,7 +24,7 @@ from spamguard.proxy.transaction import ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.servers.listener import Door
 from spamguard.servers.rspamd_protocol import RspamdStatistics
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.users import QueuedLesson
 from tests.support.waiting import PATIENCE
 

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from spamguard.aio import hostname
 from spamguard.config.options import Endpoint, Hop, Protocol
 from spamguard.delivery.smtp import SmtpNextHop
+from spamguard.log import hostname
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spamguard.spool import MAX_MEMORY_BYTES, Spool, SpoolView
+from spamguard.storage import MAX_MEMORY_BYTES, Spool, SpoolView
 from tests.support.processes import own_descriptors
 
 LARGE = os.urandom(MAX_MEMORY_BYTES + 300_000)
@@ -96,7 +96,7 @@ def test_no_file_is_ever_seen(tmp_path: Path) -> None:
 
 
 def test_a_kill_leaves_nothing_behind(tmp_path: Path) -> None:
-    code = "import os, sys; from pathlib import Path; from spamguard.spool import Spool\n"
+    code = "import os, sys; from pathlib import Path; from spamguard.storage import Spool\n"
     code += "Spool(Path(sys.argv[1])).write(bytes(2 << 20)); os.kill(os.getpid(), 9)"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(__file__).parents[2]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import aio
+from spamguard import process
 
 
 def test_the_socket_takes_the_place_of_an_older_one(tmp_path):
     path = tmp_path / "door" / "sock"
     with (
-        aio.listen_at(path, 0o600),
-        aio.listen_at(path, 0o666),
+        process.listen_at(path, 0o600),
+        process.listen_at(path, 0o666),
         socket.socket(socket.AF_UNIX) as one,
     ):
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
@@ -27,7 +27,7 @@ def test_the_socket_takes_the_place_of_an_older_one(tmp_path):
 def test_what_is_no_socket_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(OSError, match="no socket"):
-        aio.listen_at(tmp_path / "file", 0o666)
+        process.listen_at(tmp_path / "file", 0o666)
     assert (tmp_path / "file").read_text() == "x"
 
 
@@ -49,11 +49,11 @@ def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeyp
 
     monkeypatch.setattr(socket, "socket", Raced)
     with pytest.raises(OSError, match="no socket"):
-        aio.listen_at(tmp_path / "sock", 0o666)
+        process.listen_at(tmp_path / "sock", 0o666)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
 def test_who_is_at_the_other_end() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert aio.peer_uid(ours) == os.getuid()
+        assert process.peer_uid(ours) == os.getuid()

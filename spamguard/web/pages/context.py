@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web import auth
 from spamguard.web.health import HealthReporter
 from spamguard.web.models import LessonReceipt, Person, PreviewDetails, ReleaseResult, Search

@@ -21,7 +21,7 @@ from spamguard.engine.policy import UNSURE
 from spamguard.errors import NotThereError, UsageError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web import auth
 from spamguard.web.models import ConfusionCell, Person, Today, TokenCounts
 from spamguard.web.pages import charts, context

@@ -12,7 +12,7 @@ from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.unit.cli.conftest import new_mail
 from tests.unit.cli.test_status_daemon import saying
 

@@ -14,12 +14,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.aio import hostname
 from spamguard.config import yaml_tree
 from spamguard.config.load import load_settings, settings_from_command_line
 from spamguard.config.options import Settings
 from spamguard.config.schema import FILE_PART
 from spamguard.errors import ConfigError
+from spamguard.log import hostname
 from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import STATE, listener, parts
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.aio import hostname
 from spamguard.daemon import status
 from spamguard.engine.filter import Filter
 from spamguard.errors import StartError
+from spamguard.log import hostname
 from tests.e2e.ports import free_port
 from tests.support.taken import taken
 from tests.support.waiting import PATIENCE

@@ -11,7 +11,7 @@ from typing import TypeVar
 from spamguard.config.options import Hop, Tls
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Client, EsmtpParameter, Recipient, Reply, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.support.hops import FakeHop
 from tests.support.waiting import PATIENCE
 

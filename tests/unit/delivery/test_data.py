@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.smtp.envelope import Reply
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.support.hops import Act, Answer, FakeHop, Middle, Then
 from tests.unit.delivery.talks import LOST, BrokenSpool, codes, content, hand_on, talk
 

@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.delivery.base import deliver
 from spamguard.smtp.envelope import Recipient, Reply, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 
 OK, NO, LATER = (
     Reply.from_text(250, "ok"),

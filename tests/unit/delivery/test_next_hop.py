@@ -11,7 +11,7 @@ from spamguard.config.options import Endpoint, Hop, Protocol, parse_endpoint
 from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.delivery.smtp import SmtpNextHop, create_next_hop
 from spamguard.smtp.envelope import Client, Recipient, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.e2e.ports import free_port
 
 

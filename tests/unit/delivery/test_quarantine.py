@@ -24,7 +24,7 @@ from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.errors import QuarantineError
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from tests.support import disks
 from tests.support.hops import Act, Delivered, FakeHop, Script
 from tests.support.killing import killed_at

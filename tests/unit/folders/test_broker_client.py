@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from spamguard import aio
+from spamguard import process
 from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
 from spamguard.folders import broker
@@ -35,7 +35,7 @@ class Opener:
         self._threads: list[threading.Thread] = []
 
     def start(self, watches: Sequence[Watch]) -> None:
-        self._listening = aio.listen_at(self.path, 0o600)
+        self._listening = process.listen_at(self.path, 0o600)
         self._threads.append(threading.Thread(target=self._serve, args=(self._listening, watches)))
         self._threads[-1].start()
 
@@ -164,7 +164,7 @@ NONSENSE = (
 
 @pytest.mark.parametrize("answer", NONSENSE, ids=lambda one: repr(one[:40]))
 def test_an_answer_that_makes_no_sense(opener, answer):
-    listening = aio.listen_at(opener.path, 0o600)
+    listening = process.listen_at(opener.path, 0o600)
 
     def serve() -> None:
         with listening.accept()[0] as channel:
@@ -184,7 +184,7 @@ def test_an_answer_that_makes_no_sense(opener, answer):
     "answers", [[b"?\n"], [b'["error", 2, "no", ""]\n'], [b'["answer",', b" null]\n"]], ids=repr
 )
 def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, answers):
-    listening = aio.listen_at(opener.path, 0o600)
+    listening = process.listen_at(opener.path, 0o600)
     given, ours = os.pipe()
 
     def serve() -> None:

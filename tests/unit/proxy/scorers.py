@@ -13,7 +13,7 @@ from spamguard.config.options import Scoring
 from spamguard.proxy.base import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Scan
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from tests.support.waiting import PATIENCE
 
 # A scorer that does as the message says, and else what a scorer does.

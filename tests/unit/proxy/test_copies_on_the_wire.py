@@ -20,7 +20,7 @@ from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.proxy.base import UserResolver
 from spamguard.proxy.transaction import FilterProxy, ProxyContext
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from tests.support.hops import Act, Answer, Delivered, FakeHop
 from tests.support.waiting import PATIENCE
 from tests.unit.bayes.support import repeatable

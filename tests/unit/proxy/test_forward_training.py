@@ -23,7 +23,7 @@ from spamguard.learning.lessons import TrainingIntake
 from spamguard.learning.queue import LessonQueue
 from spamguard.proxy.forward_training import ForwardTrainingProxy
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.users import QueuedLesson
 from tests.unit.mail.test_forwarded_attached import ONE, TWO, forward
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.proxy import transaction
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 
 FORGED = ("X-Spam-*", "X-Bogosity")
 HEAD = b"Subject: x\r\nX-Spam-Flag: YES\r\n\tmore\r\nx-bogosity: y\r\nTo: b\r\n"

@@ -20,7 +20,7 @@ from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scan import ScanRequest, ScanResult, ScanService
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.smtp.envelope import Client
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson
 from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, scan_service, scanner
 from tests.unit.filters import mail, opened, teach

@@ -20,7 +20,7 @@ from spamguard.proxy import scorer_pool
 from spamguard.proxy.base import NotScanned
 from spamguard.proxy.scorer_pool import SCORER_COMMAND
 from spamguard.records import Scan
-from spamguard.spool import MAX_MEMORY_BYTES
+from spamguard.storage import MAX_MEMORY_BYTES
 from tests.support.processes import alive
 from tests.support.waiting import eventually, until
 from tests.unit.filters import ROOT, mail, opened, teach
@@ -467,7 +467,7 @@ import asyncio, sys
 from pathlib import Path
 from spamguard.config.options import Scoring
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 async def main():
     command = (sys.executable, "-c", sys.argv[2])
     pool = ScorerPool(Path(sys.argv[1]), Scoring(100.0), command=command)

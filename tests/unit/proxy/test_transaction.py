@@ -17,7 +17,7 @@ from spamguard.proxy.base import NotScanned
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.transaction import MAX_HOPS, FilterProxy, ProxyContext
 from spamguard.smtp.envelope import Client, EsmtpParameter, Reply, Sender
-from spamguard.spool import SpoolView
+from spamguard.storage import SpoolView
 from tests.support.waiting import PATIENCE
 from tests.unit.proxy.transactions import (
     DIGEST,

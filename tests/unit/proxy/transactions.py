@@ -14,7 +14,7 @@ from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.transaction import FilterProxy, ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 
 KEY = b"k" * 32
 DIGEST = b"0123456789abcdef"

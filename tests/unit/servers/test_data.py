@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from spamguard import spool
+from spamguard import storage
 from spamguard.config.options import DoorLimits, OddBytes, Position, Protocol
 from spamguard.smtp.data import DataReader
 from tests.support.waiting import PATIENCE
@@ -175,7 +175,7 @@ def test_a_full_disk_is_temporary(tmp_path, monkeypatch):
     def full(self, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(spool.Spool, "write", full)
+    monkeypatch.setattr(storage.Spool, "write", full)
     proxy = ScriptedProxy()
     assert run(tmp_path, sending(MESSAGE), proxy) == [
         (452, "4.3.1 No space left for this message now, try again later"),

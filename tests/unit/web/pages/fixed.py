@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web import auth, problems
 from spamguard.web.health import MonitorAnswer
 from spamguard.web.models import (

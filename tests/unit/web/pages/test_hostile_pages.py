@@ -15,7 +15,7 @@ import pytest
 
 from spamguard.errors import UsageError
 from spamguard.records import Clue, Explanation, Verdict
-from spamguard.spool import Spool
+from spamguard.storage import Spool
 from spamguard.web.models import (
     Class,
     HeldMessage,

@@ -20,7 +20,7 @@ from spamguard.proxy.history import History
 from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
 from spamguard.records import EXTRACTOR
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
-from spamguard.spool import Spool, SpoolView
+from spamguard.storage import Spool, SpoolView
 from spamguard.web.models import Person
 from spamguard.web.service import Service
 from tests.unit.filters import READER, mail, opened, teach

@@ -20,7 +20,7 @@ from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.rewrite import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
-from spamguard.spool import MAX_MEMORY_BYTES
+from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import lessons
 from spamguard.web.models import MAX_ROWS, Flip, Opinion, Person, Search
 from spamguard.web.service import Service

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spamguard.aio import DeadlineTimer
+from spamguard.delivery.base import DeadlineTimer
 from tests.support.waiting import until
 
 
