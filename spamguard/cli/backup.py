@@ -103,7 +103,7 @@ def add_restore(commands: arguments.Commands) -> None:
 def run_restore(options: argparse.Namespace) -> int:
     """Check the file, prove that it works, install it."""
     from spamguard.backup import BackupReader
-    from spamguard.learning import reextract
+    from spamguard.learning import undo
 
     state = common.state_directory(options)
     _check_overwrite(state, replace=options.replace)
@@ -118,7 +118,7 @@ def run_restore(options: argparse.Namespace) -> int:
         aside = _prove_and_install(reader, header, state, replace=options.replace)
     with common.open_existing(options) as spam_filter:
         classes = dict(spam_filter.status().classes)
-        outdated = reextract.count_outdated(spam_filter.ledger)
+        outdated = undo.count_outdated(spam_filter.ledger)
     text = (
         f"restored the backup of {local_time(header.time)} into {state}: "
         f"lessons of {common.count_text(sum(classes.values()))}"
@@ -128,7 +128,7 @@ def run_restore(options: argparse.Namespace) -> int:
     values = {"state": str(state), "made": header.time, "classes": classes}
     common.print_answer(options, text, values | {"kept": str(aside) if aside else None})
     if outdated:
-        common.say(f"note: {reextract.describe_outdated(outdated)}; {reextract.REEXTRACT_REMEDY}")
+        common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
     return 0
 
 

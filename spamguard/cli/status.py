@@ -26,8 +26,7 @@ from spamguard.users import PIPE_ORIGIN, SUBMITTED_ORIGINS
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
-    from spamguard.folders.status_file import WatcherStatus
-    from spamguard.learning.refusals import RefusedLessons
+    from spamguard.learning.status_files import RefusedLessons, WatcherStatus
     from spamguard.records import Status
 
 STATUS_ABOUT = """\
@@ -123,7 +122,7 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
 def _lesson_values(spam_filter: Filter, status: Status) -> dict[str, Any]:
     """What was taught, and what of it is of no use, or missing."""
     from spamguard.engine import policy
-    from spamguard.learning.reextract import count_outdated
+    from spamguard.learning.undo import count_outdated
 
     loss = spam_filter.find_loss()
     bound = spam_filter.spam_threshold(_ONE_WRONG_IN)
@@ -149,7 +148,7 @@ def _lesson_values(spam_filter: Filter, status: Status) -> dict[str, Any]:
 
 def _status_text(values: dict[str, Any]) -> str:
     from spamguard.engine import snapshot
-    from spamguard.learning import reextract
+    from spamguard.learning import undo
 
     versions, sizes = values["versions"], values["bytes"]
     adopted = "" if values["receipts"] else " (tables without receipts: can only judge)"
@@ -172,8 +171,8 @@ def _status_text(values: dict[str, Any]) -> str:
         loss = snapshot.describe_loss(snapshot.LedgerLoss(**values["lost"]))
         lines.append(f"{loss}: {snapshot.LOSS_REMEDY}")
     if values["outdated"]:
-        outdated = reextract.describe_outdated(values["outdated"])
-        lines.append(f"{outdated}; {reextract.REEXTRACT_REMEDY}")
+        outdated = undo.describe_outdated(values["outdated"])
+        lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")
     if values["missing"]:
         lines.append(f"{values['missing']}: {_MISSING_REMEDY}")
     lines += ["", "tokens     buckets used     load: so many new ones collide"]
@@ -219,11 +218,10 @@ def _size_text(number: int) -> str:
 
 def user_values(spam_filter: Filter) -> dict[str, Any]:
     """The users, by the time of their last move; the watcher, if there ever was one; warnings."""
-    from spamguard.folders import status_file
-    from spamguard.learning import refusals
+    from spamguard.learning import status_files
 
-    watcher, now = status_file.read_watcher_status(spam_filter.directory), time.time()
-    dropped = refusals.read_dropped(spam_filter.directory)
+    watcher, now = status_files.read_watcher_status(spam_filter.directory), time.time()
+    dropped = status_files.read_dropped(spam_filter.directory)
     users = _list_users(spam_filter, [watcher.refused if watcher else {}, dropped])
     warnings = [
         *(_watcher_warnings(spam_filter, watcher, now) if watcher else ()),
@@ -288,7 +286,7 @@ def _watcher_warnings(spam_filter: Filter, watcher: WatcherStatus, now: float) -
 
 def _dropped_warnings(spam_filter: Filter, dropped: Mapping[str, RefusedLessons]) -> Iterator[str]:
     """Warn of lessons that programs and mail brought in vain."""
-    from spamguard.learning.refusals import OVER_QUOTA
+    from spamguard.learning.status_files import OVER_QUOTA
 
     for user, refused in dropped.items():
         votes = [spam_filter.ledger.users.last_vote(user, origin) for origin in SUBMITTED_ORIGINS]

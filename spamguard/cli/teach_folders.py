@@ -190,7 +190,7 @@ def _teach_mailbox(
     """Teach a mailbox; return the numbers of messages taught, known before, and taken back."""
     from spamguard.engine.parallel_extract import extract_examples, group_by_class
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
-    from spamguard.learning.reextract import reextract_votes
+    from spamguard.learning.undo import reextract_votes
 
     service = LessonService(spam_filter)
     for label in sorted({message.label for message in filed}):

@@ -35,9 +35,8 @@ from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
 from spamguard.folders import broker
 from spamguard.folders.watcher import Watcher
-from spamguard.learning.lessons import TrainingIntake
+from spamguard.learning.lessons import Learner, TrainingIntake
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool, explain_unread_spool
-from spamguard.learning.worker import Learner, LessonSource
 from spamguard.log import WarnOnce
 from spamguard.servers.teach import TeachingDoor, TrainingAccounts
 from spamguard.storage import SPOOL_DIRECTORY
@@ -153,7 +152,7 @@ async def _take_lessons(
     teach = settings.teach or TeachSettings()
     accounts, arrived = TrainingAccounts(teach.for_others), threading.Event()
     classes = ClassRegistry(arrived.set)
-    queues: list[LessonSource] = [LessonQueue(settings.state / QUEUE_DIRECTORY)]
+    queues: list[LessonQueue | LessonSpool] = [LessonQueue(settings.state / QUEUE_DIRECTORY)]
     if teach.spool is not None:
         queues.append(LessonSpool(teach.spool, accounts.resolve_user))
     if settings.teach is not None and (warning := explain_unread_spool(teach.spool)):
@@ -184,7 +183,7 @@ async def _take_lessons(
 
 def _learn_lessons(
     settings: Settings,
-    queues: Sequence[LessonSource],
+    queues: Sequence[LessonQueue | LessonSpool],
     request_settling: Callable[[], None],
     arrived: threading.Event,
     classes: ClassRegistry,

@@ -23,7 +23,7 @@ from spamguard import log
 from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError
-from spamguard.learning import reextract
+from spamguard.learning import undo
 from spamguard.storage import remove_stale_drafts
 
 _log = logging.getLogger("spamguard.daemon")
@@ -67,9 +67,9 @@ def settle_if_due(state: str) -> bool:
 def _report_losses(state: str, *, settled: bool) -> None:
     """Log lessons of no use, and lost events unless settling has logged these already."""
     with Filter.open(state, load=False) as spam_filter:
-        outdated, loss = reextract.count_outdated(spam_filter.ledger), spam_filter.find_loss()
+        outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
     if outdated:
-        _log.warning("%s; %s", reextract.describe_outdated(outdated), reextract.REEXTRACT_REMEDY)
+        _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
     if loss is not None and not settled:
         _log.error("%s: %s", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
 

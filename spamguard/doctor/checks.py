@@ -30,12 +30,13 @@ from spamguard import keys
 from spamguard.config.options import Endpoint, Position, Protocol, Settings
 from spamguard.doctor import Step, failed, ok, skipped
 from spamguard.errors import SpamguardError
-from spamguard.folders import doveconf, status_file
+from spamguard.folders import doveconf
 from spamguard.folders.broker import is_maildir, make_mailboxes
 from spamguard.folders.changes import open_events
 from spamguard.folders.local import LocalMailboxes, owner_name
 from spamguard.folders.mailboxes import Mailbox, Mailboxes
 from spamguard.folders.roles import find_unmatched_watches
+from spamguard.learning import status_files
 from spamguard.log import hostname, local_time
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner
@@ -172,10 +173,10 @@ def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:
 
     A few may stay so for ever, because their mail is gone: that is no failure.
     """
-    from spamguard.learning import reextract  # noqa: PLC0415  `check` must load no numpy
+    from spamguard.learning import undo  # noqa: PLC0415  `check` must load no numpy
 
-    count = reextract.count_outdated(ledger)
-    detail, remedy = reextract.describe_outdated(count), reextract.REEXTRACT_REMEDY
+    count = undo.count_outdated(ledger)
+    detail, remedy = undo.describe_outdated(count), undo.REEXTRACT_REMEDY
     if count > sum(ledger.lesson_counts(EXTRACTOR).values()):
         yield failed("lessons", detail, remedy)
     elif count:
@@ -187,7 +188,7 @@ def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:
 
 def check_watcher(state: Path, *, wanted: bool) -> Iterator[Step]:
     """The daemon's watcher, by its status file. wanted: the configuration names mailboxes."""
-    status = status_file.read_watcher_status(state)
+    status = status_files.read_watcher_status(state)
     remedy = "start the daemon, with `watch` in its configuration"
     if status is None:
         detail = "none has run with this state directory"

@@ -4,8 +4,8 @@
 are due, step by step (`mailbox_scan`). A scan finds the names that came and went in each folder and
 reads new files (`scan`). What that means follows from where each message was last seen
 (`sightings`), by pure tables (`reconcile`), and from what each folder is for (`roles`, `doveconf`).
-The lessons become votes in the ledger (`lessons`), and `status_file` tells users what teaches
-nothing, and why.
+The lessons become votes in the ledger (`lessons`), and a file tells users what teaches nothing, and
+why (`learning.status_files`).
 
 `mailboxes` is the only way to users' mail. `local` reads it from the disk, and `changes` tells what
 has changed there. `broker` reads it by way of a process that has more rights and does nothing else;

@@ -64,8 +64,8 @@ from spamguard.folders.reconcile import (
 from spamguard.folders.roles import EvidenceRule, choose_sign, find_signs
 from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
 from spamguard.folders.sightings import EVIDENCE_DONE, PendingVote, Sightings
-from spamguard.folders.status_file import StatusFile
 from spamguard.learning.lessons import LessonService
+from spamguard.learning.status_files import StatusFile
 from spamguard.ledger.votes import NewVote
 from spamguard.log import WarnOnce
 from spamguard.storage import batches
@@ -236,8 +236,8 @@ class FolderTeacher:
         for (label, folder, evidence), group in groupby(ready, lambda pair: _group_key(pair[0])):
             lessons, examples = zip(*group, strict=True)
             origin = f"{EVIDENCE_ORIGIN} {evidence}" if evidence else MOVE_ORIGIN
-            made = self._service.make_votes(
-                examples, label, user, f"{origin} {display_folder(folder)}"
+            made = self._filter.make_votes(
+                examples, label, user=user, origin=f"{origin} {display_folder(folder)}"
             )
             votes += zip(lessons, made, strict=True)
         return votes

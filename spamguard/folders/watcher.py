@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -32,6 +32,7 @@ from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
 from spamguard.folders.mailbox_scan import OWN_FILES, MailboxScanner, MailboxState, next_pause
 from spamguard.folders.mailboxes import (
     CLOSED_WARNING,
+    DOUBT,
     Changes,
     Folder,
     FolderKind,
@@ -45,10 +46,10 @@ from spamguard.folders.mailboxes import (
 from spamguard.folders.roles import find_unmatched_watches, parse_role, watch_rules
 from spamguard.folders.scan import FolderScanner
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
-from spamguard.folders.status_file import StatusFile
 from spamguard.learning.lessons import LessonService, NewClass
-from spamguard.learning.reextract import reextract_votes
-from spamguard.log import WarnOnce
+from spamguard.learning.status_files import StatusFile, WatcherTrouble
+from spamguard.learning.undo import reextract_votes
+from spamguard.log import StandingWarning, WarnOnce
 from spamguard.records import EXTRACTOR
 from spamguard.storage import batches
 
@@ -57,6 +58,8 @@ _log = logging.getLogger("spamguard.folders")
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 MAX_TURN_SECONDS = 0.5  # after which events are read: to list 20,000 mailboxes takes minutes
 _MAX_WAIT_SECONDS = 3600.0
+_DAY_SECONDS = 86_400
+_MAX_TROUBLES = 200  # in the status file
 _REEXTRACT_ISSUE = "lessons of an older version"
 _BROKER_ISSUE = "mailbox broker"
 
@@ -80,7 +83,11 @@ class Watcher:
         self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
         self._reset_count = 0
         self._scanner = FolderScanner(mailboxes, spam_filter.key, self._warnings)
-        self._status_file = StatusFile(settings.state, self._warnings)
+        self._status_file = StatusFile(
+            settings.state,
+            self._warnings,
+            lambda: standing_troubles(self._warnings.standing(), int(time.time())),
+        )
         self._lessons = LessonService(spam_filter, settle)
         teacher = FolderTeacher(
             spam_filter,
@@ -305,6 +312,22 @@ class Watcher:
         else:
             self._warnings.clear(_REEXTRACT_ISSUE)
         return True
+
+
+def standing_troubles(
+    standing: Mapping[Hashable, StandingWarning], now: int
+) -> list[WatcherTrouble]:
+    """The warnings about things of our own (their key is a text) and about mailboxes, the oldest
+    first. Transient ones stand for a day.
+    """
+    troubles = []
+    for key, (text, since) in standing.items():
+        if isinstance(key, str):
+            troubles.append(WatcherTrouble("", text, int(since)))
+        elif isinstance(key, Issue) and (not key.transient or now - since < _DAY_SECONDS):
+            doubt = key.kind == DOUBT
+            troubles.append(WatcherTrouble(key.mailbox.user, text, int(since), doubt))
+    return sorted(troubles, key=lambda trouble: trouble.since)[-_MAX_TROUBLES:]
 
 
 class Schedule:

@@ -7,47 +7,54 @@ from there on they all come here:
 
 - `TrainingIntake.submit` is for processes that hold no filter (doors and proxies). It checks the
   lesson, leaves out what says nothing new, and puts the rest into the queue on the disk. The reply
-  goes out before the lesson is learnt, because no mail server may wait for the ledger;
-  `learning.worker` takes it from there to `LessonService.submit`.
+  goes out before the lesson is learnt, because no mail server may wait for the ledger.
+- `Learner` takes what waits, in the queue or where programs left it while the daemon was down, to
+  `LessonService.submit`. A lesson is removed once it is in the ledger. A crash in between teaches
+  it again, which changes nothing.
 - `LessonService` is for processes that hold a filter. `submit` and `retract` do the same steps for
   everybody: is the class known, is the quota of the day left, cast the votes, write the log line.
   `request_settling` then asks for settling, not too often. Folders call the same steps one by one
-  (`admit`, `make_votes`, `cast`), because they store the votes between the steps, so that a crash
-  loses none.
+  (`admit`, `cast`), because they store the votes between the steps, so that a crash loses none.
 
 Must never teach in another user's name than the one it is called with, never make a class for a
-client that may not make one, and never report a lesson as taken before it is on the disk.
+client that may not make one, never report a lesson as taken before it is on the disk, never lose
+one because of local trouble, such as a full disk, and never let a lesson that cannot be learnt keep
+the others waiting.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from enum import Enum, auto
 from hashlib import blake2b
+from itertools import groupby
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spamguard import keys, log
 from spamguard.engine.policy import unwanted_classes
+from spamguard.engine.prepare import Example, ExampleReader, batch_by_size
 from spamguard.errors import LedgerError, SpamguardError, UnknownClassError
-from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
+from spamguard.learning import status_files
+from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, Spool
 from spamguard.users import (
     MAX_LESSON_BYTES,
+    PIPE_ORIGIN,
     SUBMITTED_ORIGINS,
     LessonHeader,
+    QueuedLesson,
     is_class_name,
     is_user_name,
 )
 
 if TYPE_CHECKING:  # doors and proxies import this module and never load a filter
     from spamguard.engine.filter import Filter
-    from spamguard.engine.prepare import Example
     from spamguard.ledger.votes import NewVote
 
 _log = logging.getLogger("spamguard.teaching")
@@ -87,15 +94,8 @@ def unknown_class(label: str) -> UnknownClassError:
 class LessonService:
     """Teaches one filter, in its thread.
 
-    Parameters
-    ----------
-    settle
-        Asks for settling; called in the same thread.
-    pause
-        Seconds between two calls of it.
-    logger
-        Gets a line for each lesson of `submit` and `retract`; None where the caller answers a
-        person, such as a command.
+    settle: asks for settling. pause: seconds between two calls of it. logger: gets a line for each
+    lesson of `submit` and `retract`; None where the caller answers a person, such as a command.
     """
 
     def __init__(
@@ -126,12 +126,8 @@ class LessonService:
     ) -> list[LessonOutcome]:
         """Teach messages as one class, in one transaction; what became of each.
 
-        Raises
-        ------
-        UnknownClassError
-            There is no such class, and it may not be made: nothing is taught.
-        LedgerError
-            Nothing is taught.
+        UnknownClassError (there is no such class, and it may not be made), LedgerError: nothing is
+        taught.
         """
         self.open_class(label, new_class)
         admitted, _ = self.admit(
@@ -141,7 +137,9 @@ class LessonService:
             SUBMITTED_ORIGINS,
             lambda item: (item[1].digest, label),
         )
-        votes = self.make_votes([example for _, example in admitted], label, user, origin)
+        votes = self._filter.make_votes(
+            [example for _, example in admitted], label, user=user, origin=origin
+        )
         outcomes = [LessonOutcome.OVER_QUOTA] * len(examples)
         for (number, example), changed in zip(admitted, self.cast(votes), strict=True):
             outcomes[number] = LessonOutcome.LEARNT if changed else LessonOutcome.UNCHANGED
@@ -190,28 +188,14 @@ class LessonService:
         """Split lessons into those that the user may still teach within 24 hours, and the others.
 
         The ledger is what is counted, which no restart forgets. A lesson that stands already costs
-        nothing. The site's own word (user "") has no limit.
-
-        Parameters
-        ----------
-        lessons_per_day
-            0: no limit.
-        origins
-            The ways of teaching that share this quota.
-        vote
-            Digest and class of a lesson.
+        nothing. The site's own word (user "") has no limit. lessons_per_day: 0: no limit. origins:
+        the ways of teaching that share this quota. vote: digest and class of a lesson.
         """
         if not lessons_per_day or not user:
             return list(lessons), []
         return self._filter.ledger.users.apply_quota(
             lessons_per_day, user, origins, int(time.time()), lessons, vote
         )
-
-    def make_votes(
-        self, examples: Sequence[Example], label: str, user: str, origin: str
-    ) -> list[NewVote]:
-        """The votes that teach these messages, for `cast`."""
-        return self._filter.make_votes(examples, label, user=user, origin=origin)
 
     def cast(
         self, votes: Sequence[NewVote], *, unless_voted_since: int | None = None
@@ -240,6 +224,167 @@ class LessonService:
         self._settled_at, self._settled_changes = now, self.changed
         if self._filter.is_settling_due():
             self._settle()
+
+
+# ---- from the queue
+
+
+class _WaitingLesson(NamedTuple):
+    name: str
+    source: LessonQueue | LessonSpool
+    lesson: QueuedLesson
+
+
+class Learner:
+    """Teaches a filter what waits.
+
+    settle: asks for settling. lessons_per_day: of each user; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        spam_filter: Filter,
+        sources: Sequence[LessonQueue | LessonSpool],
+        settle: Callable[[], object],
+        lessons_per_day: int = 0,
+    ) -> None:
+        self._service = LessonService(spam_filter, settle, logger=_log)
+        self._sources = sources
+        self._lessons_per_day = lessons_per_day
+        self._reader = ExampleReader(spam_filter.key)
+        self._state = spam_filter.directory
+        self._refusals = status_files.RefusalLog(status_files.read_dropped(self._state))
+        self._skipped: set[str] = set()  # until the next start
+        # What cannot be read is tried again each time, and the first of it is logged.
+        self._failed_sources: set[int] = set()
+        self._unreadable: set[str] = set()
+
+    def run_once(self) -> int:
+        """Learn everything that waits; how many lessons that were. SpamguardError: local trouble,
+        what was not learnt still waits.
+        """
+        done = 0
+        # neighbours that say the same by the word of the same user are learnt together
+        for _, same in groupby(self._iter_waiting(), lambda waiting: waiting.lesson[:3]):
+            for batch in batch_by_size(same, lambda waiting: waiting.lesson.raw):
+                done += len(batch)
+                self._learn(batch)
+        self._service.request_settling()
+        return done
+
+    def _iter_waiting(self) -> Iterator[_WaitingLesson]:
+        """The lessons of all sources, in the order in which they were said."""
+        waiting: list[tuple[str, int]] = []
+        for number, source in enumerate(self._sources):
+            try:
+                names = source.names()
+            except OSError as error:
+                if number not in self._failed_sources:
+                    _log.error(
+                        "lessons cannot be taken from %s: %s", error.filename, error.strerror
+                    )
+                self._failed_sources.add(number)
+                continue
+            self._failed_sources.discard(number)
+            waiting += ((name, number) for name in names if name not in self._skipped)
+        self._unreadable.intersection_update(name for name, _ in waiting)
+        for name, number in sorted(waiting):
+            if (lesson := self._take(self._sources[number], name)) is not None:
+                yield _WaitingLesson(name, self._sources[number], lesson)
+
+    def _take(self, source: LessonQueue | LessonSpool, name: str) -> QueuedLesson | None:
+        try:
+            lesson = source.take(name)
+        except ValueError as error:
+            _log.warning("%s was left as a lesson and is none: %s", ascii(name), error)
+            self._remove(source, name)
+            return None
+        except OSError as error:
+            if not self._unreadable:
+                _log.warning(
+                    "%s cannot be read: %s; others like it are not told",
+                    ascii(name),
+                    error.strerror,
+                )
+            self._unreadable.add(name)
+            return None
+        self._unreadable.discard(name)
+        return lesson
+
+    def _learn(self, batch: Sequence[_WaitingLesson]) -> None:
+        """Teach lessons that say the same, and remove them."""
+        lesson = batch[0].lesson
+        try:
+            over_quota = self._submit(lesson, [waiting.lesson.raw for waiting in batch])
+        except UnknownClassError as error:
+            _log.warning(
+                "%d lessons of %s by %s are dropped: %s",
+                len(batch),
+                ascii(lesson.user),
+                lesson.origin,
+                error,
+            )
+            self._record_refusal(lesson, len(batch), str(error))
+        except SpamguardError:
+            raise
+        except Exception:  # noqa: BLE001  these only wait for the next start
+            _log.exception(
+                "a fault in learning %d lessons: they wait for the next start", len(batch)
+            )
+            self._skipped.update(waiting.name for waiting in batch)
+            return
+        else:
+            if over_quota:
+                _log.warning(
+                    "%s has taught %d messages within 24 hours (lessons_per_day): "
+                    "%d more are dropped; `spamguard learn` has no limit",
+                    lesson.user,
+                    self._lessons_per_day,
+                    over_quota,
+                )
+                self._record_refusal(lesson, over_quota, status_files.OVER_QUOTA)
+        for waiting in batch:
+            self._remove(waiting.source, waiting.name)
+
+    def _submit(self, lesson: QueuedLesson, raws: Sequence[bytes]) -> int:
+        """Teach, or take back, what a lesson says, for all of these messages; how many of them are
+        over quota.
+        """
+        label, user, origin, _ = lesson
+        if not label:
+            self._service.retract([self._reader.digest(raw) for raw in raws], user, origin)
+            return 0
+        outcomes = self._service.submit(
+            self._reader.read_examples(raws),
+            label,
+            user,
+            origin,
+            # any account of the machine may use the pipe; the other ways name configured classes
+            new_class=NewClass.REFUSE if origin == PIPE_ORIGIN else NewClass.UNLESS_SIMILAR,
+            lessons_per_day=self._lessons_per_day,
+        )
+        return outcomes.count(LessonOutcome.OVER_QUOTA)
+
+    def _record_refusal(self, lesson: QueuedLesson, number: int, why: str) -> None:
+        """For `status`: the client was told that the lesson is taken."""
+        self._refusals.add(lesson.user, lesson.origin, number, why)
+        try:
+            status_files.write_dropped(self._state, self._refusals)
+        except OSError as error:
+            _log.error(
+                "%s: cannot be written (%s): `status` does not see what is dropped",
+                status_files.DROPPED_FILE,
+                error.strerror,
+            )
+
+    def _remove(self, source: LessonQueue | LessonSpool, name: str) -> None:
+        try:
+            source.remove(name)
+        except OSError as error:
+            _log.error(
+                "%s cannot be removed (%s): it is not looked at again", ascii(name), error.strerror
+            )
+            self._skipped.add(name)
 
 
 # ---- without a filter: into the queue
@@ -277,28 +422,17 @@ class TrainingIntake:
         origin: str,
         digest: bytes | None = None,
     ) -> TrainingOutcome:
-        """Return once the lesson is on the disk. Class and quota are checked when it is learnt.
+        """Return once the lesson is on the disk (OSError: it is not). Class and quota are checked
+        when it is learnt.
 
-        Parameters
-        ----------
-        label
-            "" takes back what the user has said about the message.
-        origin
-            The way the lesson came.
-        digest
-            Of the message; b"": it could not be read. A door that has read the message gives it;
-            then a lesson that is known is not queued, and a log line names the message.
-
-        Raises
-        ------
-        OSError
-            The lesson is not on the disk.
+        label: "" takes back what the user has said about the message. origin: the way the lesson
+        came. digest: of the message; b"": it could not be read. A door that has read the message
+        gives it; then a lesson that is known is not queued, and a log line names the message.
         """
-        size, chunks = (
-            (len(message), (message,))
-            if isinstance(message, bytes)
-            else (message.size, message.chunks())
-        )
+        if isinstance(message, bytes):
+            size, chunks = len(message), iter((message,))
+        else:
+            size, chunks = message.size, message.chunks()
         if (
             not 0 < size <= MAX_LESSON_BYTES
             or (label and not is_class_name(label))

@@ -1,8 +1,15 @@
-"""Take back what one user has taught since some time.
+"""Votes that are cast anew by themselves: undoing, and reading old messages again.
 
-For each message, what the user had said before is in force again. Votes are taken back by new
-votes, as all teaching is done, so undoing can be repeated, interrupted and merged: doing it twice
-changes nothing. Must never touch another user's votes.
+`undo_votes` takes back what one user has taught since some time. For each message, what the user
+had said before is in force again. Votes are taken back by new votes, as all teaching is done, so
+undoing can be repeated, interrupted and merged: doing it twice changes nothing.
+
+`reextract_votes` is for votes that an older version's extractor has read, after an upgrade that
+reads mail otherwise. Such a vote teaches nothing until its message is read again: features of two
+extractors are never mixed. It is cast once more, with today's features. Label, user, origin and
+time stay, so for counts, lists and undo it is the same vote.
+
+Must never touch another user's votes, change whose vote one is, or cast one that is not in force.
 """
 
 from __future__ import annotations
@@ -13,11 +20,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError
 from spamguard.ledger import wordlists
+from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NewVote
-from spamguard.records import Vote
+from spamguard.ledger.wordlists import WORD_LIST_LABEL
+from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
 
 UNDO_ORIGIN = "undo"
@@ -153,3 +164,73 @@ def _recast(vote: Vote, votes: Sequence[Vote]) -> NewVote:
         vote.time,
         source.extractor,
     )
+
+
+# ---- votes of an older extractor
+
+REEXTRACT_REMEDY = (
+    "the daemon does that with what lies in watched folders, "
+    "teach the rest again (teach-folders, learn)"
+)
+
+
+def count_outdated(ledger: SqliteLedger) -> int:
+    """Lessons that teach nothing now, because an older extractor has read all votes for them."""
+    lessons, current = ledger.lesson_counts(), ledger.lesson_counts(EXTRACTOR)
+    lessons.pop(WORD_LIST_LABEL, None)
+    return sum(lessons.values()) - sum(current.values())
+
+
+def describe_outdated(number: int) -> str:
+    """So many outdated lessons, for users; `REEXTRACT_REMEDY` says what to do about them."""
+    lessons = "1 lesson" if number == 1 else f"{number:,} lessons"
+    return (
+        f"{lessons} from before an upgrade that reads mail otherwise: "
+        "no use until the mail is read again"
+    )
+
+
+def reextract_votes(
+    spam_filter: Filter, examples: Sequence[Example], user: str | None = None
+) -> list[bytes]:
+    """Cast the outdated votes on these messages once more; the digest of each.
+
+    Parameters
+    ----------
+    user
+        Whose votes; None: everybody's.
+
+    Raises
+    ------
+    LedgerError
+        No vote was cast.
+    """
+    spam_filter.require_receipts()
+    outdated = [example for example in examples if _outdated_votes(spam_filter, example, user)]
+    all_scores = spam_filter.first_scores(outdated)
+    # Exclusive: no user may say anything else between looking and casting.
+    with spam_filter.ledger.exclusive() as cast:
+        votes = [
+            NewVote(
+                vote.digest,
+                vote.user,
+                vote.label,
+                pack(example.features),
+                scores,
+                vote.origin,
+                vote.time,
+                EXTRACTOR,
+            )
+            for example, scores in zip(outdated, all_scores, strict=True)
+            for vote in _outdated_votes(spam_filter, example, user)
+        ]
+        cast(votes)
+    return [vote.digest for vote in votes]
+
+
+def _outdated_votes(spam_filter: Filter, example: Example, user: str | None) -> list[Vote]:
+    return [
+        vote
+        for vote in spam_filter.ledger.users.votes_on_message(example.digest)
+        if vote.extractor < EXTRACTOR and user in (None, vote.user)
+    ]

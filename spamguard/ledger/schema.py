@@ -283,7 +283,7 @@ WHERE label IS NOT NULL AND {_IS_SUPERSEDED} GROUP BY events.user, label"""
 # An origin is told by two values: what it is, and what it may begin with instead.
 _HAS_ORIGIN = "(origin = {0} OR substr(origin, 1, length({1})) = {1})"
 
-# A vote that was cast again with its own time (`reextract`, `undo`) counts once.
+# A vote that was cast again with its own time (`learning.undo`) counts once.
 COUNT_VOTES_OF_USER = f"""
 SELECT count(*) FROM (
     SELECT DISTINCT digest, label, time FROM events

@@ -29,9 +29,8 @@ from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import NotAllowedError, SpamguardError, UsageError
 from spamguard.folders import scan
 from spamguard.learning import client
-from spamguard.learning.lessons import TrainingIntake, TrainingOutcome, unknown_class
+from spamguard.learning.lessons import Learner, TrainingIntake, TrainingOutcome, unknown_class
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
-from spamguard.learning.worker import Learner
 from spamguard.proxy.forward_training import ForwardTrainingProxy
 from spamguard.proxy.scan import ScanRequest
 from spamguard.records import Scan

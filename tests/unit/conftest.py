@@ -9,7 +9,7 @@ import pytest
 
 from spamguard.cli import status
 from spamguard.engine.filter import Filter
-from spamguard.learning import refusals
+from spamguard.learning import status_files
 from tests.unit.filters import mail, opened, teach
 
 
@@ -40,6 +40,6 @@ class _OneDay(date):
 @pytest.fixture
 def one_day(monkeypatch: pytest.MonkeyPatch) -> date:
     """The day on which moves are refused, and asked about: in a test no midnight comes between."""
-    for module in (refusals, status):
+    for module in (status_files, status):
         monkeypatch.setattr(module, "date", _OneDay)
     return TODAY

@@ -12,14 +12,20 @@ import pytest
 
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders import status_file
-from spamguard.folders.status_file import WatcherStatus, WatcherTrouble
-from spamguard.learning.refusals import DROPPED_FILE, RefusalLog, RefusedLessons, write_dropped
+from spamguard.learning import status_files
+from spamguard.learning.status_files import (
+    DROPPED_FILE,
+    RefusalLog,
+    RefusedLessons,
+    WatcherStatus,
+    WatcherTrouble,
+    write_dropped,
+)
 from tests.unit.cli.conftest import new_mail
 
 
 def note(state, **values):
-    (state / status_file.STATUS_FILE).write_text(
+    (state / status_files.WATCHER_FILE).write_text(
         json.dumps(asdict(WatcherStatus(**{"seen": int(time.time()), "mailboxes": 2, **values})))
     )
 
@@ -205,7 +211,7 @@ def test_a_watcher_that_is_gone(run, taught):
     ],
 )
 def test_a_damaged_status_file_counts_as_none(run, taught, text):
-    (taught / status_file.STATUS_FILE).write_text(text)
+    (taught / status_files.WATCHER_FILE).write_text(text)
     assert "nobody has watched folders here" in run(taught, "status").out
     assert run(taught, "status", "--json").json["watcher"] is None
 

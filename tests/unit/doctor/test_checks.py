@@ -16,10 +16,11 @@ import pytest
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
 from spamguard.doctor import StepOutcome, checks
 from spamguard.engine.filter import Filter
-from spamguard.folders import doveconf, status_file
+from spamguard.folders import doveconf
 from spamguard.folders.doveconf import DovecotSettings
 from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.status_file import WatcherStatus, WatcherTrouble
+from spamguard.learning import status_files
+from spamguard.learning.status_files import WatcherStatus, WatcherTrouble
 from tests.support.disks import needs_disks, small_disk
 from tests.unit.filters import mail, teach, upgraded
 from tests.unit.folders.maildirs import maildir
@@ -172,9 +173,9 @@ def test_the_watcher(state):
     assert outcomes(checks.check_watcher(state, wanted=False)) == [("watcher", "skipped")]
     assert outcomes(checks.check_watcher(state, wanted=True)) == [("watcher", "failed")]
     now = int(time.time())
-    (state / status_file.STATUS_FILE).write_text(json.dumps(asdict(WatcherStatus(now, now, 3))))
+    (state / status_files.WATCHER_FILE).write_text(json.dumps(asdict(WatcherStatus(now, now, 3))))
     assert outcomes(checks.check_watcher(state, wanted=False)) == [("watcher", "ok")]
-    (state / status_file.STATUS_FILE).write_text(
+    (state / status_files.WATCHER_FILE).write_text(
         json.dumps(
             asdict(WatcherStatus(now, now - 900, 3, {}, (WatcherTrouble("anna", "no Junk", now),)))
         )
@@ -188,7 +189,7 @@ def test_the_watcher(state):
     doubts = tuple(
         WatcherTrouble("anna", f"Spam {number}", now, doubt=True) for number in range(20)
     )
-    (state / status_file.STATUS_FILE).write_text(
+    (state / status_files.WATCHER_FILE).write_text(
         json.dumps(
             asdict(
                 WatcherStatus(now, now, 3, {}, (WatcherTrouble("anna", "no Junk", now), *doubts))

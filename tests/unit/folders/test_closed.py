@@ -11,10 +11,11 @@ from contextlib import closing
 import pytest
 
 from spamguard.config.options import Watch
-from spamguard.folders import mailbox_scan, status_file
+from spamguard.folders import mailbox_scan
 from spamguard.folders.local import LocalMailboxes
 from spamguard.folders.mailbox_scan import next_pause
 from spamguard.folders.mailboxes import is_below
+from spamguard.learning import status_files
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.test_status_file import turn_until
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
@@ -26,7 +27,7 @@ def soon(monkeypatch):
 
 
 def troubles(watched: Watched) -> list[str]:
-    noted = status_file.read_watcher_status(watched.state)
+    noted = status_files.read_watcher_status(watched.state)
     return [trouble.text for trouble in noted.troubles] if noted else []
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spamguard.folders import status_file
 from spamguard.folders.mailboxes import Folder
+from spamguard.learning import status_files
 from tests.unit.folders.maildirs import deliver, maildir
 from tests.unit.folders.shown import flag, look, origins, weighed
 from tests.unit.folders.watched import MAIL, signed_by
@@ -93,7 +93,7 @@ def test_keywords_whose_names_are_kept_elsewhere_are_told_once(tmp_path, caplog)
             )
             == 1
         )
-        status = status_file.read_watcher_status(one.state)
+        status = status_files.read_watcher_status(one.state)
         assert status is not None
         assert [trouble.user for trouble in status.troubles] == ["anna"]
         assert one.votes() == {}

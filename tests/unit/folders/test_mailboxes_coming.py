@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from spamguard.folders import status_file
+from spamguard.learning import status_files
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL
 
@@ -84,7 +84,7 @@ def test_a_mailbox_that_goes_and_comes_back(watched):
 
 def test_a_mailbox_whose_disk_is_away_is_told_until_it_is_back(watched, monkeypatch):
     """The directory on which it was mounted is there, and empty."""
-    monkeypatch.setattr(status_file, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(status_files, "BEAT_SECONDS", 0.05)
     message = deliver(watched.box, MAIL[0])
     watched.rest()
     away = watched.place / "away"
@@ -92,14 +92,14 @@ def test_a_mailbox_whose_disk_is_away_is_told_until_it_is_back(watched, monkeypa
     for one in list(watched.box.iterdir()):
         one.rename(away / one.name)
     watched.rest()
-    (trouble,) = status_file.read_watcher_status(watched.state).troubles
+    (trouble,) = status_files.read_watcher_status(watched.state).troubles
     assert f"{watched.box}: none of its folders are there any more" in trouble.text
     move(away / "new" / message.name, away / ".Junk")
     for one in list(away.iterdir()):
         one.rename(watched.box / one.name)
     watched.rest()
     assert watched.votes() == {"anna 0": "spam"}
-    assert status_file.read_watcher_status(watched.state).troubles == ()
+    assert status_files.read_watcher_status(watched.state).troubles == ()
 
 
 def test_a_mailbox_that_is_gone_for_a_month_is_forgotten(watched, monkeypatch):

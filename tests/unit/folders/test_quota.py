@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from spamguard.folders import status_file
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
+from spamguard.learning import status_files
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
 
@@ -34,7 +34,7 @@ def test_beyond_the_limit_nothing_is_taught_and_all_is_remembered(limited, caplo
     assert (
         f"spamguard --state {limited.state} learn --user anna --as spam" in caplog.text
     )  # else whoever types it teaches their own
-    noted = status_file.read_watcher_status(limited.state)
+    noted = status_files.read_watcher_status(limited.state)
     assert (noted.refused["anna"].number, noted.refused["anna"].folder) == (2, "Junk")
     with Sightings.open(limited.state / SIGHTINGS_FILE) as sightings:
         assert len(sightings.name_keys(str(limited.box), ".Junk")) == 5
@@ -42,7 +42,7 @@ def test_beyond_the_limit_nothing_is_taught_and_all_is_remembered(limited, caplo
     limited.start()  # they are not found again
     move(messages[5], limited.box / ".Junk")
     limited.rest()
-    assert status_file.read_watcher_status(limited.state).refused["anna"].number == 3
+    assert status_files.read_watcher_status(limited.state).refused["anna"].number == 3
     assert caplog.text.count("lessons_per_day") == 1
     assert len(limited.votes()) == 3
     assert all(message.exists() for message in moved)
@@ -90,7 +90,7 @@ def test_what_was_said_otherwise_does_not_count_and_what_stands_costs_nothing(li
     for message in messages[:5]:
         move(message, limited.box / ".Junk")
     limited.rest()
-    assert status_file.read_watcher_status(limited.state).refused == {}
+    assert status_files.read_watcher_status(limited.state).refused == {}
     move(messages[5], limited.box / ".Junk")
     limited.rest()
     assert limited.votes()["anna 5"] == "spam"
@@ -117,7 +117,7 @@ def test_without_a_limit(tmp_path):
         move(message, one.box / ".Junk")
     one.rest()
     assert len(one.votes()) == 5
-    assert status_file.read_watcher_status(one.state).is_alive(time.time())
+    assert status_files.read_watcher_status(one.state).is_alive(time.time())
     one.stop()
     one.filter.close()
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from spamguard.folders import status_file
+from spamguard.folders import watcher
 from spamguard.folders.mailboxes import Changes, Folder, Issue, Mailbox, MessageFile
-from spamguard.folders.status_file import StatusFile, WatcherStatus
-from spamguard.learning.refusals import RefusedLessons
+from spamguard.learning import status_files
+from spamguard.learning.status_files import RefusedLessons, StatusFile, WatcherStatus
 from spamguard.log import WarnOnce
 from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
@@ -25,40 +25,48 @@ def once():
     return WarnOnce(logging.getLogger("spamguard.folders"))
 
 
+def status_file(state, warnings):
+    return StatusFile(
+        state,
+        warnings,
+        lambda: watcher.standing_troubles(warnings.standing(), int(time.time())),
+    )
+
+
 def test_signs_of_life(tmp_path, once, monkeypatch):
-    assert status_file.read_watcher_status(tmp_path) is None
-    one = StatusFile(tmp_path, once)
+    assert status_files.read_watcher_status(tmp_path) is None
+    one = status_file(tmp_path, once)
     one.beat(3)
-    found = status_file.read_watcher_status(tmp_path)
+    found = status_files.read_watcher_status(tmp_path)
     assert (found.mailboxes, found.refused, found.troubles) == (3, {}, ())
     assert found.began <= found.seen <= time.time()
     assert found.is_alive(time.time())
     assert not found.is_alive(time.time() + 1000)
-    assert (tmp_path / status_file.STATUS_FILE).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / status_files.WATCHER_FILE).stat().st_mode & 0o777 == 0o600
     one.beat(4)
     assert (
-        status_file.read_watcher_status(tmp_path).mailboxes == 4
+        status_files.read_watcher_status(tmp_path).mailboxes == 4
     )  # at once: who asks after the first message is to see that its mailbox is watched
-    written = (tmp_path / status_file.STATUS_FILE).stat().st_ino
+    written = (tmp_path / status_files.WATCHER_FILE).stat().st_ino
     one.beat(4)
-    assert (tmp_path / status_file.STATUS_FILE).stat().st_ino == written  # not at every turn
-    monkeypatch.setattr(status_file, "BEAT_SECONDS", 0)
+    assert (tmp_path / status_files.WATCHER_FILE).stat().st_ino == written  # not at every turn
+    monkeypatch.setattr(status_files, "BEAT_SECONDS", 0)
     one.beat(4)
-    assert (tmp_path / status_file.STATUS_FILE).stat().st_ino != written
-    assert [path.name for path in tmp_path.iterdir()] == [status_file.STATUS_FILE]
+    assert (tmp_path / status_files.WATCHER_FILE).stat().st_ino != written
+    assert [path.name for path in tmp_path.iterdir()] == [status_files.WATCHER_FILE]
 
 
 def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, one_day):
-    one = StatusFile(tmp_path, once)
+    one = status_file(tmp_path, once)
     one.beat(1)
     assert one.add_refused("anna", "Junk", 3)
     one.beat(1)  # at once, as something has changed
-    assert status_file.read_watcher_status(tmp_path).refused["anna"].number == 3
-    one = StatusFile(tmp_path, once)
+    assert status_files.read_watcher_status(tmp_path).refused["anna"].number == 3
+    one = status_file(tmp_path, once)
     assert not one.add_refused("anna", "Archive", 2)
     assert one.add_refused("ben", "Junk", 1)
     one.beat(1)
-    found = status_file.read_watcher_status(tmp_path).refused
+    found = status_files.read_watcher_status(tmp_path).refused
     assert (found["anna"].number, found["anna"].folder, found["ben"].number) == (5, "Archive", 1)
     one._refusals._refused["anna"] = RefusedLessons("2020-01-01", 5, int(time.time()), "Junk")
     assert one.add_refused("anna", "Junk", 1)
@@ -66,7 +74,7 @@ def test_refusals_are_counted_by_day_and_outlive_a_restart(tmp_path, once, one_d
     one.beat(1)
     assert {
         user: told.number
-        for user, told in status_file.read_watcher_status(tmp_path).refused.items()
+        for user, told in status_files.read_watcher_status(tmp_path).refused.items()
     } == {"anna": 1}
 
 
@@ -80,15 +88,15 @@ def test_what_stands_in_the_way(tmp_path, once):
     once.clear(Issue(BOX))
     once.warn(Issue(BOX, "folders"), "they are gone")
     once.clear(Issue(Folder(BOX, "folders")))
-    StatusFile(tmp_path, once).beat(1)
-    found = status_file.read_watcher_status(tmp_path).troubles
+    status_file(tmp_path, once).beat(1)
+    found = status_files.read_watcher_status(tmp_path).troubles
     assert [(one.user, one.text) for one in found] == [
         ("", "the disk is full"),
         ("anna", "Junk: cannot be looked at"),
         ("anna", "1.x cannot be read"),
         ("anna", "they are gone"),
     ]
-    later = status_file.standing_troubles(once.standing(), int(time.time()) + 2 * 86_400)
+    later = watcher.standing_troubles(once.standing(), int(time.time()) + 2 * 86_400)
     assert len(list(later)) == 3
 
 
@@ -106,13 +114,13 @@ def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkey
     watched.rest()
     watched.mailboxes.list_files = refusing
     move(message, watched.box / ".Junk")
-    turn_until(watched, lambda: status_file.read_watcher_status(watched.state).troubles)
-    (trouble,) = status_file.read_watcher_status(watched.state).troubles
+    turn_until(watched, lambda: status_files.read_watcher_status(watched.state).troubles)
+    (trouble,) = status_files.read_watcher_status(watched.state).troubles
     assert trouble.user == "anna"
     assert "Junk: cannot be looked at (Permission denied)" in trouble.text
     watched.mailboxes.list_files = names
     deliver(watched.box / ".Junk", MAIL[1])
-    turn_until(watched, lambda: not status_file.read_watcher_status(watched.state).troubles)
+    turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
     turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
     watched.stop()
     watched.filter.close()
@@ -123,11 +131,11 @@ def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path
     watched = Watched(tmp_path)
     turn_until(
         watched,
-        lambda: (noted := status_file.read_watcher_status(watched.state)) and noted.troubles,
+        lambda: (noted := status_files.read_watcher_status(watched.state)) and noted.troubles,
     )
     assert (
         "Junk: cannot be looked at (Permission denied)"
-        in status_file.read_watcher_status(watched.state).troubles[0].text
+        in status_files.read_watcher_status(watched.state).troubles[0].text
     )
     watched.stop()
     watched.filter.close()
@@ -145,11 +153,11 @@ def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, mo
         for _ in range(3):
             watched.watcher._take_changes(Changes(everything=True))
             watched.rest()
-            (trouble,) = status_file.read_watcher_status(watched.state).troubles
+            (trouble,) = status_files.read_watcher_status(watched.state).troubles
             assert "Junk: cannot be looked at (Permission denied)" in trouble.text
     assert caplog.text.count("moves into it teach nothing") == 1
     watched.watcher._take_changes(Changes(everything=True))
-    turn_until(watched, lambda: not status_file.read_watcher_status(watched.state).troubles)
+    turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
     watched.stop()
     watched.filter.close()
 
@@ -163,13 +171,13 @@ def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
     turn_until(
         watched,
         lambda: (
-            (noted := status_file.read_watcher_status(watched.state)) and len(noted.troubles) == 2
+            (noted := status_files.read_watcher_status(watched.state)) and len(noted.troubles) == 2
         ),
     )
     (watched.box / ".Closed").rename(tmp_path / "closed")
-    turn_until(watched, lambda: len(status_file.read_watcher_status(watched.state).troubles) == 1)
+    turn_until(watched, lambda: len(status_files.read_watcher_status(watched.state).troubles) == 1)
     ben.rename(tmp_path / "ben")
-    turn_until(watched, lambda: not status_file.read_watcher_status(watched.state).troubles)
+    turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
     watched.stop()
     watched.filter.close()
 
@@ -182,13 +190,13 @@ def turn_until(watched, check):
 
 
 def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, caplog):
-    one = StatusFile(tmp_path / "none", once)
+    one = status_file(tmp_path / "none", once)
     one.beat(1)
     one.beat(1)
     assert caplog.text.count("cannot be written") == 1
     (tmp_path / "none").mkdir()
     one.beat(1)
-    assert status_file.read_watcher_status(tmp_path / "none") is not None
+    assert status_files.read_watcher_status(tmp_path / "none") is not None
 
 
 @pytest.mark.parametrize(
@@ -202,8 +210,8 @@ def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, cap
     ],
 )
 def test_what_is_no_such_file_says_nothing(tmp_path, text):
-    (tmp_path / status_file.STATUS_FILE).write_text(text)
-    assert status_file.read_watcher_status(tmp_path) is None
-    StatusFile(tmp_path, WarnOnce(logging.getLogger("spamguard.folders"))).beat(0)
-    assert json.loads((tmp_path / status_file.STATUS_FILE).read_text())["refused"] == {}
-    assert isinstance(status_file.read_watcher_status(tmp_path), WatcherStatus)
+    (tmp_path / status_files.WATCHER_FILE).write_text(text)
+    assert status_files.read_watcher_status(tmp_path) is None
+    status_file(tmp_path, WarnOnce(logging.getLogger("spamguard.folders"))).beat(0)
+    assert json.loads((tmp_path / status_files.WATCHER_FILE).read_text())["refused"] == {}
+    assert isinstance(status_files.read_watcher_status(tmp_path), WatcherStatus)

@@ -15,9 +15,10 @@ import pytest
 
 from corpora import synthetic
 from spamguard.errors import LedgerError
-from spamguard.folders import lessons, mailbox_scan, scan, status_file, watcher
+from spamguard.folders import lessons, mailbox_scan, scan, watcher
 from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
+from spamguard.learning import status_files
 from spamguard.ledger import codec
 from spamguard.mail import extract, mime
 from tests.support.waiting import PATIENCE
@@ -105,7 +106,7 @@ def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched
     watched.rest()
     assert watched.votes() == {}
     assert caplog.text.count("Spamordner': spam}") == 1
-    (told,) = status_file.read_watcher_status(
+    (told,) = status_files.read_watcher_status(
         watched.state
     ).troubles  # for `status`: people who put spam there do not read the log
     assert (
@@ -118,7 +119,9 @@ def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched
         for _ in range(3):  # what lay there is missed first, and ben may be looked at before anna
             watched.watcher._take_changes(Changes(everything=True))
             watched.rest()
-        assert [one.user for one in status_file.read_watcher_status(watched.state).troubles] == left
+        assert [
+            one.user for one in status_files.read_watcher_status(watched.state).troubles
+        ] == left
     assert caplog.text.count("Spamordner': spam}") == 1
 
 
@@ -235,14 +238,14 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
     assert caplog.text.count("`we_file` says that it is put into Junk") == 2
     assert [
         trouble.text
-        for trouble in status_file.standing_troubles(one.watcher._warnings.standing(), 0)
+        for trouble in watcher.standing_troubles(one.watcher._warnings.standing(), 0)
         if "`we_file`" in trouble.text
     ]
     one.box.rename(tmp_path / "elsewhere")
     one.watcher._take_changes(Changes(everything=True))
     one.rest()
     assert not list(
-        status_file.standing_troubles(one.watcher._warnings.standing(), 0)
+        watcher.standing_troubles(one.watcher._warnings.standing(), 0)
     )  # nobody can mend it any more
     one.stop()
     one.filter.close()
@@ -358,7 +361,7 @@ def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, mo
         monkeypatch.setattr(time, "time", lambda days=days: real() + days * 86_400)
         watched.watcher._take_changes(Changes(everything=True))
         watched.rest()
-        (trouble,) = status_file.standing_troubles(
+        (trouble,) = watcher.standing_troubles(
             watched.watcher._warnings.standing(), int(time.time())
         )
         assert "is a symbolic link" in trouble.text

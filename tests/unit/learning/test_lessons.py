@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import LedgerError
 from spamguard.learning import client
+from spamguard.learning.lessons import Learner
 from spamguard.learning.queue import LessonQueue, LessonSpool
-from spamguard.learning.refusals import read_dropped
-from spamguard.learning.worker import Learner
+from spamguard.learning.status_files import read_dropped
 from spamguard.users import PIPE_ORIGIN, LessonHeader
 from tests.unit.filters import mail, opened
 
@@ -150,11 +151,11 @@ def test_a_fault_of_ours_costs_one_lesson_its_turn(tmp_path, queue, monkeypatch,
     put(queue, MAIL[1], user="ben")
     with opened(tmp_path / "state") as spam_filter:
         learner = Learner(spam_filter, [queue], lambda: None)
-        whole = learner._extractor.read_examples
+        read = ExampleReader.read_examples
         monkeypatch.setattr(
-            learner._extractor,
+            ExampleReader,
             "read_examples",
-            lambda some: 1 / 0 if some == [MAIL[0]] else whole(some),
+            lambda reader, raws: 1 / 0 if raws == [MAIL[0]] else read(reader, raws),
         )
         learner.run_once()
         learner.run_once()

@@ -1,0 +1,228 @@
+"""What teaching tells its users by small JSON files in the state directory, for `status` and
+`doctor`: which lessons were refused, and what stands in the way of folders.
+
+The file of the folder watcher also says that it is alive. The file of the learner has only what it
+dropped. A file is written whole under another name and then renamed, so that a reader never sees
+half of it. Must never stand in the way of learning: what cannot be written now is written later.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from spamguard.log import WarnOnce
+from spamguard.storage import create_private, draft_file
+
+DROPPED_FILE = "dropped.json"
+"""In the state directory: refusals of lessons by programs and mail."""
+WATCHER_FILE = "watching.json"
+"""In the state directory: the status of the folder watcher."""
+BEAT_SECONDS = 30.0  # between two signs of life
+DEAD_AFTER_SECONDS = 150.0  # without one: a long scan of a large mailbox leaves some out
+OVER_QUOTA = "beyond lessons_per_day"
+
+_DAY_SECONDS = 86_400
+_MAX_USERS = 10_000
+# Raised while reading JSON that this program has not written.
+_JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+
+
+# ---- refused lessons
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLessons:
+    """Refused lessons of a user. number: on that day, local time. last: time of the last one,
+    seconds since 1970; folder: of the last one, or its origin.
+    """
+
+    day: str
+    number: int
+    last: int
+    folder: str
+    why: str = OVER_QUOTA
+
+
+class RefusalLog:
+    """The refusals of today and of the day before, by user. before: those of an earlier process."""
+
+    def __init__(self, before: Mapping[str, RefusedLessons]) -> None:
+        self._refused = dict(before)
+
+    def add(self, user: str, folder: str, number: int, why: str = OVER_QUOTA) -> bool:
+        """Count refused lessons; whether they are the first of this day."""
+        now, day = int(time.time()), date.today().isoformat()
+        before = self._refused.pop(user, None)
+        first = before is None or before.day != day
+        earlier = 0 if before is None or first else before.number
+        self._refused[user] = RefusedLessons(day, earlier + number, now, folder, why)
+        if len(self._refused) > _MAX_USERS:
+            self._refused.pop(next(iter(self._refused)))
+        return first
+
+    def recent(self) -> dict[str, RefusedLessons]:
+        """Those of the last 24 hours; forgets the others."""
+        now = time.time()
+        self._refused = {
+            user: refused
+            for user, refused in self._refused.items()
+            if abs(now - refused.last) < _DAY_SECONDS
+        }
+        return self._refused
+
+
+def read_dropped(state: Path) -> dict[str, RefusedLessons]:
+    """The refusals of the learner; empty when nothing is known."""
+    try:
+        return _parse_refusals(json.loads((state / DROPPED_FILE).read_bytes()))
+    except (OSError, *_JSON_ERRORS):
+        return {}
+
+
+def write_dropped(state: Path, refusals: RefusalLog) -> None:
+    """Write the refusals of the learner. OSError."""
+    _write_json(
+        state / DROPPED_FILE, {user: asdict(refused) for user, refused in refusals.recent().items()}
+    )
+
+
+def _parse_refusals(values: Mapping[str, Any]) -> dict[str, RefusedLessons]:
+    return {
+        str(user): RefusedLessons(
+            str(fields["day"]),
+            int(fields["number"]),
+            int(fields["last"]),
+            str(fields["folder"]),
+            str(fields.get("why", OVER_QUOTA)),
+        )
+        for user, fields in values.items()
+    }
+
+
+# ---- the folder watcher
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherTrouble:
+    """Why something teaches nothing.
+
+    user: whose; "": everybody's. since: seconds since 1970. doubt: it may be as it should be.
+    """
+
+    user: str
+    text: str
+    since: int
+    doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherStatus:
+    """The whole file.
+
+    began, seen: first and last sign of life, seconds since 1970. mailboxes: how many are watched.
+    """
+
+    began: int = 0
+    seen: int = 0
+    mailboxes: int = 0
+    refused: Mapping[str, RefusedLessons] = field(default_factory=dict)
+    troubles: tuple[WatcherTrouble, ...] = ()
+
+    def is_alive(self, now: float) -> bool:
+        """Whether the watcher runs."""
+        return abs(now - self.seen) < DEAD_AFTER_SECONDS
+
+
+def read_watcher_status(state: Path) -> WatcherStatus | None:
+    """The status file of a state directory; None: there is none, or it cannot be read."""
+    try:
+        values = json.loads((state / WATCHER_FILE).read_bytes())
+        return WatcherStatus(
+            int(values["began"]),
+            int(values["seen"]),
+            int(values["mailboxes"]),
+            _parse_refusals(values["refused"]),
+            tuple(
+                WatcherTrouble(
+                    str(trouble["user"]),
+                    str(trouble["text"]),
+                    int(trouble["since"]),
+                    bool(trouble.get("doubt", False)),
+                )
+                for trouble in values["troubles"]
+            ),
+        )
+    except (OSError, *_JSON_ERRORS):
+        return None
+
+
+class StatusFile:
+    """The status file of one watcher.
+
+    state: the state directory. warnings: those that the file tells, of which `list_troubles` makes
+    troubles.
+    """
+
+    def __init__(
+        self, state: Path, warnings: WarnOnce, list_troubles: Callable[[], Iterable[WatcherTrouble]]
+    ) -> None:
+        self._path = state / WATCHER_FILE
+        self._warnings = warnings
+        self._list_troubles = list_troubles
+        self._began = int(time.time())
+        self._has_changed = True
+        self._written = -1, -1  # number of mailboxes, changes of the warnings
+        self._last_beat = -inf
+        before = read_watcher_status(state)
+        self._refusals = RefusalLog(before.refused if before else {})
+
+    @property
+    def next_beat(self) -> float:
+        """When to call `beat` next, on the clock of `time.monotonic`."""
+        return self._last_beat + BEAT_SECONDS
+
+    def add_refused(self, user: str, folder: str, number: int) -> bool:
+        """Count lessons of a user that were not taken; whether they are the first of this day."""
+        self._has_changed = True
+        return self._refusals.add(user, folder, number)
+
+    def beat(self, mailboxes: int) -> None:
+        """Write the file: at once if something has changed, else now and then as a sign of life."""
+        state = mailboxes, self._warnings.changes
+        if not self._has_changed and state == self._written and time.monotonic() < self.next_beat:
+            return
+        self._written = state
+        self._last_beat = time.monotonic()
+        status = WatcherStatus(
+            self._began,
+            int(time.time()),
+            mailboxes,
+            self._refusals.recent(),
+            tuple(self._list_troubles()),
+        )
+        try:
+            _write_json(self._path, asdict(status))
+        except OSError as error:
+            self._warnings.warn(
+                self._path,
+                "%s: cannot be written (%s): `status` does not see what is learnt",
+                self._path,
+                error.strerror,
+            )
+        else:
+            self._warnings.clear(self._path)
+            self._has_changed = False
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    with draft_file(path) as draft:
+        with create_private(draft) as file:
+            file.write(json.dumps(values).encode())
+        draft.replace(path)
