@@ -1,7 +1,7 @@
 """`python -m spamguard`, and the console script.
 
 `teach-pipe` runs without the other commands, because the user who moves a message waits for it. All
-other commands start in `spamguard.cli.main`. This module must do nothing when imported: the
+other commands start in `spamguard.cli`. This module must do nothing when imported: the
 processes of a pool import it again.
 """
 
@@ -26,9 +26,9 @@ def main() -> int:
             from spamguard.learning import client  # noqa: PLC0415  one of two is needed
 
             return client.main(sys.argv[2:])
-        from spamguard.cli import main as command_line  # noqa: PLC0415  one of two is needed
+        from spamguard.cli import main as run_command  # noqa: PLC0415  one of two is needed
 
-        return command_line.main()
+        return run_command()
     except KeyboardInterrupt:  # while a command is loaded
         return _INTERRUPTED
 

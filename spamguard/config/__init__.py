@@ -1,9 +1,10 @@
 """The configuration: YAML to `options.Settings` and back, with every mistake at its line.
 
 `options` has every option once: its type, default and meaning, under the name that it has in the
-file. `types` and `values` are the kinds of values they take. `load` reads a file through
-`yaml_tree`, which knows the line and column of each value, and reports all mistakes at once;
-`checks` finds settings that contradict each other; `schema` writes the JSON Schema for editors.
-Workers import `options`, `types` and `values` only; the rest is for the master and the commands.
-Must never guess: an unknown key is an error, with the likely meaning. Read `options` first.
+file. `types` and `values` are the kinds of values they take. `load` reads a file, knows the line
+and column of each value, and reports all mistakes at once. `schema` is what a file may say: the
+models that check it option by option, the settings that contradict each other, and the JSON Schema
+for editors. Workers import `options`, `types` and `values` only; the rest is for the master and the
+commands. Must never guess: an unknown key is an error, with the likely meaning. Read `options`
+first.
 """

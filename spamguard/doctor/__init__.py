@@ -1,15 +1,66 @@
 """Shows that teaching by moving mail works here, or at which step it does not.
 
-`checks` looks at what it rests on: the state directory, the kernel, the watcher, mailboxes, other
-programs. `proof` then does it: a message of ours goes into a Maildir and is moved to Junk, the
-filter must learn it, and everything is taken back. Each reports `Step`s. It must never leave a
-message or a lesson behind, and never repair anything. Read `proof` first.
+Each check looks at one thing that it rests on (state directory, kernel, watcher, mailboxes,
+Dovecot, Postfix, next hops) and returns a `Step`, or yields some: its outcome, what was seen, and
+the remedy if it failed. Other programs are asked for their configuration, with a deadline; of a
+program that is missing or fails, nothing is known. `proof` then does it: a message of ours goes
+into a Maildir and is moved to Junk, the filter must learn it, and everything is taken back.
+
+Must never leave a message or a lesson behind, and never repair anything. The checks must never
+change or create anything, and never open a message for more than a moment, with the rights of the
+daemon's user, without reading it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import pwd
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spamguard import keys
+from spamguard.config.options import Endpoint, Position, Protocol, Settings
+from spamguard.errors import SpamguardError
+from spamguard.folders import doveconf
+from spamguard.folders.broker import is_maildir, make_mailboxes
+from spamguard.folders.changes import open_events
+from spamguard.folders.local import LocalMailboxes, owner_name
+from spamguard.folders.mailboxes import Mailbox, Mailboxes
+from spamguard.folders.roles import find_unmatched_watches
+from spamguard.learning import status_files
+from spamguard.log import hostname, local_time
+from spamguard.records import EXTRACTOR
+from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner
+from spamguard.web import health
+
+if TYPE_CHECKING:
+    from spamguard.ledger.sqlite import SqliteLedger
+
+MAILDIR_REMEDY = (
+    "name the Maildirs themselves, such as /home/*/Maildir; mbox, mdbox and sdbox cannot be watched"
+)
+BROKER_REMEDY = (
+    "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
+)
+_COMMAND_TIMEOUT = 10.0
+_SEARCH_TIMEOUT = 10.0  # to look for a Maildir: homes may have thousands of directories
+_MIN_FREE_BYTES = 64 << 20  # one message may take as much, before anything is learnt
+_MAX_CLOCK_SKEW = 60.0  # between machines that share a disk
+_MAX_SCRIPT_BYTES = 1 << 20  # of a Sieve script
+_MAX_LINES = 5  # of the watcher's troubles, and of its doubts
+_WATCH_LIMIT_FILE = Path("/proc/sys/fs/inotify/max_user_watches")
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class StepOutcome(StrEnum):
@@ -42,3 +93,427 @@ def failed(name: str, detail: str, remedy: str) -> Step:
 def skipped(name: str, detail: str) -> Step:
     """A step that could not be taken."""
     return Step(name, StepOutcome.SKIPPED, detail)
+
+
+# ---- the state directory
+
+
+def check_installation(state: Path) -> Iterator[Step]:
+    """The state directory, its key, free space, and the clock."""
+    try:
+        status, files = state.stat(), _list_state_files(state)
+    except OSError as error:
+        remedy = "name it with --state, or start the daemon once, which makes it"
+        if isinstance(error, PermissionError):
+            remedy = "run this as root, or as the user of the daemon"
+        yield failed("state directory", f"{state}: {error.strerror}", remedy)
+        return
+    yield _check_directory(state, status, files)
+    if (state / KEY_FILE).exists() or (state / LEDGER_FILE).exists():
+        yield _check_key(state / KEY_FILE)
+    else:
+        yield skipped("key", "there is none yet: the daemon makes it, or the first lesson")
+    yield _check_free_space(state)
+    yield _check_clock({name: file.st_mtime for name, file in files.items()})
+
+
+def is_unreadable(state: Path) -> bool:
+    """Whether we have no right to list the state directory."""
+    try:
+        os.scandir(state).close()
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
+
+
+def _list_state_files(state: Path) -> dict[str, os.stat_result]:
+    """The files in the state directory by name; a daemon makes and removes some all the time."""
+    files = {}
+    with os.scandir(state) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                files[entry.name] = entry.stat(follow_symlinks=False)
+    return files
+
+
+def _check_directory(
+    state: Path, status: os.stat_result, files: Mapping[str, os.stat_result]
+) -> Step:
+    """Who may write into it, and who may read its files; sockets may be meant for everybody."""
+    step, owner = "state directory", owner_name(str(state))
+    detail = f"{state}, of {owner}, mode {stat.S_IMODE(status.st_mode):04o}"
+    if status.st_mode & 0o022:
+        return failed(step, f"{detail}: others may write into it", f"chmod go-w {state}")
+    if os.statvfs(state).f_flag & os.ST_RDONLY:
+        remedy = "mount it so that it can be written, or name another"
+        return failed(step, f"{detail}: its file system is read-only", remedy)
+    if not os.access(state, os.W_OK):
+        is_ours = status.st_uid == os.geteuid()
+        remedy = f"chmod u+w {state}" if is_ours else f"run as {owner}"
+        return failed(step, f"{detail}: we may not write into it", remedy)
+    if not status.st_mode & 0o005:
+        return ok(step, detail)
+    readable = sorted(
+        name for name, file in files.items() if stat.S_ISREG(file.st_mode) and file.st_mode & 0o004
+    )
+    if readable:
+        remedy = shlex.join(["chmod", "o=", *(f"{state}/{file}" for file in readable)])
+        return failed(step, f"{detail}: others may read {', '.join(readable)}", remedy)
+    return ok(step, f"{detail}: others may see what its files are called, but read none of them")
+
+
+def _check_key(path: Path) -> Step:
+    try:
+        key = keys.load_key(path, create=False)
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except SpamguardError as error:
+        return failed("key", str(error), "")
+    if mode & 0o077:
+        return failed("key", f"{path}: others may read it (mode {mode:04o})", f"chmod 600 {path}")
+    return ok("key", keys.key_fingerprint(key))
+
+
+def _check_free_space(state: Path) -> Step:
+    """Whether there is room for new tables beside the old ones, as settling needs it."""
+    from spamguard.engine import store  # noqa: PLC0415  `spamguard check` must load no numpy
+
+    disk = os.statvfs(state)
+    free = disk.f_bavail * disk.f_frsize
+    needed = max(store.snapshot_bytes(state), _MIN_FREE_BYTES)
+    detail = f"{free / 1e6:,.0f} MB are free"
+    if disk.f_files and not disk.f_favail:
+        remedy = "remove files from that disk"
+        return failed("disk", f"{detail}, but no file can be made (inodes)", remedy)
+    if free < needed:
+        detail += f", {needed / 1e6:,.0f} MB are needed to build the tables again"
+        return failed("disk", detail, "make room on that disk")
+    return ok("disk", detail)
+
+
+def _check_clock(written: Mapping[str, float]) -> Step:
+    """Whether no file was written in the future. written: time of each file of the state."""
+    now = time.time()
+    detail = local_time(now, exact=True)
+    newest = max(written, key=written.__getitem__, default="")
+    if newest and written[newest] > now + _MAX_CLOCK_SKEW:
+        detail = f"it is {detail}, and {newest} was written at "
+        detail += local_time(written[newest], exact=True)
+        return failed("clock", detail, "set the clock, as with `timedatectl set-ntp true`")
+    return ok("clock", detail)
+
+
+def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:
+    """Lessons of no use since an upgrade, if any.
+
+    A few may stay so for ever, because their mail is gone: that is no failure.
+    """
+    from spamguard.learning import undo  # noqa: PLC0415  `check` must load no numpy
+
+    count = undo.count_outdated(ledger)
+    detail, remedy = undo.describe_outdated(count), undo.REEXTRACT_REMEDY
+    if count > sum(ledger.lesson_counts(EXTRACTOR).values()):
+        yield failed("lessons", detail, remedy)
+    elif count:
+        yield skipped("lessons", f"{detail}; {remedy}")
+
+
+# ---- the folder watcher
+
+
+def check_watcher(state: Path, *, wanted: bool) -> Iterator[Step]:
+    """The daemon's watcher, by its status file. wanted: the configuration names mailboxes."""
+    status = status_files.read_watcher_status(state)
+    remedy = "start the daemon, with `watch` in its configuration"
+    if status is None:
+        detail = "none has run with this state directory"
+        yield failed("watcher", detail, remedy) if wanted else skipped("watcher", detail)
+        return
+    detail = f"last seen {local_time(status.seen, exact=True)}"
+    if status.is_alive(time.time()):
+        plural = "" if status.mailboxes == 1 else "es"
+        yield ok("watcher", f"{detail}, watches {status.mailboxes:,} mailbox{plural}")
+    else:
+        yield failed("watcher", detail, remedy)
+    troubles = [trouble.text for trouble in status.troubles if not trouble.doubt]
+    doubts = [trouble.text for trouble in status.troubles if trouble.doubt]
+    for text in troubles[-_MAX_LINES:]:
+        yield failed("watcher", text, "see the log of the daemon")
+    for text in doubts[-_MAX_LINES:]:
+        yield skipped("watcher", text)
+
+
+def check_file_events(settings: Settings | None) -> Step:
+    """Whether the kernel reports changes of files, for as many directories as are watched."""
+    name = "file events"
+    try:
+        open_events({}).close()
+        if sys.platform != "linux":
+            return ok(name, "of as many directories as there are")
+        limit = int(_WATCH_LIMIT_FILE.read_text())
+    except (OSError, ValueError) as error:
+        detail = f"there are none ({error}): folders are polled, moves teach some seconds later"
+        remedy = "raise sysctl fs.inotify.max_user_instances, if this system has inotify"
+        return failed(name, detail, remedy)
+    detail = f"{limit:,} directories allowed"
+    if settings is None:
+        return ok(name, detail)
+    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
+        for mailbox in backend.find_mailboxes():
+            with suppress(OSError):
+                backend.list_folders(mailbox)
+        needed = backend.count_watched()
+    if needed > limit:
+        remedy = f"sysctl fs.inotify.max_user_watches={2 * needed}"
+        return failed(name, f"{needed:,} needed, {limit:,} allowed", remedy)
+    return ok(name, f"{detail}, {needed:,} needed")
+
+
+# ---- mailboxes
+
+
+class MailboxAccess(NamedTuple):
+    """Whether the daemon can read people's mailboxes.
+
+    paths: of all mailboxes. no_maildir: as of `explain_no_maildir`. unmatched: as of
+    `roles.find_unmatched_watches`.
+    """
+
+    paths: Sequence[str]
+    unreadable: Sequence[str]
+    no_maildir: str = ""
+    unmatched: Sequence[str] = ()
+
+    def find_trouble(self, user: str) -> tuple[str, str] | None:
+        """What is wrong, and its remedy. user: name of the daemon's."""
+        if self.unreadable:
+            detail = (
+                f"{len(self.unreadable):,} of {len(self.paths):,} mailboxes cannot be read by "
+                f"{user}, such as {self.unreadable[0]}: moving mail there teaches nothing"
+            )
+            return detail, BROKER_REMEDY
+        return (self.no_maildir, MAILDIR_REMEDY) if self.no_maildir else None
+
+
+def check_access(settings: Settings, account: pwd.struct_passwd) -> MailboxAccess | None:
+    """What the daemon can read with the rights of its user, when it opens mailboxes itself.
+
+    None: we are neither that user nor root, and cannot know.
+    """
+    if os.geteuid() not in (0, account.pw_uid):
+        return None
+    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
+        mailboxes = backend.find_mailboxes()
+        no_maildir = explain_no_maildir(backend, mailboxes)
+    paths = [mailbox.path for mailbox in mailboxes]
+    with account_owner(account).impersonate():
+        return MailboxAccess(
+            paths,
+            [path for path in paths if not _is_readable(path)],
+            no_maildir,
+            find_unmatched_watches(settings, mailboxes),
+        )
+
+
+def explain_no_maildir(backend: Mailboxes, mailboxes: Sequence[Mailbox]) -> str:
+    """A line of text if none of the mailboxes is a Maildir. backend: that opens them.
+
+    "" if one is, or cannot be looked at, or there are none yet, or the search takes too long.
+    """
+    deadline = time.monotonic() + _SEARCH_TIMEOUT
+    if not mailboxes or any(
+        is_maildir(backend, mailbox, if_unreadable=True) or time.monotonic() > deadline
+        for mailbox in mailboxes
+    ):
+        return ""
+    return (
+        "no directory that `watch` names is a Maildir, with `cur` in it, such as "
+        f"{mailboxes[0].path}: moving mail there teaches nothing"
+    )
+
+
+def _is_readable(path: str) -> bool:
+    """Whether the INBOX can be listed, as far as it is there, and a message in it be opened."""
+    try:
+        for part in ("new", "cur"):
+            with os.scandir(f"{path}/{part}") as entries:
+                for entry in islice(entries, 1):
+                    os.close(os.open(entry.path, _OPEN_FLAGS))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
+    """Whether the daemon, or its mailbox broker, can read the mailboxes."""
+    if settings.watch_socket is None:
+        access = check_access(settings, account)
+        if access is None:
+            return ok("mailboxes", "to be read by the daemon itself")
+        trouble = access.find_trouble(account.pw_name)
+        count, reader = len(access.paths), f"{account.pw_name} can read them"
+    else:
+        try:
+            with closing(make_mailboxes(settings.watch, settings.watch_socket)) as backend:
+                mailboxes = list(backend.find_mailboxes())
+                no_maildir = explain_no_maildir(backend, mailboxes)
+        except (SpamguardError, OSError) as error:
+            return failed("mailboxes", str(error), "systemctl status spamguard-watch")
+        trouble = (no_maildir, MAILDIR_REMEDY) if no_maildir else None
+        count, reader = len(mailboxes), f"opened at {settings.watch_socket}"
+    if trouble:
+        return failed("mailboxes", *trouble)
+    if not count:  # they may come with the first mail
+        patterns = ", ".join(watch.maildir for watch in settings.watch)
+        return skipped("mailboxes", f"there are none yet: nothing fits {patterns}")
+    return ok("mailboxes", f"{count:,}, {reader}")
+
+
+# ---- other programs
+
+
+def run_command(*command: str) -> str:
+    """Standard output of a program; "" if there is no such program, or if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_COMMAND_TIMEOUT,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
+def check_dovecot(settings: Settings | None) -> Step:
+    """How Dovecot keeps mail; without mailboxes to watch it may do so as it likes."""
+    dovecot = doveconf.read()
+    if not dovecot.mail_format:
+        return skipped("Dovecot", "there is none here, or it does not say how it keeps mail")
+    if not dovecot.obstacles:
+        folders = f"special uses of {len(dovecot.special_uses)} folders known"
+        return ok("Dovecot", f"keeps mail as {dovecot.mail_format}, {folders}")
+    if settings is None or not settings.watch:
+        return skipped("Dovecot", "; ".join(dovecot.obstacles))
+    with closing(make_mailboxes(settings.watch, settings.watch_socket, notify=False)) as backend:
+        obstacles = doveconf.find_obstacles(dovecot, settings, backend)
+    if obstacles:
+        remedy = "see Dovecot's configuration, `doveconf -n`"
+        return failed("Dovecot", "; ".join(obstacles), remedy)
+    detail = f"keeps its mail as {dovecot.mail_format}"
+    return skipped("Dovecot", f"{detail}, so the Maildirs that are watched are not its own")
+
+
+_SCRIPT_SETTING = re.compile(
+    r"^\s*(?:sieve_(?:before|after|default)\w*|path)\s*=\s*(?:file:)?(/[^;\s]+)", re.MULTILINE
+)
+_SIEVE_SETTING = re.compile(r"^\s*(?:mail_plugins\s*=.*\bsieve\b|sieve\s*=\s*yes)", re.MULTILINE)
+
+
+def check_filing(settings: Settings, configuration: str = "") -> Iterator[Step]:
+    """Whether Dovecot's scripts for all users file tagged spam; their own rules cannot be seen.
+
+    No step where no mailboxes are watched, where we file spam ourselves, or without Dovecot.
+    configuration: path of Dovecot's, if not the usual one.
+    """
+    hops = [listener.next_hop.to.protocol for listener in settings.listeners]
+    if not settings.watch or Protocol.MAILDIR in hops:
+        return
+    dovecot = run_command("doveconf", "-n", *(("-c", configuration) if configuration else ()))
+    if not dovecot:
+        return
+    for script in _SCRIPT_SETTING.findall(dovecot):
+        if _files_spam(Path(script)):
+            yield ok("filing", f"{script} files what is tagged as spam")
+            return
+    has_sieve = _SIEVE_SETTING.search(dovecot)
+    detail = (
+        "what is tagged as spam stays in INBOX, unless people's own rules file it: Dovecot runs "
+    )
+    detail += (
+        "no script for all that asks for X-Spam-Flag" if has_sieve else "no Sieve where it delivers"
+    )
+    remedy = "see config/dovecot, lmtp.conf and file-by-header.sieve"
+    if any(watch.we_file for watch in settings.watch):
+        yield failed("filing", detail, remedy)
+    else:
+        yield skipped("filing", f"{detail} ({remedy})")
+
+
+def _files_spam(path: Path) -> bool:
+    """Whether a script, or one in a directory of scripts, files by our header fields."""
+    with suppress(OSError):
+        for script in sorted(path.glob("*.sieve")) if path.is_dir() else [path]:
+            if script.is_file():
+                with script.open(errors="replace") as file:
+                    text = file.read(_MAX_SCRIPT_BYTES)
+                if re.search(r"(?i)X-Spam-", text) and "fileinto" in text:
+                    return True
+    return False
+
+
+_TABLE_SETTING = re.compile(r"\w*transport_maps(?= = \S)|header_checks(?= = \S)|check_\w+_access")
+
+
+def check_postfix(settings: Settings) -> Iterator[Step]:
+    """Whether Postfix names the doors that it is to connect to; no step if there are none."""
+    doors = [
+        listener.listen
+        for listener in settings.listeners
+        if listener.position is not Position.STANDALONE  # the world connects to these
+    ]
+    for scanner in settings.scanners:
+        if scanner.listen.protocol is Protocol.MILTER:
+            doors.append(scanner.listen)
+    if not doors:
+        return
+    postfix = read_postconf()
+    unnamed = find_unnamed(postfix, doors)
+    detail = f"no parameter of it (postconf -n, -P) names {', '.join(map(str, unnamed))}"
+    if not postfix:
+        yield skipped("Postfix", "there is none here, or it does not say how it is configured")
+    elif not unnamed:
+        yield ok("Postfix", f"names {', '.join(map(str, doors))}")
+    elif table := _TABLE_SETTING.search(postfix):
+        yield skipped("Postfix", f"{detail}; whether a table does ({table[0]}) is not looked at")
+    else:
+        remedy = "see config/postfix, then `postfix reload`"
+        yield failed("Postfix", f"{detail}, nor are there tables that might", remedy)
+
+
+def read_postconf(directory: str = "") -> str:
+    """main.cf and master.cf as `postconf` prints them: lines of `parameter = value`.
+
+    directory: of the configuration, if not the usual one.
+    """
+    where = ("-c", directory) if directory else ()
+    return "".join(run_command("postconf", *where, option) for option in ("-n", "-P"))
+
+
+def find_unnamed(postfix: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
+    """The doors that no value names. postfix: as of `read_postconf`.
+
+    A port counts by its number. A socket counts by its file name, because the directory that
+    Postfix sees depends on its chroot.
+    """
+    values = "\n".join(line.partition(" = ")[2] for line in postfix.splitlines())
+    unnamed = []
+    for door in doors:
+        name = rf":{door.port}\b" if door.path is None else rf"/{re.escape(door.path.name)}\b"
+        if not re.search(name, values):
+            unnamed.append(door)
+    return unnamed
+
+
+def check_next_hops(settings: Settings) -> Iterator[Step]:
+    """Whether each next hop greets us, or can be written. Nothing is sent but a greeting."""
+    hops = [listener.next_hop for listener in settings.listeners]
+    for endpoint, trouble in asyncio.run(health.probe_next_hops(hops, hostname())).items():
+        if trouble:
+            remedy = "start it, or correct `next_hop` in the configuration"
+            yield failed("next hop", f"{endpoint}: {trouble}", remedy)
+        else:
+            yield ok("next hop", str(endpoint))

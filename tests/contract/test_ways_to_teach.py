@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.config.options import (
     Endpoint,
     Hop,

@@ -26,7 +26,7 @@ from textwrap import dedent
 import pytest
 
 from corpora import synthetic
-from spamguard.cli.main import COMMANDS, build_parser
+from spamguard.cli.arguments import COMMANDS, build_parser
 from spamguard.config.load import load_settings
 from tests.e2e.moving import all_seen
 from tests.support.sources import sources

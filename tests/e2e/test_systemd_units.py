@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli import common, main
+from spamguard.cli import arguments, common
 from spamguard.config.load import load_settings
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
@@ -79,9 +79,9 @@ def test_little_is_exposed(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_units_start_commands_that_exist(name: str) -> None:
     (line,) = options(UNITS / name)["ExecStart"]
-    program, *arguments = shlex.split(line)
+    program, *words = shlex.split(line)
     assert program == INSTALLED
-    parsed = main.build_parser().parse_args(arguments)
+    parsed = arguments.build_parser().parse_args(words)
     assert str(parsed.config) == CONFIGURATION
     assert options(UNITS / name)["RestartPreventExitStatus"] == [str(common.EXIT_CONFIG)]
 

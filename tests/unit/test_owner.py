@@ -72,7 +72,7 @@ def journal_that_deletes(database: Path, victim: Path) -> None:
 
 
 def command(state: Path, *arguments: object) -> int:
-    return main.main(["--state", str(state), *map(str, arguments)])
+    return main(["--state", str(state), *map(str, arguments)])
 
 
 USES: dict[str, tuple[str, Callable[[Path], object]]] = {

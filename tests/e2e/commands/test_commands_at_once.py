@@ -28,7 +28,7 @@ from tests.support.waiting import PATIENCE
 WORKER = """
 import io, json, sys
 from types import SimpleNamespace
-from spamguard.cli.main import main
+from spamguard.cli import main
 from corpora import synthetic
 number, state = int(sys.argv[1]), sys.argv[2]
 mail = list(synthetic.generate(240, 11))[number::4]
@@ -116,7 +116,7 @@ def fingerprint_of(state):
 
 NURSERY = """
 import os, sys
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.engine import filter, parallel_extract
 for line in sys.stdin:
     child = os.fork()

@@ -111,8 +111,9 @@ def public():
 
 AS_NOBODY = """
 import locale, os, sys
-from spamguard.cli import export_file
-from spamguard.cli.main import build_parser, main
+from spamguard.cli import transfer
+from spamguard.cli import main
+from spamguard.cli.arguments import build_parser
 from spamguard.engine import filter, parallel_extract
 build_parser()  # loads modules of the standard library that another user may not be able to read
 if os.getuid() == 0:

@@ -11,7 +11,7 @@ LESSONS = mail(40)
 
 
 def command(state: Path, *arguments: object) -> int:
-    return main.main(["--state", str(state), *map(str, arguments)])
+    return main(["--state", str(state), *map(str, arguments)])
 
 
 def state_of(directory: Path) -> dict[str, object]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from corpora import synthetic
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.engine.filter import Filter
 
 BITS = 16  # tables of one megabyte: tests make many

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli import access
+from spamguard.cli import admin
 from spamguard.web.credentials import CREDENTIALS_FILE, CredentialKind, CredentialStore
 from spamguard.web.models import Person
 from tests.unit.cli.test_status_daemon import HEALTHY, saying
@@ -36,7 +36,7 @@ def test_a_token_is_made_shown_once_and_revoked(run, state):
     assert made.out.strip() not in (state / CREDENTIALS_FILE).read_bytes().decode("latin-1")
     assert run(state, "token", "revoke", "phone").status == 0
     assert holder(state, CredentialKind.TOKEN, made.out.strip()) is None
-    assert run(state, "token", "revoke", "phone").status == access.EXIT_NOT_FOUND
+    assert run(state, "token", "revoke", "phone").status == admin.EXIT_NOT_FOUND
     assert run(state, "token", "list").out == ""
 
 

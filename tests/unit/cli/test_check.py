@@ -144,7 +144,7 @@ def test_root_is_warned_if_the_daemon_could_not_start(run, taught, tmp_path):
 
 def test_checking_needs_no_numpy():
     code = (
-        "import sys; from spamguard.cli.main import main; main(['check']); "
+        "import sys; from spamguard.cli import main; main(['check']); "
         "print('numpy' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(

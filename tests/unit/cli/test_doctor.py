@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spamguard import __version__
+from spamguard import __version__, doctor
 from spamguard.daemon import status
-from spamguard.doctor import checks, proof
+from spamguard.doctor import proof
 from spamguard.folders import doveconf
 from spamguard.storage import Owner
 from tests.support.reachable import let_others_pass
@@ -101,7 +101,7 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
 def configuration(taught, tmp_path, monkeypatch) -> Path:
     """A configuration whose next hop is down, on a machine whose Postfix does not name us."""
     monkeypatch.setattr(doveconf, "read", lambda: doveconf.DovecotSettings("maildir"))
-    monkeypatch.setattr(checks, "read_postconf", lambda: "inet_interfaces = all\n")
+    monkeypatch.setattr(doctor, "read_postconf", lambda: "inet_interfaces = all\n")
     path = maildir(tmp_path / "anna", ".Junk")
     file = tmp_path / "spamguard.yaml"
     file.write_text(

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.bayes.tables import counted_arrays
-from spamguard.cli import export_file
+from spamguard.cli import transfer
 from spamguard.engine.filter import Filter
 from spamguard.ledger import codec
 from spamguard.ledger.votes import winning_votes
@@ -291,12 +291,12 @@ def header(**changes):
         "classes": {},
         "receipts": True,
     }
-    return export_file.ExportHeader(**{**values, **changes})
+    return transfer.ExportHeader(**{**values, **changes})
 
 
 def written(path, head, *votes):
     path.write_bytes(b"")
-    export_file.write_export(path, head, votes)
+    transfer.write_export(path, head, votes)
     return path
 
 
@@ -447,7 +447,7 @@ VOTES = st.builds(
 @given(votes=st.lists(VOTES, max_size=9))
 def test_a_vote_is_read_as_it_was_written(tmp_path_factory, votes):
     path = written(tmp_path_factory.mktemp("votes") / "file", header(), *votes)
-    with closing(export_file.ExportReader("file", path)) as reader:
+    with closing(transfer.ExportReader("file", path)) as reader:
         assert reader.check()[2] == len(votes)
         assert list(reader.read_votes()) == votes
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from spamguard import keys
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError
 

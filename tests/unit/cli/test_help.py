@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 
 from spamguard.cli import help as help_command
-from spamguard.cli import main, manual
+from spamguard.cli import main
+from spamguard.cli.arguments import COMMANDS, build_parser
 from spamguard.config import schema
 
 PATIENCE = 60
 
 
 def page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main.main(["help", *words]) == 0
+    assert main(["help", *words]) == 0
     return capsys.readouterr().out
 
 
@@ -34,13 +35,13 @@ def needs(program: str, package: str = "") -> pytest.MarkDecorator:
 
 
 def test_without_a_topic_it_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert page(capsys) == page(capsys, "spamguard") == main.build_parser().format_help()
+    assert page(capsys) == page(capsys, "spamguard") == build_parser().format_help()
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_its_page(capsys: pytest.CaptureFixture[str], name: str) -> None:
     with pytest.raises(SystemExit):
-        main.main([name, "--help"])
+        main([name, "--help"])
     assert page(capsys, name).startswith(capsys.readouterr().out[:40])
 
 
@@ -57,7 +58,7 @@ def test_pages_come_from_the_installation_where_there_are_no_sources(
 ) -> None:
     monkeypatch.setattr(help_command, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
-    assert main.main(["help", "service"]) == 2
+    assert main(["help", "service"]) == 2
     assert "the page is not installed" in capsys.readouterr().err
     file = tmp_path / "data" / "share" / "spamguard" / "systemd" / "README.md"
     file.parent.mkdir(parents=True)
@@ -68,7 +69,7 @@ def test_pages_come_from_the_installation_where_there_are_no_sources(
 @pytest.mark.parametrize("words", [["nonsense"], ["--man", "learn"]])
 def test_there_is_no_such_page(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main.main(["help", *words])
+        main(["help", *words])
     assert stop.value.code == 2
     assert "spamguard.yaml" in capsys.readouterr().err
 
@@ -88,7 +89,7 @@ def test_every_command_and_its_options_stand_in_the_man_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = page(capsys, "--man").replace("\\-", "-")
-    for name, parser in manual.subparsers(main.build_parser()).items():
+    for name, parser in help_command.subparsers(build_parser()).items():
         assert f"\n.SS {name}\n" in source
         for action in parser._actions:
             assert action.help == "==SUPPRESS==" or all(
@@ -104,8 +105,11 @@ def test_the_same_day_makes_the_same_page(
 
 
 def test_text_that_looks_like_roff_is_only_text() -> None:
-    blocks = (manual.Block("text", ".so /etc/passwd"), manual.Block("verbatim", "'a \\n\n\n.b"))
-    source = manual.to_roff(manual.Manual("x", 1, "y", blocks))
+    blocks = (
+        help_command.Block("text", ".so /etc/passwd"),
+        help_command.Block("verbatim", "'a \\n\n\n.b"),
+    )
+    source = help_command.to_roff(help_command.Manual("x", 1, "y", blocks))
     assert [line[:2] for line in source.splitlines()[3:]].count(".s") == 0
     assert "\\&.so /etc/passwd" in source
     assert "\\&'a \\en\n.PP\n\\&.b" in source
@@ -133,7 +137,7 @@ def test_man_and_mandoc_find_no_fault(
 
 
 def script(capsys: pytest.CaptureFixture[str], place: Path, shell: str) -> Path:
-    assert main.main(["completion", shell]) == 0
+    assert main(["completion", shell]) == 0
     file = place / "_spamguard"
     file.write_text(capsys.readouterr().out)
     return file

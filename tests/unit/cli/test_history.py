@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.proxy.history import History
@@ -316,7 +316,7 @@ def test_what_history_looks_for(run, taught, words, expected):
 
 
 def test_more_rows_than_are_read_at_once(run, taught, monkeypatch):
-    monkeypatch.setattr("spamguard.cli.history._PAGE_ROWS", 2)
+    monkeypatch.setattr("spamguard.cli.judge._PAGE_ROWS", 2)
     for number in range(5):
         remember(taught, id=new_id(1.7e9 + number, b"abcd"), time=1.7e9 + number)
     ids = [row["id"] for row in run(taught, "history", "--json").lines]

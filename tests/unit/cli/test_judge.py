@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import Threshold
 

@@ -7,8 +7,7 @@ import mailbox
 
 import pytest
 
-from spamguard.cli import common
-from spamguard.cli.main import main
+from spamguard.cli import common, main
 from spamguard.engine.filter import Filter
 from tests.unit.cli.conftest import new_mail
 

@@ -13,14 +13,13 @@ import pytest
 from spamguard import __version__, native
 from spamguard.__main__ import main as started
 from spamguard.cli import common, main
-from spamguard.cli.main import COMMANDS
-from spamguard.cli.main import main as main_main
+from spamguard.cli.arguments import COMMANDS, build_parser
 from tests.support.waiting import PATIENCE
 
 
 def text_of(capsys, *arguments):
     with pytest.raises(SystemExit) as stop:
-        main_main(list(arguments))
+        main(list(arguments))
     assert stop.value.code == 0
     return capsys.readouterr().out
 
@@ -33,7 +32,7 @@ def test_help_lists_the_exit_statuses(capsys):
 
 def test_without_a_command_there_is_the_help(capsys):
     whole = text_of(capsys, "--help")
-    assert main_main([]) == common.EXIT_ERROR
+    assert main([]) == common.EXIT_ERROR
     assert capsys.readouterr() == ("", whole)
 
 
@@ -65,7 +64,7 @@ def test_an_interrupt_while_a_command_is_loaded(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "main", interrupted)
+    monkeypatch.setattr("spamguard.cli.main", interrupted)
     monkeypatch.setattr(sys, "argv", ["spamguard", "status"])
     assert started() == common.EXIT_INTERRUPTED
 
@@ -89,7 +88,7 @@ def test_the_version_and_the_kernel_in_force(capsys, monkeypatch, kernel):
 def test_wrong_usage_is_status_2(arguments, usage, capsys):
     """The error shows the usage of the named command."""
     with pytest.raises(SystemExit) as stop:
-        main_main(arguments)
+        main(arguments)
     assert stop.value.code == 2
     assert f"usage: {usage}" in capsys.readouterr().err
 
@@ -106,7 +105,7 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
 )
 def test_a_mistyped_command(arguments, meant, capsys):
     with pytest.raises(SystemExit) as stop:
-        main_main(arguments)
+        main(arguments)
     assert stop.value.code == 2
     assert meant in capsys.readouterr().err
 
@@ -148,7 +147,7 @@ def test_a_mistyped_command(arguments, meant, capsys):
 )
 def test_invalid_values(arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        main_main(list(arguments))
+        main(list(arguments))
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -321,7 +320,7 @@ def test_a_fault_of_the_program_is_not_hidden(run, taught, monkeypatch):
 
 LOADED = """
 import sys
-from spamguard.cli.main import main
+from spamguard.cli import main
 try:
     main(sys.argv[1:])
 except SystemExit:
@@ -369,11 +368,11 @@ def test_a_command_loads_no_other_one():
         for name in loaded_by("undo", "--help")
         if name.startswith("spamguard.cli.")
     }
-    assert ours == {"arguments", "common", "main", "undo"}
+    assert ours == {"arguments", "common", "recovery"}
 
 
 def test_every_command_describes_itself():
-    parser = main.build_parser()
+    parser = build_parser()
     for name, module in COMMANDS.items():
         assert callable(
             getattr(sys.modules[f"spamguard.cli.{module}"], f"add_{name.replace('-', '_')}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.keys import new_id

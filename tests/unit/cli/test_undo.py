@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from spamguard.cli.undo import parse_since
+from spamguard.cli.recovery import parse_since
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import UsageError

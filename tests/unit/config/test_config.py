@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spamguard.config import checks
+from spamguard.config import schema
 from spamguard.config.load import load_settings
 from spamguard.config.options import (
     Action,
@@ -233,7 +233,7 @@ def test_where_monitors_may_ask(load, text):
     settings = load(listener(f"metrics: '{text}'\n"))
     assert str(settings.metrics) == text
     assert to_plain(settings)["metrics"] == text
-    exposed = [warning for warning in checks.find_warnings(settings) if "metrics" in warning]
+    exposed = [warning for warning in schema.find_warnings(settings) if "metrics" in warning]
     assert len(exposed) == text.startswith("0.")
 
 
@@ -295,20 +295,20 @@ def test_a_file_that_cannot_be_read(tmp_path, place):
 
 
 def test_a_subject_prefix_is_warned_of(load):
-    (told,) = checks.find_warnings(
+    (told,) = schema.find_warnings(
         load(listener('    rules: [{when: spam, action: tag, subject_prefix: "[x] "}]\n'))
     )
     assert "DKIM" in told
     assert "rule 1" in told
-    assert checks.find_warnings(load_settings(SHIPPED)) == []
+    assert schema.find_warnings(load_settings(SHIPPED)) == []
 
 
 def test_unused_aliases_are_warned_of(load):
     told = "aliases: {sales@example.org: anna}\n"
-    (warning,) = checks.find_warnings(load(listener(told)))
+    (warning,) = schema.find_warnings(load(listener(told)))
     assert "personal: true" in warning
-    assert checks.find_warnings(load(listener(f"{told}personal: true\n"))) == []
-    assert checks.find_warnings(load(listener(f"{told}web: 127.0.0.1:8080\n"))) == []
+    assert schema.find_warnings(load(listener(f"{told}personal: true\n"))) == []
+    assert schema.find_warnings(load(listener(f"{told}web: 127.0.0.1:8080\n"))) == []
 
 
 # ---- there and back
@@ -435,7 +435,7 @@ def test_misspelt_classes_are_warned_of(load):
     )
     told = [
         warning.split(" is a class of its own, of good mail")
-        for warning in checks.find_warnings(settings)
+        for warning in schema.find_warnings(settings)
     ]
     assert [(where, meant.rpartition(": ")[2]) for where, meant in told] == [
         ("smtp://127.0.0.1:10025: rule for spamm: spamm", "did you mean spam?"),
@@ -450,42 +450,42 @@ def test_rules_that_never_apply_are_warned_of(load):
         "{when: spam, action: tag}, {when: unsure, action: tag}, {when: spam, from_probability: "
         "0.99, action: quarantine}"
     )
-    (told,) = checks.find_warnings(load(listener(f"    rules: [{rules}]\n")))
+    (told,) = schema.find_warnings(load(listener(f"    rules: [{rules}]\n")))
     assert told.startswith(
         "smtp://127.0.0.1:10025: rule 3 for spam never fits, as rule 1 does before it: "
     )
     rules = "{when: spam, from_probability: 0.99, action: quarantine}, {when: spam, action: tag}"
-    assert checks.find_warnings(load(listener(f"    rules: [{rules}]\n"))) == []
+    assert schema.find_warnings(load(listener(f"    rules: [{rules}]\n"))) == []
 
 
 def test_addresses_used_twice_are_warned_of(load):
-    assert checks.find_warnings(
+    assert schema.find_warnings(
         load(listener("metrics: 127.0.0.1:10025\nweb: 127.0.0.1:10027\n"))
     ) == [
         "metrics: 127.0.0.1:10025 is where smtp://127.0.0.1:10025 listens already: choose "
         "another port"
     ]
-    (told,) = checks.find_warnings(
+    (told,) = schema.find_warnings(
         load(listener("metrics: 127.0.0.1:10027\nweb: 127.0.0.1:10027\n"))
     )
     assert told == "web: 127.0.0.1:10027 is where metrics listens already: choose another port"
 
 
 def test_entries_of_watch_that_never_apply_are_warned_of(load):
-    assert checks.find_warnings(
+    assert schema.find_warnings(
         load(listener("watch: [/home/*/Maildir, /srv/*, /home/anna/Maildir]\n"))
     ) == [
         "watch: /home/anna/Maildir never counts, as /home/*/Maildir stands before it and "
         "fits the same: put it first"
     ]
     assert (
-        checks.find_warnings(
+        schema.find_warnings(
             load(listener("watch: [/home/anna/Maildir, /home/*/Maildir, /home/*]\n"))
         )
         == []
     )
     assert (
-        checks.find_warnings(
+        schema.find_warnings(
             load(listener("watch: ['/home/?/Maildir', /home/*/Maildir, /home/.kept/Maildir]\n"))
         )
         == []
@@ -494,13 +494,13 @@ def test_entries_of_watch_that_never_apply_are_warned_of(load):
 
 @pytest.mark.parametrize("name", ["*", "%u", "*@example.org"])
 def test_one_user_for_a_pattern_of_maildirs_is_warned_of(load, name):
-    assert checks.find_warnings(
+    assert schema.find_warnings(
         load(listener(f"watch: [{{maildir: /home/*/Maildir, user: '{name}'}}]\n"))
     ) == [
         f"watch: all of /home/*/Maildir is one user's, {name}: leave `user` out, and the "
         "wildcards say whose each is"
     ]
     assert (
-        checks.find_warnings(load(listener("watch: [{maildir: /home/*/Maildir, user: anna}]\n")))
+        schema.find_warnings(load(listener("watch: [{maildir: /home/*/Maildir, user: anna}]\n")))
         == []
     )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from spamguard.cli.main import main
-from spamguard.config import yaml_tree
+from spamguard.cli import main
+from spamguard.config.load import parse_yaml
 from spamguard.config.schema import schema_for_editors, to_plain
 from spamguard.errors import ConfigError
 from tests.unit.config.files import SHIPPED, listener
@@ -37,7 +37,7 @@ BEYOND = (
 
 
 def parsed(text: str | bytes) -> Any:
-    tree = yaml_tree.parse_yaml(text if isinstance(text, bytes) else text.encode())
+    tree = parse_yaml(text if isinstance(text, bytes) else text.encode())
     return None if tree.broken or tree.problems else tree.value
 
 

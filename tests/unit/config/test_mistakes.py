@@ -14,8 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.config import yaml_tree
-from spamguard.config.load import load_settings, settings_from_command_line
+from spamguard.config.load import MAX_BYTES, load_settings, settings_from_command_line
 from spamguard.config.options import Settings
 from spamguard.config.schema import FILE_PART
 from spamguard.errors import ConfigError
@@ -320,7 +319,7 @@ MISTAKES = [
         ["6:33: unknown key 'hots': did you mean 'hosts'?"],
     ),
     (b"a: b\nc: \x00\n", ["2:4: character U+0000 is not allowed: take it out"]),
-    (b"a: " + b"x" * yaml_tree.MAX_BYTES, ["1:1: the file is larger than 1,000,000 bytes"]),
+    (b"a: " + b"x" * MAX_BYTES, ["1:1: the file is larger than 1,000,000 bytes"]),
     (
         "listeners:\n\t- x\n",
         [

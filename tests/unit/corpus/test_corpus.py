@@ -117,7 +117,7 @@ def fetch(tmp_path, capsys):
     """Runs `corpus fetch small`; exit status, answer, errors."""
 
     def run(*more: object) -> tuple[int, str, str]:
-        status = main.main(
+        status = main(
             ["corpus", "fetch", "small", str(tmp_path / "place" / "corpus"), *map(str, more)]
         )
         done = capsys.readouterr()
@@ -295,9 +295,9 @@ def test_usage(recipe, fetch, tmp_path, capsys):
     recipe("/good")
     assert "64 hexadecimal digits" in fetch("--sha256", "x")[2]
     assert "cannot be read" in fetch("--archive", tmp_path / "none")[2]
-    assert main.main(["corpus", "fetch", "nonesuch"]) == 2
+    assert main(["corpus", "fetch", "nonesuch"]) == 2
     assert "no corpus 'nonesuch': choose one of spamassassin" in capsys.readouterr().err
-    assert main.main(["corpus", "list"]) == 0
+    assert main(["corpus", "list"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in RECIPES)
 

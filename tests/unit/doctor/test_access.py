@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import doctor
 from spamguard.cli import main
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
-from spamguard.doctor import StepOutcome, checks
+from spamguard.doctor import StepOutcome
 from spamguard.folders import local
 from tests.e2e.ports import open_directory
 from tests.unit.folders.maildirs import deliver, maildir
@@ -43,14 +44,14 @@ def settings(place: Path, **others: object) -> Settings:
 @needs_root
 @pytest.mark.parametrize("closed", ["home/anna", "home/anna/cur", "home/anna/cur/*"])
 def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
-    assert checks.check_access(settings(place), NOBODY) == checks.MailboxAccess(
+    assert doctor.check_access(settings(place), NOBODY) == doctor.MailboxAccess(
         [f"{place}/home/anna", f"{place}/home/ben"], []
     )
     next(place.glob(closed)).chmod(0o600)
-    access = checks.check_access(settings(place), NOBODY)
+    access = doctor.check_access(settings(place), NOBODY)
     assert access is not None
     assert access.unreadable == [f"{place}/home/anna"]
-    step = checks.check_mailboxes(settings(place), NOBODY)
+    step = doctor.check_mailboxes(settings(place), NOBODY)
     assert step.outcome is StepOutcome.FAILED
     assert step.detail == (
         f"1 of 2 mailboxes cannot be read by nobody, such as {place}/home/anna: moving mail "
@@ -67,7 +68,7 @@ def test_all_of_many_are_looked_at(place: Path) -> None:
     for number in range(1200):
         (place / "home" / f"z{number}" / "cur").mkdir(parents=True)
     (place / "home/z999").chmod(0o700)
-    access = checks.check_access(settings(place), NOBODY)
+    access = doctor.check_access(settings(place), NOBODY)
     assert access is not None
     assert (len(access.paths), access.unreadable) == (1202, [f"{place}/home/z999"])
 
@@ -77,7 +78,7 @@ def test_members_of_the_group_may_read(place: Path) -> None:
     (group,) = set(os.getgrouplist("nobody", NOBODY.pw_gid)) - {0}
     os.chown(place / "home/anna", 0, group)
     (place / "home/anna").chmod(0o750)
-    access = checks.check_access(settings(place), NOBODY)
+    access = doctor.check_access(settings(place), NOBODY)
     assert access is not None
     assert access.unreadable == []
 
@@ -85,7 +86,7 @@ def test_members_of_the_group_may_read(place: Path) -> None:
 def test_a_mailbox_that_is_empty_or_not_whole(place: Path) -> None:
     maildir(place / "home" / "carl")
     (place / "home" / "dora").mkdir()
-    access = checks.check_access(settings(place), pwd.getpwuid(os.getuid()))
+    access = doctor.check_access(settings(place), pwd.getpwuid(os.getuid()))
     assert access is not None
     assert (len(access.paths), access.unreadable) == (4, [])
 
@@ -98,7 +99,7 @@ def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[s
     for name in ("anna", "ben"):
         (place / "home" / name).rename(place / f"Maildir-{name}")
         (place / "home" / name).mkdir()
-    assert checks.check_access(settings(place), account) == checks.MailboxAccess(
+    assert doctor.check_access(settings(place), account) == doctor.MailboxAccess(
         [f"{place}/home/anna", f"{place}/home/ben"],
         [],
         (
@@ -107,8 +108,8 @@ def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[s
         ),
     )
     (place / "Maildir-anna").rename(place / "home/anna/Maildir")
-    step = checks.check_mailboxes(settings(place), account)
-    assert (step.outcome, step.remedy) == (StepOutcome.FAILED, checks.MAILDIR_REMEDY)
+    step = doctor.check_mailboxes(settings(place), account)
+    assert (step.outcome, step.remedy) == (StepOutcome.FAILED, doctor.MAILDIR_REMEDY)
     file = place / "spamguard.yaml"
     file.write_text(
         f"""
@@ -119,10 +120,10 @@ listeners:
   - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}
 """
     )
-    assert main.main(["check", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
     assert "warning: no directory that `watch` names is a Maildir" in capsys.readouterr().err
     (place / "Maildir-ben").rename(place / "home/ben/.INBOX")
-    assert checks.check_mailboxes(settings(place), account).outcome is StepOutcome.OK
+    assert doctor.check_mailboxes(settings(place), account).outcome is StepOutcome.OK
 
 
 def test_of_homes_that_are_no_maildirs_as_many_are_searched_as_there_is_time_for(
@@ -138,13 +139,13 @@ def test_of_homes_that_are_no_maildirs_as_many_are_searched_as_there_is_time_for
         "list_folders",
         lambda found, one: [searched.append(one.path), whole(found, one)][1],
     )
-    monkeypatch.setattr(checks, "_SEARCH_TIMEOUT", -1.0)
-    found = checks.check_access(settings(place), pwd.getpwuid(os.getuid()))
+    monkeypatch.setattr(doctor, "_SEARCH_TIMEOUT", -1.0)
+    found = doctor.check_access(settings(place), pwd.getpwuid(os.getuid()))
     assert (found and found.no_maildir, len(searched)) == ("", 1)
 
 
 def test_mailboxes_that_are_yet_to_come(tmp_path: Path) -> None:
-    step = checks.check_mailboxes(settings(tmp_path), pwd.getpwuid(os.getuid()))
+    step = doctor.check_mailboxes(settings(tmp_path), pwd.getpwuid(os.getuid()))
     assert (step.outcome, step.detail) == (
         StepOutcome.SKIPPED,
         f"there are none yet: nothing fits {tmp_path}/home/*",
@@ -164,7 +165,7 @@ listeners:
   - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "maildir:{place}/ours"}}
 """
     file.write_text(text)
-    assert main.main(["check", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
     told = (
         f"watch: nothing fits {place}/hmoe/* yet: until something does, moving mail there "
         "teaches nothing"
@@ -175,7 +176,7 @@ listeners:
 
 
 def test_a_socket_without_listener(place: Path) -> None:
-    step = checks.check_mailboxes(settings(place, watch_socket=place / "none.sock"), NOBODY)
+    step = doctor.check_mailboxes(settings(place, watch_socket=place / "none.sock"), NOBODY)
     assert step.outcome is StepOutcome.FAILED
     assert "no mailbox broker there" in step.detail
     assert step.remedy == "systemctl status spamguard-watch"
@@ -192,10 +193,10 @@ listeners:
   - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}
 """
     file.write_text(text)
-    assert main.main(["check", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
     (place / "home/ben").chmod(0o700)
-    assert main.main(["check", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
     errors = capsys.readouterr().err
     assert errors.startswith(
         "spamguard: warning: 1 of 2 mailboxes cannot be read by nobody, such as "
@@ -203,7 +204,7 @@ listeners:
     )
     assert "spamguard-watch.service" in errors
     file.write_text(f"{text}watch_socket: /run/spamguard-watch/mailboxes.sock\n")
-    assert main.main(["check", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -224,14 +225,14 @@ def test_check_tells_of_files_that_the_user_cannot_read(
     )
     file.chmod(0o600)
     secret.chmod(0o600)
-    assert main.main(["check", str(file)]) == 2
+    assert main(["check", str(file)]) == 2
     assert capsys.readouterr() == (
         "",
         f"spamguard: warning: {file}: {why} above it\nspamguard: {secret}: {why} above it\n",
     )
     file.chmod(0o644)
     os.chown(secret, NOBODY.pw_uid, 0)
-    assert main.main(["check", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -243,6 +244,6 @@ def test_check_tells_of_a_user_that_is_not_there(
     file.write_text(
         f"state: {tmp_path}/state\nuser: nosuchuser\nscanners: [{{listen: 'rspamd://127.0.0.1:11333'}}]\n"
     )
-    assert main.main(["check", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
     told = "there is no user 'nosuchuser' on this machine: create it, or name another with `user`"
     assert capsys.readouterr().err == f"spamguard: warning: {told}\n"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import doctor
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
-from spamguard.doctor import StepOutcome, checks
+from spamguard.doctor import StepOutcome
 from spamguard.engine.filter import Filter
 from spamguard.folders import doveconf
 from spamguard.folders.doveconf import DovecotSettings
@@ -46,7 +47,7 @@ def settings(state: Path, *hops: str, watch: tuple[Watch, ...] = ()) -> Settings
 
 
 def test_the_installation(state, tmp_path):
-    assert outcomes(checks.check_installation(state)) == [
+    assert outcomes(doctor.check_installation(state)) == [
         ("state directory", "ok"),
         ("key", "ok"),
         ("disk", "ok"),
@@ -54,24 +55,24 @@ def test_the_installation(state, tmp_path):
     ]
     state.chmod(0o777)
     (state / "key").chmod(0o644)
-    first, second, *_ = checks.check_installation(state)
+    first, second, *_ = doctor.check_installation(state)
     assert (first.outcome, first.remedy) == (StepOutcome.FAILED, f"chmod go-w {state}")
     assert (second.outcome, second.remedy) == (StepOutcome.FAILED, f"chmod 600 {state / 'key'}")
     (state / "key").unlink()
-    assert outcomes(checks.check_installation(state))[1] == ("key", "failed")
+    assert outcomes(doctor.check_installation(state))[1] == ("key", "failed")
     (tmp_path / "empty").mkdir()
-    assert outcomes(checks.check_installation(tmp_path / "empty"))[:2] == [
+    assert outcomes(doctor.check_installation(tmp_path / "empty"))[:2] == [
         ("state directory", "ok"),
         ("key", "skipped"),
     ]  # nothing is lost yet
-    assert outcomes(checks.check_installation(tmp_path / "none")) == [("state directory", "failed")]
+    assert outcomes(doctor.check_installation(tmp_path / "none")) == [("state directory", "failed")]
     assert not (tmp_path / "none").exists()
 
 
 @needs_disks
 def test_a_disk_that_cannot_be_written(tmp_path):
     with small_disk(tmp_path / "disk", "64k,ro,mode=700") as disk:
-        first, *_ = checks.check_installation(disk)
+        first, *_ = doctor.check_installation(disk)
         assert first.outcome is StepOutcome.FAILED
         assert first.detail.endswith("its file system is read-only")
 
@@ -81,7 +82,7 @@ def test_a_directory_that_others_may_look_into(state):
     file in it.
     """
     state.chmod(0o755)
-    first, *_ = checks.check_installation(state)
+    first, *_ = doctor.check_installation(state)
     assert (
         first.outcome,
         first.detail.endswith("others may see what its files are called, but read none of them"),
@@ -90,14 +91,14 @@ def test_a_directory_that_others_may_look_into(state):
         True,
     )
     (state / "ledger.sqlite").chmod(0o604)
-    first, *_ = checks.check_installation(state)
+    first, *_ = doctor.check_installation(state)
     assert (first.outcome, "others may read ledger.sqlite" in first.detail) == (
         StepOutcome.FAILED,
         True,
     )
     assert first.remedy == f"chmod o= {state}/ledger.sqlite"  # not the sockets, too
     state.chmod(0o700)
-    assert outcomes(checks.check_installation(state))[0] == ("state directory", "ok")
+    assert outcomes(doctor.check_installation(state))[0] == ("state directory", "ok")
 
 
 def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
@@ -112,11 +113,11 @@ def test_what_a_daemon_removes_meanwhile(state, monkeypatch):
         yield listed
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert outcomes(checks.check_installation(state))[0] == ("state directory", "ok")
+    assert outcomes(doctor.check_installation(state))[0] == ("state directory", "ok")
 
 
 def last_two(state: Path) -> list[tuple[str, str]]:
-    return outcomes(checks.check_installation(state))[-2:]
+    return outcomes(doctor.check_installation(state))[-2:]
 
 
 @needs_disks
@@ -139,14 +140,14 @@ def test_a_disk_without_inodes(tmp_path):
         (disk / "one").touch()
         assert last_two(disk)[0] == ("disk", "ok")
         (disk / "two").touch()
-        *_, room, _ = checks.check_installation(disk)
+        *_, room, _ = doctor.check_installation(disk)
         assert (room.outcome, "inodes" in room.detail) == (StepOutcome.FAILED, True)
 
 
 def test_a_clock_that_goes_behind_what_was_written(state):
     later = time.time() + 86_400
     os.utime(state / "key", (later, later))
-    *_, clock = checks.check_installation(state)
+    *_, clock = doctor.check_installation(state)
     assert (clock.outcome, "key was written at" in clock.detail) == (StepOutcome.FAILED, True)
 
 
@@ -155,32 +156,32 @@ def test_what_an_upgrade_has_left_behind(state):
     taught = mail(9)
     with Filter.open(state) as spam_filter:
         teach(spam_filter, taught)
-        assert list(checks.check_old_lessons(spam_filter.ledger)) == []
+        assert list(doctor.check_old_lessons(spam_filter.ledger)) == []
     upgraded(state)
     with Filter.open(state) as spam_filter:
-        (step,) = checks.check_old_lessons(spam_filter.ledger)
+        (step,) = doctor.check_old_lessons(spam_filter.ledger)
         assert (step.outcome, step.detail[:9], "learn" in step.remedy) == (
             StepOutcome.FAILED,
             "9 lessons",
             True,
         )
         teach(spam_filter, taught[:5])
-        (step,) = checks.check_old_lessons(spam_filter.ledger)  # of these the mail may be gone
+        (step,) = doctor.check_old_lessons(spam_filter.ledger)  # of these the mail may be gone
         assert (step.outcome, step.detail[:9]) == (StepOutcome.SKIPPED, "4 lessons")
 
 
 def test_the_watcher(state):
-    assert outcomes(checks.check_watcher(state, wanted=False)) == [("watcher", "skipped")]
-    assert outcomes(checks.check_watcher(state, wanted=True)) == [("watcher", "failed")]
+    assert outcomes(doctor.check_watcher(state, wanted=False)) == [("watcher", "skipped")]
+    assert outcomes(doctor.check_watcher(state, wanted=True)) == [("watcher", "failed")]
     now = int(time.time())
     (state / status_files.WATCHER_FILE).write_text(json.dumps(asdict(WatcherStatus(now, now, 3))))
-    assert outcomes(checks.check_watcher(state, wanted=False)) == [("watcher", "ok")]
+    assert outcomes(doctor.check_watcher(state, wanted=False)) == [("watcher", "ok")]
     (state / status_files.WATCHER_FILE).write_text(
         json.dumps(
             asdict(WatcherStatus(now, now - 900, 3, {}, (WatcherTrouble("anna", "no Junk", now),)))
         )
     )
-    first, second = checks.check_watcher(state, wanted=True)
+    first, second = doctor.check_watcher(state, wanted=True)
     assert (first.outcome, second.outcome, second.detail) == (
         StepOutcome.FAILED,
         StepOutcome.FAILED,
@@ -196,7 +197,7 @@ def test_the_watcher(state):
             )
         )
     )
-    told = [(step.detail, str(step.outcome)) for step in checks.check_watcher(state, wanted=True)][
+    told = [(step.detail, str(step.outcome)) for step in doctor.check_watcher(state, wanted=True)][
         1:
     ]
     assert told == [
@@ -221,21 +222,21 @@ def test_as_many_file_events_are_needed_as_the_watcher_takes(state, tmp_path):
             .count("inotify wd")
         )
     assert told == 21
-    assert checks.check_file_events(watched).detail.endswith(f" {told} needed")
+    assert doctor.check_file_events(watched).detail.endswith(f" {told} needed")
 
 
 def test_file_events(state, tmp_path, monkeypatch):
-    assert checks.check_file_events(None).outcome is StepOutcome.OK
+    assert doctor.check_file_events(None).outcome is StepOutcome.OK
     maildir(tmp_path / "home" / "anna", ".Junk", ".Archive")
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
-    assert checks.check_file_events(watched).detail.endswith(" 10 needed")
+    assert doctor.check_file_events(watched).detail.endswith(" 10 needed")
     limit = tmp_path / "limit"
     limit.write_text("9\n")
-    monkeypatch.setattr(checks, "_WATCH_LIMIT_FILE", limit)
-    assert checks.check_file_events(watched).remedy == "sysctl fs.inotify.max_user_watches=20"
-    assert checks.check_file_events(settings(state)).outcome is StepOutcome.OK
-    monkeypatch.setattr(checks, "_WATCH_LIMIT_FILE", tmp_path / "none")
-    assert checks.check_file_events(None).outcome is StepOutcome.FAILED
+    monkeypatch.setattr(doctor, "_WATCH_LIMIT_FILE", limit)
+    assert doctor.check_file_events(watched).remedy == "sysctl fs.inotify.max_user_watches=20"
+    assert doctor.check_file_events(settings(state)).outcome is StepOutcome.OK
+    monkeypatch.setattr(doctor, "_WATCH_LIMIT_FILE", tmp_path / "none")
+    assert doctor.check_file_events(None).outcome is StepOutcome.FAILED
 
 
 def test_dovecot(state, monkeypatch):
@@ -249,8 +250,8 @@ def test_dovecot(state, monkeypatch):
             StepOutcome.FAILED,
         ),
     ):
-        monkeypatch.setattr(checks.doveconf, "read", lambda found=found: found)
-        assert (checks.check_dovecot(None).outcome, checks.check_dovecot(watched).outcome) == (
+        monkeypatch.setattr(doctor.doveconf, "read", lambda found=found: found)
+        assert (doctor.check_dovecot(None).outcome, doctor.check_dovecot(watched).outcome) == (
             bare,
             full,
         )
@@ -259,18 +260,18 @@ def test_dovecot(state, monkeypatch):
 def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_path, monkeypatch):
     """Where Debian's was merely installed an examination never ended well."""
     mbox = doveconf.parse("mail_location = mbox:~/mail:INBOX=/var/mail/%u\n")
-    monkeypatch.setattr(checks.doveconf, "read", lambda: mbox)
+    monkeypatch.setattr(doctor.doveconf, "read", lambda: mbox)
     (tmp_path / "home" / "ben").mkdir(parents=True)
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
-    assert checks.check_dovecot(watched).outcome is StepOutcome.FAILED  # people's mail is elsewhere
+    assert doctor.check_dovecot(watched).outcome is StepOutcome.FAILED  # people's mail is elsewhere
     maildir(tmp_path / "home" / "anna")
-    step = checks.check_dovecot(watched)
+    step = doctor.check_dovecot(watched)
     assert (step.outcome, step.detail) == (
         StepOutcome.SKIPPED,
         "keeps its mail as mbox, so the Maildirs that are watched are not its own",
     )
     ours = settings(state, f"maildir:{tmp_path}/not/yet", watch=(Watch(f"{tmp_path}/not/yet"),))
-    assert checks.check_dovecot(ours).outcome is StepOutcome.SKIPPED
+    assert doctor.check_dovecot(ours).outcome is StepOutcome.SKIPPED
 
 
 @pytest.fixture
@@ -300,7 +301,7 @@ def welcoming(tmp_path):
 
 def test_next_hops(state, tmp_path, welcoming):
     found = list(
-        checks.check_next_hops(
+        doctor.check_next_hops(
             settings(
                 state,
                 *welcoming,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import doctor
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
-from spamguard.doctor import checks
 
 SNIPPETS = Path(__file__).parents[3] / "config" / "dovecot"
 DOOR = parse_endpoint("smtp://127.0.0.1:10025")
@@ -35,7 +35,7 @@ def told(tmp_path):
     def look(text: str, found: Settings) -> list[tuple[str, str]]:
         file = tmp_path / "dovecot.conf"
         file.write_text(text)
-        return [(str(step.outcome), step.detail) for step in checks.check_filing(found, str(file))]
+        return [(str(step.outcome), step.detail) for step in doctor.check_filing(found, str(file))]
 
     return look
 
@@ -67,4 +67,4 @@ def test_without_sieve_filing_fails_or_is_skipped(told):
 def test_where_nothing_is_to_be_filed_by_dovecot(told, tmp_path):
     assert told("protocols = imap\n", settings("maildir:/home/x/Maildir")) == []
     assert told("protocols = imap\n", settings(watched=False)) == []
-    assert list(checks.check_filing(settings(), str(tmp_path / "none"))) == []
+    assert list(doctor.check_filing(settings(), str(tmp_path / "none"))) == []

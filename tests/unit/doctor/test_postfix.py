@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spamguard import doctor
 from spamguard.config.options import (
     Hop,
     Listener,
@@ -16,7 +17,7 @@ from spamguard.config.options import (
     parse_endpoint,
     parse_scanner,
 )
-from spamguard.doctor import StepOutcome, checks
+from spamguard.doctor import StepOutcome
 
 SNIPPETS = Path(__file__).parents[3] / "config" / "postfix"
 PROXY = parse_endpoint("smtp://127.0.0.1:10025")
@@ -38,7 +39,7 @@ def configured(tmp_path):
                 (SNIPPETS / snippet).read_text() for snippet in snippets if snippet.endswith(name)
             ]
             (tmp_path / name).write_text("\n".join([*parts, main if name == "main.cf" else ""]))
-        return checks.read_postconf(str(tmp_path))
+        return doctor.read_postconf(str(tmp_path))
 
     return say
 
@@ -53,7 +54,7 @@ def configured(tmp_path):
     ],
 )
 def test_the_snippets_name_our_doors(configured, snippets, door):
-    assert checks.find_unnamed(configured(*snippets), [door]) == []
+    assert doctor.find_unnamed(configured(*snippets), [door]) == []
 
 
 @needs_postfix
@@ -64,9 +65,9 @@ def test_what_is_named_elsewhere_does_not_count(configured):
         main="smtpd_milters = inet:127.0.0.1:113321, unix:spamguard/other.sock\n",
     )
     back = parse_endpoint("smtp://127.0.0.1:10026")
-    assert checks.find_unnamed(postfix, [PROXY, back, MILTER, SOCKET]) == [back, MILTER, SOCKET]
+    assert doctor.find_unnamed(postfix, [PROXY, back, MILTER, SOCKET]) == [back, MILTER, SOCKET]
     assert (
-        checks.find_unnamed(
+        doctor.find_unnamed(
             configured(main="smtpd_milters = unix:spamguard/milter.sock\n"), [SOCKET]
         )
         == []
@@ -75,7 +76,7 @@ def test_what_is_named_elsewhere_does_not_count(configured):
 
 @needs_postfix
 def test_nothing_is_known_of_what_cannot_be_asked(tmp_path):
-    assert checks.read_postconf(str(tmp_path / "none")) == ""
+    assert doctor.read_postconf(str(tmp_path / "none")) == ""
 
 
 def settings(*doors: Listener | Scanner) -> Settings:
@@ -92,13 +93,13 @@ def test_the_step(monkeypatch):
     )
     milter, other = Scanner(MILTER), Scanner(parse_scanner("spamd://127.0.0.1:783"))
     monkeypatch.setattr(
-        checks, "read_postconf", lambda: "content_filter = spamguard:[127.0.0.1]:10025\n"
+        doctor, "read_postconf", lambda: "content_filter = spamguard:[127.0.0.1]:10025\n"
     )
-    assert list(checks.check_postfix(settings(alone, other))) == []  # the world asks these
-    assert [step.outcome for step in checks.check_postfix(settings(after, other))] == [
+    assert list(doctor.check_postfix(settings(alone, other))) == []  # the world asks these
+    assert [step.outcome for step in doctor.check_postfix(settings(after, other))] == [
         StepOutcome.OK
     ]
-    (failed,) = checks.check_postfix(settings(after, milter))
+    (failed,) = doctor.check_postfix(settings(after, milter))
     assert (failed.outcome, str(MILTER) in failed.detail, str(PROXY) in failed.detail) == (
         StepOutcome.FAILED,
         True,
@@ -108,11 +109,11 @@ def test_the_step(monkeypatch):
         "transport_maps = hash:/etc/transport",
         "smtpd_client_restrictions = check_client_access cidr:/etc/filter",
     ):
-        monkeypatch.setattr(checks, "read_postconf", lambda told=table: f"{told}\n")
-        (unknown,) = checks.check_postfix(settings(after))
+        monkeypatch.setattr(doctor, "read_postconf", lambda told=table: f"{told}\n")
+        (unknown,) = doctor.check_postfix(settings(after))
         assert unknown.outcome is StepOutcome.SKIPPED
         assert "whether a table does" in unknown.detail
-    monkeypatch.setattr(checks, "read_postconf", lambda: "transport_maps =\n")
-    assert [step.outcome for step in checks.check_postfix(settings(after))] == [StepOutcome.FAILED]
-    monkeypatch.setattr(checks, "read_postconf", lambda: "")
-    assert [step.outcome for step in checks.check_postfix(settings(after))] == [StepOutcome.SKIPPED]
+    monkeypatch.setattr(doctor, "read_postconf", lambda: "transport_maps =\n")
+    assert [step.outcome for step in doctor.check_postfix(settings(after))] == [StepOutcome.FAILED]
+    monkeypatch.setattr(doctor, "read_postconf", lambda: "")
+    assert [step.outcome for step in doctor.check_postfix(settings(after))] == [StepOutcome.SKIPPED]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from spamguard.bayes.tables import BASE_CLASSES, Tables
-from spamguard.cli.main import main
+from spamguard.cli import main
 from spamguard.engine import snapshot
 from spamguard.errors import TableError
 from spamguard.ledger.schema import PAGE_BYTES

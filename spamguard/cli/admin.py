@@ -1,0 +1,527 @@
+"""`quarantine`, `token` and `login-link`: look after what is held, and who is let in.
+
+`quarantine` lists, shows, releases and deletes the messages that are held back; `release` hands
+them on to the recipients who have not got them yet, and teaches them as ham. `token` lets programs
+in to the API, `login-link` people to the web page; both write to the credential store in the state
+directory, with the rights of its owner.
+
+Must never delete a message that is not named, never release to a spamguard that would hold the
+message again, never show a token again after it was made, and never make a link that works twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from spamguard.cli import arguments, common, judge
+from spamguard.errors import QuarantineError, UsageError
+from spamguard.keys import is_id
+from spamguard.log import local_time, printable, rfc3339
+from spamguard.storage import as_directory_owner
+
+if TYPE_CHECKING:
+    from spamguard.config.options import Endpoint
+    from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
+    from spamguard.engine.filter import Filter
+    from spamguard.smtp.envelope import Recipient, Reply
+    from spamguard.web.credentials import Credential, CredentialStore
+    from spamguard.web.models import Person
+
+# ---- quarantine
+
+QUARANTINE_ABOUT = """\
+Look after the messages that are held back. They stay until they are released or deleted.
+
+Exit status of `release`: 1 when a recipient has still not got a message."""
+QUARANTINE_EXAMPLE = """  spamguard quarantine list
+  spamguard quarantine show 0iq5r8jo4c1n2f3g
+  spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026
+  spamguard quarantine delete 0iq5r8jo4c1n2f3g"""
+
+QuarantineAction = Callable[["Quarantine", Sequence["QuarantineEntry"], argparse.Namespace], int]
+Replies = Sequence[tuple["Recipient", "Reply"]]
+
+EXIT_REFUSED = 1  # of `release`: at least one recipient has not got the message
+_MAX_AUTHOR = 1000  # characters
+
+
+def add_quarantine(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(
+        commands, "quarantine", run_quarantine, QUARANTINE_ABOUT, QUARANTINE_EXAMPLE
+    )
+    actions, lines = arguments.add_actions(parser), arguments.JSON_LINES_HELP
+    about = "the newest 1,000, newest first"
+    listing = arguments.add_action(actions, "list", _list_entries, about, lines)
+    about = "only messages older than this one"
+    listing.add_argument("--before", default="", metavar="ID", help=about)
+    listing.set_defaults(ids=[])
+    about = "envelope, header section and file of messages"
+    _add_ids(arguments.add_action(actions, "show", _show_entries, about, lines))
+    about = "hand messages on to those who have not got them yet, and learn them as ham"
+    releasing = arguments.add_action(actions, "release", _release_entries, about, lines)
+    releasing.add_argument(
+        "--next-hop",
+        type=_parse_endpoint,
+        required=True,
+        metavar="ENDPOINT",
+        help="smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket, …",
+    )
+    releasing.add_argument("--no-learn", action="store_true", help="teach nothing")
+    _add_ids(releasing)
+    about = "throw messages away, for good"
+    _add_ids(arguments.add_action(actions, "delete", _delete_entries, about))
+
+
+def _add_ids(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="+", metavar="ID", help="as `list` and X-Spamguard have it")
+
+
+def _parse_endpoint(text: str) -> Endpoint:
+    from spamguard.config.options import parse_endpoint
+
+    try:
+        return parse_endpoint(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run_quarantine(options: argparse.Namespace) -> int:
+    """Look up the messages, then perform the action on them."""
+    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+
+    quarantine = Quarantine(common.existing_state_directory(options) / DIRECTORY)
+    entries = [quarantine.entry(message_id) for message_id in options.ids]
+    work: QuarantineAction = options.work
+    return work(quarantine, entries, options)
+
+
+def _list_entries(
+    quarantine: Quarantine, _: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
+    from spamguard.delivery.quarantine import MAX_ENTRIES
+
+    if options.before and not is_id(options.before):
+        raise UsageError(f"--before {options.before}: is no id, as `quarantine list` has them")
+    entries = list(quarantine.entries(MAX_ENTRIES + 1, options.before))
+    for entry in entries[:MAX_ENTRIES]:
+        header = b""
+        with suppress(QuarantineError, OSError):  # it was deleted meanwhile
+            header = quarantine.header(entry.id)
+        values = _entry_values(entry, header)
+        common.print_answer(options, _entry_line(entry, values), values)
+    if not entries:
+        common.say("note: nothing is held there")
+    if entries[MAX_ENTRIES:]:
+        common.say(f"note: there are older ones: --before {entries[MAX_ENTRIES - 1].id}")
+    return 0
+
+
+def _show_entries(
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
+    for entry in entries:
+        header = quarantine.header(entry.id)
+        values = _entry_values(entry, header) | {
+            "file": str(quarantine.file(entry.id)),
+            "header": header.decode("utf-8", "replace"),
+        }
+        common.print_answer(options, _entry_text(values | {"time": local_time(entry.when)}), values)
+    return 0
+
+
+def _delete_entries(
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
+    for entry in entries:
+        quarantine.delete(entry.id)
+    text = f"deleted {common.count_text(len(entries))}"
+    common.print_answer(options, text, {"deleted": len(entries)})
+    return 0
+
+
+def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
+    from spamguard.proxy.delivery_log import decode_author
+    from spamguard.proxy.history_schema import readable
+
+    recipients = [recipient.address for recipient in entry.envelope.recipients]
+    return {
+        "id": entry.id,
+        "time": rfc3339(entry.when),
+        "reason": entry.reason,
+        "size": entry.size,
+        "client": entry.envelope.client.address,
+        "from": entry.envelope.sender.address,
+        "author": readable(decode_author(header), _MAX_AUTHOR),
+        "to": recipients,
+        "waiting": [recipients[number] for number in entry.waiting],
+        "released": entry.released,
+    }
+
+
+def _entry_line(entry: QuarantineEntry, values: dict[str, Any]) -> str:
+    state = "held"
+    if entry.released:
+        state = "released"
+    elif entry.delivered:
+        state = f"waits for {len(entry.waiting)}"
+    first, *others = values["to"] or [""]
+    more = f" and {len(others)} more" if others else ""
+    sender = judge.sender_text(values["author"], values["from"])
+    return printable(
+        f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  "
+        f"{sender} to <{first}>{more}"
+    )
+
+
+def _entry_text(values: dict[str, Any]) -> str:
+    fields = (
+        f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if name != "header"
+    )
+    header = (line.expandtabs() for line in values["header"].splitlines())
+    return "\n".join((*map(printable, fields), "", *map(printable, header), ""))
+
+
+# ---- release
+
+
+def _release_entries(
+    quarantine: Quarantine, entries: Sequence[QuarantineEntry], options: argparse.Namespace
+) -> int:
+    import asyncio
+
+    _refuse_mail_loop(options)
+    with ExitStack() as stack:
+        teacher = None if options.no_learn else stack.enter_context(common.open_filter(options))
+        if teacher is not None:
+            teacher.require_receipts()  # before anything is released
+        complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
+        if teacher is not None:
+            common.settle_if_due(teacher)
+    return 0 if complete else EXIT_REFUSED
+
+
+def _refuse_mail_loop(options: argparse.Namespace) -> None:
+    """UsageError if the daemon itself listens there: it would hold the messages once more."""
+    from spamguard.config.options import parse_endpoint
+    from spamguard.config.schema import reaches
+    from spamguard.daemon import status
+
+    daemon = status.ask_daemon(common.state_directory(options)) or {}
+    for listener in daemon.get("listeners", ()):
+        if reaches(options.next_hop, parse_endpoint(listener["listen"])):
+            raise UsageError(
+                f"{options.next_hop}: spamguard itself listens there, and would hold them once "
+                f"more: hand them to {listener['next_hop']}"
+            )
+
+
+async def _release_all(
+    quarantine: Quarantine,
+    entries: Sequence[QuarantineEntry],
+    teacher: Filter | None,
+    options: argparse.Namespace,
+) -> bool:
+    """Release and teach the messages; return whether every recipient has got them."""
+    from spamguard.config.options import Hop
+    from spamguard.delivery.smtp import create_next_hop
+    from spamguard.log import hostname
+
+    next_hop = create_next_hop(Hop(options.next_hop), hostname())
+    complete = True
+    try:
+        for entry in entries:
+            replies = await quarantine.release(entry.id, next_hop)
+            after = quarantine.entry(entry.id)
+            taught = (
+                teacher is not None
+                and bool(after.delivered)
+                and _learn_ham(quarantine, entry.id, teacher)
+            )
+            complete &= after.released
+            common.print_answer(
+                options,
+                _release_text(after, replies, taught=taught),
+                _release_values(after, replies, taught=taught),
+            )
+    finally:
+        await next_hop.close()
+    return complete
+
+
+def _learn_ham(quarantine: Quarantine, message_id: str, teacher: Filter) -> bool:
+    """Teach a message as ham; return whether that was new."""
+    from spamguard.engine.prepare import ExampleReader
+    from spamguard.learning.lessons import LessonOutcome, LessonService
+
+    with closing(quarantine.open(message_id).spool) as spool:
+        example = ExampleReader(teacher.key).read_example(spool.read())
+    outcomes = LessonService(teacher).submit([example], "ham", "", "quarantine")
+    return outcomes == [LessonOutcome.LEARNT]
+
+
+def _release_text(entry: QuarantineEntry, replies: Replies, *, taught: bool) -> str:
+    if not replies:
+        outcome = "had been released before"
+    elif entry.released:
+        outcome = f"released to {common.count_text(len(replies), 'recipient')}"
+    else:
+        outcome = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
+    refusals = (
+        printable(f"  <{recipient.address}>: {reply.code} {_reply_text(reply)}")
+        for recipient, reply in replies
+        if not reply.is_positive
+    )
+    return "\n".join((f"{entry.id} {outcome}{', learned as ham' if taught else ''}", *refusals))
+
+
+def _release_values(entry: QuarantineEntry, replies: Replies, *, taught: bool) -> dict[str, Any]:
+    recipients = [
+        {"address": recipient.address, "code": reply.code, "reply": _reply_text(reply)}
+        for recipient, reply in replies
+    ]
+    return {"id": entry.id, "released": entry.released, "recipients": recipients, "taught": taught}
+
+
+def _reply_text(reply: Reply) -> str:
+    return b" ".join(reply.lines).decode("utf-8", "replace")
+
+
+# ---- who is let in
+
+_MAX_USER = 255  # characters
+
+
+def _add_person(parser: argparse.ArgumentParser) -> None:
+    """Add the options --user and --operator, which `_chosen_person` reads."""
+    about = "whose it is, as `watch` names users"
+    parser.add_argument("--user", default="", metavar="NAME", help=about)
+    about = "sees and teaches everything, in the name of the site"
+    parser.add_argument("--operator", action="store_true", help=about)
+
+
+def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
+    """The person that the options name; UsageError if they name none, or nobody possible.
+
+    operator_name: the name of an operator who is no user.
+    """
+    from spamguard.web.models import Person
+
+    if options.user == arguments.SITE:
+        raise UsageError(
+            f"{arguments.SITE} is no user: who teaches in its name is an operator: --operator"
+        )
+    name = options.user or (operator_name if options.operator else "")
+    if not name:
+        raise UsageError(
+            "say whose it is, with --user NAME, or make it an operator's, with --operator"
+        )
+    if not name.isprintable() or len(name) > _MAX_USER:
+        raise UsageError(f"{name!r}: no user is called that")
+    return Person(name, options.operator)
+
+
+@contextmanager
+def _open_credentials(options: argparse.Namespace) -> Iterator[CredentialStore]:
+    """Open the store as its owner; UsageError if there is no state directory."""
+    from spamguard.web.credentials import CredentialStore
+
+    state = common.existing_state_directory(options)
+    with as_directory_owner(state), closing(CredentialStore.open(state)) as store:
+        yield store
+
+
+def _time_value(seconds: int) -> str | None:
+    """A time for JSON; None for never."""
+    return rfc3339(seconds) if seconds else None
+
+
+# ---- token
+
+TOKEN_ABOUT = """\
+Make, list and revoke tokens of programs that ask the HTTP API. (It is `web` in the configuration.)
+
+A token is for a user, who sees and teaches only their own mail, or for an operator, who sees and
+teaches everything. It is shown once; only a hash of it is kept. Programs send it as `Authorization:
+Bearer TOKEN`. A revoked token is refused from the next request on. `list` shows sessions of people
+too (`login-link`). Exit status of `revoke`: 1 when there is no such token."""  # noqa: S105  no secret, a help text
+TOKEN_EXAMPLE = """  spamguard token create backup-check --operator --expires 90d
+  spamguard token create anna-phone --user anna
+  spamguard token list
+  spamguard token revoke anna-phone"""  # noqa: S105  likewise
+
+EXIT_NOT_FOUND = 1  # of `revoke`
+_TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+TokenAction = Callable[["CredentialStore", argparse.Namespace], int]
+
+
+def add_token(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(commands, "token", run_token, TOKEN_ABOUT, TOKEN_EXAMPLE)
+    actions = arguments.add_actions(parser)
+    about = "make a token and show it, this once"
+    creating = arguments.add_action(actions, "create", _create_token, about)
+    creating.add_argument("name", metavar="NAME", help="a name to know it by")
+    _add_person(creating)
+    about = "when it ends by itself, such as 12h or 90d (default: never)"
+    creating.add_argument("--expires", metavar="TIME", help=about)
+    about = "tokens and sessions, without their secrets"
+    arguments.add_action(actions, "list", _list_credentials, about)
+    about = "refuse a token from now on"
+    revoking = arguments.add_action(actions, "revoke", _revoke_token, about)
+    revoking.add_argument("name", metavar="NAME", help="as `list` has it")
+
+
+def run_token(options: argparse.Namespace) -> int:
+    """Perform the action on the store."""
+    work: TokenAction = options.work
+    with _open_credentials(options) as store:
+        return work(store, options)
+
+
+def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
+    from spamguard.config.values import parse_seconds
+    from spamguard.web.credentials import NEVER, CredentialKind
+
+    if _TOKEN_NAME.fullmatch(options.name) is None:
+        raise UsageError(
+            f"{options.name!r}: a token's name has letters, digits, dots, - and _, 64 at most"
+        )
+    person, now, expires = _chosen_person(options, options.name), int(time.time()), NEVER
+    if options.expires is not None:
+        try:
+            expires = now + max(1, int(parse_seconds(options.expires)))
+        except ValueError as error:
+            raise UsageError(f"--expires: {error}") from None
+    token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
+    common.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")
+    values = {
+        "token": token,
+        "name": options.name,
+        "user": person.name,
+        "operator": person.operator,
+        "expires": _time_value(expires),
+    }
+    common.print_answer(options, token, values)
+    return 0
+
+
+def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> int:
+    credentials = [each for each in store.list_valid(int(time.time())) if each.kind != "link"]
+    if credentials or options.json:
+        lines = (printable(_credential_line(each)) for each in credentials)
+        values = [_credential_values(each) for each in credentials]
+        common.print_answer(options, "\n".join(lines), values)
+    if not credentials:
+        common.say("note: there are neither tokens nor sessions")
+    return 0
+
+
+def _credential_values(credential: Credential) -> dict[str, Any]:
+    return {
+        "kind": str(credential.kind),
+        "name": credential.name,
+        "user": credential.person.name,
+        "operator": credential.person.operator,
+        "created": _time_value(credential.created),
+        "expires": _time_value(credential.expires),
+        "seen": _time_value(credential.last_used),
+    }
+
+
+def _credential_line(credential: Credential) -> str:
+    user = credential.person.name + (" (operator)" if credential.person.operator else "")
+    until = local_time(credential.expires) if credential.expires else "revoked"
+    return (
+        f"{credential.kind:7}  {credential.name or '-':20}  {user:24}  "
+        f"since {local_time(credential.created)}, until {until}, "
+        f"used {local_time(credential.last_used)}"
+    )
+
+
+def _revoke_token(store: CredentialStore, options: argparse.Namespace) -> int:
+    revoked = store.revoke(options.name)
+    text = f"{options.name}: {'revoked' if revoked else 'there is no such token'}"
+    common.print_answer(options, text, {"name": options.name, "revoked": revoked})
+    return 0 if revoked else EXIT_NOT_FOUND
+
+
+# ---- login-link
+
+LOGIN_LINK_ABOUT = """\
+Print a link that lets somebody in to the web page. It works once, within ten minutes; the page is
+`web` in the configuration.
+
+The first to open it is let in and stays so for 30 days, or until the page was not used for 7. With
+--revoke all sessions and links of that user end instead."""
+LOGIN_LINK_EXAMPLE = """  spamguard login-link --user anna
+  spamguard login-link --operator
+  spamguard login-link --user anna --revoke"""
+
+OPERATOR_NAME = "operator"  # of an operator who is no user
+
+
+def add_login_link(commands: arguments.Commands) -> None:
+    parser = arguments.add_command(
+        commands, "login-link", run_login_link, LOGIN_LINK_ABOUT, LOGIN_LINK_EXAMPLE
+    )
+    _add_person(parser)
+    about = "where the page is, as people see it (default: what the running daemon says)"
+    parser.add_argument("--url", metavar="URL", help=about)
+    about = "end all sessions and links of the user"
+    parser.add_argument("--revoke", action="store_true", help=about)
+    arguments.add_json(parser)
+
+
+def run_login_link(options: argparse.Namespace) -> int:
+    """Make a link; or end the sessions and links of the user."""
+    from spamguard.web import auth
+    from spamguard.web.credentials import LINK_SECONDS, CredentialKind
+
+    person = _chosen_person(options, OPERATOR_NAME)
+    if options.revoke:
+        with _open_credentials(options) as store:
+            ended = store.end_sessions(person.name)
+        text = f"{person.name}: ended {common.count_text(ended, 'session')}"
+        common.print_answer(options, text, {"user": person.name, "ended": ended})
+        return 0
+    if options.url and not options.url.startswith(("https://", "http://")):
+        raise UsageError(
+            f"--url {options.url}: write it as people see it, as in https://spam.example.org"
+        )
+    page, now = options.url or _page_url(options), int(time.time())
+    expires = now + LINK_SECONDS
+    with _open_credentials(options) as store:
+        secret = store.create(CredentialKind.LINK, person, now, expires=expires)
+    link = auth.login_url(page, secret)
+    values = {
+        "link": link,
+        "user": person.name,
+        "operator": person.operator,
+        "expires": _time_value(expires),
+    }
+    common.print_answer(options, link, values)
+    return 0
+
+
+def _page_url(options: argparse.Namespace) -> str:
+    """The URL at which the running daemon serves the page; UsageError if none does."""
+    from spamguard.daemon import status
+
+    state = common.existing_state_directory(options)
+    # OSError for users who may not list the directory: they could not reach the daemon's socket.
+    os.scandir(state).close()
+    web = (status.ask_daemon(state) or {}).get("web")
+    if not isinstance(web, dict) or not web.get("page"):
+        raise UsageError(
+            f"{state}: no daemon serves a page there: set `web` in the configuration, "
+            "or say where the page is with --url"
+        )
+    return str(web["page"])
