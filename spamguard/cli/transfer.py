@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spamguard.bayes.online import WordOdds
     from spamguard.engine.filter import Filter
     from spamguard.learning.importers import WordListFormat
-    from spamguard.ledger.wordlists import WordListInfo
+    from spamguard.ledger.votes import WordListInfo
 
 # ---- export
 
@@ -71,7 +71,7 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the file; say what is in it."""
     from spamguard import __version__
     from spamguard.database import Schema
-    from spamguard.ledger.validate import check_votes
+    from spamguard.ledger.votes import check_votes
     from spamguard.records import EXTRACTOR
 
     with (
@@ -219,7 +219,7 @@ def _check_votes(name: str, reader: ExportReader) -> None:
     """
     from spamguard.engine.fold import unpack_features
     from spamguard.ledger import codec
-    from spamguard.ledger.validate import check_votes
+    from spamguard.ledger.votes import check_votes
     from spamguard.records import EXTRACTOR
 
     readable = (
@@ -283,7 +283,7 @@ def _ensure_key(state: Path, name: str, header: ExportHeader) -> None:
 
 def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str]) -> None:
     """Define the file's classes that are new here; classes that are here stay as they are."""
-    from spamguard.ledger.wordlists import WORD_LIST_LABEL
+    from spamguard.ledger.votes import WORD_LIST_LABEL
 
     classes = spam_filter.ledger.classes()
     for name in sorted((labels - {WORD_LIST_LABEL}) | set(header.classes)):
@@ -310,7 +310,7 @@ def _import_word_list(
 ) -> int:
     """Recognise a word list by its first bytes and take it in. path: None for standard input."""
     from spamguard.learning.importers import WordListFormat, detect_format
-    from spamguard.ledger.wordlists import LIST_NAME
+    from spamguard.ledger.votes import LIST_NAME
 
     chosen = options.source and WordListFormat(options.source)
     list_format = chosen or detect_format(options.file, head, path)

@@ -23,8 +23,8 @@ from spamguard.bayes import tables
 from spamguard.bayes.personal import UserVoteCounts, count_votes, sum_votes
 from spamguard.engine.fold import unpack_features
 from spamguard.errors import LedgerError
-from spamguard.ledger.queries import Receipt
 from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import Receipt
 from spamguard.records import EXTRACTOR
 
 _log = logging.getLogger("spamguard.model")

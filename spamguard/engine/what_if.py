@@ -18,10 +18,10 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError, TableError
 from spamguard.ledger import codec, schema
-from spamguard.ledger.queries import ChangeWalk, Receipt, UserQueries
+from spamguard.ledger.queries import ChangeWalk, UserQueries
 from spamguard.ledger.schema import Query
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import Change, NewVote, add_version
+from spamguard.ledger.votes import Change, NewVote, Receipt, add_version
 from spamguard.records import EXTRACTOR, Features, Verdict, Vote
 
 _MAX_ATTEMPTS = 5

@@ -33,8 +33,8 @@ from spamguard import keys
 from spamguard.bayes.online import WORD_ODDS_STEPS, WordOdds
 from spamguard.engine.filter import Filter
 from spamguard.errors import SourceError, UsageError
-from spamguard.ledger import wordlists
-from spamguard.ledger.wordlists import WordList, WordListInfo
+from spamguard.ledger import votes
+from spamguard.ledger.votes import WordList, WordListInfo
 from spamguard.mail.tokens import WordListHasher
 from spamguard.records import EXTRACTOR
 from spamguard.storage import batches
@@ -390,7 +390,7 @@ _CountedTokens = tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]
 def compute_word_odds(
     entries: Iterable[WordListEntry], source: str, key: bytes
 ) -> tuple[WordListInfo, WordOdds]:
-    """The log-odds of words that are one token of ours; the most telling `wordlists.MAX_WORDS`.
+    """The log-odds of words that are one token of ours; the most telling `votes.MAX_WORDS`.
 
     source: the name of the list, for people. key: the installation's.
 
@@ -454,7 +454,7 @@ def _log_odds(counted: _CountedTokens, sizes: ClassSizes) -> WordOdds:
     steps = np.rint(np.clip(ratio * WORD_ODDS_STEPS, -_MAX_STEPS, _MAX_STEPS)).astype(np.int8)
     divergence = (spam_share - ham_share) * ratio  # a word's part of Jeffreys' divergence
     order = np.lexsort((tokens, -divergence))
-    chosen = np.sort(order[steps[order] != 0][: wordlists.MAX_WORDS])
+    chosen = np.sort(order[steps[order] != 0][: votes.MAX_WORDS])
     return WordOdds(tokens[chosen], steps[chosen])
 
 
@@ -473,7 +473,7 @@ def import_word_list(spam_filter: Filter, name: str, about: WordListInfo, odds: 
             f" with `undo --import {name}`"
         )
     now = int(time.time())
-    vote = wordlists.make_vote(name, about, odds.tokens, odds.log_odds, now, EXTRACTOR)
+    vote = votes.make_list_vote(name, about, odds.tokens, odds.log_odds, now, EXTRACTOR)
     is_new = current is None and spam_filter.ledger.append([vote])[0]
     spam_filter.settle()  # also if it is not new: an earlier import may have been interrupted
     return is_new
@@ -491,7 +491,7 @@ def remove_word_list(
             f"no word list is called {name!r}: `spamguard status` lists them ({names})"
         )
     if not dry_run:
-        spam_filter.ledger.append([wordlists.make_tombstone(current, origin, int(time.time()))])
+        spam_filter.ledger.append([votes.make_list_tombstone(current, origin, int(time.time()))])
         spam_filter.settle()
     return current
 

@@ -22,12 +22,10 @@ from typing import NamedTuple
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError
-from spamguard.ledger import wordlists
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import NewVote
-from spamguard.ledger.wordlists import WORD_LIST_LABEL
+from spamguard.ledger.votes import WORD_LIST_LABEL, NewVote, is_word_list
 from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
 
@@ -50,7 +48,7 @@ class VoteSelection(NamedTuple):
         """Whether a vote of this user is selected."""
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = vote.origin != UNDO_ORIGIN and not wordlists.is_word_list(vote.extractor)
+        is_opinion = vote.origin != UNDO_ORIGIN and not is_word_list(vote.extractor)
         return vote.time >= self.since and is_opinion and is_from
 
 

@@ -3,8 +3,7 @@
 A vote says that a user finds a message to be of a class; its receipt holds the counted features, so
 lessons can be taken back and learnt again without the mail. `votes` decides what the votes on a
 message teach together. `sqlite` keeps votes in the order of their commit, in a file that `schema`
-describes, and `queries` reads them. `codec` packs features; `wordlists` are the words that other
-filters knew; `validate` checks votes from elsewhere.
+describes, and `queries` reads them. `codec` packs features.
 
 The ledger is the only truth: tables and snapshots are folds of it. Must never know mail, tables or
 the engine. Read `votes` first.

@@ -14,19 +14,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from spamguard.ledger import schema
 from spamguard.ledger.schema import Query
 from spamguard.ledger.votes import (
+    WORD_LIST_LABEL,
+    CastVote,
     Change,
+    LastVote,
+    MessageStanding,
+    Receipt,
     VotesInForce,
     lesson_changes,
     resolve_lesson,
     votes_in_force,
     winning_votes,
 )
-from spamguard.ledger.wordlists import WORD_LIST_LABEL
 from spamguard.records import EXTRACTOR, Vote
 
 _DAY_SECONDS = 86_400
@@ -71,41 +75,6 @@ def load_vote(query: Query, vote: Vote) -> Vote:
 
 
 # ---- by user
-
-
-class LastVote(NamedTuple):
-    """The newest vote of a user from some origin. time: seconds since 1970."""
-
-    time: int
-    origin: str
-
-
-class Receipt(NamedTuple):
-    """The class of a vote, and the features of its message."""
-
-    seq: int
-    label: str
-    packed: bytes
-
-
-class MessageStanding(NamedTuple):
-    """The standing of a message. label: of its lesson. user_label: of one user's vote."""
-
-    label: str | None
-    user_label: str | None
-
-
-NO_STANDING = MessageStanding(None, None)
-"""Of a message on which nobody has voted."""
-
-
-class CastVote(NamedTuple):
-    """A vote that was cast. time: seconds since 1970."""
-
-    digest: bytes
-    user: str
-    label: str
-    time: int
 
 
 class UserQueries:

@@ -28,7 +28,7 @@ from typing import Self
 
 from spamguard.database import ClosedOnExit, Database
 from spamguard.errors import LedgerError
-from spamguard.ledger import schema, wordlists
+from spamguard.ledger import schema
 from spamguard.ledger.queries import (
     ChangeWalk,
     ScoreQueries,
@@ -37,8 +37,18 @@ from spamguard.ledger.queries import (
     load_vote,
 )
 from spamguard.ledger.schema import LEDGER_SCHEMA
-from spamguard.ledger.validate import check_votes, with_unique_node
-from spamguard.ledger.votes import Change, Lesson, NewVote, add_version, resolve_lessons
+from spamguard.ledger.votes import (
+    LIST_KEY_RANGE,
+    Change,
+    Lesson,
+    NewVote,
+    WordList,
+    add_version,
+    check_votes,
+    lists_in_force,
+    resolve_lessons,
+    with_unique_node,
+)
 from spamguard.records import Vote
 from spamguard.storage import batches
 
@@ -166,14 +176,13 @@ class SqliteLedger(ClosedOnExit):
         that superseded it still stands. If merging fails half way, merging the same votes again
         completes it.
         """
-        return sum(self._merge_batch(batch) for batch in batches(check_votes(votes), _MERGE_BATCH))
-
-    def _merge_batch(self, votes: list[Vote]) -> int:
-        with self._writing():
-            added = sum(self._merge_vote(vote) for vote in votes)
-            clock = max(vote.clock for vote in votes)
-            if clock > self._read_number("ledger.clock"):
-                self._set_meta("ledger.clock", str(clock))
+        added = 0
+        for batch in batches(check_votes(votes), _MERGE_BATCH):
+            with self._writing():
+                added += sum(map(self._merge_vote, batch))
+                clock = max(vote.clock for vote in batch)
+                if clock > self._read_number("ledger.clock"):
+                    self._set_meta("ledger.clock", str(clock))
         return added
 
     def _merge_vote(self, vote: Vote) -> bool:
@@ -279,10 +288,11 @@ class SqliteLedger(ClosedOnExit):
         """The scores of messages before anybody taught these."""
         return ScoreQueries(self._db.query)
 
-    def word_lists(self, upto_seq: int | None = None) -> list[wordlists.WordList]:
+    def word_lists(self, upto_seq: int | None = None) -> list[WordList]:
         """The word lists in force after the events up to `upto_seq` (default: all)."""
         upto = self.last_seq() if upto_seq is None else upto_seq
-        return wordlists.lists_in_force(self._db.query, upto)
+        rows = self._db.query(schema.EVENTS_OF_KEYS, (*LIST_KEY_RANGE, upto))
+        return lists_in_force((seq, Vote(*columns)) for seq, *columns in rows)
 
     def has_event_between(self, digest: bytes, after: int, before: int) -> bool:
         """Whether there is an event on this message between two numbers, both excluded."""

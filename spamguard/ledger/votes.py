@@ -1,24 +1,43 @@
-"""What the votes on a message teach: at most one lesson, a pure function of its winning votes.
+"""Votes, and what the votes on a message teach: at most one lesson, a pure function of them.
 
 Each user has one vote in force on a message, the one with the highest version. The class that most
 of these name is the class of the lesson, and the oldest vote for it gives the features.
 
+A word list is what another filter knew about words, as a start for ours. It is one event of the
+log: a vote of the site whose digest is no message's but the name of the list. So it has a version,
+is merged and exported like every vote, and a tombstone takes it back without a trace. Its extractor
+version is one that no reader of lessons asks for.
+
+A vote from elsewhere that cannot be read would stop every reader for good, so `check_votes` refuses
+it before a ledger takes it.
+
 Must never read a clock, a file or the order in which votes arrive: whoever holds the same votes
 holds the same lessons, so processes and machines may see events in any order, and twice. Two votes
-of one key and version are the same vote; `ledger.sqlite` sees to that.
+of one key and version are the same vote; the ledger sees to that (`with_unique_node`). Must never
+refuse a vote that a ledger of this version could hold by itself.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
-from spamguard.records import Vote
+from spamguard.log import MAX_TIME
+from spamguard.records import Features, Vote
 
 
 class NewVote(NamedTuple):
@@ -53,6 +72,41 @@ class Lesson(NamedTuple):
     label: str
     packed: bytes
     scores: bytes
+
+
+class LastVote(NamedTuple):
+    """The newest vote of a user from some origin. time: seconds since 1970."""
+
+    time: int
+    origin: str
+
+
+class Receipt(NamedTuple):
+    """The class of a vote, and the features of its message."""
+
+    seq: int
+    label: str
+    packed: bytes
+
+
+class MessageStanding(NamedTuple):
+    """The standing of a message. label: of its lesson. user_label: of one user's vote."""
+
+    label: str | None
+    user_label: str | None
+
+
+NO_STANDING = MessageStanding(None, None)
+"""Of a message on which nobody has voted."""
+
+
+class CastVote(NamedTuple):
+    """A vote that was cast. time: seconds since 1970."""
+
+    digest: bytes
+    user: str
+    label: str
+    time: int
 
 
 def refuse_damaged_lessons(lessons: Iterable[Lesson]) -> None:
@@ -138,24 +192,16 @@ def _deciding_vote(winning: Collection[Vote], extractor: int | None) -> Vote | N
     """The vote that is the lesson: of the oldest version, then of the first user, because votes of
     another installation may share a version.
     """
-    label = _majority_label(winning)
-    if label is None:
-        return None
-    votes = [
-        vote for vote in winning if vote.label == label and extractor in (None, vote.extractor)
-    ]
-    if len(votes) == 1:
-        return votes[0]
-    return min(votes, key=attrgetter("clock", "node", "user"), default=None)
-
-
-def _majority_label(winning: Collection[Vote]) -> str | None:
-    labels = [vote.label for vote in winning if vote.label is not None]
-    if len(labels) < 2:  # of nearly every message
-        return labels[0] if labels else None
-    ranked = Counter(labels).most_common(2)
-    is_tied = len(ranked) > 1 and ranked[0][1] == ranked[1][1]
-    return None if is_tied else ranked[0][0]
+    cast = [vote for vote in winning if vote.label is not None]
+    if len(cast) > 1:
+        (label, count), *others = Counter(vote.label for vote in cast).most_common(2)
+        if others and others[0][1] == count:
+            return None
+        cast = [vote for vote in cast if vote.label == label]
+    votes = [vote for vote in cast if extractor in (None, vote.extractor)]
+    if len(votes) < 2:  # of nearly every message
+        return votes[0] if votes else None
+    return min(votes, key=attrgetter("clock", "node", "user"))
 
 
 def lesson_changes(
@@ -190,3 +236,204 @@ def lesson_changes(
             yield seq, None, None
         else:
             yield seq, _make_lesson(before, load_vote), _make_lesson(after, load_vote)
+
+
+# ---- word lists
+
+WORD_LIST_LABEL = "(word list)"
+"""Label of such a vote; no class may have this name."""
+MAX_WORDS = 30_000
+"""Words of a list, 110 kB; with 10,000 it is as good (corpora/RESULTS.md, "Moving in")."""
+LIST_NAME = re.compile(r"[\w.@-]{1,64}")
+_KEY_PREFIX = b"word list:"
+LIST_KEY_RANGE = (_KEY_PREFIX, b"word list;")
+"""Digests of lists are from the first of these on, and before the second."""
+_VERSION_OFFSET = 128  # of such votes, added to the extractor's version
+_LIST_FORMAT = 1
+# Checksum of the rest; format; lengths of description, tokens and log-odds.
+_HEADER = struct.Struct("<IBHII")
+_CHECKSUM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WordListInfo:
+    """Where a list comes from.
+
+    source: the program. digest: of the words and counts as they were read, in hexadecimal. ham,
+    spam: how much mail of each was taught there (of POPFile, words). words: in the source. used:
+    how many of them are in the list.
+    """
+
+    source: str
+    digest: str
+    ham: int
+    spam: int
+    words: int
+    used: int
+
+    def is_valid(self) -> bool:
+        """Whether all values have their types."""
+        texts, numbers = (self.source, self.digest), (self.ham, self.spam, self.words, self.used)
+        return {*map(type, texts)} == {str} and {*map(type, numbers)} == {int}
+
+
+@dataclass(frozen=True, slots=True)
+class WordList:
+    """A list in force.
+
+    time: of its import, seconds since 1970. seq: number of its event. extractor: version of its
+    tokens.
+    """
+
+    name: str
+    about: WordListInfo
+    time: int
+    seq: int
+    extractor: int
+    tokens: NDArray[np.uint32]
+    log_odds: NDArray[np.int8]
+
+
+def make_list_vote(
+    name: str,
+    about: WordListInfo,
+    tokens: NDArray[np.uint32],
+    log_odds: NDArray[np.int8],
+    time: int,
+    extractor: int,
+) -> NewVote:
+    """The vote that brings a list. tokens: at most `MAX_WORDS`, sorted and unique."""
+    described = json.dumps(asdict(about)).encode()
+    packed = codec.pack(Features(tokens, np.zeros(0, np.uint8), np.zeros(0, np.int16)))
+    odds = zlib.compress(log_odds.tobytes(), 9)
+    header = _HEADER.pack(0, _LIST_FORMAT, len(described), len(packed), len(odds))
+    body = header[_CHECKSUM_BYTES:] + described + packed + odds
+    content = struct.pack("<I", zlib.crc32(body)) + body
+    origin, version = f"import {about.source}", _VERSION_OFFSET + extractor
+    return NewVote(_list_key(name), "", WORD_LIST_LABEL, content, b"", origin, time, version)
+
+
+def make_list_tombstone(standing: WordList, origin: str, time: int) -> NewVote:
+    """The vote that takes a list back."""
+    key, version = _list_key(standing.name), _VERSION_OFFSET + standing.extractor
+    return NewVote(key, "", None, b"", b"", origin, time, version)
+
+
+def _list_key(name: str) -> bytes:
+    return _KEY_PREFIX + name.encode()
+
+
+def is_word_list(extractor: int) -> bool:
+    """Whether a vote of this extractor version is about a list, not a message."""
+    return extractor >= _VERSION_OFFSET
+
+
+def check_list_vote(vote: Vote) -> None:
+    """Raise LedgerError unless such a vote brings a list that can be read, or takes one back."""
+    if (
+        not vote.digest.startswith(_KEY_PREFIX)
+        or not LIST_NAME.fullmatch(_list_name(vote))
+        or vote.user
+        or vote.label not in (WORD_LIST_LABEL, None)
+    ):
+        raise LedgerError("a vote to be merged is no word list, though it says so: export it again")
+    if vote.label is not None:
+        _unpack_list(vote.packed)
+
+
+def _list_name(vote: Vote) -> str:
+    return vote.digest.removeprefix(_KEY_PREFIX).decode("utf-8", "replace")
+
+
+def lists_in_force(events: Iterable[tuple[int, Vote]]) -> list[WordList]:
+    """The lists in force after these events, by name. LedgerError: one is damaged.
+
+    events: number and vote of each event whose digest is in `LIST_KEY_RANGE`.
+    """
+    seqs = {(vote.digest, vote.version): (seq, vote) for seq, vote in events}
+    votes = winning_votes(vote for _, vote in seqs.values()).values()
+    lists = []
+    for vote in sorted(votes, key=attrgetter("digest")):
+        if vote.label == WORD_LIST_LABEL and is_word_list(vote.extractor):
+            about, tokens, log_odds = _unpack_list(vote.packed)
+            seq, _ = seqs[vote.digest, vote.version]
+            version = vote.extractor - _VERSION_OFFSET
+            lists.append(
+                WordList(_list_name(vote), about, vote.time, seq, version, tokens, log_odds)
+            )
+    return lists
+
+
+def _unpack_list(packed: bytes) -> tuple[WordListInfo, NDArray[np.uint32], NDArray[np.int8]]:
+    if len(packed) < _HEADER.size:
+        raise _list_damage_error()
+    checksum, form, *lengths = _HEADER.unpack_from(packed)
+    if form != _LIST_FORMAT:
+        raise LedgerError(
+            f"a word list in the ledger has format {form}, this program reads {_LIST_FORMAT}: "
+            "update spamguard"
+        )
+    if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum or len(
+        packed
+    ) != _HEADER.size + sum(lengths):
+        raise _list_damage_error()
+    described, ends = _HEADER.size, _HEADER.size + lengths[0]
+    tokens = codec.unpack(packed[ends : ends + lengths[1]]).tokens
+    try:
+        odds = np.frombuffer(
+            zlib.decompressobj().decompress(packed[ends + lengths[1] :], MAX_WORDS), np.int8
+        )
+        about = WordListInfo(**json.loads(packed[described:ends]))
+    except (ValueError, TypeError, RecursionError, zlib.error) as error:
+        raise _list_damage_error() from error
+    if len(odds) != len(tokens) or not about.is_valid():
+        raise _list_damage_error()
+    return about, tokens, odds
+
+
+def _list_damage_error() -> LedgerError:
+    return LedgerError("a word list in the ledger is damaged: restore the ledger from a backup")
+
+
+# ---- votes from elsewhere
+
+_MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits
+
+
+def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
+    """Yield the votes; LedgerError at the first over which readers would stumble."""
+    for vote in votes:
+        if not vote.digest or (vote.label is None and vote.packed):
+            raise LedgerError(
+                "a vote to be merged is about no message, or has features though it is taken back: "
+                "export it again"
+            )
+        if not 0 < vote.clock < _MAX_CLOCK:
+            raise LedgerError(
+                f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62"
+            )
+        if not 0 <= vote.time < MAX_TIME:
+            raise LedgerError(
+                f"a vote to be merged has time {vote.time}: it must be in seconds since 1970, "
+                "before the year 10000"
+            )
+        if is_word_list(vote.extractor):
+            check_list_vote(vote)
+        elif vote.label == WORD_LIST_LABEL:
+            raise LedgerError(
+                "a vote to be merged is called a word list and is none: export it again"
+            )
+        elif vote.label is not None:
+            codec.check_receipt(vote.packed)
+        yield vote
+
+
+def with_unique_node(vote: Vote) -> Vote:
+    """The vote as if a node of its own had cast it, which is named after what the vote says.
+
+    For two votes that share a version: copies of a machine's files, or files that a power cut or an
+    old copy set back, give a version again. Wherever both votes come together, in whatever order,
+    the same one wins.
+    """
+    suffix = blake2b(repr(vote).encode(), digest_size=8).hexdigest()
+    return vote._replace(node=f"{vote.node}+{suffix}")

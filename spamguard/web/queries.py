@@ -28,7 +28,7 @@ from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
-from spamguard.ledger.queries import NO_STANDING
+from spamguard.ledger.votes import NO_STANDING
 from spamguard.log import hostname, quote_value
 from spamguard.proxy import history_schema
 from spamguard.proxy.delivery_log import decode_author, decode_subject

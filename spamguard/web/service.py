@@ -32,7 +32,7 @@ from spamguard.engine.prepare import Example
 from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
 from spamguard.learning.lessons import LessonService
 from spamguard.learning.undo import VoteSelection, affected_messages
-from spamguard.ledger.queries import NO_STANDING, MessageStanding
+from spamguard.ledger.votes import NO_STANDING, MessageStanding
 from spamguard.proxy.history import example_from_row, row_digest
 from spamguard.proxy.history_schema import HistoryRow
 from spamguard.records import Explanation, Scan, Word

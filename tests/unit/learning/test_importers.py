@@ -10,9 +10,8 @@ from spamguard.errors import LedgerError, SourceError, UsageError
 from spamguard.learning import importers, undo
 from spamguard.learning.importers import ClassSizes, WordCounts
 from spamguard.learning.undo import UNDO_ORIGIN
-from spamguard.ledger import wordlists
-from spamguard.ledger.votes import NewVote
-from spamguard.ledger.wordlists import WordListInfo
+from spamguard.ledger import votes
+from spamguard.ledger.votes import NewVote, WordListInfo
 from spamguard.records import EXTRACTOR, Vote
 from tests.unit.filters import held, mail, opened, python, teach
 
@@ -121,7 +120,7 @@ def test_folding_its_event_changes_nothing_until_settled(tmp_path):
         bits = held(spam_filter)
         about, odds = importers.compute_word_odds(LIST, "x", spam_filter.key)
         spam_filter.ledger.append(
-            [wordlists.make_vote("old", about, odds.tokens, odds.log_odds, 0, EXTRACTOR)]
+            [votes.make_list_vote("old", about, odds.tokens, odds.log_odds, 0, EXTRACTOR)]
         )
         assert held(spam_filter) == held(beside) == bits
         assert not importers.import_word_list(
@@ -201,7 +200,7 @@ def test_its_tokens_are_those_of_messages(fresh):
 
 
 def test_the_most_telling_are_kept(fresh, monkeypatch):
-    monkeypatch.setattr(wordlists, "MAX_WORDS", 10)
+    monkeypatch.setattr(votes, "MAX_WORDS", 10)
     entries = [
         ClassSizes(1000, 1000),
         *(WordCounts(b"", f"word{number}", 0, number) for number in range(1, 101)),
@@ -259,7 +258,7 @@ def test_tokens_of_another_extractor_say_nothing(fresh):
     bits = held(fresh)
     about, odds = importers.compute_word_odds(LIST, "x", fresh.key)
     fresh.ledger.append(
-        [wordlists.make_vote("old", about, odds.tokens, odds.log_odds, 0, EXTRACTOR + 1)]
+        [votes.make_list_vote("old", about, odds.tokens, odds.log_odds, 0, EXTRACTOR + 1)]
     )
     fresh.settle()
     assert held(fresh) == bits
@@ -268,12 +267,12 @@ def test_tokens_of_another_extractor_say_nothing(fresh):
 
 def test_size_of_a_list_in_the_ledger():
     tokens = np.sort(
-        np.random.default_rng(1).choice(1 << 30, wordlists.MAX_WORDS, replace=False)
+        np.random.default_rng(1).choice(1 << 30, votes.MAX_WORDS, replace=False)
     ).astype(np.uint32)
-    odds = np.random.default_rng(1).integers(-127, 128, wordlists.MAX_WORDS).astype(np.int8)
-    vote = wordlists.make_vote("x", WordListInfo("x", "", 1, 1, 1, 1), tokens, odds, 0, EXTRACTOR)
+    odds = np.random.default_rng(1).integers(-127, 128, votes.MAX_WORDS).astype(np.int8)
+    vote = votes.make_list_vote("x", WordListInfo("x", "", 1, 1, 1, 1), tokens, odds, 0, EXTRACTOR)
     assert len(vote.packed) < 140_000
-    wordlists.check_list_vote(_from_elsewhere(vote))
+    votes.check_list_vote(_from_elsewhere(vote))
 
 
 ABOUT = WordListInfo("x", "", 1, 1, 1, 1)
@@ -298,14 +297,14 @@ def _from_elsewhere(vote: NewVote) -> Vote:
 @pytest.mark.parametrize(
     "vote",
     [
-        wordlists.make_vote("x", replace(ABOUT, used="many"), *FEW, 0, EXTRACTOR),
-        wordlists.make_vote("\x1b[31m", ABOUT, *FEW, 0, EXTRACTOR),
-        wordlists.make_vote("x", ABOUT, *FEW, 1 << 62, EXTRACTOR),
-        wordlists.make_vote("x", ABOUT, *FEW, -1, EXTRACTOR),
-        wordlists.make_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(label="spam"),
-        wordlists.make_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(user="anna"),
-        wordlists.make_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(digest=b"d" * 32),
-        wordlists.make_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(
+        votes.make_list_vote("x", replace(ABOUT, used="many"), *FEW, 0, EXTRACTOR),
+        votes.make_list_vote("\x1b[31m", ABOUT, *FEW, 0, EXTRACTOR),
+        votes.make_list_vote("x", ABOUT, *FEW, 1 << 62, EXTRACTOR),
+        votes.make_list_vote("x", ABOUT, *FEW, -1, EXTRACTOR),
+        votes.make_list_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(label="spam"),
+        votes.make_list_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(user="anna"),
+        votes.make_list_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(digest=b"d" * 32),
+        votes.make_list_vote("x", ABOUT, *FEW, 0, EXTRACTOR)._replace(
             digest=b"d" * 32, extractor=EXTRACTOR
         ),
     ],
@@ -317,7 +316,7 @@ def test_a_list_from_elsewhere_that_readers_would_stumble_over_is_refused(fresh,
 
 
 def test_a_description_nested_without_end_is_refused(fresh, monkeypatch):
-    monkeypatch.setattr(wordlists.json, "dumps", lambda _: "[" * 60_000)
-    vote = wordlists.make_vote("x", ABOUT, *FEW, 0, EXTRACTOR)
+    monkeypatch.setattr(votes.json, "dumps", lambda _: "[" * 60_000)
+    vote = votes.make_list_vote("x", ABOUT, *FEW, 0, EXTRACTOR)
     with pytest.raises(LedgerError, match="damaged"):
         fresh.ledger.merge([_from_elsewhere(vote)])

@@ -10,10 +10,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from spamguard.ledger import codec, wordlists
-from spamguard.ledger.queries import MessageStanding
+from spamguard.ledger import codec
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import NewVote, resolve_lesson, winning_votes
+from spamguard.ledger.votes import (
+    WORD_LIST_LABEL,
+    MessageStanding,
+    NewVote,
+    WordListInfo,
+    is_word_list,
+    make_list_vote,
+    resolve_lesson,
+    winning_votes,
+)
 from tests.unit.filters import mail, opened
 
 USERS = ("", "anna", "ben", "ben@example.org", "zoe")
@@ -32,13 +40,9 @@ def ledger(tmp_path, packed):
     """
     dice = random.Random(3)
     with SqliteLedger.open(tmp_path / "ledger", "key", durable=False) as one:
-        about = wordlists.WordListInfo("bogofilter", "00", 1, 1, 1, 1)
+        about = WordListInfo("bogofilter", "00", 1, 1, 1, 1)
         one.append(
-            [
-                wordlists.make_vote(
-                    "words", about, np.array([7], np.uint32), np.array([1], np.int8), 5, 1
-                )
-            ]
+            [make_list_vote("words", about, np.array([7], np.uint32), np.array([1], np.int8), 5, 1)]
         )
         for _ in range(400):
             label = dice.choice(("spam", "ham", "news", None))
@@ -66,14 +70,12 @@ def ledger(tmp_path, packed):
 
 
 def cast(ledger):
-    return [
-        vote for vote in ledger.all_votes() if vote.label not in (None, wordlists.WORD_LIST_LABEL)
-    ]
+    return [vote for vote in ledger.all_votes() if vote.label not in (None, WORD_LIST_LABEL)]
 
 
 def standing(ledger, user=""):
     """By going through everything."""
-    votes = [vote for vote in ledger.all_votes() if not wordlists.is_word_list(vote.extractor)]
+    votes = [vote for vote in ledger.all_votes() if not is_word_list(vote.extractor)]
     won = winning_votes(votes)
     found = {}
     for digest in {vote.digest for vote in votes}:
@@ -133,7 +135,7 @@ def test_by_day_those_in_force(ledger):
     won = [
         vote
         for vote in winning_votes(ledger.all_votes()).values()
-        if vote.label not in (None, wordlists.WORD_LIST_LABEL)
+        if vote.label not in (None, WORD_LIST_LABEL)
     ]
     expected = Counter(vote.time // 86_400 for vote in won)
     assert {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spamguard.ledger import codec, schema
-from spamguard.ledger.queries import LastVote, origin_patterns
+from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import NewVote
+from spamguard.ledger.votes import LastVote, NewVote
 from spamguard.records import EXTRACTOR
 from tests.unit.filters import mail, opened
 
