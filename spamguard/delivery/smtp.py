@@ -37,8 +37,7 @@ from spamguard.delivery.base import (
 )
 from spamguard.delivery.connection import NextHopSession, dial
 from spamguard.delivery.maildir import MaildirNextHop
-from spamguard.smtp.commands import mail_command, rcpt_command, xforward_commands
-from spamguard.smtp.data import dot_stuff
+from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, parse_extensions
 from spamguard.storage import SpoolView
 

@@ -59,7 +59,7 @@ class MailTransaction(Protocol):
         """Judge the message and deliver it.
 
         One reply for each accepted recipient, in order, where the proxy `answers_each`; else one.
-        oddities: odd bytes that the door has normalised (`smtp.data`). The door closes the spool
+        oddities: odd bytes that the door has normalised (`DataReader`). The door closes the spool
         afterwards.
         """
 

@@ -47,10 +47,10 @@ from spamguard.servers.smtp_reader import (
 from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
     XFORWARD_FEATURE,
+    DataReader,
     parse_mail,
     parse_rcpt,
 )
-from spamguard.smtp.data import DataReader
 from spamguard.smtp.envelope import Reply
 
 _log = logging.getLogger("spamguard.doors")

@@ -6,7 +6,7 @@ import pytest
 
 from spamguard import storage
 from spamguard.config.options import DoorLimits, OddBytes, Position, Protocol
-from spamguard.smtp.data import DataReader
+from spamguard.smtp.commands import DataReader
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
 from tests.unit.smtp.smuggling import ENDS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spamguard.smtp.data import DataReader, dot_stuff
+from spamguard.smtp.commands import DataReader, dot_stuff
 from tests.unit.mail.support import seconds
 from tests.unit.smtp.smuggling import ANY_END, ENDS, cuts
 
