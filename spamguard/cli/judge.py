@@ -377,7 +377,7 @@ def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
         from spamguard import keys
         from spamguard.config.options import Policy
         from spamguard.engine import policy
-        from spamguard.mail.rewrite import add_fields
+        from spamguard.mail.message import add_fields
 
         scan = spam_filter.scan(raw, words=0, users=(options.user,))
         verdict = scan.personal.get(options.user, scan.verdict)
@@ -390,7 +390,7 @@ def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
 def _add_not_scanned(raw: bytes, reason: str) -> bytes:
     try:
         from spamguard.engine import policy
-        from spamguard.mail.rewrite import add_fields
+        from spamguard.mail.message import add_fields
 
         return add_fields(raw, policy.not_scanned_fields(reason), policy.VERDICT_FIELDS)
     except BaseException:  # noqa: BLE001  nothing of ours works: the mail goes on as it came

@@ -17,7 +17,7 @@ from spamguard.bayes.explain import LogOddsBreakdown
 from spamguard.bayes.personal import UserCorrection
 from spamguard.bayes.tables import Evidence, Tables
 from spamguard.engine import policy
-from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
 
 STEPS_PER_NAT = 1000  # parts are shown in thousandths

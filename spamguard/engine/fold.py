@@ -40,7 +40,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import codec
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import Change, Lesson, refuse_damaged_lessons
-from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features
 from spamguard.storage import batches
 

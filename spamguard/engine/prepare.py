@@ -18,9 +18,8 @@ from spamguard.mail.extract import (
     FeatureExtractor,
     WordFinder,
     drop_repeats,
-    message_digest,
 )
-from spamguard.mail.rewrite import header_start, remove_subject_prefix
+from spamguard.mail.message import header_start, message_digest, remove_subject_prefix
 from spamguard.records import Features
 
 _FIELD_NAME = re.compile(rb"[!-9;-~]+[ \t]*:")

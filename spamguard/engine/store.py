@@ -24,7 +24,7 @@ from spamguard.engine import snapshot
 from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, TOKEN_SETS, Status
 from spamguard.storage import remove_stale_drafts
 

@@ -1,14 +1,13 @@
-"""A message as sections of folded text: the step between its MIME tree and its hashes.
+"""What a message says: sections of folded text, and traits; the step between MIME tree and hashes.
 
 `read_content` decodes the text leaves, takes HTML apart, and makes the body the first section.
 Sections of evidence follow: header fields, hidden text, markup, links, structure, attachments and
-the names of defects. It also gathers what traits and numbers need.
+the names of defects.
 
-How little text a reader sees, and what stands there instead, is evidence too. A picture with text
-drawn into it leaves no words to know spam by, and few honest messages are a picture that leads to a
-link and nothing else. A handful of words may be words that come only once; then their looks are all
-there is. Such clues say how much and of what kind, in a few steps, so what is learnt holds for
-pictures and words never seen.
+`compute_traits` and `compute_numbers` say what stands beside the tokens. Each trait has a fixed
+list of values, the last of which is "other": an unknown category costs nothing, and a receipt holds
+one byte for each trait. Numbers are scaled by their logarithm, rounded and bounded, so one huge
+message cannot dominate a sum.
 
 Must never raise, and never look at more text than the limits allow.
 """
@@ -16,15 +15,25 @@ Must never raise, and never look at more text than the limits allow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from math import log2
 from urllib.parse import unquote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spamguard.mail import decode, headers, html, mime
-from spamguard.mail.headers import FieldList, Section
-from spamguard.mail.text import deobfuscate, fold, separate_spaceless
+from spamguard.mail.headers import FieldList, FieldMap, Section
+from spamguard.mail.text import (
+    deobfuscate,
+    describe_makeup,
+    find_unlike_page,
+    fold,
+    handful_clues,
+    separate_spaceless,
+    split_footer,
+)
 
 _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
 _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
@@ -35,52 +44,30 @@ _MAX_URLS = 300
 
 @dataclass(slots=True)
 class MessageContent:
-    """What a message says.
-
-    Parameters
-    ----------
-    evidence
-        Header fields that may be looked at.
-    sections
-        The first is the text of the body, with what stands in for words where there are next to
-        none.
-    spaceless
-        Section name and runs of scripts without blanks between words.
-    charset
-        Of the first text that has one.
-    text_type, text_encoding
-        Of the first text.
-    attachments
-        Media type, and file name in lower case.
-    text, hidden, tags
-        Texts that readers see, texts that they do not see, and tags with their attributes.
-    markup_length, linked_image
-        Characters of HTML tags; whether a page of little text has an image within a link.
-    samples
-        The start of each text part, decoded from the transfer encoding only.
-    hops, text_length
-        Servers that the message passed; bytes of the body's text.
+    """What a message says. The first section is the text of the body, with what stands in for words
+    where there are next to none.
     """
 
     message: mime.MimeMessage
-    evidence: FieldList = field(default_factory=list)
+    evidence: FieldList = field(default_factory=list)  # header fields that may be looked at
     sections: list[Section] = field(default_factory=list)
+    # name of a section, and its runs of scripts without blanks between words
     spaceless: list[tuple[bytes, str]] = field(default_factory=list)
     defects: list[bytes] = field(default_factory=list)
-    charset: bytes = b""
-    text_type: mime.ContentType | None = None
+    charset: bytes = b""  # of the first text that has one
+    text_type: mime.ContentType | None = None  # of the first text, like its encoding
     text_encoding: bytes = b""
-    attachments: list[tuple[bytes, bytes]] = field(default_factory=list)
+    attachments: list[tuple[bytes, bytes]] = field(default_factory=list)  # media type, file name
     urls: list[str] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    markup_length: int = 0
+    text: list[str] = field(default_factory=list)  # of each part, as readers see it
+    hidden: list[str] = field(default_factory=list)  # texts that they do not see
+    tags: list[str] = field(default_factory=list)  # with their attributes
+    markup_length: int = 0  # characters of HTML tags
     images: int = 0
-    linked_image: bool = False
-    samples: list[bytes] = field(default_factory=list)
-    hops: int = 0
-    text_length: int = 0
+    linked_image: bool = False  # whether a page of little text has an image within a link
+    samples: list[bytes] = field(default_factory=list)  # the start of each text part
+    hops: int = 0  # servers that the message passed
+    text_length: int = 0  # bytes of the body's text
     makeup_clues: list[bytes] = field(default_factory=list)
 
 
@@ -97,21 +84,8 @@ def read_content(
     """
     content = MessageContent(mime.parse_message(raw, limits) if message is None else message)
     _read_leaves(content, limits)
-    body, footer = _split_footer(_cut_text("\n".join(content.text), limits, content))
-    _add_body(content, deobfuscate(_separate_text(content, b"", body)))
-    if not body_only:
-        if footer:
-            content.sections.append((b"footer", _separate_text(content, b"footer", footer)))
-        _add_evidence(content, limits)
-        # How a sender always closes says something of its own (RESULTS.md, "Last words").
-        words = content.sections[0][1][-_END_BYTES:].split()
-        if len(words) > _END_WORDS:
-            content.sections.append((b"end", b" ".join(words[-_END_WORDS:])))
-    return content
-
-
-def _add_body(content: MessageContent, text: bytes) -> None:
-    """Add the section of the body. text: what a reader sees."""
+    body, footer = split_footer(_cut_text("\n".join(content.text), limits, content))
+    text = deobfuscate(_separate_text(content, b"", body))
     content.text_length = len(text)
     content.makeup_clues, substitute_words = describe_makeup(
         text,
@@ -124,6 +98,15 @@ def _add_body(content: MessageContent, text: bytes) -> None:
     if substitute_words:
         text += b"\n" + substitute_words
     content.sections.append((b"", text))
+    if not body_only:
+        if footer:
+            content.sections.append((b"footer", _separate_text(content, b"footer", footer)))
+        _add_evidence(content, limits)
+        # How a sender always closes says something of its own (RESULTS.md, "Last words").
+        words = content.sections[0][1][-_END_BYTES:].split()
+        if len(words) > _END_WORDS:
+            content.sections.append((b"end", b" ".join(words[-_END_WORDS:])))
+    return content
 
 
 # ---- text parts
@@ -161,8 +144,9 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
                 unseen.append(len(content.text))
             leaf_budget = max(budget, limits.text_bytes // _MIN_PART_SHARE)
             budget -= _read_text(content, leaf, leaf_budget, is_page=is_page)
-    if unseen:
-        _hide_unseen_texts(content, unseen)
+    for number in find_unlike_page(content.text, unseen) if unseen else ():
+        content.hidden.append(content.text[number])
+        content.text[number] = ""
 
 
 def _file_name(leaf: mime.Leaf) -> bytes:
@@ -231,94 +215,27 @@ def _read_lower_text(content: MessageContent, text: str, *, is_page: bool) -> No
         content.urls += _BARE_URL.findall(text)
 
 
-# ---- texts that may stand for a page
-
-_COMPARED_LETTERS = 8  # of each word
-_MAX_SOUGHT_WORDS = 48  # of the words that are not found at once, spread over them
-_SHORT_WORD_LETTERS = 3  # shorter words are in any text
-_MAX_COMPARED_CHARACTERS, _MAX_COMPARED_TEXTS = 50_000, 5
-_MIN_COMPARED_WORDS = 8
-_WORD_MARKS = ".,:;!?\"'()"
-
-
-def _hide_unseen_texts(content: MessageContent, unseen: list[int]) -> None:
-    """Of texts that may stand for a page, hide those that say something else than the page, which
-    is what people see.
-
-    With 150 words of good mail in such a text, of 200 spam (SpamAssassin corpus) 71 were called
-    spam instead of 178; like this, 155. If all words of the spam are in it too, 153 are while half
-    of the words have to be missing, and 170 with a quarter.
-    """
-    seen = [text for number, text in enumerate(content.text) if number not in unseen]
-    page = "\n".join(seen)[:_MAX_COMPARED_CHARACTERS]
-    if len(page.split(None, _MIN_COMPARED_WORDS)) > _MIN_COMPARED_WORDS:
-        for count, number in enumerate(unseen):
-            if count >= _MAX_COMPARED_TEXTS or _differs_from_page(content.text[number], page):
-                content.hidden.append(content.text[number])
-                content.text[number] = ""
-
-
-def _differs_from_page(text: str, page: str) -> bool:
-    """Whether more than a quarter of the words of a text are not on the page."""
-    text_words, page_words = set(text.split()), set(page.split())
-    missing = _comparable_words(text_words - page_words)
-    if len(missing) >= _MAX_SOUGHT_WORDS:
-        # not all can be looked for: leave out those that differ in their end, or in signs
-        missing -= _comparable_words(page_words)
-    sought = sorted(missing)[:: len(missing) // _MAX_SOUGHT_WORDS + 1]
-    # a search finds them also where no blanks part the words of the page, or signs do
-    absent = 4 * sum([word not in page for word in sought]) * len(missing)
-    if absent <= _MIN_COMPARED_WORDS * len(sought):
-        return False  # nearly all are there: the number of words makes no difference
-    words = len(_comparable_words(text_words))
-    return words >= _MIN_COMPARED_WORDS and absent > words * len(sought)
-
-
-def _comparable_words(words: set[str]) -> set[str]:
-    return {
-        start
-        for word in words
-        if len(word) > _SHORT_WORD_LETTERS
-        and len(start := word.strip(_WORD_MARKS)[:_COMPARED_LETTERS]) > _SHORT_WORD_LETTERS
-        and start.isalpha()
-    }
-
-
-# ---- what of a text becomes tokens
+# ---- sections
 
 _BLANKS = b" \n\t\r\f"
-# Above a signature, or what a mailing list appends: RFC 3676 section 4.3; Mailman's; many others'.
-_FOOTER_LINE = re.compile(r"\n(?:-- ?|_{20,}+|-{20,}+)\n")
-_FOOTER_STARTS = ("\n--", "\n____")
-_MAX_FOOTER_CHARACTERS = 1500
-_MIN_TEXT_CHARACTERS = 20  # above a footer
 _END_WORDS, _END_BYTES = 5, 400  # the last words are looked for in so many bytes
 
 
 def _cut_text(text: str, limits: mime.ParseLimits, content: MessageContent) -> str:
     """The start of a long text, where readers look, and its end, where footers stand."""
     limit = limits.token_characters
-    if len(text) > limit and 2 * _count_blanks(text[:limit]) > limit:
+    if len(text) <= limit:
+        return text
+    utf8 = text[:limit].encode("utf-8", "replace")
+    # counted like this because it is faster than a count of each kind
+    if 2 * (len(utf8) - len(utf8.translate(None, _BLANKS))) > limit:
         # so many blanks only take the room of something else: readers see hardly any of them
         lines = [" ".join(line.split()) for line in text.split("\n")]
         text = "\n".join(filter(None, lines))
-    if len(text) <= limit:
-        return text
+        if len(text) <= limit:
+            return text
     content.defects.append(b"text-cut")
     return text[: limit - limit // 4] + "\n" + text[-(limit // 4) :]
-
-
-def _count_blanks(text: str) -> int:
-    utf8 = text.encode("utf-8", "replace")
-    return len(utf8) - len(utf8.translate(None, _BLANKS))  # faster than a count of each kind
-
-
-def _split_footer(text: str) -> tuple[str, str]:
-    """A text, and the signature or the mailing list's footer below it."""
-    start = max(len(text) - _MAX_FOOTER_CHARACTERS, _MIN_TEXT_CHARACTERS)
-    marks = [mark for begin in _FOOTER_STARTS if (mark := text.find(begin, start)) >= 0]
-    line = _FOOTER_LINE.search(text, min(marks)) if marks else None
-    return (text[: line.start()], text[line.start() :]) if line else (text, "")
 
 
 def _separate_text(content: MessageContent, section: bytes, text: str) -> bytes:
@@ -329,111 +246,17 @@ def _separate_text(content: MessageContent, section: bytes, text: str) -> bytes:
     return words
 
 
-# ---- how little text there is
-
-_WORD_COUNT_STEPS = ((0, b"no"), (3, b"scarce"), (10, b"few"), (30, b"some"))  # at most
-_MAX_COUNTED_WORDS = _WORD_COUNT_STEPS[-1][0]
-_MAX_NO_TEXT_WORDS = 3
-_MAX_KINDS = 6
-_HANDFUL_WORDS = 10  # (corpora/RESULTS.md, "What a handful of words looks like")
-_MAX_LOOK_BYTES = 16  # longer words all look alike
-_LETTERS_AND_DIGITS = re.compile(rb"[A-Za-z0-9\x80-\xff]*")
-
-
-class MessageMakeup(NamedTuple):
-    """How a message is built.
-
-    substitute_words: what counts as its words where there are next to none. They are in capitals,
-    which folded text does not have.
-    """
-
-    clues: list[bytes]
-    substitute_words: bytes
-
-
-def describe_makeup(
-    text: bytes, letters: int, leaves: Iterable[bytes], *, pictures: bool, linked: bool
-) -> MessageMakeup:
-    """Describe how a message is built.
-
-    Parameters
-    ----------
-    text
-        What a reader sees.
-    letters
-        Characters of scripts without blanks, beside it.
-    leaves
-        Media types.
-    pictures
-        Whether any are shown or attached.
-    linked
-        Whether one stands within a link.
-    """
-    kinds = []  # of text its subtype, of all else its main type
-    for media in leaves:
-        main, _, subtype = media.partition(b"/")
-        kinds.append(subtype if main == b"text" else main)
-    clues = [b"leaves_" + b"_".join(list(dict.fromkeys(kinds))[:_MAX_KINDS])]
-    words = len(text.split(None, _MAX_COUNTED_WORDS)) + letters if pictures else 0
-    if not pictures or words > _MAX_COUNTED_WORDS:
-        return MessageMakeup(clues, b"")
-    size = next(name for limit, name in _WORD_COUNT_STEPS if words <= limit)
-    clues += [
-        size + b"_words_picture",
-        b"little_text_picture",
-        b"little_text_picture_" + (b"link" if linked else b"alone"),
-    ]
-    is_substituted = linked and words <= _MAX_NO_TEXT_WORDS
-    return MessageMakeup(clues, b" ".join(clues).upper() if is_substituted else b"")
-
-
-def handful_clues(text: bytes, letters: int, subjects: Iterable[bytes]) -> list[bytes]:
-    """How many words a reader sees and what each looks like, in the subject too, if the text is a
-    handful of words at most; `text` and `letters` as in `describe_makeup`.
-    """
-    words = text.split(None, _HANDFUL_WORDS)
-    if len(words) + letters > _HANDFUL_WORDS:
-        return []
-    clues = _word_looks(b"text", words, letters)
-    for subject in subjects:
-        clues += _word_looks(b"subject", subject.split(None, _HANDFUL_WORDS), 0)
-    return clues
-
-
-def _word_looks(where: bytes, words: list[bytes], letters: int) -> list[bytes]:
-    if len(words) > _HANDFUL_WORDS:
-        return []
-    looks = [(_word_kind(word), min(len(word), _MAX_LOOK_BYTES)) for word in words]
-    return [
-        b"few_%b_%d" % (where, len(words) + letters),
-        *[b"few_%b_%b_%d" % (where, kind, size) for kind, size in looks],
-    ]
-
-
-def _word_kind(word: bytes) -> bytes:
-    if not _LETTERS_AND_DIGITS.fullmatch(word):
-        return b"signs"
-    letters = len(word.translate(None, b"0123456789"))
-    if letters == len(word):
-        return b"letters"
-    return b"mixed" if letters else b"digits"
-
-
-# ---- evidence beside the body
-
-
 def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
     """Add the sections beside the body."""
     message = content.message
     content.evidence = headers.evidence_fields(message.fields)
     fields, defects = headers.field_sections(content.evidence, content.charset)
     content.defects += defects + message.defects
-    content.sections += [
-        _separate_field(content, name, text)
-        if name == b"subject" or not text.isascii()
-        else (name, text)
-        for name, text in fields
-    ]
+    for name, value in fields:
+        text = value
+        if not value.isascii():
+            text = _separate_text(content, name, value.decode("utf-8", "replace"))
+        content.sections.append((name, deobfuscate(text) if name == b"subject" else text))
     hidden = _cut_text(fold(" ".join(content.hidden), lower=True), limits, content)
     if hidden and not hidden.isspace():
         content.sections.append((b"hidden", _separate_text(content, b"hidden", hidden)))
@@ -449,12 +272,6 @@ def _add_evidence(content: MessageContent, limits: mime.ParseLimits) -> None:
         (text for name, text in content.sections if name == b"subject"),
     )
     _add_structure(content, headers.relation_clues(message.first_values, received, hosts))
-
-
-def _separate_field(content: MessageContent, name: bytes, text: bytes) -> Section:
-    if not text.isascii():
-        text = _separate_text(content, name, text.decode("utf-8", "replace"))
-    return name, deobfuscate(text) if name == b"subject" else text
 
 
 def _add_links(content: MessageContent) -> list[str]:
@@ -498,3 +315,183 @@ def _add_structure(content: MessageContent, relations: list[bytes]) -> None:
     if content.attachments:
         names = [name + b" " + headers.host_token(name) for _, name in content.attachments]
         content.sections.append((b"attachment", b" ".join(names)))
+
+
+# ---- traits: categories and numbers beside the tokens
+
+TRAITS: dict[str, tuple[str, ...]] = {
+    "media type": (
+        *("absent", "text/plain", "text/html", "multipart/alternative", "multipart/mixed"),
+        *("multipart/related", "multipart/signed", "multipart/report", "other"),
+    ),
+    "transfer encoding": ("absent", "7bit", "8bit", "quoted-printable", "base64", "other"),
+    "charset": (
+        *("absent", "us-ascii", "utf-8", "western", "central", "cyrillic"),
+        *("japanese", "chinese", "korean", "other"),
+    ),
+    "attachment": (
+        *("none", "image", "document", "archive", "program", "html", "calendar", "message"),
+        "other",
+    ),
+    "recipients": ("none", "one", "several", "undisclosed", "other"),
+    "reply-to": ("absent", "same domain", "other"),
+    "message-id": ("absent", "sender's domain", "other"),
+    "subject": ("absent", "reply", "forward", "capitals", "other"),
+    "list": ("none", "list", "bulk", "other"),
+    "date": ("absent", "zone", "other"),
+}
+"""Name of each trait and its values; a value's code is its position. At most 16 values."""
+
+NUMBERS: tuple[str, ...] = (
+    "body size",
+    "text length",
+    "links",
+    "share of capitals",
+    "share of digits",
+    "share of 8-bit",
+    "recipients",
+    "subject length",
+    "header fields",
+    "hops",
+    "markup share",
+    "hidden text",
+    "images",
+    "attachments",
+    "exclamation marks",
+)
+"""Names of the numeric traits. Counts and lengths are 8·log2(1+x), shares 255·x, both rounded, at
+most 255.
+"""
+
+_CODECS = {
+    "us-ascii": "ascii",
+    "utf-8": "utf-8",
+    "western": "cp1252 iso8859_15",
+    "central": "iso8859_2 cp1250",
+    "cyrillic": "koi8_r cp1251 iso8859_5",
+    "japanese": "iso2022_jp_ext cp932 euc_jp",
+    "chinese": "gb18030 big5hkscs",
+    "korean": "cp949 iso2022_kr",
+}
+_CODEC_KINDS = {codec: kind for kind, codecs in _CODECS.items() for codec in codecs.split()}
+_EXTENSIONS = {
+    "image": b"jpg jpeg png gif bmp webp svg tif tiff heic",
+    "document": b"pdf doc docx xls xlsx ppt pptx odt ods rtf csv xlsm docm",
+    "archive": b"zip rar 7z gz tgz bz2 xz tar iso img cab ace arj z",
+    "program": b"exe scr com bat cmd pif vbs js jse wsf hta jar msi lnk ps1 cpl dll",
+    "html": b"htm html shtml mht xhtml",
+    "calendar": b"ics vcs",
+    "message": b"eml msg",
+}
+_EXTENSION_KINDS = {
+    extension: kind for kind, extensions in _EXTENSIONS.items() for extension in extensions.split()
+}
+_ZONE = re.compile(rb"\d\d:\d\d(?::\d\d)?\s+(?:[+-]\d{4}|[a-zA-Z]{1,5})\b")
+_REPLY = re.compile(rb"\s*(?:re|aw|sv|antw|odp|ref|vs)(?:\[\d+\])?:", re.I)
+_FORWARD = re.compile(rb"\s*(?:fwd?|wg|tr|rv|i)(?:\[\d+\])?:", re.I)
+_LIST_FIELDS = (b"list-id", b"list-post", b"mailing-list")
+_CAPITALS, _DIGITS, _BEYOND_ASCII = bytes(range(65, 91)), b"0123456789", bytes(range(128, 256))
+_TRAIT_CODES = [
+    ({value: code for code, value in enumerate(values)}, len(values) - 1)
+    for values in TRAITS.values()
+]
+
+
+def compute_traits(content: MessageContent) -> NDArray[np.uint8]:
+    """The codes of all traits, uint8, (len(TRAITS),)."""
+    first_values = content.message.first_values
+    sender = headers.registered_domain(first_values.get(b"from", b""))
+    charset = content.text_type.parameters.get(b"charset") if content.text_type else None
+    encoding, media = content.text_encoding, content.message.content_type.media
+    attachment = "none"
+    if content.attachments:
+        first_media, name = content.attachments[0]
+        kind = "image" if first_media.startswith(b"image/") else "other"
+        attachment = _EXTENSION_KINDS.get(name.rpartition(b".")[2], kind)
+    date = first_values.get(b"date")
+    values = (
+        media.decode("ascii", "replace") if b"content-type" in first_values else "absent",
+        encoding.decode("ascii", "replace") if encoding else "absent",
+        _CODEC_KINDS.get(decode.codec_name(charset) or "", "other") if charset else "absent",
+        attachment,
+        _recipients(first_values),
+        _relation(first_values.get(b"reply-to"), sender, "same domain"),
+        _relation(first_values.get(b"message-id"), sender, "sender's domain"),
+        _subject_kind(first_values.get(b"subject")),
+        _list_kind(first_values),
+        "absent" if date is None else "zone" if _ZONE.search(date) else "other",
+    )
+    codes = zip(_TRAIT_CODES, values, strict=True)
+    return np.array([table.get(value, other) for (table, other), value in codes], np.uint8)
+
+
+def _recipients(first_values: FieldMap) -> str:
+    to = first_values.get(b"to", b"") + b"," + first_values.get(b"cc", b"")
+    count = to.count(b"@")
+    if count:
+        return "one" if count == 1 else "several"
+    if b"undisclosed" in to.lower():
+        return "undisclosed"
+    return "other" if b"to" in first_values else "none"
+
+
+def _relation(value: bytes | None, sender: bytes, same: str) -> str:
+    if value is None:
+        return "absent"
+    return same if sender and headers.registered_domain(value) == sender else "other"
+
+
+def _subject_kind(value: bytes | None) -> str:
+    if value is None:
+        return "absent"
+    if value.find(b":") >= 0:  # few have one
+        if _REPLY.match(value):
+            return "reply"
+        if _FORWARD.match(value):
+            return "forward"
+    return "capitals" if value.isupper() and b"=?" not in value else "other"
+
+
+def _list_kind(first_values: FieldMap) -> str:
+    if not first_values.keys().isdisjoint(_LIST_FIELDS):
+        return "list"
+    precedence = first_values.get(b"precedence", b"").strip().lower()
+    is_bulk = b"list-unsubscribe" in first_values or precedence in (b"bulk", b"list", b"junk")
+    return "bulk" if is_bulk else "none"
+
+
+def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
+    """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
+    first_values = content.message.first_values
+    sample = b"".join(content.samples)
+    values = (
+        _scale_log(size),
+        _scale_log(content.text_length),
+        _scale_log(len(content.urls)),
+        _scale_share(_count_bytes(sample, _CAPITALS), len(sample)),
+        _scale_share(_count_bytes(sample, _DIGITS), len(sample)),
+        _scale_share(_count_bytes(sample, _BEYOND_ASCII), len(sample)),
+        _scale_log((first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")),
+        _scale_log(len(first_values.get(b"subject", b""))),
+        _scale_log(len(content.evidence)),
+        _scale_log(content.hops),
+        _scale_share(content.markup_length, content.markup_length + content.text_length),
+        _scale_log(sum(map(len, content.hidden))),
+        _scale_log(content.images),
+        _scale_log(len(content.attachments)),
+        _scale_log(content.sections[0][1].count(b"!")),
+    )
+    return np.array(values, np.int16)
+
+
+def _count_bytes(sample: bytes, kind: bytes) -> int:
+    return len(sample) - len(sample.translate(None, kind))
+
+
+@lru_cache(maxsize=4096)
+def _scale_log(count: int) -> int:
+    return min(round(8 * log2(1 + count)), 255)
+
+
+def _scale_share(part: int, whole: int) -> int:
+    return round(255 * part / max(whole, 1))

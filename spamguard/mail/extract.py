@@ -1,13 +1,8 @@
-"""Bytes of one message to `Features`, and to the digest that names it.
+"""Bytes of one message to `Features`.
 
 A message is taken apart (`mime`), read into sections of text (`content`), and hashed: by the
 compiled functions where they exist, else by numpy, with the same result bit for bit. Traits and
 numbers come beside the tokens.
-
-The digest is what stays the same on the way through mail servers, mailing programs and folders: two
-copies of one message have one digest whatever line ends, folding, transfer encoding or header
-fields put on top they have. Two messages that differ in what they say, in Message-ID, date, sender
-or subject have two. It must never depend on fields that servers and mail programs add.
 
 This is the only module through which the layers above read mail. Pure; must never raise.
 """
@@ -15,14 +10,19 @@ This is the only module through which the layers above read mail. Pure; must nev
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.mail.content import MessageContent, read_content
-from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_unstructured
+from spamguard.mail.content import (
+    NUMBERS,
+    TRAITS,
+    MessageContent,
+    compute_numbers,
+    compute_traits,
+    read_content,
+)
 from spamguard.mail.headers import Section
 from spamguard.mail.mime import DEFAULT_LIMITS, MimeMessage, ParseLimits, parse_message
 from spamguard.mail.tokens import (
@@ -36,60 +36,7 @@ from spamguard.mail.tokens import (
     TokenRun,
     narrow_hashes,
 )
-from spamguard.mail.traits import NUMBERS, TRAITS, compute_numbers, compute_traits
 from spamguard.records import Features, Word
-
-DIGEST_SIZE = 16  # bytes of a digest
-_IDENTITY_LIMITS = ParseLimits(
-    message_bytes=32 << 20, header_bytes=256 << 10, header_fields=1000, parts=1000
-)
-_CUT_DEFECTS = frozenset((b"message-size", b"part-count", b"part-depth"))
-_LIMIT_DEFECTS = _CUT_DEFECTS | {b"header-size", b"header-count", b"boundary-flood"}
-_IDENTITY_FIELDS = (b"message-id", b"date", b"from", b"subject")
-_WHITE_SPACE = b" \t\n\r\v\f"
-_MAX_TEXT_BYTES = 1 << 20  # a longer part is compared without undoing its charset
-# Servers change these transfer encodings; parts in other encodings are compared as they are.
-_CHANGED_ENCODINGS = frozenset((b"base64", b"quoted-printable"))
-
-
-def message_digest(raw: bytes, key: bytes, message: MimeMessage | None = None) -> bytes:
-    """Sixteen bytes that name a message.
-
-    Parameters
-    ----------
-    key
-        The installation's secret, at most 64 bytes.
-    message
-        The same message taken apart, if it was. Used only when no limit cut it short.
-    """
-    if message is None or not _LIMIT_DEFECTS.isdisjoint(message.defects):
-        message = parse_message(raw, _IDENTITY_LIMITS)
-    state = blake2b(key=key, digest_size=DIGEST_SIZE, person=b"identity")
-    for component in _digest_components(raw, message):
-        # With its size in front, no component can pass for a part of its neighbour.
-        state.update(len(component).to_bytes(8, "little"))
-        state.update(component)
-    return state.digest()
-
-
-def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
-    """Header fields and decoded leaves, both without what servers change: quotes, white space."""
-    for name in _IDENTITY_FIELDS:
-        text = decode_unstructured(message.first_values.get(name, b""))[0].replace('"', "")
-        yield " ".join(text.split()).encode("utf-8", "replace")
-    for leaf in message.leaves:
-        data, encoding = leaf.body, leaf.encoding
-        if encoding in _CHANGED_ENCODINGS:
-            data = decode_transfer_encoding(data, encoding)[0]
-        if leaf.content_type.main == b"text" and len(data) <= _MAX_TEXT_BYTES:
-            charset = leaf.content_type.parameters.get(b"charset", b"")
-            data = decode_text(data, charset)[0].encode("utf-8", "replace")
-        yield data.translate(None, _WHITE_SPACE)
-    if not _CUT_DEFECTS.isdisjoint(message.defects):
-        # Too large or too deep to be taken apart: all of it counts, beside the leaves.
-        yield message.body.translate(None, _WHITE_SPACE)
-        yield raw[_IDENTITY_LIMITS.message_bytes :].translate(None, _WHITE_SPACE)
-
 
 # Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections").
 _UNPAIRED_SECTIONS = frozenset(

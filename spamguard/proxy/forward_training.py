@@ -15,7 +15,7 @@ from spamguard.config.options import Listener, Position, TeachByMail, TeachingUs
 from spamguard.delivery.base import run_in_thread
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
 from spamguard.log import quote_value
-from spamguard.mail.forwarded import extract_attached, extract_inline
+from spamguard.mail.message import extract_attached, extract_inline
 from spamguard.proxy.base import MailTransaction, Proxy
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool

@@ -31,7 +31,7 @@ from spamguard.delivery.base import (
 )
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
-from spamguard.mail.rewrite import FieldNameSet, add_fields, rewrite_header
+from spamguard.mail.message import FieldNameSet, add_fields, rewrite_header
 from spamguard.proxy.base import (
     NOT_JUDGED_REPLY,
     REFUSAL_REPLIES,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from spamguard.config.options import Action
 from spamguard.limits import LimitExceeded
-from spamguard.mail.rewrite import FieldNameSet
+from spamguard.mail.message import FieldNameSet
 from spamguard.proxy.base import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.proxy.scan import TOO_LARGE, ScanRequest, ScanResult
 from spamguard.servers import milter_protocol

@@ -28,7 +28,7 @@ from spamguard.errors import BusyError, LedgerError, NotAllowedError, UsageError
 from spamguard.learning import undo
 from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.mail.rewrite import PREFIX_SEARCH_BYTES, remove_subject_prefix
+from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
 from spamguard.proxy.base import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import EXTRACTOR, Scan, Vote

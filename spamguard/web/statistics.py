@@ -25,8 +25,8 @@ from spamguard.engine.prepare import Example, ExampleReader
 from spamguard.engine.what_if import open_what_if
 from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import RANDOM_BYTES, new_id
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.mail.headers import host_token
-from spamguard.mail.traits import NUMBERS, TRAITS
 from spamguard.proxy.delivery_log import NOT_SCANNED
 from spamguard.proxy.history_schema import readable
 from spamguard.proxy.history_search import HistoryFilter

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from spamguard.mail.rewrite import _field_pattern
+from spamguard.mail.message import _field_pattern
 
 ROOT = Path(__file__).parents[2]
 _ONE = {kinds.LITERAL, kinds.NOT_LITERAL, kinds.IN, kinds.ANY, kinds.CATEGORY, kinds.AT}
@@ -30,7 +30,7 @@ def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
         if file.name != "__main__.py":
             for name, value in vars(import_module(module.removesuffix(".__init__"))).items():
                 yield from ((f"{module}.{name}", found) for found in within(value))
-    yield "spamguard.mail.rewrite._field_pattern", _field_pattern((b"x-*", b"y"), by_cr=True)
+    yield "spamguard.mail.message._field_pattern", _field_pattern((b"x-*", b"y"), by_cr=True)
 
 
 def within(value: object, depth: int = 0) -> Iterator[re.Pattern[Any]]:

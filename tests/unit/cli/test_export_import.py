@@ -21,7 +21,7 @@ from spamguard.cli import transfer
 from spamguard.engine.filter import Filter
 from spamguard.ledger import codec
 from spamguard.ledger.votes import winning_votes
-from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features, Vote
 
 

@@ -178,7 +178,7 @@ def test_any_failure_lets_the_mail_through(run, taught, monkeypatch, error, func
 def test_modules_that_cannot_be_loaded(run, taught, monkeypatch):
     monkeypatch.setitem(sys.modules, "spamguard.engine.filter", None)
     assert run(taught, "filter", stdin=MAIL).raw.endswith(b"\n" + MAIL)
-    monkeypatch.setitem(sys.modules, "spamguard.mail.rewrite", None)
+    monkeypatch.setitem(sys.modules, "spamguard.mail.message", None)
     done = run(taught, "filter", stdin=MAIL)
     assert (done.status, done.raw) == (0, MAIL)
 
@@ -187,7 +187,7 @@ def test_rewriting_fails(run, taught, monkeypatch):
     def fail(*arguments):
         raise MemoryError
 
-    monkeypatch.setattr("spamguard.mail.rewrite.add_fields", fail)
+    monkeypatch.setattr("spamguard.mail.message.add_fields", fail)
     done = run(taught, "filter", stdin=MAIL)
     assert (done.status, done.raw) == (0, MAIL)
 

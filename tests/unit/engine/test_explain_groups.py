@@ -7,7 +7,7 @@ import pytest
 from spamguard.engine import explain_groups
 from spamguard.engine.explain_groups import GROUPS, KINDS
 from spamguard.engine.filter import Filter
-from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
 
 SPAM = Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.01})

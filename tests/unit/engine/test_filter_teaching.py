@@ -15,7 +15,7 @@ from spamguard.engine.filter import Filter
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
 from spamguard.ledger.votes import NewVote
-from spamguard.mail.rewrite import add_fields
+from spamguard.mail.message import add_fields
 from spamguard.records import EXTRACTOR
 from tests.unit.filters import held, mail, opened, teach
 

@@ -16,7 +16,7 @@ from spamguard.engine.policy import HamScores
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
 from spamguard.ledger.votes import Lesson
-from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Features, Vote
 from tests.unit.bayes.lessons import counted
 from tests.unit.filters import BITS, bits_of, mail, opened, teach

@@ -17,7 +17,7 @@ from spamguard.engine.prepare import (
     batch_by_size,
 )
 from spamguard.mail.extract import FeatureExtractor
-from spamguard.mail.rewrite import rewrite_header
+from spamguard.mail.message import rewrite_header
 from tests.unit.filters import KEY
 
 MAIL = [raw for _, raw in generate(5, 3)]

@@ -15,7 +15,7 @@ from spamguard.engine import snapshot, store
 from spamguard.engine.filter import Filter
 from spamguard.engine.what_if import open_what_if
 from spamguard.ledger import codec
-from spamguard.mail.traits import NUMBERS, TRAITS
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Explanation, Features, Verdict, Vote
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import BITS, bits_of, held, mail, opened, serve, teach

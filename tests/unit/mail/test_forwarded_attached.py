@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.forwarded import extract_attached
+from spamguard.mail.message import extract_attached
 
 ONE = (
     b"Message-ID: <1@x.example>\r\nSubject: one\r\nContent-Type: multipart/mixed; boundary=b\r\n"

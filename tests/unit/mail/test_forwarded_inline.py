@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.forwarded import extract_inline
+from spamguard.mail.message import extract_inline
 from tests.unit.mail.support import seconds
 
 THUNDERBIRD = """Look at this

@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from corpora.synthetic import generate
-from spamguard.mail.extract import FeatureExtractor, message_digest
-from spamguard.mail.traits import TRAITS
+from spamguard.mail.content import TRAITS
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.message import message_digest
 from tests.unit.mail.support import KEY
 
 MAIL = [raw for _, raw in generate(200, 77)]

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from spamguard.mail.extract import FeatureExtractor, message_digest
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.message import message_digest
 from spamguard.mail.mime import DEFAULT_LIMITS
 from tests.unit.mail.support import KEY, header, page, seconds
 

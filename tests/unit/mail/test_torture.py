@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.mail.extract import FeatureExtractor, message_digest
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.message import message_digest
 from tests.unit.mail.support import KEY, seconds
 
 ARCHIVE = Path(__file__).parents[4] / "shared" / "corpora" / "torture.tar.xz"

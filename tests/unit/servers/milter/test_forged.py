@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.config.options import FORGED_FIELDS
-from spamguard.mail.rewrite import FieldNameSet
+from spamguard.mail.message import FieldNameSet
 from spamguard.servers import milter
 from spamguard.servers.milter_protocol import encode_remove_field
 

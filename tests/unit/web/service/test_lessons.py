@@ -17,7 +17,7 @@ import pytest
 from spamguard.config.options import HistorySettings, Scoring, TeachSettings
 from spamguard.errors import BusyError, NotAllowedError, UsageError
 from spamguard.learning.undo import UNDO_ORIGIN
-from spamguard.mail.rewrite import rewrite_header
+from spamguard.mail.message import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
 from spamguard.storage import MAX_MEMORY_BYTES

@@ -11,9 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.mail.extract import FeatureExtractor, message_digest
+from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.message import (
+    add_fields,
+    message_digest,
+    remove_subject_prefix,
+    rewrite_header,
+)
 from spamguard.mail.mime import DEFAULT_LIMITS, parse_message
-from spamguard.mail.rewrite import add_fields, remove_subject_prefix, rewrite_header
 from tests.unit.mail.support import KEY, repeatable, seconds
 
 OURS = b"X-Spamguard: spam"

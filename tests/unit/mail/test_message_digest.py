@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.mail.extract import DIGEST_SIZE, message_digest
+from spamguard.mail.message import DIGEST_SIZE, message_digest
 from tests.unit.mail.support import KEY, header, messages, repeatable
 
 MAIL = [raw for _, raw in generate(120, 31)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spamguard.mail import content, html
+from spamguard.mail import html
 from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.text import describe_makeup, handful_clues
 from spamguard.mail.tokens import WORDS
 from tests.unit.mail.support import KEY, header
 
@@ -74,10 +75,8 @@ def names(raw: bytes) -> set[str]:
     ],
 )
 def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
-    makeup = content.describe_makeup(
-        b"a " * words, 0, [b"text/html"], pictures=pictures, linked=linked
-    )
-    assert b" ".join(makeup.clues).decode() == expected
+    clues, _ = describe_makeup(b"a " * words, 0, [b"text/html"], pictures=pictures, linked=linked)
+    assert b" ".join(clues).decode() == expected
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_clues(words: int, pictures: bool, linked: bool, expected: str) -> None:
 def test_how_a_handful_of_words_looks(
     text: bytes, letters: int, subjects: list[bytes], expected: str
 ) -> None:
-    assert b" ".join(content.handful_clues(text, letters, subjects)).decode() == expected
+    assert b" ".join(handful_clues(text, letters, subjects)).decode() == expected
 
 
 def test_two_messages_of_words_that_come_only_once_have_their_looks_in_common() -> None:
@@ -123,8 +122,10 @@ def test_the_looks_of_more_words_are_no_evidence() -> None:
 def test_a_linked_picture_counts_as_words_where_there_are_hardly_any(
     words: int, stands: bool
 ) -> None:
-    makeup = content.describe_makeup(b"a " * words, 0, [b"text/html"], pictures=True, linked=True)
-    assert makeup.substitute_words == (b" ".join(makeup.clues).upper() if stands else b"")
+    clues, substitute_words = describe_makeup(
+        b"a " * words, 0, [b"text/html"], pictures=True, linked=True
+    )
+    assert substitute_words == (b" ".join(clues).upper() if stands else b"")
 
 
 def test_kinds_of_leaves_are_bounded_and_listed_once() -> None:
@@ -134,7 +135,7 @@ def test_kinds_of_leaves_are_bounded_and_listed_once() -> None:
         b"image/gif",
         *[b"x%d/y" % number for number in range(50)],
     ]
-    assert content.describe_makeup(b"a " * 99, 0, leaves, pictures=False, linked=False).clues == [
+    assert describe_makeup(b"a " * 99, 0, leaves, pictures=False, linked=False)[0] == [
         b"leaves_plain_image_x0_x1_x2_x3"
     ]
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.mail.extract import FeatureExtractor
-from spamguard.mail.traits import NUMBERS, TRAITS
 from tests.unit.mail.support import KEY, header, messages, repeatable
 
 FROM = b"From: Anna <anna@mail.example.com>"

@@ -1,0 +1,393 @@
+"""Whole messages, from bytes to bytes: their digest, fields on top of them, and messages within.
+
+`message_digest` names a message by what stays the same on the way through mail servers, mailing
+programs and folders. Two copies of one message have one digest whatever line ends, folding,
+transfer encoding or header fields put on top they have; two messages that differ in what they say,
+in Message-ID, date, sender or subject have two. It must never depend on fields that servers and
+mail programs add.
+
+`add_fields` and `rewrite_header` put header fields on top and take forged ones out; no other byte
+changes, while `email` would write the message anew. Forged fields are removed wherever some program
+would see them: anywhere above the first empty line, and also on lines that only programs see which
+take a bare CR for a line end.
+
+`extract_attached` finds messages forwarded as attachments, and the message that a report in ARF
+(RFC 5965) is about. `extract_inline` puts a message that was forwarded as text together again, as
+far as the text tells: sender, subject, date, recipient and body. Forwarding as an attachment
+teaches more. Without both a sender and a subject above a text there is no message in it.
+
+Pure. Must never raise, and take linear time whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from email.header import Header
+from email.utils import parsedate_tz
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import islice
+
+from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_unstructured
+from spamguard.mail.html import parse_page
+from spamguard.mail.mime import MESSAGE_TYPES, Leaf, MimeMessage, ParseLimits, parse_message
+
+DIGEST_SIZE = 16  # bytes of a digest
+_IDENTITY_LIMITS = ParseLimits(
+    message_bytes=32 << 20, header_bytes=256 << 10, header_fields=1000, parts=1000
+)
+_CUT_DEFECTS = frozenset((b"message-size", b"part-count", b"part-depth"))
+_LIMIT_DEFECTS = _CUT_DEFECTS | {b"header-size", b"header-count", b"boundary-flood"}
+_IDENTITY_FIELDS = (b"message-id", b"date", b"from", b"subject")
+_WHITE_SPACE = b" \t\n\r\v\f"
+_MAX_TEXT_BYTES = 1 << 20  # a longer part is compared without undoing its charset
+# Servers change these transfer encodings; parts in other encodings are compared as they are.
+_CHANGED_ENCODINGS = frozenset((b"base64", b"quoted-printable"))
+
+
+def message_digest(raw: bytes, key: bytes, message: MimeMessage | None = None) -> bytes:
+    """Sixteen bytes that name a message.
+
+    Parameters
+    ----------
+    key
+        The installation's secret, at most 64 bytes.
+    message
+        The same message taken apart, if it was. Used only when no limit cut it short.
+    """
+    if message is None or not _LIMIT_DEFECTS.isdisjoint(message.defects):
+        message = parse_message(raw, _IDENTITY_LIMITS)
+    state = blake2b(key=key, digest_size=DIGEST_SIZE, person=b"identity")
+    for component in _digest_components(raw, message):
+        # With its size in front, no component can pass for a part of its neighbour.
+        state.update(len(component).to_bytes(8, "little"))
+        state.update(component)
+    return state.digest()
+
+
+def _digest_components(raw: bytes, message: MimeMessage) -> Iterator[bytes]:
+    """Header fields and decoded leaves, both without what servers change: quotes, white space."""
+    for name in _IDENTITY_FIELDS:
+        text = decode_unstructured(message.first_values.get(name, b""))[0].replace('"', "")
+        yield " ".join(text.split()).encode("utf-8", "replace")
+    for leaf in message.leaves:
+        data, encoding = leaf.body, leaf.encoding
+        if encoding in _CHANGED_ENCODINGS:
+            data = decode_transfer_encoding(data, encoding)[0]
+        if leaf.content_type.main == b"text" and len(data) <= _MAX_TEXT_BYTES:
+            charset = leaf.content_type.parameters.get(b"charset", b"")
+            data = decode_text(data, charset)[0].encode("utf-8", "replace")
+        yield data.translate(None, _WHITE_SPACE)
+    if not _CUT_DEFECTS.isdisjoint(message.defects):
+        # Too large or too deep to be taken apart: all of it counts, beside the leaves.
+        yield message.body.translate(None, _WHITE_SPACE)
+        yield raw[_IDENTITY_LIMITS.message_bytes :].translate(None, _WHITE_SPACE)
+
+
+# ---- header fields put on top, and taken out
+
+_MBOX_FROM_LINE = re.compile(rb">?From [^\n]*+\n")
+_BODY_START = re.compile(rb"[ \t]|\r?\n")
+_BEFORE_EMPTY_LINE = re.compile(rb"\n(?=\r?\n)")
+_SUBJECT = re.compile(rb"\nsubject[ \t]*+:[ \t]*+(?:\r?+\n[ \t]++|)*+", re.I)
+
+# A field from behind its name to before its line end. By CR: a line may end in a bare CR; a
+# continuation line after LF counts too, and one that begins with a colon, because with the field
+# removed, the text in front of it would become a name.
+_FIELD_VALUE = rb"[ \t]*+:[^\n]*+(?:\n[ \t][^\n]*+)*+"
+_FIELD_VALUE_BY_CR = (
+    rb"[ \t\r]*+:[^\r\n]*+(?:(?=\r*+\n[ \t]|\r[ \t]|\r++[ \t]*+:)[\r\n]++[^\r\n]*+|)*+"
+)
+_LINE_END = re.compile(rb"\r*+\n|\r|")
+
+
+class FieldNameSet:
+    """Names of header fields in any case; `x-spam-*` stands for all names that begin like it."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        lower = [name.lower().encode("ascii", "ignore") for name in names]
+        self._names = frozenset(name for name in lower if not name.endswith(b"*"))
+        self._prefixes = tuple(name[:-1] for name in lower if name.endswith(b"*"))
+
+    def __contains__(self, name: bytes) -> bool:
+        lower = name.lower()
+        return lower in self._names or lower.startswith(self._prefixes)
+
+
+def add_fields(raw: bytes, fields: Sequence[bytes], forged: Iterable[bytes]) -> bytes:
+    """Put `fields` (without line ends) on top, below an mbox `From ` line, and remove every field
+    whose name is in `forged`; a name that ends in `*` is a prefix.
+
+    Line ends are those of the message. If its first line begins with a blank, an empty line goes in
+    between: otherwise that line would continue the last field, and mail servers read it as body.
+    """
+    first = raw.find(b"\n")
+    line_end = b"\r\n" if first > 0 and raw[first - 1] == 0x0D else b"\n"
+    start = header_start(raw)
+    end = _header_end(raw, start)
+    lines = _remove_fields(raw[start:end], forged)
+    if not fields and len(lines) == end - start:
+        return raw
+    return raw[:start] + _join_fields(fields, raw[start : start + 1], line_end) + lines + raw[end:]
+
+
+def rewrite_header(
+    head: bytes, fields: Sequence[bytes], forged: Iterable[bytes], subject_prefix: bytes = b""
+) -> tuple[bytes, int]:
+    """`add_fields` for the start of a message with CRLF line ends: the new bytes, and how many old
+    bytes they replace.
+
+    Parameters
+    ----------
+    head
+        At least the whole header section, or the whole message.
+    subject_prefix
+        Goes in front of the first Subject, with a blank, unless it is there already. A message
+        without Subject gets one. The field `PREFIX_FIELD` records it for `remove_subject_prefix`.
+    """
+    start = header_start(head)
+    end = _header_end(head, start)
+    lines = _remove_fields(head[start:end], forged)
+    if prefix := subject_prefix.strip():
+        fields, lines = _add_prefix(fields, lines, prefix)
+    return head[:start] + _join_fields(fields, head[start : start + 1], b"\r\n") + lines, end
+
+
+PREFIX_FIELD = b"X-Spamguard-Prefix"
+"""Records what was put in front of the subject."""
+PREFIX_SEARCH_BYTES = 16 << 10
+"""How much of a message is searched for that field."""
+_PREFIX_LINE = re.compile(rb"\n" + PREFIX_FIELD + rb":[ \t]*+([^\r\n]++)", re.I)
+
+
+def remove_subject_prefix(raw: bytes) -> bytes:
+    """The message with the subject that its sender wrote; the same object without a prefix."""
+    line = _PREFIX_LINE.search(b"\n" + raw[:PREFIX_SEARCH_BYTES])
+    prefix = line[1].strip() if line else b""
+    subject = _SUBJECT.search(b"\n" + raw[:PREFIX_SEARCH_BYTES]) if prefix else None
+    if subject is None or not raw.startswith(prefix, start := subject.end() - 1):
+        return raw
+    end = start + len(prefix)
+    return raw[:start] + raw[end + raw.startswith(b" ", end) :]
+
+
+def header_start(raw: bytes) -> int:
+    """Where the header section begins."""
+    envelope = _MBOX_FROM_LINE.match(raw)
+    return envelope.end() if envelope else 0
+
+
+def _header_end(raw: bytes, start: int) -> int:
+    """Where the header section ends, behind its last line end. A message that begins with a blank
+    is all body; one without an empty line is all header section.
+    """
+    if _BODY_START.match(raw, start):
+        return start
+    before = _BEFORE_EMPTY_LINE.search(raw, start)
+    return before.end() if before else len(raw)
+
+
+def _join_fields(fields: Sequence[bytes], below: bytes, line_end: bytes) -> bytes:
+    """The fields as lines. below: the byte that comes next."""
+    gap = line_end if fields and below in (b" ", b"\t") else b""
+    return b"".join([field + line_end for field in fields]) + gap
+
+
+def _add_prefix(
+    fields: Sequence[bytes], lines: bytes, prefix: bytes
+) -> tuple[Sequence[bytes], bytes]:
+    with_record = [*fields, PREFIX_FIELD + b": " + prefix]
+    subject = _SUBJECT.search(b"\n" + lines)
+    if subject is None:
+        return [*with_record, b"Subject: " + prefix], lines
+    start = subject.end() - 1
+    if lines.startswith(prefix, start):
+        return fields, lines
+    return with_record, lines[:start] + prefix + b" " + lines[start:]
+
+
+def _remove_fields(lines: bytes, forged: Iterable[bytes]) -> bytes:
+    """The header section without the fields of these names; the same object if there are none.
+
+    An empty line that ends in a bare CR does not end the section: most programs read on.
+    """
+    text = b"\n" + lines  # the first line stands behind a line end as well
+    by_cr = lines.count(b"\r") > lines.count(b"\r\n")
+    cut = _remove_matches(_field_pattern(tuple(sorted(forged)), by_cr=by_cr), text)
+    return lines if cut is text else cut[1:]
+
+
+@lru_cache(maxsize=64)
+def _field_pattern(names: tuple[bytes, ...], *, by_cr: bool) -> re.Pattern[bytes]:
+    """Matches the last byte of a line end and the field behind it, without its own line end."""
+    choices = [
+        re.escape(name[:-1]) + rb"[^\s:]*+" if name.endswith(b"*") else re.escape(name)
+        for name in names
+    ]
+    begin, value = (rb"[\r\n]", _FIELD_VALUE_BY_CR) if by_cr else (rb"\n", _FIELD_VALUE)
+    return re.compile(begin + rb"(?:%b)" % (b"|".join(choices) or rb"(?!)") + value, re.I)
+
+
+def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
+    """The text without the matches; the same object if there are none.
+
+    At the start of a line a field goes with its own line end. Behind a bare CR it goes with that
+    CR: otherwise the next line would join the one before. No empty line may stay behind, because
+    the header section would end there.
+    """
+    kept = bytearray()
+    position = 0
+    begins_line = True
+    for match in pattern.finditer(text):
+        kept += (piece := text[position : match.start() + 1])
+        without_cr = piece.rstrip(b"\r")
+        begins_line = without_cr.endswith(b"\n") if without_cr else begins_line
+        position = match.end()
+        if not begins_line:
+            kept.pop()
+            continue
+        position = _LINE_END.match(text, position).end()  # type: ignore[union-attr]  # matches b""
+        if text[position - 1] == 0x0A:
+            while kept.endswith(b"\r"):
+                kept.pop()
+    return bytes(kept + text[position:]) if position else text
+
+
+# ---- messages within
+
+_LIMITS = ParseLimits(message_bytes=64 << 20)
+_ARF_TYPE = b"message/feedback-report"
+_HEADERS_TYPE = b"text/rfc822-headers"  # of a report that leaves the body out (RFC 6522 section 4)
+
+
+def extract_attached(raw: bytes) -> list[bytes]:
+    """Every attached message, line ends as LF. From an ARF report without a message: its header
+    fields, as a message.
+    """
+    leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
+    decoded = [_decode_leaf(leaf) for leaf in leaves if leaf.content_type.media in MESSAGE_TYPES]
+    messages = [message for message in decoded if message.strip()]
+    if messages or not any(leaf.content_type.media == _ARF_TYPE for leaf in leaves):
+        return messages
+    headers = [
+        _decode_leaf(leaf).strip() for leaf in leaves if leaf.content_type.media == _HEADERS_TYPE
+    ]
+    return [fields + b"\n\n" for fields in headers if fields]
+
+
+def _decode_leaf(leaf: Leaf) -> bytes:
+    return decode_transfer_encoding(leaf.body, leaf.encoding)[0]
+
+
+# ---- forwarded as text
+
+_MAX_CHARACTERS = 1 << 20  # that are looked at, of all parts
+_MAX_LINE_CHARACTERS = 2000  # of a line that may be a field
+_MAX_BLOCK_LINES = 20  # of a header block
+# Lines that may begin a block: what is forwarded stands near the top, and each costs a block.
+_MAX_BLOCK_STARTS = 1000
+_PLAIN_TYPE, _HTML_TYPE = b"text/plain", b"text/html"
+
+_LOCALISED_NAMES = {
+    "From": "from von de da van od från fra lähettäjä от від gönderen kimden feladó εμπρός από"
+    " nadawca odesílatel expeditor מאת من จาก 差出人 送信者 发件人 寄件者 보낸사람",
+    "Subject": "subject betreff objet asunto oggetto assunto onderwerp ämne emne aihe temat předmět"
+    " predmet subiect konu tárgy θέμα тема נושא الموضوع เรื่อง 件名 主题 主旨 主題 제목",
+    "Date": "date datum fecha data sent gesendet envoyé enviado inviato verzonden skickat sendt"
+    " lähetetty wysłano odesláno trimis tarih dátum elküldve ημερομηνία дата отправлено תאריך"
+    " التاريخ วันที่ 日付 送信日時 日期 发送时间 寄件日期 날짜 보낸날짜",
+    "To": "to an à para a aan till til vastaanottaja do komu către kime címzett προς кому אל إلى"
+    " ถึง 宛先 收件人 收件者 받는사람",
+}
+"""How mail programs name the fields above what they forward, without blanks, in lower case."""
+_FIELD_OF_NAME = {
+    name: field for field, names in _LOCALISED_NAMES.items() for name in names.split()
+}
+# Possessive: a line of blanks must not be shared out in all possible ways.
+_FIELD_LINE = re.compile(r"[>\s]*+\*?+([^:：*<>]{1,30}+)\*?+\s*+[:：]\*?(.*)", re.DOTALL)
+_QUOTE_MARK = re.compile(r"\s?>\s?")
+_LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
+
+
+def extract_inline(raw: bytes) -> bytes | None:
+    """The message within one that was forwarded as text, line ends as LF; None: there is none."""
+    for text in _part_texts(raw):
+        if (forwarded := _find_forwarded(text.splitlines())) is not None:
+            return _build_message(*forwarded)
+    return None
+
+
+def _part_texts(raw: bytes) -> Iterator[str]:
+    """What a reader sees of each part. Plain text comes first, as the mail program wrote it."""
+    leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
+    budget = _MAX_CHARACTERS
+    for media in (_PLAIN_TYPE, _HTML_TYPE):
+        for leaf in leaves:
+            if leaf.content_type.media == media:
+                charset = leaf.content_type.parameters.get(b"charset", b"")
+                text = decode_text(_decode_leaf(leaf), charset)[0][:budget] if budget else ""
+                budget -= len(text)
+                if media == _HTML_TYPE:
+                    text = parse_page(_LINE_TAGS.sub("\n", text.lower())).visible
+                yield text
+
+
+def _find_forwarded(lines: Sequence[str]) -> tuple[Mapping[str, str], str] | None:
+    """The first header block, by field, and the text below it."""
+    starts = (number for number, line in enumerate(lines) if _parse_field(line)[0])
+    for start in islice(starts, _MAX_BLOCK_STARTS):
+        fields, length = _parse_block(lines[start : start + _MAX_BLOCK_LINES])
+        if fields.keys() >= {"From", "Subject"}:
+            below: Sequence[str] = lines[start + length :]
+            if lines[start].lstrip().startswith(">"):
+                below = [_unquote(line) for line in below]
+            return fields, "\n".join(below).strip("\n")
+    return None
+
+
+def _parse_block(lines: Sequence[str]) -> tuple[Mapping[str, str], int]:
+    """The fields above the first empty line, the first of each name, and the number of lines."""
+    fields: dict[str, str] = {}
+    current = ""
+    for number, line in enumerate(lines):
+        if not line.strip(" \t>"):
+            return fields, number
+        name, value = _parse_field(line)
+        if name is None:  # a continuation line
+            fields[current] = f"{fields.get(current, '')} {line.strip()}"
+        else:
+            current = name if name not in fields else ""
+            fields[current] = value
+    return fields, len(lines)
+
+
+def _parse_field(line: str) -> tuple[str | None, str]:
+    """A line as a field: its name and value. "": a field that is not ours; None: no field."""
+    match = _FIELD_LINE.match(line[:_MAX_LINE_CHARACTERS])
+    if match is None:
+        return None, ""
+    name = "".join(match[1].split()).lower()
+    return _FIELD_OF_NAME.get(name, ""), " ".join(match[2].split())
+
+
+def _unquote(line: str) -> str:
+    return _QUOTE_MARK.sub("", line, count=1) if line.lstrip().startswith(">") else line
+
+
+def _build_message(fields: Mapping[str, str], text: str) -> bytes:
+    # a date in the words of another language would look like damage
+    has_date = parsedate_tz(fields.get("Date", "")) is not None
+    lines = [
+        f"{name}: {_encode_value(fields[name])}"
+        for name in _LOCALISED_NAMES
+        if name in fields and (name != "Date" or has_date)
+    ]
+    lines += ["MIME-Version: 1.0", "Content-Type: text/plain; charset=utf-8"]
+    lines += ["Content-Transfer-Encoding: 8bit", "", text, ""]
+    return "\n".join(lines).encode("utf-8", "replace")
+
+
+def _encode_value(value: str) -> str:
+    printable = "".join(letter for letter in value if letter.isprintable())
+    return printable if printable.isascii() else Header(printable, "utf-8").encode(maxlinelen=0)
