@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
     from spamguard.engine.filter import Filter
     from spamguard.smtp.envelope import Recipient, Reply
-    from spamguard.web.credentials import Credential, CredentialStore
+    from spamguard.web.auth import Credential, CredentialStore
     from spamguard.web.models import Person
 
 # ---- quarantine
@@ -331,7 +331,7 @@ def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
 @contextmanager
 def _open_credentials(options: argparse.Namespace) -> Iterator[CredentialStore]:
     """Open the store as its owner; UsageError if there is no state directory."""
-    from spamguard.web.credentials import CredentialStore
+    from spamguard.web.auth import CredentialStore
 
     state = common.existing_state_directory(options)
     with as_directory_owner(state), closing(CredentialStore.open(state)) as store:
@@ -388,7 +388,7 @@ def run_token(options: argparse.Namespace) -> int:
 
 def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
     from spamguard.config.values import parse_seconds
-    from spamguard.web.credentials import NEVER, CredentialKind
+    from spamguard.web.auth import NEVER, CredentialKind
 
     if _TOKEN_NAME.fullmatch(options.name) is None:
         raise UsageError(
@@ -482,8 +482,7 @@ def add_login_link(commands: arguments.Commands) -> None:
 
 def run_login_link(options: argparse.Namespace) -> int:
     """Make a link; or end the sessions and links of the user."""
-    from spamguard.web import auth
-    from spamguard.web.credentials import LINK_SECONDS, CredentialKind
+    from spamguard.web.auth import LINK_SECONDS, CredentialKind, login_url
 
     person = _chosen_person(options, OPERATOR_NAME)
     if options.revoke:
@@ -500,7 +499,7 @@ def run_login_link(options: argparse.Namespace) -> int:
     expires = now + LINK_SECONDS
     with _open_credentials(options) as store:
         secret = store.create(CredentialKind.LINK, person, now, expires=expires)
-    link = auth.login_url(page, secret)
+    link = login_url(page, secret)
     values = {
         "link": link,
         "user": person.name,

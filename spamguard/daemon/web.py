@@ -154,7 +154,7 @@ async def _open_page(
 ) -> AsyncIterator[CertificateReloader | None]:
     """Serve page and API within the context."""
     from spamguard.web.app import create_app, server_config  # noqa: PLC0415  for the page only
-    from spamguard.web.credentials import CredentialStore  # noqa: PLC0415  for the page only
+    from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
     from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
     certificates = CertificateReloader(web.tls) if web.tls else None

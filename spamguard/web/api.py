@@ -35,11 +35,11 @@ from spamguard.errors import BusyError, NotAllowedError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.history_schema import readable
 from spamguard.storage import Spool
-from spamguard.web import auth, models
+from spamguard.web import models, requests
+from spamguard.web.context import render_page
 from spamguard.web.health import HealthReporter
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
-from spamguard.web.pages.rendering import render_page
-from spamguard.web.problems import RefusalError, refusal
+from spamguard.web.requests import RefusalError
 from spamguard.web.service import Service
 
 ROOT = "/api/v1"
@@ -69,7 +69,7 @@ class ApiCall:
     def __init__(self, request: Request, deadline: asyncio.Timeout) -> None:
         self._request, self._deadline = request, deadline
         self._context: ApiContext = request.app.state.api
-        self.person, self.root_path = auth.current_person(request), auth.root_path(request)
+        self.person, self.root_path = requests.current_person(request), requests.root_path(request)
         self.service: Service = self._context.service
         self.monitor: HealthReporter = self._context.monitor
 
@@ -78,17 +78,17 @@ class ApiCall:
         """Read the message that was sent. No form of another site can have its media type."""
         fields, limit = self._request.headers, self._context.max_bytes
         if fields.get("content-type", "").partition(";")[0].strip().lower() != MESSAGE_TYPE:
-            raise refusal(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
+            raise RefusalError(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
         if fields.get("content-encoding", "identity").lower() != "identity":
-            raise refusal(415, "send a message without compression")
-        with closing(auth.new_spool(self._request)) as spool:
+            raise RefusalError(415, "send a message without compression")
+        with closing(requests.new_spool(self._request)) as spool:
             self._deadline.reschedule(None)  # `middleware` limits the time of a body
             async for piece in self._request.stream():
                 spool.write(piece)
                 if spool.size > limit:
-                    raise refusal(413, f"a message has at most {limit:,} bytes")
+                    raise RefusalError(413, f"a message has at most {limit:,} bytes")
             if not spool.size:
-                raise refusal(422, "the message is empty")
+                raise RefusalError(422, "the message is empty")
             self._deadline.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
             yield spool
 
@@ -108,14 +108,14 @@ Call = Annotated[ApiCall, Depends(_open_call, scope="function")]
 
 
 async def _require_operator(request: Request) -> None:
-    if not auth.current_person(request).operator:
+    if not requests.current_person(request).operator:
         raise NotAllowedError("only operators may do this")
 
 
 def _check_query(request: Request) -> None:
     query = request.scope["query_string"]
     if len(query) > MAX_QUERY_BYTES:
-        raise refusal(400, f"a query has at most {MAX_QUERY_BYTES:,} bytes")
+        raise RefusalError(400, f"a query has at most {MAX_QUERY_BYTES:,} bytes")
     try:
         pairs = parse_qsl(
             query.decode("ascii"),
@@ -124,16 +124,16 @@ def _check_query(request: Request) -> None:
             max_num_fields=_MAX_PARAMETERS,
         )
     except ValueError:
-        raise refusal(
+        raise RefusalError(
             400, "the query is not UTF-8, percent-encoded, of at most 20 parameters"
         ) from None
     names, expected = [name for name, _ in pairs], sorted(_parameters(request))
     if len(set(names)) < len(names):
-        raise refusal(400, "a parameter is there twice")
+        raise RefusalError(400, "a parameter is there twice")
     for name in names:
         if name not in expected:
             there_are = ", ".join(expected) or "none"
-            raise refusal(400, f"unknown parameter {name[:60]!a}: there are {there_are} here")
+            raise RefusalError(400, f"unknown parameter {name[:60]!a}: there are {there_are} here")
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -146,12 +146,12 @@ def value_refusal(request: Request, error: RequestValidationError) -> RefusalErr
     """Say which value FastAPI has refused, and what it should be; first that of the path."""
     fault = min(error.errors(), key=lambda e: (e["loc"][0] != "path", e["type"] != "missing"))
     if fault["loc"][0] == "path":
-        return refusal(404, "there is no message with that verdict id")
+        return RefusalError(404, "there is no message with that verdict id")
     name, text = fault["loc"][1], fault["msg"]
     about = _parameters(request)[name]
     if fault["type"] == "missing":
-        return refusal(400, f"the parameter {name} is missing: {about}")
-    return refusal(422, f"{name}: {text[:1].lower()}{text[1:]} ({about})")
+        return RefusalError(400, f"the parameter {name} is missing: {about}")
+    return RefusalError(422, f"{name}: {text[:1].lower()}{text[1:]} ({about})")
 
 
 # ---- types of parameters

@@ -1,7 +1,11 @@
 """The web application, page and API together, and the server that runs it.
 
 The application is FastAPI's, without its own pages, which load scripts of other hosts. Every
-request passes `AccessMiddleware` first. Whatever goes wrong, one handler answers: `show_error`.
+request passes `AccessMiddleware` first: host name, size, rate, visitor, number of requests at once,
+and whether the request comes from a page of ours. Every answer gets security fields and one line in
+the log. Whatever goes wrong, one handler answers: `show_error`. No error may leave in any other
+form. No request from another site may change anything. The number of rate limits in memory is
+bounded; they are written by hand because slowapi's grow with the number of clients.
 
 The server is uvicorn with limits. It must never wait for a header without limit, hold more than
 `MAX_CONNECTIONS` requests, or keep an idle connection for long.
@@ -10,9 +14,15 @@ The server is uvicorn with limits. It must never wait for a header without limit
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import socket
 import ssl
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from email.utils import formatdate
 from pathlib import Path
 from typing import cast
 
@@ -22,19 +32,33 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard.config.options import Web
-from spamguard.web import api
-from spamguard.web.auth import SessionManager
-from spamguard.web.credentials import CredentialStore
+from spamguard.limits import client_prefix
+from spamguard.web import api, pages  # noqa: F401  pages registers its views
+from spamguard.web.auth import (
+    AuthMethod,
+    CredentialStore,
+    SessionManager,
+    UnauthenticatedError,
+    Visitor,
+)
+from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.health import HealthReporter
-from spamguard.web.middleware import AccessMiddleware, log_target
-from spamguard.web.pages import routes
-from spamguard.web.problems import is_internal_error, problem_from_error, problem_response
+from spamguard.web.models import Person
+from spamguard.web.requests import (
+    RefusalError,
+    RequestContext,
+    RequestReader,
+    is_internal_error,
+    problem_from_error,
+    problem_response,
+)
 from spamguard.web.service import Service
 
 _log = logging.getLogger("spamguard.web")
@@ -49,8 +73,8 @@ def create_app(
     """Put page and API together. spool: directory for uploaded messages."""
     sessions = SessionManager(store, frozenset(web.proxy.operators if web.proxy else ()))
     app = FastAPI(
-        routes=[*api.router.routes, *routes.page_routes(service, monitor, sessions)],
-        middleware=[Middleware(AccessMiddleware, web, sessions, spool, show_error)],
+        routes=[*api.router.routes, *page_routes(PageContext(service, monitor, sessions))],
+        middleware=[Middleware(AccessMiddleware, web, sessions, spool)],
         exception_handlers={HTTPException: show_error, RequestValidationError: show_error},
         redirect_slashes=False,
         openapi_url=None,  # and with it no page of FastAPI's own
@@ -74,7 +98,7 @@ async def show_error(request: Request, error: Exception) -> Response:
     for_programs = path.startswith("/api") and path != api.DOCS_PATH
     if for_programs or problem.status in _JSON_ONLY_STATUSES:
         return problem_response(problem)
-    return routes.problem_page(request, problem)
+    return problem_page(request, problem)
 
 
 def _allowed_methods(request: Request) -> str:
@@ -83,6 +107,315 @@ def _allowed_methods(request: Request) -> str:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
             methods |= route.methods or set()
     return ", ".join(sorted(methods))
+
+
+# ---- access
+
+MAX_REQUESTS = 64  # at once, of visitors
+MAX_REQUESTS_PER_PERSON = 16  # at once, of a person who is not an operator
+MAX_ANONYMOUS = 16  # at once, of clients that are not logged in
+MAX_ANONYMOUS_PER_ADDRESS = 8
+MAX_FAILURES_PER_MINUTE = 20  # wrong tokens from one address; then none is tried
+FORM_OVERHEAD_BYTES = 256 << 10  # of a form, beside the message in it
+_MAX_LOGIN_BYTES = 16 << 10  # of an anonymous request, which can only be a login
+_LOGIN_SECONDS = 10.0
+_CLIENT_CLOSED = 499  # in the log only: the client did not wait for the answer
+_SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+_MAX_METHOD, _MAX_PATH = 20, 200  # letters in the log
+
+
+class AccessMiddleware:
+    """Admits requests to the application.
+
+    Parameters
+    ----------
+    spool
+        Directory for messages.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        web: Web,
+        sessions: SessionManager,
+        spool: Path,
+    ) -> None:
+        self._app = app
+        self._reader = RequestReader(web)
+        self._sessions = sessions
+        self._spool = spool
+        self._max_bytes = web.limits.message_size + FORM_OVERHEAD_BYTES
+        self._person_rates = RateLimiter(web.limits.requests_per_minute)
+        self._address_rates = RateLimiter(web.limits.requests_per_minute_of_address)
+        self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
+        # Requests being answered, by person, or by address for anonymous clients.
+        self._running = Counter[Person | str]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
+        body = RequestBody(scope, receive, self._max_bytes)
+        answer = _LoggedResponse(scope, body, send)
+        try:
+            self._admit(scope, answer)
+            with self._count_request(scope["state"]["visitor"], answer.client, body):
+                # FastAPI's routes know no HEAD. uvicorn takes the body off the answer.
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                await self._app({**scope, "method": method}, body.receive, answer.send)
+        except ClientDisconnect:
+            answer.status = _CLIENT_CLOSED
+        except Exception as error:  # noqa: BLE001  no error may leave as it is
+            response = await show_error(Request(scope), error)
+            if answer.status == 0:
+                await response(scope, body.receive, answer.send)
+        finally:
+            answer.log()
+
+    def _admit(self, scope: Scope, answer: _LoggedResponse) -> None:
+        """Check the head of a request. RefusalError, UnauthenticatedError, AccessError."""
+        context = self._reader.read(scope)
+        state, answer.client = scope["state"], context.client
+        state["secure"], state["root"] = context.secure, context.root_path
+        if scope["http_version"] not in ("1.0", "1.1"):
+            raise RefusalError(505, "this server speaks HTTP/1.1")
+        now, prefix = time.monotonic(), client_prefix(context.client)
+        _check_rate(self._address_rates.take(prefix, now), "from this address")
+        try:
+            visitor = self._sessions.identify(context, int(time.time()))
+        except UnauthenticatedError:
+            # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.
+            _check_rate(self._failure_rates.take(prefix, now), "with wrong tokens")
+            raise
+        if visitor is not None:
+            person = visitor.person
+            state["visitor"], answer.user = visitor, person.name
+            wait = self._person_rates.take((person.name, person.operator), now)
+            _check_rate(wait, "by this person")
+            length = context.header(b"content-length")
+        if visitor is None or visitor.auth_method is not AuthMethod.TOKEN:
+            _check_origin(scope, context, visitor)
+        if visitor is not None and length.isdecimal() and int(length[:20]) > self._max_bytes:
+            raise RefusalError(413, f"more than {self._max_bytes:,} bytes")
+
+    @contextmanager
+    def _count_request(
+        self, visitor: Visitor | None, client: str, body: RequestBody
+    ) -> Iterator[None]:
+        """Keep room for visitors beside anonymous clients, and for each visitor beside others.
+
+        Raises
+        ------
+        RefusalError
+            There are too many requests at once.
+        """
+        key = visitor.person if visitor is not None else client_prefix(client)
+        anonymous = sum(n for other, n in self._running.items() if isinstance(other, str))
+        if isinstance(key, str):
+            per_address = self._running[key] >= MAX_ANONYMOUS_PER_ADDRESS
+            full = anonymous >= MAX_ANONYMOUS or per_address
+            body.restrict(_MAX_LOGIN_BYTES, _LOGIN_SECONDS)
+        else:
+            per_person = not key.operator and self._running[key] >= MAX_REQUESTS_PER_PERSON
+            full = self._running.total() - anonymous >= MAX_REQUESTS or per_person
+        if full:
+            raise RefusalError(503, "too many requests at once", Retry_After="1")
+        self._running[key] += 1
+        try:
+            yield
+        finally:
+            self._running[key] -= 1
+            if not self._running[key]:
+                del self._running[key]
+
+
+def _check_rate(wait_seconds: float, source: str) -> None:
+    if wait_seconds > 0:
+        text = f"too many requests {source}: wait a little"
+        raise RefusalError(429, text, Retry_After=str(int(wait_seconds) + 1))
+
+
+def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None) -> None:
+    """Refuse requests that another site makes a browser send, with our cookie or proxy password.
+
+    Such a request must not change anything. It must not load anything either, except by following
+    a link: the time that a search takes would tell whether it finds something.
+    """
+    if scope["method"] in _SAFE_METHODS:
+        navigates = context.fields.get(b"sec-fetch-mode", b"navigate") == b"navigate"
+        if visitor is not None and context.same_origin is False and not navigates:
+            raise RefusalError(403, "pages of others cannot load this")
+        return
+    if context.same_origin is False or (context.same_origin is None and visitor is not None):
+        raise RefusalError(403, "this was not sent by a page of this server")
+    if visitor is not None and scope["path"].startswith("/api/"):  # pages check their forms
+        token = context.header(b"x-csrf-token").encode("latin-1")
+        if not hmac.compare_digest(token, visitor.csrf_token.encode()):
+            raise RefusalError(403, "without a token, the field X-CSRF-Token is needed")
+
+
+_MAX_BUCKETS = 10_000
+_PERIOD_SECONDS = 60.0
+
+
+class RateLimiter:
+    """A token bucket for each key, refilled steadily.
+
+    Keys may use all tokens of a minute at once. Beyond 10,000 buckets, the one that was unused for
+    longest is dropped; it is full when its key comes back.
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self._capacity = float(per_minute)
+        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: Hashable, now: float) -> float:
+        """Take a token and return 0, or return the seconds until there is one.
+
+        now: seconds of a monotonic clock.
+        """
+        tokens, then = self._buckets.get(key, (self._capacity, now))
+        refill = (now - then) * self._capacity / _PERIOD_SECONDS
+        tokens = min(self._capacity, tokens + refill)
+        self._buckets[key] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > _MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        return 0.0 if tokens >= 1 else (1 - tokens) * _PERIOD_SECONDS / self._capacity
+
+
+CHUNK_SECONDS = 20.0  # between two chunks of a body
+BODY_SECONDS = 300.0  # for a whole body
+# Unread bytes are read and dropped, because the peer's kernel would lose the answer otherwise.
+_MAX_DISCARD_BYTES = 8 << 20
+_DISCARD_SECONDS = 2.0
+
+
+class RequestBody:
+    """The body of a request, limited in size and time."""
+
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+        fields = dict(scope["headers"])
+        self._awaits_continue = fields.get(b"expect", b"").lower() == b"100-continue"
+        has_length = fields.get(b"content-length", b"0") != b"0"
+        self._more_expected = b"transfer-encoding" in fields or has_length
+
+    def restrict(self, max_bytes: int, seconds: float) -> None:
+        """Set tighter limits."""
+        self._max_bytes, self._deadline = max_bytes, asyncio.get_running_loop().time() + seconds
+
+    async def receive(self) -> Message:
+        """Receive a message (ASGI). RefusalError: the body is too large (413) or slow (408)."""
+        self._awaits_continue = False
+        if not self._more_expected:  # only the end of the connection can follow, at any time
+            return await self._receive()
+        wait = min(CHUNK_SECONDS, self._deadline - asyncio.get_running_loop().time())
+        try:
+            message = await asyncio.wait_for(self._receive(), max(wait, 0.0))
+        except TimeoutError:
+            raise RefusalError(408, "the request did not arrive in time") from None
+        self._size += self._count_bytes(message)
+        if self._size > self._max_bytes:
+            raise RefusalError(413, f"more than {self._max_bytes:,} bytes")
+        return message
+
+    async def drain(self) -> bool:
+        """Drop unread bytes, within limits. Returns whether the whole body has been read."""
+        if self._more_expected and not self._awaits_continue:
+            dropped = 0
+            try:
+                async with asyncio.timeout(_DISCARD_SECONDS):
+                    while self._more_expected and dropped <= _MAX_DISCARD_BYTES:
+                        dropped += self._count_bytes(await self._receive())
+            except (TimeoutError, ClientDisconnect):
+                return False
+        return not self._more_expected
+
+    def _count_bytes(self, message: Message) -> int:
+        self._more_expected = message["type"] == "http.request" and message.get("more_body", False)
+        return len(message.get("body", b""))
+
+
+class _LoggedResponse:
+    """One answer on its way out. status: 0 before it begins. user: "" if anonymous."""
+
+    def __init__(self, scope: Scope, body: RequestBody, send: Send) -> None:
+        self._scope = scope
+        self._body = body
+        self._send = send
+        self._start_time = time.monotonic()
+        self.status = 0
+        self.user = self.client = ""
+
+    async def send(self, message: Message) -> None:
+        """Send a message (ASGI). If too much of the request is unread, the connection ends."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            secure = self._scope["scheme"] == "https"
+            fields = add_security_fields(message.get("headers", ()), time.time(), secure=secure)
+            if not await self._body.drain():
+                fields.append((b"connection", b"close"))
+            message = {**message, "headers": fields}
+        await self._send(message)
+
+    def log(self) -> None:
+        """Log one line without the query; 204 for debugging only, as open pages poll."""
+        level = logging.DEBUG if self.status == 204 else logging.INFO
+        duration = (time.monotonic() - self._start_time) * 1000
+        client, user = self.client or "-", self.user or "-"
+        target = log_target(self._scope)
+        _log.log(level, "%s %s %s %d %.0f ms", client, user, target, self.status, duration)
+
+
+def log_target(scope: Scope) -> str:
+    """Return method and path of a request, without its query, for the log."""
+    return f"{scope['method'][:_MAX_METHOD]} {scope['path'][:_MAX_PATH]}"
+
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Pages load our own files and nothing else, and contain no script or style."""
+
+_SECURITY_FIELDS = [
+    (name.lower().encode(), value.encode())
+    for name, value in (
+        ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Frame-Options", "DENY"),
+        # Not no-referrer: with that, browsers say `Origin: null` of our own forms.
+        ("Referrer-Policy", "same-origin"),
+        ("Cross-Origin-Opener-Policy", "same-origin"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+        ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
+        ("Cache-Control", "no-store"),
+    )
+]
+_HSTS = (b"strict-transport-security", b"max-age=31536000")
+
+
+def add_security_fields(
+    fields: Sequence[tuple[bytes, bytes]], now: float, *, secure: bool
+) -> list[tuple[bytes, bytes]]:
+    """Add those fields that an answer does not set itself.
+
+    Parameters
+    ----------
+    now
+        Seconds since 1970.
+    secure
+        The request came over HTTPS; browsers then use HTTPS only.
+    """
+    date = (b"date", formatdate(now, usegmt=True).encode())
+    present = {name.lower() for name, _ in fields}
+    defaults = [date, *_SECURITY_FIELDS, *([_HSTS] if secure else [])]
+    return [*fields, *(default for default in defaults if default[0] not in present)]
 
 
 # ---- the server

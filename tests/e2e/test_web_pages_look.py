@@ -14,7 +14,7 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.errors import HistoryError
 from spamguard.records import Clue
-from spamguard.web.credentials import CredentialKind
+from spamguard.web.auth import CredentialKind
 from spamguard.web.models import JudgementPage, LessonReceipt, Person, ReleaseResult, Search
 from tests.support.browser import (
     DESK,
@@ -32,10 +32,10 @@ from tests.support.browser import (
     too_wide,
 )
 from tests.support.waiting import eventually
-from tests.unit.web.pages.fixed import NAME, OPERATOR, OTHER, Fixed, judgement
-from tests.unit.web.pages.test_hostile_pages import WORDS, Hostile
-from tests.unit.web.pages.test_views import MAIL, PAGES
+from tests.unit.web.fixed import NAME, OPERATOR, OTHER, Fixed, judgement
 from tests.unit.web.served import Served, served
+from tests.unit.web.test_hostile_pages import WORDS, Hostile
+from tests.unit.web.test_views import MAIL, PAGES
 
 pytestmark = needs_browser
 

@@ -15,7 +15,7 @@ from spamguard.errors import SpamguardError
 from spamguard.folders.sightings import Sightings
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.proxy.history import History
-from spamguard.web.credentials import CredentialStore
+from spamguard.web.auth import CredentialStore
 from tests.support.disks import needs_disks, small_disk
 
 KINDS: dict[str, Callable[[Path], object]] = {

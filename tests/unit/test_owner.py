@@ -17,7 +17,7 @@ from spamguard.cli import main
 from spamguard.folders.sightings import Sightings
 from spamguard.proxy.history import History
 from spamguard.storage import Owner, as_directory_owner
-from spamguard.web.credentials import CredentialStore
+from spamguard.web.auth import CredentialStore
 from tests.unit.filters import mail, opened, teach
 
 NOBODY = 65534

@@ -20,10 +20,10 @@ import httpx
 from spamguard.config.options import HostPort, Web
 from spamguard.daemon.web import serve_http
 from spamguard.web.app import create_app, server_config
-from spamguard.web.credentials import CredentialKind, CredentialStore
+from spamguard.web.auth import CredentialKind, CredentialStore
 from spamguard.web.models import Person
 from tests.support.waiting import PATIENCE
-from tests.unit.web.pages.fixed import Fixed, Monitor
+from tests.unit.web.fixed import Fixed, Monitor
 
 ROOT = "/api/v1"
 MESSAGE = {"Content-Type": "message/rfc822"}

@@ -17,7 +17,7 @@ from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageErr
 from spamguard.web import api
 from spamguard.web.api import router
 from spamguard.web.models import Search, TokenCounts
-from tests.unit.web.pages.fixed import DIGEST, NAME, OTHER
+from tests.unit.web.fixed import DIGEST, NAME, OTHER
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
 
 

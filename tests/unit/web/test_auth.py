@@ -13,8 +13,8 @@ import pytest
 
 from spamguard.config.options import HostPort, Web, WebProxy
 from spamguard.errors import LedgerError
-from spamguard.web import middleware
-from spamguard.web.credentials import CREDENTIALS_FILE, CredentialKind, CredentialStore
+from spamguard.web import app
+from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind, CredentialStore
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
 
@@ -326,9 +326,7 @@ def test_an_address_may_ask_so_often(tmp_path) -> None:
 def test_only_a_guessing_client_is_slowed_down(tmp_path) -> None:
     with served(tmp_path) as running:
         client = running.client(Authorization="Bearer x")
-        found = [
-            client.get(CLASSES).status_code for _ in range(middleware.MAX_FAILURES_PER_MINUTE + 5)
-        ]
+        found = [client.get(CLASSES).status_code for _ in range(app.MAX_FAILURES_PER_MINUTE + 5)]
         assert found[-1] == 429
         assert set(found) == {401, 429}
         assert running.client(ANNA).get(CLASSES).status_code == 200

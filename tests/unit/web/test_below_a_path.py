@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import HostPort, Web, WebProxy
-from spamguard.web.credentials import CredentialKind
-from tests.unit.web.pages.fixed import NAME
-from tests.unit.web.pages.test_views import PAGES
+from spamguard.web.auth import CredentialKind
+from tests.unit.web.fixed import NAME
 from tests.unit.web.served import OPERATOR, served
+from tests.unit.web.test_views import PAGES
 
 SECURE = {"X-Forwarded-Proto": "https", "Sec-Fetch-Site": "same-origin"}
 ADDRESS = re.compile(r"\b(?:href|action|src|data-live)=\"(/[^\"]*)")

@@ -17,8 +17,8 @@ import pytest
 
 from spamguard.database import open_database
 from spamguard.errors import AccessError
-from spamguard.web import credentials
-from spamguard.web.credentials import (
+from spamguard.web import auth
+from spamguard.web.auth import (
     CREDENTIALS_FILE,
     IDLE_SECONDS,
     LINK_SECONDS,
@@ -159,7 +159,7 @@ def test_there_is_an_end_to_sessions_and_tokens(
         False
     ] * 5 + [True] * 20
     assert store.find(CredentialKind.SESSION, other, NOW + 30)
-    monkeypatch.setitem(credentials._MAX_CREDENTIALS, CredentialKind.SESSION, (20, 3))
+    monkeypatch.setitem(auth._MAX_CREDENTIALS, CredentialKind.SESSION, (20, 3))
     store.create(CredentialKind.SESSION, Person("ben"), NOW + 40, expires=NOW + 10**6)
     assert (
         len(
@@ -171,7 +171,7 @@ def test_there_is_an_end_to_sessions_and_tokens(
         )
         == 3
     )
-    monkeypatch.setattr(credentials, "_MAX_TOKENS", 1)
+    monkeypatch.setattr(auth, "_MAX_TOKENS", 1)
     store.create(CredentialKind.TOKEN, ANNA, NOW, name="a")
     with pytest.raises(AccessError, match="revoke some"):
         store.create(CredentialKind.TOKEN, ANNA, NOW, name="b")
@@ -231,7 +231,7 @@ def test_a_damaged_row_gets_an_error(tmp_path: Path, store: CredentialStore) -> 
 def test_files_made_by_root_belong_to_the_owner_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     code = (
-        "import sys; from pathlib import Path; from spamguard.web.credentials import *\n"
+        "import sys; from pathlib import Path; from spamguard.web.auth import *\n"
         "from spamguard.web.models import Person\n"
         "store = CredentialStore.open(Path(sys.argv[1]))\n"
         "store.create(CredentialKind.TOKEN, Person('a'), 1, name='x'); store.close()"
@@ -249,8 +249,8 @@ def test_a_link_made_while_the_clock_was_ahead_does_not_last(store: CredentialSt
 def test_recording_the_last_use_waits_for_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient = replace(credentials.CREDENTIALS_SCHEMA, busy_seconds=30.0)
-    monkeypatch.setattr(credentials, "CREDENTIALS_SCHEMA", patient)
+    patient = replace(auth.CREDENTIALS_SCHEMA, busy_seconds=30.0)
+    monkeypatch.setattr(auth, "CREDENTIALS_SCHEMA", patient)
     with (
         closing(CredentialStore.open(tmp_path)) as store,
         closing(open_database(tmp_path / CREDENTIALS_FILE, 1.0)) as other,

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from spamguard.web import app, middleware
-from spamguard.web.credentials import CredentialKind
+from spamguard.web import app
+from spamguard.web.auth import CredentialKind
 from tests.support.certificates import self_signed, server_context
 from tests.support.processes import own_descriptors
 from tests.support.waiting import eventually
@@ -58,7 +58,7 @@ def test_clients_without_tls_take_no_room(tmp_path: Path, monkeypatch: pytest.Mo
 def test_strangers_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though they are being answered, slowly, since they send slowly."""
     monkeypatch.setattr(app, "MAX_CONNECTIONS", 12)
-    monkeypatch.setattr(middleware, "MAX_ANONYMOUS", 3)
+    monkeypatch.setattr(app, "MAX_ANONYMOUS", 3)
     with served(tmp_path) as running, connections(running, 12, LOGIN):
         client = running.client(ANNA)
         eventually(lambda: client.get(CLASSES).status_code == 200, "most are gone")
@@ -95,8 +95,8 @@ def test_one_address_leaves_others_room_to_log_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However slowly it sends forms."""
-    monkeypatch.setattr(middleware, "MAX_ANONYMOUS", 6)
-    monkeypatch.setattr(middleware, "MAX_ANONYMOUS_PER_ADDRESS", 3)
+    monkeypatch.setattr(app, "MAX_ANONYMOUS", 6)
+    monkeypatch.setattr(app, "MAX_ANONYMOUS_PER_ADDRESS", 3)
     with served(tmp_path) as running:
         login = f"{running.url}/login"
         with (
@@ -110,8 +110,8 @@ def test_one_address_leaves_others_room_to_log_in(
 
 def test_one_person_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slowly their programs hand mail over."""
-    monkeypatch.setattr(middleware, "MAX_REQUESTS", 8)
-    monkeypatch.setattr(middleware, "MAX_REQUESTS_PER_PERSON", 3)
+    monkeypatch.setattr(app, "MAX_REQUESTS", 8)
+    monkeypatch.setattr(app, "MAX_REQUESTS_PER_PERSON", 3)
     with served(tmp_path) as running:
         token = running.secret(CredentialKind.TOKEN, ANNA).encode()
         head = (

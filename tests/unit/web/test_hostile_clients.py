@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spamguard.web import app, middleware
-from spamguard.web.credentials import CredentialKind
+from spamguard.web import app
+from spamguard.web.auth import CredentialKind
 from tests.support.processes import own_descriptors
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, ROOT, Served, served
@@ -210,7 +210,7 @@ def test_slow_clients_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_body_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(middleware, "CHUNK_SECONDS", 0.5)
+    monkeypatch.setattr(app, "CHUNK_SECONDS", 0.5)
     with served(tmp_path) as running:
         token = running.secret(CredentialKind.TOKEN, ANNA).encode()
         fields = (
@@ -225,7 +225,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 @pytest.mark.slow
 def test_chunks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However steadily they come, and whichever client sends them."""
-    monkeypatch.setattr(middleware, "BODY_SECONDS", 1.0)
+    monkeypatch.setattr(app, "BODY_SECONDS", 1.0)
     with served(tmp_path) as running:
         token = running.secret(CredentialKind.TOKEN, ANNA).encode()
         for fields in ((b"Authorization: Bearer " + token, b"Content-Type: message/rfc822"), ()):
@@ -270,7 +270,7 @@ def test_silent_clients_keep_no_other_out(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_too_many_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "MAX_REQUESTS", 4)
+    monkeypatch.setattr(app, "MAX_REQUESTS", 4)
     with served(tmp_path) as running:
         go = threading.Event()
 
@@ -298,7 +298,7 @@ def test_too_many_requests_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_strangers_do_not_displace_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By forms that come slowly."""
-    monkeypatch.setattr(middleware, "MAX_ANONYMOUS", 3)
+    monkeypatch.setattr(app, "MAX_ANONYMOUS", 3)
     with served(tmp_path) as running:
         slow = close(
             b"POST /login",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spamguard.web import middleware
-from spamguard.web.middleware import RateLimiter
+from spamguard.web import app
+from spamguard.web.app import RateLimiter
 
 
 def test_a_burst_of_a_minute_and_then_a_steady_rate() -> None:
@@ -18,7 +18,7 @@ def test_a_burst_of_a_minute_and_then_a_steady_rate() -> None:
 
 
 def test_few_clients_are_remembered(monkeypatch) -> None:
-    monkeypatch.setattr(middleware, "_MAX_BUCKETS", 3)
+    monkeypatch.setattr(app, "_MAX_BUCKETS", 3)
     limiter = RateLimiter(1)
     assert [limiter.take(name, 1.0) for name in "abcd"] == [0.0] * 4
     assert limiter.take("d", 1.0) > 0

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from spamguard.config.options import Certificate, HostPort, Web, WebProxy
-from spamguard.web.auth import MAX_HEADER_BYTES, MAX_TARGET_BYTES, RequestContext, RequestReader
-from spamguard.web.problems import RefusalError
+from spamguard.web.requests import (
+    MAX_HEADER_BYTES,
+    MAX_TARGET_BYTES,
+    RefusalError,
+    RequestContext,
+    RequestReader,
+)
 
 LOOPBACK = Web(HostPort("127.0.0.1", 8080))
 PROXY = WebProxy(("192.0.2.0/24",), "X-Remote-User", ("olga",))

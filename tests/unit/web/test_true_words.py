@@ -11,6 +11,7 @@ from spamguard.config.options import Action
 from spamguard.engine.policy import missing_lessons
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.records import Clue
+from spamguard.web.formatting import action_text, count_mistakes
 from spamguard.web.models import (
     Class,
     ConfusionCell,
@@ -22,10 +23,8 @@ from spamguard.web.models import (
     TokenCounts,
     User,
 )
-from spamguard.web.pages.filters import action_text
-from spamguard.web.pages.learning import count_mistakes
-from tests.unit.web.pages.fixed import ANNA, NAME, NOW, OPERATOR, OTHER, Fixed, judgement
-from tests.unit.web.pages.test_views import get
+from tests.unit.web.fixed import ANNA, NAME, NOW, OPERATOR, OTHER, Fixed, judgement
+from tests.unit.web.test_views import get
 
 
 def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_mistakes_come_before_right_verdicts() -> None:
         ConfusionCell("ham", "spam", 2),
         ConfusionCell("spam", "ham", 3),
     ]
-    assert [(row.said, row.taught) for row in count_mistakes(Today([], 0, 0, wrong)).rows] == [
+    assert [(row.said, row.taught) for row in count_mistakes(wrong).rows] == [
         ("spam", "ham"),
         ("ham", "spam"),
         ("unsure", "spam"),

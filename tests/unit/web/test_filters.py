@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from spamguard.web.pages import filters
+from spamguard.web import formatting
 
 BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 
 
 @given(st.text(st.characters() | st.sampled_from(BIDI + "\x00\x1b\x7f\ud800\ufeff")))
 def test_nothing_that_acts_comes_through(text: str) -> None:
-    shown = str(filters.make_visible(text))
+    shown = str(formatting.make_visible(text))
     assert all(letter.isprintable() or letter in "\n\t\u200c\u200d" for letter in shown)
     shown.encode()
 
@@ -32,12 +32,12 @@ def test_nothing_that_acts_comes_through(text: str) -> None:
     ],
 )
 def test_letters_that_act_are_visible(text: str, shown: str) -> None:
-    assert filters.make_visible(text) == shown
+    assert formatting.make_visible(text) == shown
 
 
 def test_values_other_than_text_stay() -> None:
-    assert filters.make_visible(7) == 7
-    assert filters.make_visible(Markup("\u202e")) == "\u202e"
+    assert formatting.make_visible(7) == 7
+    assert formatting.make_visible(Markup("\u202e")) == "\u202e"
 
 
 @pytest.mark.parametrize(
@@ -54,23 +54,23 @@ def test_values_other_than_text_stay() -> None:
     ],
 )
 def test_percentages(share: float, shown: str) -> None:
-    assert filters.percent(share) == shown
+    assert formatting.percent(share) == shown
 
 
 def test_sizes_and_numbers() -> None:
-    assert [filters.size(one) for one in (0, 1, 1023, 5321, 3 << 20)] == [
+    assert [formatting.size(one) for one in (0, 1, 1023, 5321, 3 << 20)] == [
         "0 bytes",
         "1 byte",
         "1,023 bytes",
         "5.2 kB",
         "3.0 MB",
     ]
-    assert (filters.number(12345), filters.number(1234.56), filters.signed(-1.25)) == (
+    assert (formatting.number(12345), formatting.number(1234.56), formatting.signed(-1.25)) == (
         "12,345",
         "1,234.6",
         "\u22121.250",
     )
-    assert (filters.count_noun(1, "message"), filters.count_noun(1200, "message")) == (
+    assert (formatting.count_noun(1, "message"), formatting.count_noun(1200, "message")) == (
         "1 message",
         "1,200 messages",
     )
@@ -78,15 +78,16 @@ def test_sizes_and_numbers() -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 1_790_000_000.5, 1e18])
 def test_any_time_can_be_shown(seconds: float) -> None:
-    assert "<time datetime=" in filters.moment(seconds)
-    assert filters.day(seconds)
-    assert filters.clock(seconds, 3600)
+    assert "<time datetime=" in formatting.moment(seconds)
+    assert formatting.day(seconds)
+    assert formatting.clock(seconds, 3600)
 
 
 def test_tones() -> None:
     classes = {"ham": False, "spam": True, "newsletter": False}
     shown = {
-        label: filters.tone(label, classes) for label in (*classes, "unsure", "not-scanned", "gone")
+        label: formatting.tone(label, classes)
+        for label in (*classes, "unsure", "not-scanned", "gone")
     }
     wanted = {
         "ham": "wanted",
@@ -97,4 +98,4 @@ def test_tones() -> None:
         "gone": "wanted",
     }
     assert shown == wanted
-    assert filters.tone("spam", {}) == "unwanted"
+    assert formatting.tone("spam", {}) == "unwanted"

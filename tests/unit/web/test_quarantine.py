@@ -21,7 +21,7 @@ from spamguard.web import queries
 from spamguard.web.models import Person, QuarantinePage, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
-from tests.unit.web.service.office import (
+from tests.unit.web.office import (
     ANNA,
     BEN,
     CARL,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spamguard.web.context import UserTtlStore
 from spamguard.web.models import Person
-from spamguard.web.pages.context import UserTtlStore
 
 ANNA, BEN = Person("anna"), Person("ben")
 

@@ -18,7 +18,7 @@ from spamguard.web.models import ConfusionCell, Person, Search
 from spamguard.web.service import Service
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import READER, opened, teach
-from tests.unit.web.service.office import (
+from tests.unit.web.office import (
     ANNA,
     CARL,
     MAIL,

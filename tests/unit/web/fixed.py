@@ -15,10 +15,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+import spamguard.web.pages  # noqa: F401  registers the views
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
-from spamguard.web import auth, problems
+from spamguard.web.auth import AuthMethod, UnauthenticatedError, Visitor
+from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.health import MonitorAnswer
 from spamguard.web.models import (
     Bin,
@@ -49,7 +51,7 @@ from spamguard.web.models import (
     User,
     WordPart,
 )
-from spamguard.web.pages import routes as pages_routes
+from spamguard.web.requests import problem_from_error
 
 NOW = 1_790_000_000.0
 NAME = "06gvk961gretkbe9"
@@ -262,13 +264,12 @@ class Gate:
     person: Person = ANNA
     left: int = 0
 
-    async def enter(self, request: Request, link: str, answer: Response) -> Person:
+    def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
         if link != "good":
-            raise problems.UnauthenticatedError("this link was used before, or is too old")
-        answer.set_cookie("session", "x")
-        return self.person
+            raise UnauthenticatedError("this link was used before, or is too old")
+        return self.person, "x"
 
-    async def leave(self, request: Request, answer: Response) -> None:
+    def log_out(self, visitor: Visitor | None) -> None:
         self.left += 1
 
 
@@ -279,12 +280,12 @@ def application(
     service: Fixed, spool: Path, person: Person | None = ANNA, gate: Gate | None = None
 ) -> Any:
     """The views with the usual access rules; errors that a view raises become pages."""
-    visitor = auth.Visitor(person, auth.AuthMethod.SESSION, TOKEN) if person else None
+    visitor = Visitor(person, AuthMethod.SESSION, TOKEN) if person else None
 
     async def told(request: Request, error: Exception) -> Response:
-        return pages_routes.problem_page(request, problems.problem_from_error(error))
+        return problem_page(request, problem_from_error(error))
 
-    routes = pages_routes.page_routes(service, service.monitor, gate or Gate())
+    routes = page_routes(PageContext(service, service.monitor, gate or Gate()))
     inner = Starlette(
         routes=list(routes), exception_handlers={SpamguardError: told, 404: told, 405: told}
     )

@@ -20,7 +20,7 @@ from spamguard.web import queries, readers
 from spamguard.web.models import MAX_ROWS, JudgementPage, Person, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened
-from tests.unit.web.service.office import (
+from tests.unit.web.office import (
     ANNA,
     BEN,
     CARL,

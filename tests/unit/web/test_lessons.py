@@ -26,7 +26,7 @@ from spamguard.web.models import MAX_ROWS, Flip, Opinion, Person, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
 from tests.unit.proxy.scorers import ODD_COMMAND
-from tests.unit.web.service.office import (
+from tests.unit.web.office import (
     ANNA,
     BEN,
     CARL,

@@ -18,10 +18,10 @@ from jinja2 import PackageLoader
 
 from spamguard.engine.policy import missing_lessons
 from spamguard.errors import BusyError, HistoryError, NotAllowedError, NotThereError
+from spamguard.web import context
+from spamguard.web.context import VIEWS
 from spamguard.web.models import Judgement, Model, Person
-from spamguard.web.pages import rendering, routes
-from spamguard.web.pages.routes import VIEWS
-from tests.unit.web.pages.fixed import (
+from tests.unit.web.fixed import (
     ANNA,
     DIGEST,
     NAME,
@@ -119,8 +119,8 @@ def test_another_version_that_is_installed_meanwhile_changes_no_page(
     tmp_path: Path, service: Fixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New templates with old views would be answered with 500 until the daemon is restarted."""
-    rendering._environment.cache_clear()
-    routes.page_routes(service, service.monitor, Gate())
+    context._environment.cache_clear()
+    context.PageContext(service, service.monitor, Gate())
     monkeypatch.setattr(
         PackageLoader, "get_source", lambda *_: pytest.fail("a template is read late")
     )
@@ -656,7 +656,7 @@ def test_a_link_is_burnt_by_its_button_alone(tmp_path: Path, service: Fixed) -> 
     assert (
         answer.status_code,
         answer.headers["location"],
-        "session=x" in answer.headers["set-cookie"],
+        "spamguard=x" in answer.headers["set-cookie"],
     ) == (303, "/history", True)
     answer = post(
         service, tmp_path, "/login", {"link": "good"}, token="", person=None, gate=Gate(OPERATOR)
@@ -707,7 +707,6 @@ def test_assets_are_small_and_may_be_kept(
     monkeypatch.setitem(
         mimetypes.types_map, ".js", "text/plain"
     )  # as /etc/mime.types may say; browsers would not run it then
-    rendering.assets.cache_clear()
     pages = get(
         service,
         tmp_path,

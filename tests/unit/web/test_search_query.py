@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.errors import UsageError
+from spamguard.web.context import HISTORY_ROWS, SearchQuery
 from spamguard.web.models import Search
-from spamguard.web.pages.context import HISTORY_ROWS, SearchQuery
-from tests.unit.web.pages.fixed import NAME
+from tests.unit.web.fixed import NAME
 
 FIELDS = ("subject", "sender", "recipient", "label", "taught", "since", "until", "before")
 

@@ -31,7 +31,7 @@ from spamguard.web.models import (
     User,
     WordPart,
 )
-from tests.unit.web.pages.fixed import (
+from tests.unit.web.fixed import (
     NAME,
     NOW,
     OPERATOR,
@@ -41,7 +41,7 @@ from tests.unit.web.pages.fixed import (
     explanation,
     judgement,
 )
-from tests.unit.web.pages.test_views import MAIL, PAGES
+from tests.unit.web.test_views import MAIL, PAGES
 
 EVIL = [
     "<script>alert(1)</script>",

@@ -1,0 +1,428 @@
+"""What all pages share: their table, notices, drafts, searches of the history, and rendering.
+
+The server renders whole pages, which work without the script. Templates escape each value, and
+`formatting.make_visible` makes each text harmless first. A page must never contain a script, a
+style or an address of another host; the security policy of every answer (`app`) forbids browsers to
+follow any.
+
+Between two requests, a `UserTtlStore` keeps notices (what a click has done) and drafts (uploaded
+messages that are not taught yet). It is memory of this process: bounded, short-lived, and shown to
+the person who put it there only. After a restart people have to repeat the step.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from spamguard.engine import explain_groups
+from spamguard.errors import NotThereError, UsageError
+from spamguard.keys import is_id
+from spamguard.mail import headers
+from spamguard.storage import Spool
+from spamguard.web import formatting
+from spamguard.web.auth import AuthMethod, SessionManager
+from spamguard.web.formatting import count_noun, label_text
+from spamguard.web.health import HealthReporter
+from spamguard.web.models import LessonReceipt, Person, PreviewDetails, ReleaseResult, Search
+from spamguard.web.requests import CSRF_FIELD, Problem, csrf_token, current_visitor, root_path
+from spamguard.web.service import Service
+
+# ---- state between two requests
+
+Item = TypeVar("Item")
+
+
+class UserTtlStore(Generic[Item]):
+    """Keeps items of people for some time, each under a name that nobody can guess.
+
+    Parameters
+    ----------
+    max_per_user, max_items
+        Beyond so many, the oldest are dropped.
+    clock
+        A monotonic clock, in seconds.
+    drop
+        Called with each item that is dropped.
+    """
+
+    def __init__(
+        self,
+        max_per_user: int,
+        max_items: int,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        drop: Callable[[Item], None] = lambda _: None,
+    ) -> None:
+        self._max_per_user, self._max_items, self._seconds = max_per_user, max_items, seconds
+        self._clock, self._drop = clock, drop
+        # Person, end of the time, and item by name; oldest first.
+        self._items: OrderedDict[str, tuple[Person, float, Item]] = OrderedDict()
+
+    def put(self, person: Person, value: Item) -> str:
+        """Store an item and return its name."""
+        self._expire()
+        of_person = [name for name, (owner, _, _) in self._items.items() if owner == person]
+        for name in of_person[: max(0, len(of_person) - self._max_per_user + 1)]:
+            self._drop_item(name)
+        while len(self._items) >= self._max_items:
+            self._drop_item(next(iter(self._items)))
+        name = secrets.token_urlsafe(16)
+        self._items[name] = (person, self._clock() + self._seconds, value)
+        return name
+
+    def get(self, person: Person, name: str) -> Item | None:
+        """Return an item of this person."""
+        self._expire()
+        owner, _, value = self._items.get(name, (None, 0.0, None))
+        return value if owner == person else None
+
+    def remove(self, person: Person, name: str) -> None:
+        """Drop an item of this person."""
+        if self.get(person, name) is not None:
+            self._drop_item(name)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while self._items and next(iter(self._items.values()))[1] <= now:
+            self._drop_item(next(iter(self._items)))
+
+    def _drop_item(self, name: str) -> None:
+        self._drop(self._items.pop(name)[2])
+
+
+@dataclass(slots=True)
+class Draft:
+    """An uploaded message, the class to teach it as, and its preview."""
+
+    message: Spool
+    label: str
+    details: PreviewDetails
+
+
+class PageContext:
+    """What views work with; one for each process."""
+
+    def __init__(self, service: Service, monitor: HealthReporter, sessions: SessionManager) -> None:
+        self.service, self.monitor, self.sessions = service, monitor, sessions
+        self.notices = UserTtlStore[Notice](20, 2000, 600.0)
+        self.drafts = UserTtlStore[Draft](3, 40, 1800.0, drop=lambda draft: draft.message.close())
+        _environment()  # now, so that an upgrade does not mix two versions in this process
+
+    def redirect(self, person: Person, path: str, notice: Notice, anchor: str = "") -> Response:
+        """Lead to a page and show a notice there. anchor: an id on the page."""
+        name = self.notices.put(person, notice)
+        return redirect(f"{path}{'&' if '?' in path else '?'}told={name}{anchor and f'#{anchor}'}")
+
+    def requested_notice(self, request: Request) -> Notice | None:
+        """Return the notice that the address of a page names."""
+        visitor = current_visitor(request)
+        name = request.query_params.get("told", "")
+        return self.notices.get(visitor.person, name) if visitor else None
+
+
+def redirect(path: str) -> Response:
+    """Answer a form by leading to a page (303; RFC 9110, 15.4.4)."""
+    return RedirectResponse(path, 303)
+
+
+# ---- views
+
+View = Callable[[PageContext, Request], Awaitable[Response]]
+
+VIEWS: list[tuple[str, str, View]] = []
+"""Method, path and view of each page."""
+
+
+def page(method: str, path: str) -> Callable[[View], View]:
+    """Register a view."""
+
+    def register(view: View) -> View:
+        VIEWS.append((method, path, view))
+        return view
+
+    return register
+
+
+def page_routes(pages: PageContext) -> Sequence[BaseRoute]:
+    """Make the routes of all pages, below the root of the host."""
+    routes = [
+        Route(path, partial(_respond, pages, view), methods=[method])
+        for method, path, view in VIEWS
+    ]
+    return [*routes, Route("/static/{file}", serve_asset, methods=["GET"])]
+
+
+async def _respond(pages: PageContext, view: View, request: Request) -> Response:
+    """Add the requested notice to the page, and the path of the reverse proxy to a redirect."""
+    request.state.notice = pages.requested_notice(request)
+    answer = await view(pages, request)
+    if "location" in answer.headers:
+        answer.headers["location"] = root_path(request) + answer.headers["location"]
+    return answer
+
+
+# ---- notices
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a click has done, in a sentence.
+
+    undo: address of the form that takes it back, or "". held: verdict id of a held message that
+    was just taught as a wanted class, or "".
+    """
+
+    text: str
+    receipt: LessonReceipt | None = None
+    released: ReleaseResult | None = None
+    undo: str = ""
+    held: str = ""
+
+
+def learnt_notice(receipt: LessonReceipt, undo: str, held: str = "") -> Notice:
+    """Tell of a lesson. It can be undone if it changed anything."""
+    label = label_text(receipt.label)
+    if not receipt.changed:
+        text = f"You had already said {label}. Nothing has changed."
+        return Notice(text, receipt, held=held)
+    before = f" You had said {label_text(receipt.was)} before." if receipt.was else ""
+    return Notice(f"Learnt as {label}.{before}", receipt, undo=undo, held=held)
+
+
+def taken_back_notice(receipt: LessonReceipt) -> Notice:
+    """Tell of a vote that was taken back."""
+    if not receipt.changed:
+        text = "You had said nothing about this message, so there is nothing to take back."
+    else:
+        label = label_text(receipt.was)
+        text = f"Taken back: you had said {label}. It counts as if it had never been taught."
+    return Notice(text, receipt)
+
+
+def released_notice(released: ReleaseResult) -> Notice:
+    """Tell of a held message that was released, or should have been."""
+    if not released.recipients:
+        return Notice("This message had been released before.", released=released)
+    if released.released:
+        text = f"Released to {count_noun(len(released.recipients), 'recipient')}."
+    else:
+        text = (
+            "Not all recipients have got the message: "
+            "the replies of the next hop are below. Try again later."
+        )
+    if released.taught:
+        text += " Learnt as ham."
+    return Notice(text, released=released)
+
+
+# ---- addresses
+
+_MAX_FIELD = 200  # characters
+HISTORY_ROWS = 50
+_MAX_PAGE_DIGITS = 6
+_VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
+
+
+def page_number(request: Request) -> int:
+    """Return the page in a list that the address names (page=), 1 if it names none."""
+    text = request.query_params.get("page", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_PAGE_DIGITS else 1
+
+
+def path_id(request: Request) -> str:
+    """Return the verdict id in the path of a request. NotThereError: it is not one."""
+    verdict_id = str(request.path_params["name"])
+    if not is_id(verdict_id):
+        raise NotThereError("there is no message with that verdict id")
+    return verdict_id
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """A search of the history as an address or a form has it, as texts.
+
+    Addresses are built from these fields alone, never from what a client sent. since, until: days
+    such as 2026-11-20 in UTC, both included.
+    """
+
+    subject: str = ""
+    sender: str = ""
+    recipient: str = ""
+    label: str = ""
+    taught: str = ""
+    since: str = ""
+    until: str = ""
+    before: str = ""
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, str]) -> SearchQuery:
+        """Read an address or a form; unknown parameters are ignored."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: parameters.get(name, "")[:_MAX_FIELD].strip() for name in names})
+
+    def to_search(self) -> Search:
+        """Make the search for the service. UsageError: a day is not a day."""
+        return Search(
+            self.sender,
+            self.recipient,
+            self.subject,
+            self.label,
+            self.taught,
+            _day_start(self.since) if self.since else 0.0,
+            _day_start(self.until, days=1) if self.until else 0.0,
+            self.before if is_id(self.before) else "",
+            HISTORY_ROWS,
+        )
+
+    @property
+    def verdict_id(self) -> str:
+        """The verdict id that somebody searches for, alone or in a field X-Spamguard; or ""."""
+        match = _VERDICT_ID.fullmatch(self.subject)
+        return match[1] if match else ""
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether the search asks for more than a verdict and a page."""
+        return replace(self, label="", before="") != SearchQuery()
+
+    @property
+    def live(self) -> bool:
+        """Whether new mail can appear in it."""
+        return not self.before and not self.until
+
+    def ending(self, **changes: str) -> str:
+        """Return the query part of an address with its question mark, or "".
+
+        >>> SearchQuery(label="spam").ending(sender="ann")
+        '?sender=ann&label=spam'
+        """
+        values = asdict(replace(self, **changes))
+        encoded = urlencode({name: value for name, value in values.items() if value})
+        return f"?{encoded}" if encoded else ""
+
+
+def _day_start(day: str, days: int = 0) -> float:
+    try:
+        start = datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC)
+        return (start + timedelta(days)).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{day} is not a day: write it as in 2026-11-20") from None
+
+
+# ---- rendering
+
+NAVIGATION = (
+    ("/", "Today"),
+    ("/history", "History"),
+    ("/teach", "Teach"),
+    ("/quarantine", "Quarantine"),
+    ("/model", "Model"),
+    ("/words", "Words"),
+)
+"""The links at the top of each page."""
+_CSRF_INPUT = Markup('<input type="hidden" name="{}" value="{}">')
+# Browsers are strict about these, so they do not come from this machine's configuration.
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# Headings for people. Other statuses have the names that HTTP gives them.
+_TITLES = {
+    400: "That did not arrive whole",
+    401: "You are not logged in",
+    403: "That is not allowed",
+    404: "Not found",
+    413: "That is too large",
+    422: "That does not work",
+    429: "Too many requests",
+    503: "Not now",
+}
+
+
+def render_page(request: Request, name: str, /, status: int = 200, **values: Any) -> HTMLResponse:
+    """Make an answer with a template."""
+    visitor = current_visitor(request)
+    common = {
+        "person": visitor.person if visitor else None,
+        "can_log_out": visitor is not None and visitor.auth_method is AuthMethod.SESSION,
+        "csrf": _CSRF_INPUT.format(CSRF_FIELD, csrf_token(request)),
+        "root": root_path(request),
+        "here": request.url.path,
+        "notice": request.scope["state"].get("notice"),
+    }
+    return HTMLResponse(_environment().get_template(name).render(common | values), status)
+
+
+def problem_page(request: Request, problem: Problem) -> Response:
+    """Make a page that tells what went wrong, and what to do."""
+    heading = _TITLES.get(problem.status, problem.title)
+    if problem.status == 401 and current_visitor(request):  # a link was used twice
+        heading = _TITLES[422]
+    answer = render_page(request, "failed.html", problem.status, problem=problem, heading=heading)
+    answer.headers.update(problem.headers)
+    return answer
+
+
+async def serve_asset(request: Request) -> Response:
+    """Serve style, script or icon. Browsers may keep them: another version has another address."""
+    file = request.path_params["file"]
+    if file not in _assets():
+        raise HTTPException(404)
+    fields = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(_assets()[file], headers=fields, media_type=_MEDIA_TYPES[Path(file).suffix])
+
+
+@lru_cache(1)
+def _assets() -> dict[str, bytes]:
+    directory = files(__package__).joinpath("static")
+    return {
+        file.name: file.read_bytes()
+        for file in sorted(directory.iterdir(), key=lambda file: file.name)
+    }
+
+
+@lru_cache(1)
+def _environment() -> Environment:
+    """Read all templates and assets."""
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=formatting.make_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    functions = {
+        name: value
+        for name, value in vars(formatting).items()
+        if getattr(value, "__module__", "") == formatting.__name__
+    }
+    environment.globals |= functions | {
+        "parts": headers.split_author,
+        "is_sender": headers.is_sender,
+        "charts": formatting,
+        "undecided": formatting.UNDECIDED,
+        "pages": NAVIGATION,
+        "kinds": explain_groups.KINDS,
+        "version": blake2b(b"".join(_assets().values()), digest_size=6).hexdigest(),
+    }
+    for name in environment.list_templates():
+        environment.get_template(name)
+    return environment

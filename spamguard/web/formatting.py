@@ -1,0 +1,547 @@
+"""How values look on a page: texts and numbers, bars and charts, explanations as tables.
+
+Templates call all functions of this module, and escape everything by themselves, so nothing is
+escaped here. Charts are geometry: numbers in, coordinates out; templates draw them as SVG. They are
+written by hand because libraries for charts put scripts and styles into a page, which its policy
+forbids.
+
+A letter that acts on its surroundings must never get through: one that turns the direction of a
+line, hides text, or breaks out of a field. A chart must never be the only way to read a number:
+each has a table beside it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import floor, log10, sqrt
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from spamguard.engine import explain_groups, explain_text
+from spamguard.engine.policy import UNSURE
+from spamguard.log import utc_datetime
+from spamguard.records import Explanation
+from spamguard.web.models import Bin, ConfusionCell, Growth, Hour, JudgementDetails
+
+# ---- texts and numbers
+
+# Not printable for Unicode, but harmless: line ends, tabs, and the joiners that Persian, Hindi and
+# emoji need.
+_HARMLESS = frozenset("\n\t\u200c\u200d")
+_ACTIONS = {
+    "tag": "tagged",
+    "quarantine": "held back",
+    "redirect": "redirected",
+    "defer": "deferred",
+    "reject": "refused",
+}
+_TONES = {"unsure": "unsure", "not-scanned": "none"}
+UNDECIDED = list(_TONES)
+"""Labels that are not classes."""
+_THOUSANDS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
+
+
+def make_visible(value: object) -> object:
+    """Make harmful letters of a text visible; return any other value as it is.
+
+    Templates apply it to everything they put out.
+
+    >>> make_visible("evil\u202egpj.exe")
+    'evil⟨U+202E⟩gpj.exe'
+    """
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(
+        letter if letter.isprintable() or letter in _HARMLESS else _visible_letter(letter)
+        for letter in value
+    )
+
+
+def _visible_letter(letter: str) -> str:
+    number = ord(letter)
+    if number < 0x20:
+        return chr(0x2400 + number)  # Unicode has pictures of control characters
+    if number == 0x7F:
+        return "\u2421"
+    return " " if unicodedata.category(letter) == "Zs" else f"⟨U+{number:04X}⟩"
+
+
+def label_text(label: str) -> str:
+    """Name a verdict or class.
+
+    >>> label_text("not-scanned")
+    'not scanned'
+    """
+    return "not scanned" if label == "not-scanned" else label
+
+
+def action_text(action: str) -> str:
+    """Say what was done with a message (`config.options.Action`)."""
+    return _ACTIONS.get(action, action)
+
+
+def tone(label: str, unwanted: Mapping[str, bool]) -> str:
+    """Return the tone of a label, which has a colour and a sign: one of `charts.TONES`.
+
+    unwanted: whether each class is.
+    """
+    return _TONES.get(label) or ("unwanted" if unwanted.get(label, label == "spam") else "wanted")
+
+
+def number(value: float) -> str:
+    """Format a number.
+
+    >>> number(1234), number(1234.5)
+    ('1,234', '1,234.5')
+    """
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def brief(value: int) -> str:
+    """Format a round number where there is little room.
+
+    >>> brief(8000), brief(10_000)
+    ('8,000', '10k')
+    """
+    unit, letter = next((unit for unit in _THOUSANDS if value >= unit[0]), (1, ""))
+    return f"{value // unit:,}{letter}" if value >= 10_000 else f"{value:,}"
+
+
+def plural(value: int, noun: str) -> str:
+    """Return the noun in singular or plural.
+
+    >>> plural(1, "message"), plural(2, "message")
+    ('message', 'messages')
+    """
+    return noun if value == 1 else f"{noun}s"
+
+
+def count_noun(value: int, noun: str) -> str:
+    """Format a number with its noun.
+
+    >>> count_noun(2000, "message")
+    '2,000 messages'
+    """
+    return f"{value:,} {plural(value, noun)}"
+
+
+def percent(share: float) -> str:
+    """Format a share; 0 % and 100 % only if it is exactly that.
+
+    >>> percent(0.987), percent(0.9999)
+    ('98.7 %', '> 99.9 %')
+    """
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{share:.0%}".replace("%", " %") if share in (0, 1) else f"{share * 100:.1f} %"
+
+
+def size(octets: int) -> str:
+    """Format a size; 1 kB is 1,024 bytes.
+
+    >>> size(5300)
+    '5.2 kB'
+    """
+    for factor, unit in _UNITS:
+        if octets >= factor:
+            return f"{octets / factor:.1f} {unit}"
+    return count_noun(octets, "byte")
+
+
+def signed(part: float) -> str:
+    """Format a part of a sum with its sign, a true minus sign.
+
+    >>> signed(1.2341)
+    '+1.234'
+    """
+    return f"{part:+.3f}".replace("-", "\u2212")
+
+
+def moment(seconds: float, *, exact: bool = False) -> Markup:
+    """Format a time in UTC, which the script changes to the reader's time zone.
+
+    exact: with seconds.
+    """
+    when = utc_datetime(seconds)
+    text = when.strftime("%Y-%m-%d %H:%M:%S UTC" if exact else "%Y-%m-%d %H:%M UTC")
+    return Markup('<time datetime="{}">{}</time>').format(when.strftime("%Y-%m-%dT%H:%M:%SZ"), text)
+
+
+def day(seconds: float) -> str:
+    """Format the day of a time, in UTC."""
+    return utc_datetime(seconds).strftime("%Y-%m-%d")
+
+
+def url_quote(text: str) -> str:
+    """Encode any text for an address or a hidden field, so that it comes back unchanged."""
+    return quote(text, safe="", errors="replace")
+
+
+def clock(seconds: float, span: float) -> str:
+    """Format a label of an axis of time, in UTC: hour, day or month, depending on the span.
+
+    >>> clock(0, 3600), clock(0, 7 * 86400)
+    ('00:00', '01 Jan')
+    """
+    if span < 2 * 86400:
+        return utc_datetime(seconds).strftime("%H:%M")
+    return utc_datetime(seconds).strftime("%d %b" if span <= 300 * 86400 else "%Y-%m")
+
+
+# ---- charts
+
+WIDTH, HEIGHT = 420, 180
+"""Of every chart, in its own units, about a pixel each."""
+LEFT, RIGHT, TOP, BOTTOM = 44, 398, 10, 154
+"""The area of the numbers; labels of the axes stand around it."""
+TONES = ("wanted", "unsure", "unwanted", "none")
+"""The parts of a bar, from bottom to top."""
+_MAX_LABELS = 5  # on an axis of time
+_MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A rectangle with a tone."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis with its text. On an axis of time, the text may come from `seconds`."""
+
+    at: float
+    text: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The ticks of both axes, and what is drawn.
+
+    line: points of a polyline as in SVG. dots: coordinates and radius.
+    """
+
+    across: Sequence[Tick]
+    up: Sequence[Tick]
+    marks: Sequence[Mark] = ()
+    line: str = ""
+    dots: Sequence[tuple[float, float, float]] = ()
+
+
+def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
+    """Leave out the hours before the first message or lesson, so that a new page is no blank area.
+
+    At least the last `_MIN_COLUMNS` stay, and three days where there is more than one, so that no
+    label stands there twice; or all hours if none has anything.
+    """
+    first = next(
+        (at for at, hour in enumerate(hours) if hour.lessons or any(hour.mail.values())), 0
+    )
+    number = max(len(hours) - first, _MIN_COLUMNS)
+    return hours[-72:] if 24 < number < 72 else hours[-number:]
+
+
+def mail_chart(hours: Sequence[Hour], tones: Mapping[str, str]) -> Chart:
+    """Draw messages by hour. tones: of each label."""
+    columns = []
+    for hour in hours:
+        column = dict.fromkeys(TONES, 0)
+        for label, count in hour.mail.items():
+            column[tones.get(label, "none")] += count
+        columns.append(column)
+    return _bar_chart([hour.start for hour in hours], columns)
+
+
+def lessons_chart(hours: Sequence[Hour]) -> Chart:
+    """Draw lessons by hour."""
+    columns = [
+        {"wanted": max(0, hour.lessons - hour.corrections), "unwanted": hour.corrections}
+        for hour in hours
+    ]
+    return _bar_chart([hour.start for hour in hours], columns)
+
+
+def growth_chart(points: Sequence[Growth]) -> Chart:
+    """Draw the total of lessons by day. points: oldest first; fewer than two make no line."""
+    if len(points) < 2:
+        return Chart((), ())
+    first, last = points[0].day, points[-1].day
+    top = axis_top(max(point.lessons for point in points))
+    line = " ".join(
+        f"{_x_position((point.day - first) / ((last - first) or 1)):.1f},"
+        f"{_y_position(point.lessons / top):.1f}"
+        for point in points
+    )
+    days = round((last - first) / _DAY_SECONDS)
+    span = max(last - first, 3 * _DAY_SECONDS)  # always shows days, not hours
+    across = [
+        Tick(_x_position(day / (days or 1)), clock(first + day * _DAY_SECONDS, span))
+        for day in _spread_labels(days + 1)
+    ]
+    return Chart(across, _count_ticks(top), line=line)
+
+
+def calibration_chart(bins: Sequence[Bin]) -> Chart:
+    """Draw the true share of unwanted mail over the predicted one: best on the diagonal.
+
+    The area of a dot is in proportion to its messages.
+    """
+    most = max((bin_.messages for bin_ in bins), default=0)
+    dots = [
+        (
+            _x_position(bin_.predicted),
+            _y_position(bin_.unwanted),
+            max(2.0, 7.0 * sqrt(bin_.messages / most)),
+        )
+        for bin_ in bins
+        if bin_.messages
+    ]
+    quarters = [step / 4 for step in range(5)]
+    across = [Tick(_x_position(share), f"{share:.0%}") for share in quarters]
+    up = [Tick(_y_position(share), f"{share:.0%}") for share in quarters]
+    return Chart(across, up, dots=dots)
+
+
+def part_bar(part: float, longest: float) -> Mark:
+    """Draw a part of a sum to the left or right of the middle of a strip, 100 wide and 10 high."""
+    length = 50 * min(1.0, abs(part) / longest) if longest else 0.0
+    x, tone = (50.0, "unwanted") if part >= 0 else (50 - length, "wanted")
+    return Mark(x, 1, max(length, 0.5), 8, tone)
+
+
+def axis_top(maximum: float) -> int:
+    """Return the lowest round and even number that is not below the maximum.
+
+    >>> axis_top(7), axis_top(130)
+    (8, 200)
+    """
+    if maximum <= 2:
+        return 2
+    power = int(10 ** floor(log10(maximum)))
+    multiples = (step * power for step in (1, 2, 4, 6, 8, 10, 20))
+    return next(top for top in multiples if top >= maximum and top % 2 == 0)
+
+
+def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) -> Chart:
+    """Draw a stacked bar for each hour."""
+    top = axis_top(max((sum(column.values()) for column in columns), default=0))
+    step = (RIGHT - LEFT) / max(1, len(starts))
+    marks = []
+    for number, column in enumerate(columns):
+        x, low = LEFT + number * step, 0
+        for tone in TONES:
+            if count := column.get(tone, 0):
+                y = _y_position((low + count) / top)
+                height = _y_position(low / top) - y
+                marks.append(Mark(x + step * 0.1, y, step * 0.8, height, tone))
+                low += count
+    unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
+    labels = _spread_labels(len(starts), unit)
+    across = [Tick(LEFT + (at + 0.5) * step, seconds=starts[at]) for at in labels]
+    return Chart(across, _count_ticks(top), marks)
+
+
+def _count_ticks(top: int) -> list[Tick]:
+    numbers = (0, top // 2, top)
+    return [Tick(_y_position(number / top), brief(number)) for number in numbers]
+
+
+def _spread_labels(count: int, unit: int = 1) -> list[int]:
+    """Choose up to `_MAX_LABELS` places, whole units apart, so that labels do not touch."""
+    every = -(-count // (_MAX_LABELS * unit)) * unit or unit
+    return list(range(every // 2, count, every))
+
+
+def _x_position(share: float) -> float:
+    return LEFT + share * (RIGHT - LEFT)
+
+
+def _y_position(share: float) -> float:
+    return BOTTOM - share * (BOTTOM - TOP)
+
+
+# ---- mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """How the verdicts compare with what people said. rows: wrong verdicts first."""
+
+    spoken: int
+    wrong: int
+    unsure: int
+    rows: list[ConfusionCell]
+
+
+def count_mistakes(cells: Sequence[ConfusionCell]) -> Mistakes:
+    """Count wrong and unsure verdicts among the messages that people have spoken about."""
+    rows = sorted(
+        cells, key=lambda row: (row.said == row.taught, row.said in UNDECIDED, -row.messages)
+    )
+    spoken = sum(row.messages for row in rows)
+    wrong = sum(row.messages for row in rows if row.said not in (*UNDECIDED, row.taught))
+    unsure = sum(row.messages for row in rows if row.said == UNSURE)
+    return Mistakes(spoken, wrong, unsure, rows)
+
+
+# ---- explanations
+
+_PAGE_FEATURES = 100  # on every page of features but the first
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationRow:
+    """One part of the log-odds, rounded so that all parts add up.
+
+    kind: a key of `explain_groups.KINDS`, or "". bar: None where it would not fit. counts: as of
+    `ExplainedFeature`. then: what the word added when the message passed; None if it was not among
+    the strongest words.
+    """
+
+    name: str
+    part: float
+    bar: Mark | None
+    kind: str = ""
+    remark: str = ""
+    counts: Mapping[str, int] | None = None
+    then: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationView:
+    """An explanation as a sentence and tables, each of which sums to the total.
+
+    question: of what it gives the log-odds. features: one page of them, strongest first, and a row
+    for those on other pages. kinds: of these features, each with its sentence. unkept: words whose
+    text is no longer known. has_words: whether any word adds anything. flip: what would change the
+    verdict.
+    """
+
+    why: Explanation
+    sentence: str
+    question: str
+    groups: Sequence[ExplanationRow]
+    features: Sequence[ExplanationRow]
+    kinds: Sequence[tuple[str, str]]
+    unkept: int
+    has_words: bool
+    page: int
+    pages: int
+    experts: Sequence[ExplanationRow]
+    total: float
+    flip: str
+
+
+def build_explanation(
+    why: Explanation, then: JudgementDetails | None, page: int = 1
+) -> ExplanationView:
+    """Arrange an explanation in tables.
+
+    Parameters
+    ----------
+    then
+        The verdict when the message passed.
+    page
+        Of the features. What the first page leaves out holds a third of the log-odds at most.
+    """
+    features = explain_groups.list_features(why)
+    groups = explain_groups.sum_groups(features)
+    shown, page, pages = _page_of(features, why.log_odds, page)
+    before = {word.text: word.part for word in then.words} if then else {}
+    others = ExplanationRow(
+        "all other features",
+        why.log_odds - sum(feature.part for feature in shown),
+        None,
+        remark=count_noun(len(features) - len(shown), "feature"),
+    )
+    shares = sorted(why.shares.items(), key=lambda item: -abs(item[1]))
+    flip = explain_text.describe_flip(why)
+    return ExplanationView(
+        why,
+        explain_groups.describe_verdict(why, groups, label_text),
+        explain_text.describe_odds(why, label_text),
+        _make_rows(
+            [
+                ExplanationRow(group.title, group.part, None, remark=f"{group.features:,}")
+                for group in groups
+            ],
+            why.log_odds,
+        ),
+        _make_rows(
+            [*(_feature_row(feature, before) for feature in shown), others],
+            why.log_odds,
+            unbarred=[feature.tokens > 1 for feature in shown] + [True],
+        ),
+        [
+            (kind, about.about)
+            for kind, about in explain_groups.KINDS.items()
+            if any(feature.kind == kind for feature in shown)
+        ],
+        sum(1 for clue in why.clues if not clue.text),
+        any(clue.part for clue in why.clues),
+        page,
+        pages,
+        _make_rows(
+            [ExplanationRow(name, part, None) for name, part in (("prior", why.prior), *shares)],
+            why.log_odds,
+        ),
+        round(why.log_odds, 3),
+        f"{flip[0].upper()}{flip[1:]}.",
+    )
+
+
+def _page_of(
+    features: Sequence[explain_groups.ExplainedFeature], log_odds: float, page: int
+) -> tuple[Sequence[explain_groups.ExplainedFeature], int, int]:
+    """The features of a page, its number if there is such a page, and the number of pages.
+
+    What rounds to nothing is on no page.
+    """
+    listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
+    first = explain_groups.count_first([feature.part for feature in features], log_odds)
+    first = min(first, len(listed))
+    pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
+    page = min(max(page, 1), pages)
+    start = first + (page - 2) * _PAGE_FEATURES
+    return (listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]), page, pages
+
+
+def _feature_row(
+    feature: explain_groups.ExplainedFeature, before: Mapping[str, float]
+) -> ExplanationRow:
+    remark = count_noun(feature.tokens, "feature") if feature.tokens > 1 else ""
+    then = before.get(feature.text) if feature.text else None
+    return ExplanationRow(
+        feature.name, feature.part, None, feature.kind, remark, feature.counts, then
+    )
+
+
+def _make_rows(
+    rows: Sequence[ExplanationRow], total: float, unbarred: Sequence[bool] = ()
+) -> list[ExplanationRow]:
+    """Round the parts so that they add up, and draw bars; rows that round to nothing go.
+
+    unbarred: rows that are sums themselves, which would dwarf every bar.
+    """
+    steps = explain_text.round_parts([row.part for row in rows], total)
+    parts = [step / explain_text.STEPS_PER_NAT for step in steps]
+    has_bar = [not flag for flag in unbarred] or [True] * len(rows)
+    longest = max((abs(part) for part, bar in zip(parts, has_bar, strict=True) if bar), default=0.0)
+    return [
+        replace(row, part=part, bar=part_bar(part, longest) if bar else None)
+        for row, part, bar in zip(rows, parts, has_bar, strict=True)
+        if part
+    ]

@@ -1,0 +1,480 @@
+"""The views: one for each page, and for each action that a form starts.
+
+To add a page, write its view with `page`, its template in `templates`, and a link in
+`context.NAVIGATION` if people are to find it at the top. What a view shows or does comes from
+`service`.
+
+Whatever changes something takes POST. One click beside a message says that its verdict was wrong.
+An uploaded message is previewed first and taught after another click. Undo likewise shows what it
+would take back first, and deleting a held message takes a second click on a page of its own. A
+one-time link is used up by a button, because programs that check mail fetch the links in it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+from urllib.parse import unquote
+
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spamguard.engine.policy import UNSURE
+from spamguard.errors import NotThereError, UsageError
+from spamguard.keys import is_id
+from spamguard.log import MAX_TIME
+from spamguard.proxy.delivery_log import decode_subject
+from spamguard.storage import Spool
+from spamguard.web import context, formatting
+from spamguard.web.auth import SESSION_SECONDS
+from spamguard.web.context import (
+    Draft,
+    Notice,
+    PageContext,
+    SearchQuery,
+    page,
+    page_number,
+    path_id,
+    redirect,
+    render_page,
+)
+from spamguard.web.formatting import build_explanation, count_noun, day, tone
+from spamguard.web.models import (
+    Judgement,
+    JudgementPage,
+    Person,
+    TokenCounts,
+)
+from spamguard.web.requests import (
+    current_person,
+    current_visitor,
+    new_spool,
+    read_form,
+    read_form_with_file,
+    set_session_cookie,
+)
+
+# ---- today
+
+TODAY_SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
+
+
+@page("GET", "/")
+async def today_page(pages: PageContext, request: Request) -> Response:
+    """Show mail by verdict, lessons and mistakes of the last hours."""
+    person, span = current_person(request), request.query_params.get("hours", "")
+    hours = int(span) if span in map(str, TODAY_SPANS) else next(iter(TODAY_SPANS))
+    today = await pages.service.today(person, hours)
+    by_label: Counter[str] = Counter()
+    for hour in today.hours:
+        by_label.update(hour.mail)
+    totals = dict(by_label.most_common())
+    classes = await pages.service.classes(person)
+    tones = {label: tone(label, classes) for label in totals}
+    nothing_decided = list(totals) == [UNSURE]
+    charted = formatting.hours_with_data(today.hours)
+    return render_page(
+        request,
+        "today.html",
+        today=today,
+        hours=hours,
+        spans=TODAY_SPANS,
+        totals=totals,
+        corrections=sum(hour.corrections for hour in today.hours),
+        mail=formatting.mail_chart(charted, tones),
+        lessons=formatting.lessons_chart(charted),
+        mistakes=formatting.count_mistakes(today.wrong),
+        classes=classes,
+        since=SearchQuery(since=day(today.hours[0].start)),
+        missing=(await pages.service.model(person)).missing if nothing_decided else "",
+        faults=pages.monitor.find_unwell() if person.operator else (),
+    )
+
+
+# ---- history
+
+_MESSAGE_PAGE = "?back=message"  # ends the address of forms on the page of one message
+
+
+@page("GET", "/history")
+async def history_page(pages: PageContext, request: Request) -> Response:
+    """Show the history with its search; 204 if the script has already seen these rows."""
+    person, error_text = current_person(request), ""
+    query = SearchQuery.from_parameters(request.query_params)
+    if query.verdict_id:
+        try:
+            await pages.service.judgement(person, query.verdict_id)
+            return redirect(f"/history/{query.verdict_id}")
+        except NotThereError:  # then it may be part of a subject
+            pass
+    try:
+        rows = await pages.service.history(person, query.to_search())
+    except UsageError as error:
+        rows, error_text = JudgementPage(()), str(error)
+    digest = rows_digest(rows.judgements)
+    if request.query_params.get("seen") == digest:
+        return Response(status_code=204)
+    return render_page(
+        request,
+        "history.html",
+        422 if error_text else 200,
+        query=query,
+        error_text=error_text,
+        page=rows,
+        rows_digest=digest,
+        classes=await pages.service.classes(person),
+    )
+
+
+def rows_digest(rows: Sequence[Judgement]) -> str:
+    """Return a digest that changes with anything that the rows show."""
+    text = "".join(
+        f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n" for row in rows
+    )
+    return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+@page("GET", "/history/{name}")
+async def message_page(pages: PageContext, request: Request) -> Response:
+    """Show one message and why it was judged so; at least as it was when the message passed."""
+    person, verdict_id = current_person(request), path_id(request)
+    explained, unexplained = None, ""
+    try:
+        why = await pages.service.why(person, verdict_id)
+        explained = build_explanation(why.now, why.then, page_number(request))
+        message = why.then
+    except UsageError as error:
+        message, unexplained = await pages.service.judgement(person, verdict_id), str(error)
+    return render_page(
+        request,
+        "message.html",
+        message=message,
+        explained=explained,
+        unexplained=unexplained,
+        classes=await pages.service.classes(person),
+    )
+
+
+@page("POST", "/history/{name}/teach")
+async def teach_passed(pages: PageContext, request: Request) -> Response:
+    """Teach a message of the history."""
+    person, verdict_id = current_person(request), path_id(request)
+    form = await read_form(request)
+    label, classes = form.get("class", ""), await pages.service.classes(person)
+    if label not in classes:
+        raise UsageError("choose what the message is: there is no such class")
+    held = ""
+    if not classes[label] and (await pages.service.judgement(person, verdict_id)).held:
+        held = verdict_id
+    # Nothing after the lesson may fail: an error means that nothing was taught.
+    receipt = await pages.service.learn_passed(person, verdict_id, label)
+    undo = f"/history/{verdict_id}/forget{_form_origin(request)}"
+    return _redirect_back(pages, request, context.learnt_notice(receipt, undo, held))
+
+
+@page("POST", "/history/{name}/forget")
+async def forget_passed(pages: PageContext, request: Request) -> Response:
+    """Take back the person's vote on a message of the history."""
+    person, verdict_id = current_person(request), path_id(request)
+    await read_form(request)
+    receipt = await pages.service.forget_passed(person, verdict_id)
+    return _redirect_back(pages, request, context.taken_back_notice(receipt))
+
+
+def _redirect_back(pages: PageContext, request: Request, notice: Notice) -> Response:
+    """Lead to the page of the form, which is always a page of ours."""
+    person, verdict_id = current_person(request), path_id(request)
+    origin = _form_origin(request)
+    if origin == _MESSAGE_PAGE:
+        return pages.redirect(person, f"/history/{verdict_id}", notice)
+    return pages.redirect(person, f"/history{origin}", notice, f"m-{verdict_id}")
+
+
+def _form_origin(request: Request) -> str:
+    """Return the end of the form's address: of the message page, or of a search."""
+    if request.query_params.get("back") == "message":
+        return _MESSAGE_PAGE
+    return SearchQuery.from_parameters(request.query_params).ending()
+
+
+# ---- teaching a message
+
+_CHUNK_BYTES = 256 << 10
+_MAX_HEAD_BYTES = 64 << 10  # in which the subject is looked for
+_HEADER_END = re.compile(rb"\n\r?\n")
+
+
+@page("GET", "/teach")
+async def teach_page(pages: PageContext, request: Request) -> Response:
+    """Show the form to upload a message."""
+    classes = await pages.service.classes(current_person(request))
+    return render_page(request, "teach.html", classes=classes)
+
+
+@page("POST", "/teach")
+async def upload_message(pages: PageContext, request: Request) -> Response:
+    """Take a message, and lead to its preview."""
+    person, message = current_person(request), new_spool(request)
+    try:
+        async with read_form_with_file(request) as (form, file):
+            await _copy_upload(file, form.get("source", ""), message)
+        draft = await _make_draft(pages, person, message, form.get("class", ""))
+    except BaseException:
+        message.close()
+        raise
+    return redirect(f"/teach/{pages.drafts.put(person, draft)}")
+
+
+async def _copy_upload(file: UploadFile | None, source: str, message: Spool) -> None:
+    """Copy the file, or else the pasted text. UsageError: there is no message."""
+    if file is not None and file.size:
+        while chunk := await file.read(_CHUNK_BYTES):
+            message.write(chunk)
+    else:
+        message.write(source.strip("\r\n\ufeff").encode("utf-8", "replace"))
+    if not message.size:
+        raise UsageError("there is no message: choose a file, or paste the source of a message")
+    if b":" not in message.read_start(4096):
+        raise UsageError(
+            "this is not a message, because it has no header. "
+            "Mail programs call what is needed “source” or “original”"
+        )
+
+
+@page("POST", "/teach/forget")
+async def forget_digest(pages: PageContext, request: Request) -> Response:
+    """Take back the person's vote on a message, by message digest."""
+    person = current_person(request)
+    await read_form(request)
+    receipt = await pages.service.forget(person, request.query_params.get("digest", ""))
+    return pages.redirect(person, "/teach", context.taken_back_notice(receipt))
+
+
+@page("GET", "/teach/{draft}")
+async def preview_page(pages: PageContext, request: Request) -> Response:
+    """Show what teaching the message would change."""
+    name, draft = _get_draft(pages, request)
+    head = _HEADER_END.split(draft.message.read_start(_MAX_HEAD_BYTES), 1)[0]
+    return render_page(
+        request,
+        "preview.html",
+        name=name,
+        draft=draft,
+        subject=decode_subject(head),
+        explained=build_explanation(draft.details.why, None, page_number(request)),
+        classes=await pages.service.classes(current_person(request)),
+    )
+
+
+@page("POST", "/teach/{draft}/preview")
+async def change_draft(pages: PageContext, request: Request) -> Response:
+    """Preview the same message as another class."""
+    person = current_person(request)
+    form = await read_form(request)
+    name, draft = _get_draft(pages, request)
+    changed = await _make_draft(pages, person, draft.message, form.get("class", ""))
+    draft.label, draft.details = changed.label, changed.details
+    return redirect(f"/teach/{name}")
+
+
+@page("POST", "/teach/{draft}/learn")
+async def learn_draft(pages: PageContext, request: Request) -> Response:
+    """Teach the message."""
+    person = current_person(request)
+    await read_form(request)
+    name, draft = _get_draft(pages, request)
+    receipt = await pages.service.learn(person, draft.message, draft.label)
+    pages.drafts.remove(person, name)
+    undo = f"/teach/forget?digest={receipt.digest}"
+    return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
+
+
+async def _make_draft(pages: PageContext, person: Person, message: Spool, label: str) -> Draft:
+    if label not in await pages.service.classes(person):
+        raise UsageError("choose what the message is, then preview again: there is no such class")
+    return Draft(message, label, await pages.service.preview(person, message, label))
+
+
+def _get_draft(pages: PageContext, request: Request) -> tuple[str, Draft]:
+    name = str(request.path_params["draft"])
+    draft = pages.drafts.get(current_person(request), name)
+    if draft is None:
+        raise NotThereError("this message is no longer stored here: upload it again")
+    return name, draft
+
+
+# ---- quarantine
+
+_QUARANTINE_ROWS = 50
+
+
+@page("GET", "/quarantine")
+async def quarantine_page(pages: PageContext, request: Request) -> Response:
+    """List the held messages."""
+    before = request.query_params.get("before", "")
+    before = before if is_id(before) else ""
+    held = await pages.service.quarantine(current_person(request), before, _QUARANTINE_ROWS)
+    return render_page(request, "quarantine.html", page=held, before=before)
+
+
+@page("GET", "/quarantine/{name}")
+async def held_page(pages: PageContext, request: Request) -> Response:
+    """Show a held message with its header section."""
+    held = await pages.service.held(current_person(request), path_id(request))
+    return render_page(request, "held.html", message=held)
+
+
+@page("POST", "/quarantine/{name}/release")
+async def release_held(pages: PageContext, request: Request) -> Response:
+    """Release a held message, and learn it as ham."""
+    person, verdict_id = current_person(request), path_id(request)
+    await read_form(request)
+    released = await pages.service.release(person, verdict_id)
+    path = "/quarantine" if released.released else f"/quarantine/{verdict_id}"
+    return pages.redirect(person, path, context.released_notice(released))
+
+
+@page("GET", "/quarantine/{name}/delete")
+async def confirm_delete_page(pages: PageContext, request: Request) -> Response:
+    """Ask whether to delete a held message."""
+    held = await pages.service.held(current_person(request), path_id(request))
+    return render_page(request, "delete.html", message=held)
+
+
+@page("POST", "/quarantine/{name}/delete")
+async def delete_held(pages: PageContext, request: Request) -> Response:
+    """Delete a held message."""
+    person, verdict_id = current_person(request), path_id(request)
+    await read_form(request)
+    await pages.service.delete(person, verdict_id)
+    notice = Notice("Deleted. The message is gone for good.")
+    return pages.redirect(person, "/quarantine", notice)
+
+
+# ---- the model, undo, words
+
+UNDO_SPANS = {
+    "1": "in the last hour",
+    "24": "in the last 24 hours",
+    "168": "in the last 7 days",
+    "720": "in the last 30 days",
+    "": "at any time",
+}
+"""By hours."""
+_MAX_USER = 320  # characters of a name
+_MAX_USERS = _MAX_LESSONS = 200  # rows
+
+
+@page("GET", "/model")
+async def model_page(pages: PageContext, request: Request) -> Response:
+    """Show what has been learnt, how well it holds, and how much each person has taught."""
+    model = await pages.service.model(current_person(request))
+    return render_page(
+        request,
+        "model.html",
+        model=model,
+        growth=formatting.growth_chart(model.growth),
+        calibration=formatting.calibration_chart(model.calibration),
+        max_users=_MAX_USERS,
+    )
+
+
+@page("GET", "/model/undo")
+async def undo_page(pages: PageContext, request: Request) -> Response:
+    """Show which lessons of a user would be taken back."""
+    person, query = current_person(request), request.query_params
+    user, hours = query.get("user", "")[:_MAX_USER], query.get("hours", "24")
+    if hours not in UNDO_SPANS:
+        raise UsageError("choose a time from the list: there is no such time")
+    since = float(int(time.time() - int(hours) * 3600)) if hours else 0.0
+    receipts = await pages.service.undo(person, user, since, dry=True)
+    shown = receipts[:_MAX_LESSONS]
+    return render_page(
+        request,
+        "undo.html",
+        user=user,
+        hours=hours,
+        spans=UNDO_SPANS,
+        since=since,
+        receipts=receipts,
+        sums=Counter(receipt.was for receipt in receipts),
+        shown=shown,
+        passed=await pages.service.passed(person, [receipt.digest for receipt in shown]),
+        classes=await pages.service.classes(person),
+    )
+
+
+@page("POST", "/model/undo")
+async def undo_lessons(pages: PageContext, request: Request) -> Response:
+    """Take these lessons back."""
+    person = current_person(request)
+    form = await read_form(request)
+    user = unquote(form.get("user", ""))[:_MAX_USER]
+    try:
+        since = float(form.get("since", ""))
+    except ValueError:
+        since = -1.0
+    if not 0 <= since <= MAX_TIME:
+        raise UsageError("this is not a time: go back and choose again")
+    receipts = await pages.service.undo(person, user, since)
+    lessons, teacher = count_noun(len(receipts), "lesson"), user or "the site"
+    text = f"Taken back: {lessons} of {teacher}. The filter settles in the background."
+    return pages.redirect(person, "/model", Notice(text))
+
+
+@page("GET", "/words")
+async def words_page(pages: PageContext, request: Request) -> Response:
+    """Show how often a word was taught, and what it adds."""
+    person = current_person(request)
+    word, error_text = request.query_params.get("word", "").strip(), ""
+    rows: Sequence[TokenCounts] = ()
+    try:
+        rows = await pages.service.words(person, word) if word else ()
+    except UsageError as error:
+        error_text = str(error)
+    longest = max((abs(row.part) for row in rows), default=0.0)
+    return render_page(
+        request,
+        "words.html",
+        422 if error_text else 200,
+        word=word,
+        error_text=error_text,
+        classes=list(dict.fromkeys(name for row in rows for name in row.messages)),
+        rows=[(row, formatting.part_bar(row.part, longest)) for row in rows],
+    )
+
+
+# ---- login
+
+
+@page("GET", "/login")
+async def login_page(_: PageContext, request: Request) -> Response:
+    """Show the login button, or without a link how to get one."""
+    link = request.query_params.get("link", "")
+    if not link and current_visitor(request):
+        return redirect("/")
+    return render_page(request, "login.html", link=link)
+
+
+@page("POST", "/login")
+async def log_in(pages: PageContext, request: Request) -> Response:
+    """Use up a one-time link. Operators get to the numbers, others to their mail."""
+    form = await read_form(request)
+    person, secret = pages.sessions.log_in(form.get("link", ""), current_visitor(request))
+    answer = redirect("/" if person.operator else "/history")
+    set_session_cookie(request, answer, secret, SESSION_SECONDS)
+    return answer
+
+
+@page("POST", "/logout")
+async def log_out(pages: PageContext, request: Request) -> Response:
+    """End the session."""
+    await read_form(request)
+    pages.sessions.log_out(current_visitor(request))
+    answer = redirect("/login")
+    set_session_cookie(request, answer, "", 0)
+    return answer
