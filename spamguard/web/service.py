@@ -28,32 +28,38 @@ from spamguard.config.options import Settings, TeachSettings
 from spamguard.delivery.base import run_in_thread
 from spamguard.delivery.quarantine import QuarantineEntry
 from spamguard.engine.filter import Filter
+from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
-from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
-from spamguard.learning.lessons import LessonService
-from spamguard.learning.undo import VoteSelection, affected_messages
+from spamguard.errors import BusyError, LedgerError, NotAllowedError, SpamguardError, UsageError
+from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
+from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.votes import NO_STANDING, MessageStanding
 from spamguard.proxy.history import example_from_row, row_digest
 from spamguard.proxy.history_schema import HistoryRow
-from spamguard.records import Explanation, Scan, Word
+from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
-from spamguard.web import lessons, models, statistics
+from spamguard.web import models, statistics
 from spamguard.web.health import AsyncTtlCache
-from spamguard.web.lessons import UploadScanner
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt, Person, Search
-from spamguard.web.queries import HistoryQueries, QuarantineQueries, can_teach
-from spamguard.web.readers import (
+from spamguard.web.queries import (
+    HistoryQueries,
+    QuarantineQueries,
+    can_teach,
+    check_class,
+    known_classes,
+)
+from spamguard.web.workers import (
     WAIT_SECONDS,
     ReadConnection,
     ResourceThread,
+    UploadScanner,
     Visibility,
     acting_user,
     require_operator,
 )
 
 _log = logging.getLogger("spamguard.web")
-
 
 _TODAY_SECONDS = 10.0  # for which numbers of the last hours are fresh
 _MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
@@ -83,7 +89,7 @@ class Service:
         one_wrong_in = settings.listeners[0].policy.spam_threshold if settings.listeners else 0
         open_filter = partial(Filter.open, settings.state, one_wrong_in=one_wrong_in)
         open_reading = partial(ReadConnection.open, settings)
-        self._settings = settings
+        self._personal = settings.personal
         self._settle = settle
         self._ask_daemon = ask_daemon
         self._filter = ResourceThread("filter", open_filter)
@@ -142,14 +148,14 @@ class Service:
     async def explain(self, person: Person, message: Spool) -> models.MessageExplanation:
         """Explain the verdict on a message; counts of rare words are for operators only."""
         scan = await self._scan(person, message)
-        lesson = lessons.example_from_scan(scan)
+        lesson = _example_from_scan(scan)
         why = await self._explain(person, lambda _: lesson, scan.words)
         return models.MessageExplanation(None, why)
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
-        await self._readers.run(lambda reading: lessons.check_class(reading.ledger, label))
-        lesson = lessons.example_from_scan(await self._scan(person, message))
+        await self._readers.run(lambda reading: check_class(reading.ledger, label))
+        lesson = _example_from_scan(await self._scan(person, message))
         return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN)
 
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
@@ -160,7 +166,12 @@ class Service:
         digest
             The message digest, in hexadecimal.
         """
-        digest_bytes = lessons.parse_digest(digest)
+        try:
+            digest_bytes = bytes.fromhex(digest)
+        except ValueError:
+            digest_bytes = b""
+        if len(digest_bytes) != 16:
+            raise UsageError("this is not a message digest, which has 32 hexadecimal digits")
         return await self._forget(person, lambda _: digest_bytes, WEB_ORIGIN)
 
     async def preview(self, person: Person, message: Spool, label: str) -> models.PreviewDetails:
@@ -175,9 +186,9 @@ class Service:
             raise BusyError("another preview for you is under way: try again when it is done")
         self._previewing.add(person)
         try:
-            await self._readers.run(lambda reading: lessons.check_class(reading.ledger, label))
+            await self._readers.run(lambda reading: check_class(reading.ledger, label))
             scan = await self._scan(person, message)
-            lesson, user = lessons.example_from_scan(scan), acting_user(person)
+            lesson, user = _example_from_scan(scan), acting_user(person)
             latest = await self._read(lambda reading: self._latest_messages(reading, person))
             why = await self._explain(person, lambda _: lesson, scan.words)
             judged_for = self._verdict_user(person)
@@ -222,7 +233,7 @@ class Service:
         return why if person.operator else statistics.mask_rare_words(why)
 
     def _verdict_user(self, person: Person) -> str:
-        return person.name if self._settings.personal and not person.operator else ""
+        return person.name if self._personal and not person.operator else ""
 
     # ---- messages that passed
 
@@ -273,9 +284,19 @@ class Service:
 
         def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
             example, limit = lesson(spam_filter), self._max_lessons
-            return lessons.learn_message(
-                spam_filter, service, example, label, user, origin, limit, judged_for
+            check_class(spam_filter.ledger, label)
+            before = spam_filter.ledger.get_vote(example.digest, user)
+            (outcome,) = service.submit(
+                [example], label, user, origin, new_class=NewClass.REFUSE, lessons_per_day=limit
             )
+            if outcome is LessonOutcome.OVER_QUOTA:
+                raise NotAllowedError(
+                    f"you have given {limit:,} lessons within 24 hours, which is the limit "
+                    "(lessons_per_day): come again tomorrow"
+                )
+            changed = outcome is LessonOutcome.LEARNT
+            verdict = spam_filter.judge_features(example.features, judged_for)
+            return LessonReceipt(example.digest.hex(), label, changed, _label(before), verdict)
 
         return await self._change_filter(work)
 
@@ -283,11 +304,17 @@ class Service:
         self, person: Person, digest: Callable[[Filter], bytes], origin: str
     ) -> LessonReceipt:
         user, judged_for = acting_user(person), self._verdict_user(person)
-        return await self._change_filter(
-            lambda spam_filter, service: lessons.forget_message(
-                spam_filter, service, digest(spam_filter), user, origin, judged_for
-            )
-        )
+
+        def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
+            message = digest(spam_filter)
+            vote = spam_filter.ledger.get_vote(message, user)
+            (changed,) = service.retract([message], user, origin, _label(vote))
+            verdict = None  # without usable features in the receipt
+            if vote is not None and vote.packed and vote.extractor == EXTRACTOR:
+                verdict = spam_filter.judge_features(unpack_features([vote.packed])[0], judged_for)
+            return LessonReceipt(message.hex(), "", changed, _label(vote), verdict)
+
+        return await self._change_filter(work)
 
     async def undo(
         self, person: Person, user: str, since: float, *, dry: bool = False
@@ -299,16 +326,30 @@ class Service:
             raise UsageError("since: expected seconds since 1970")
         chosen = VoteSelection(user, int(since))
         digests = await self._filter.run(partial(affected_messages, chosen=chosen))
+
+        def work(
+            spam_filter: Filter, service: LessonService, batch: Sequence[bytes]
+        ) -> list[LessonReceipt]:
+            batches = undo_votes(spam_filter, batch, chosen, dry_run=dry)
+            votes = [vote for undone in batches for vote in undone]
+            if votes and not dry:
+                service.changed += len(votes)
+                _log.info("undo user=%s messages=%d", log.quote_value(user), len(votes))
+            return [
+                LessonReceipt(vote.digest.hex(), vote.new_label or "", True, vote.old_label or "")
+                for vote in votes
+            ]
+
         receipts: list[LessonReceipt] = []
-        for start in range(0, len(digests), _UNDO_BATCH):
+        for start in range(0, len(digests), _UNDO_BATCH):  # other work waits for each batch
             batch = digests[start : start + _UNDO_BATCH]
-            work = partial(lessons.undo_batch, digests=batch, chosen=chosen, dry=dry)
-            receipts += await self._change_filter(work)
+            receipts += await self._change_filter(partial(work, batch=batch))
         return receipts
 
     async def _change_filter(self, work: Callable[[Filter, LessonService], Result]) -> Result:
         def teach(spam_filter: Filter) -> Result:
-            service = lessons.lesson_service(spam_filter, self._settle)
+            # It asks for settling at once: the person looks at the page.
+            service = LessonService(spam_filter, self._settle, pause=0.0, logger=_log)
             result = work(spam_filter, service)
             service.request_settling()
             return result
@@ -322,7 +363,7 @@ class Service:
         person: Person,  # noqa: ARG002  every method of the API has it
     ) -> Mapping[str, bool]:
         """Return whether each class that can be taught is unwanted."""
-        return await self._readers.run(lambda reading: lessons.known_classes(reading.ledger))
+        return await self._readers.run(lambda reading: known_classes(reading.ledger))
 
     # ---- numbers
 
@@ -415,12 +456,22 @@ class Service:
             lesson = partial(example_from_row, row=row)
             return (await self._learn(person, lesson, "ham", _RELEASE_ORIGIN)).changed
         with closing(self._quarantine.open_message(entry)) as message:
-            example = lessons.example_from_scan(await self._scan(person, message))
+            example = _example_from_scan(await self._scan(person, message))
         return (await self._learn(person, lambda _: example, "ham", _RELEASE_ORIGIN)).changed
 
     async def delete(self, person: Person, verdict_id: str) -> None:
         """Delete a held message; for operators only."""
         await self._read(lambda _: self._quarantine.delete(person, verdict_id))
+
+
+def _example_from_scan(scan: Scan) -> Example:
+    if not scan.packed:
+        raise LedgerError("the scorer returned no features of the message")
+    return Example(scan.digest, unpack_features([scan.packed])[0])
+
+
+def _label(vote: Vote | None) -> str:
+    return vote.label or "" if vote is not None else ""
 
 
 async def _within_timeout(loading: Awaitable[Result]) -> Result:

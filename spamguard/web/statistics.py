@@ -32,9 +32,9 @@ from spamguard.proxy.history_schema import readable
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
-from spamguard.web.lessons import check_class
 from spamguard.web.models import Judgement, Person, TokenCounts
-from spamguard.web.readers import ReadConnection, Visibility, acting_user
+from spamguard.web.queries import check_class
+from spamguard.web.workers import ReadConnection, Visibility, acting_user
 
 _HOUR_SECONDS = 3600
 _MAX_VOTES = 20_000  # the latest votes that are compared with verdicts

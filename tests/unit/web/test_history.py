@@ -16,7 +16,7 @@ from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.keys import new_id
 from spamguard.proxy import history_search
 from spamguard.records import Word
-from spamguard.web import queries, readers
+from spamguard.web import queries, workers
 from spamguard.web.models import MAX_ROWS, JudgementPage, Person, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened
@@ -103,7 +103,7 @@ def test_the_first_known_recipient_owns_it(state: Path, monkeypatch: pytest.Monk
     """As with `personal`. While no user before has voted, the message may be theirs, and they may
     vote.
     """
-    monkeypatch.setattr(readers, "_REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "_REFRESH_SECONDS", 0.0)
     whole, other = Person("anna@example.org"), Person("anna@example.net")
     to_org, to_net = (
         [number for number in range(len(PASSED)) if number % 3 == rest] for rest in (0, 1)
@@ -134,7 +134,7 @@ def test_the_first_known_recipient_owns_it(state: Path, monkeypatch: pytest.Monk
 
 
 def test_known_users_are_cached(state: Path) -> None:
-    some = readers.Visibility(())
+    some = workers.Visibility(())
     with opened(state) as spam_filter:
         some.refresh(spam_filter.ledger.users)
     some.refresh(spam_filter.ledger.users)  # which is closed

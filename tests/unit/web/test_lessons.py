@@ -21,7 +21,7 @@ from spamguard.mail.message import rewrite_header
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
 from spamguard.storage import MAX_MEMORY_BYTES
-from spamguard.web import lessons
+from spamguard.web import workers
 from spamguard.web.models import MAX_ROWS, Flip, Opinion, Person, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
@@ -181,7 +181,7 @@ def test_no_message_and_no_class(state: Path) -> None:
 def test_a_judgement_that_took_too_long_may_go_well_next_time(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lessons, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+    monkeypatch.setattr(workers, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
     configuration = settings(state, scoring=Scoring(0.05, 1))
 
     async def work(service: Service) -> None:
@@ -198,7 +198,7 @@ def test_a_judgement_that_took_too_long_may_go_well_next_time(
 def test_a_message_that_crashes_scorers_is_refused_for_good_only_when_it_comes_again(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lessons, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
+    monkeypatch.setattr(workers, "ScorerPool", partial(ScorerPool, command=ODD_COMMAND))
 
     async def work(service: Service) -> None:
         with pytest.raises(BusyError, match=r"cannot be judged now \(crashed\)"):
@@ -468,7 +468,7 @@ def test_times_that_are_none(state: Path, since: float) -> None:
 
 def test_damaged_tables_request_a_rebuild(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only page and API judge, no other process would ask for it."""
-    monkeypatch.setattr(lessons, "_NEW_FILTER_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "_NEW_FILTER_SECONDS", 0.0)
     for table in state.glob("tables-*.bin"):
         table.write_bytes(b"damaged")
     settled: list[int] = []

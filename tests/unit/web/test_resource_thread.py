@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from spamguard.errors import BusyError, LedgerError, UsageError
-from spamguard.web import readers
-from spamguard.web.readers import ResourceThread
+from spamguard.web import workers
+from spamguard.web.workers import ResourceThread
 from tests.support.waiting import PATIENCE, until
 
 
@@ -105,14 +105,14 @@ def test_no_more_waits_than_may(
         await until(lambda: Tool.opened)
         waiting = [
             asyncio.create_task(thread.run(lambda _, number=number: number))
-            for number in range(readers.MAX_WAITING)
+            for number in range(workers.MAX_WAITING)
         ]
         await asyncio.sleep(0)
         with pytest.raises(BusyError, match="too many"):
             await thread.run(lambda _: None)
         go_on.set()
         assert await first
-        assert await asyncio.gather(*waiting) == list(range(readers.MAX_WAITING))
+        assert await asyncio.gather(*waiting) == list(range(workers.MAX_WAITING))
 
     asyncio.run(run())
 

@@ -1,8 +1,10 @@
-"""Threads with resources of their own, read access to history and ledger, and visibility of mail.
+"""The threads and processes that work for the service, and whose mail a person may see.
 
 Blocking work runs in a `ResourceThread`. Each thread opens its own filter or `ReadConnection` and
 shares it with no other thread. The queue is short: a caller that finds it full, or waits too long,
-gets BusyError, so work never piles up.
+gets BusyError, so work never piles up. Threads are our own because pools of `concurrent.futures`
+queue without bound. Uploaded messages are judged by an `UploadScanner`, in scorer processes of its
+own; this process never parses mail itself.
 
 `Visibility` decides whose mail a person may see. An operator sees all mail; other people see mail
 sent to them, and of its recipients only themselves. An address belongs to the first candidate who
@@ -11,8 +13,6 @@ mail of an address until the first candidate votes.
 
 A `ReadConnection` must never write to the ledger or the history. Nobody may be shown an address or
 a message that is not theirs.
-
-Threads are our own because pools of `concurrent.futures` queue without bound.
 """
 
 from __future__ import annotations
@@ -22,26 +22,35 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from spamguard import errors, keys
 from spamguard.config.options import Settings
+from spamguard.delivery.base import run_in_thread
 from spamguard.engine.filter import Filter
+from spamguard.errors import BusyError, UsageError
 from spamguard.ledger.queries import UserQueries
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.proxy.base import UserResolver
+from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
+from spamguard.proxy.base import NotScanned, UserResolver
 from spamguard.proxy.history import History
 from spamguard.proxy.history_schema import HISTORY_FILE
 from spamguard.proxy.history_search import recipient_pattern
-from spamguard.storage import KEY_FILE, LEDGER_FILE
+from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.records import Scan
+from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY, Spool
 from spamguard.web.models import Person
 
 _log = logging.getLogger("spamguard.web")
+
+# ---- threads
 
 MAX_WAITING = 64  # pieces of work in the queue
 WAIT_SECONDS = 20.0
@@ -94,11 +103,11 @@ class ResourceThread(Generic[ResourceT]):
         try:
             self._queue.put_nowait((future, work))
         except queue.Full:
-            raise errors.BusyError("too many requests at once: try again in a moment") from None
+            raise BusyError("too many requests at once: try again in a moment") from None
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), timeout_seconds)
         except TimeoutError:
-            raise errors.BusyError("this takes too long now: try again later") from None
+            raise BusyError("this takes too long now: try again later") from None
 
     def close(self, seconds: float = 2.0) -> None:
         """Finish the waiting work, for so many seconds at most. Idempotent."""
@@ -135,6 +144,8 @@ def _close_logged(resource: Resource | None) -> None:
         except errors.SpamguardError as error:
             _log.error("%s", error)
 
+
+# ---- reading
 
 _BATCH_SIZE = 5000  # votes
 
@@ -186,6 +197,103 @@ def ensure_filter(state: Path) -> None:
     if not (state / LEDGER_FILE).exists():
         Filter.open(state).close()
 
+
+# ---- uploaded messages
+
+MAX_WORDS = 30  # words for spam, and words for ham, in the explanation of an uploaded message
+_MAX_MESSAGES = 32  # judged at once
+_MAX_MESSAGES_PER_PERSON = 8  # judged at once for a person who is not an operator
+_NEW_FILTER_SECONDS = 5.0  # within which scorers find a filter that has just been created
+_RETRY_SECONDS = 0.2
+# Reasons of `NotScanned` that may be gone when the person tries again.
+_TEMPORARY_REASONS = ("busy", "stopping", "no-model", "unreadable", "crashed", "timeout")
+
+
+class UploadScanner:
+    """Judges uploaded messages in a scorer pool of its own. Call `start` first.
+
+    Parameters
+    ----------
+    one_wrong_in
+        As in `Policy`.
+    settle
+        Called when lessons wait for settling, or when there are no usable tables.
+    """
+
+    def __init__(self, settings: Settings, one_wrong_in: int, settle: Callable[[], object]) -> None:
+        self._pool = ScorerPool(settings.state, settings.scoring, one_wrong_in, words=MAX_WORDS)
+        self._settle = settle
+        self._state = settings.state
+        self._has_filter = False
+        self._running = Counter[Person]()
+
+    async def start(self) -> None:
+        """Start the scorers."""
+        await self._pool.start()
+
+    async def close(self) -> None:
+        """Stop the scorers."""
+        await self._pool.close()
+
+    async def scan(self, message: Spool, person: Person, users: Sequence[str] = ()) -> Scan:
+        """Judge a message as its sender wrote it, without a prefix that we put before its subject.
+
+        Raises
+        ------
+        UsageError
+            The message cannot be judged.
+        BusyError
+            The message cannot be judged now.
+        """
+        max_messages = _MAX_MESSAGES if person.operator else _MAX_MESSAGES_PER_PERSON
+        if self._running.total() >= _MAX_MESSAGES or self._running[person] >= max_messages:
+            raise BusyError("too many messages are being judged: try again in a moment")
+        if not message.size:
+            raise UsageError("there is no message: nothing was uploaded")
+        self._running[person] += 1
+        try:
+            head = message.read_start(PREFIX_SEARCH_BYTES)
+            original_head = remove_subject_prefix(head)
+            if original_head is head:
+                return await self._scan(message, users)
+            with closing(Spool(self._state / SPOOL_DIRECTORY)) as copy:
+                work = partial(_copy_message, message, copy, original_head, len(head))
+                await run_in_thread(work)
+                return await self._scan(copy, users)
+        except OSError as error:
+            raise BusyError(f"the message cannot be stored: {error.strerror}") from error
+        finally:
+            self._running[person] -= 1
+            self._running += Counter()  # drops people with a count of zero
+
+    async def _scan(self, message: Spool, users: Sequence[str]) -> Scan:
+        if not self._has_filter:
+            await run_in_thread(partial(ensure_filter, self._state))
+            self._has_filter = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _NEW_FILTER_SECONDS
+        result = await self._pool.judge(message, b"", users)
+        while isinstance(result, NotScanned) and result.reason == "no-model":
+            if loop.time() > deadline:
+                break
+            await asyncio.sleep(_RETRY_SECONDS)
+            result = await self._pool.judge(message, b"", users)
+        if result.settle:
+            self._settle()
+        if not isinstance(result, NotScanned):
+            return result
+        if result.reason in _TEMPORARY_REASONS:
+            raise BusyError(f"messages cannot be judged now ({result.reason}): try again soon")
+        raise UsageError(f"this message cannot be judged ({result.reason})")
+
+
+def _copy_message(message: Spool, copy: Spool, head: bytes, skip: int) -> None:
+    copy.write(head)
+    for chunk in message.chunks(skip):
+        copy.write(chunk)
+
+
+# ---- whose mail a person may see
 
 # A refresh takes one or two index lookups for each user, 70 ms for 20,000 users.
 _REFRESH_SECONDS = 5.0
