@@ -1,13 +1,14 @@
 """Naive Bayes as arithmetic: arrays in, numbers out.
 
 `formulas` has the mathematics. `tables` holds the counts and weights of all features, `experts`
-gives the ten log-odds of a message by them, and `fusion` combines these into one. `online` changes
-the tables by one lesson; `replay` makes the weights from all lessons. `explain` takes log-odds
-apart, `personal` adds a user's own votes. `estimators`, on the base of `naive_bayes`, offers the
-same formulas as estimators of scikit-learn; they are loaded at first use, because importing
-scikit-learn takes long and judging mail does not need it. Must never touch mail, files, clocks or
-sockets, and never depend on the machine: the same lessons give the same bits everywhere. Read
-`tables` first, then `experts`.
+gives the ten log-odds of a message by them, of which `logistic` has the weights, and `fusion`
+combines these into one, or takes that apart. `training` changes the tables by one lesson, or makes
+them from all lessons. `personal` adds a user's own votes. `estimators`, on the base of
+`naive_bayes`, offers the same formulas as estimators of scikit-learn; they are loaded at first use,
+because importing scikit-learn takes long and judging mail does not need it.
+
+Must never touch mail, files, clocks or sockets, and never depend on the machine: the same lessons
+give the same bits everywhere. Read `tables` first, then `experts`.
 """
 
 from __future__ import annotations

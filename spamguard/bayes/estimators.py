@@ -7,7 +7,7 @@ feature occurs in a sample, multinomial never holds the absence of a feature aga
 categorical never takes the code of a category for a quantity, and Gaussian is never certain because
 a feature happened to be constant, since every variance has a floor.
 
-The filter judges mail by `experts` and `profiles`, on the same formulas.
+The filter judges mail by `experts` and `fusion`, on the same formulas.
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamguard.bayes import formulas
-from spamguard.bayes.fixed_point import FixedPoint, class_products, class_squares, class_sums
 from spamguard.bayes.formulas import Floats
-from spamguard.bayes.naive_bayes import ClassCodes, ExactSums, NaiveBayes
+from spamguard.bayes.naive_bayes import (
+    ClassCodes,
+    ExactSums,
+    FixedPoint,
+    NaiveBayes,
+    class_products,
+    class_squares,
+    class_sums,
+)
 
 DEFAULT_VARIANCE_FLOOR = 1e-3
 """Least variance, as a share of the feature's variance over all samples.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from operator import getitem, mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ from spamguard.bayes.tables import (
     append_unwanted_log_odds,
     partition_classes,
     read_rows,
+    run_sums,
+    set_sums,
     sum_by_side,
 )
 from spamguard.records import TOKEN_SETS
@@ -285,23 +287,6 @@ def damping_factors(sizes: Sizes, traits: int, numbers: int) -> Floats:
     factors[..., _LOGISTIC] = root
     factors[..., -2:] = traits**-0.5, numbers**-0.5
     return factors
-
-
-def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
-    """Sums of columns (K-1, n) over each token set, (K-1, SETS)."""
-    return run_sums(terms, evidence.starts, evidence.sizes)
-
-
-def run_sums(terms: NDArray[Any], starts: Sizes, sizes: Sizes) -> NDArray[Any]:
-    """Sums over runs of columns, (K-1, runs), zero for an empty run; integers sum in 64 bits."""
-    wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
-    if np.count_nonzero(sizes) == sizes.size:
-        return np.asarray(np.add.reduceat(terms, starts, axis=1, dtype=wide))
-    filled = sizes.nonzero()[0]  # reduceat cannot express an empty run
-    sums = np.zeros((len(terms), len(sizes)), wide)
-    if len(filled):
-        sums[:, filled] = np.add.reduceat(terms, starts.take(filled), axis=1, dtype=wide)
-    return sums
 
 
 # ---- one message

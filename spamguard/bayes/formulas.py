@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spamguard.bayes.fixed_point import divide_arrays
-
 Floats = NDArray[np.float64]
 
 
@@ -198,6 +196,22 @@ def bernoulli_log_likelihood(presence: Any, features: Presence, absence: Absence
 
 
 # ---- Gaussian, from exact sums: whole numbers in units of 2**-fraction_bits
+
+
+def divide(numerator: int, denominator: int) -> float:
+    """The float64 nearest to a fraction; the greatest finite one if the fraction is greater."""
+    try:
+        return int(numerator) / int(denominator)
+    except OverflowError:
+        return float(np.copysign(np.finfo(np.float64).max, 1 if numerator > 0 else -1))
+
+
+_divide_elementwise = np.frompyfunc(divide, 2, 1)
+
+
+def divide_arrays(numerators: NDArray[Any], denominators: NDArray[Any] | int) -> Floats:
+    """`divide` elementwise, with broadcasting."""
+    return np.asarray(_divide_elementwise(numerators, denominators), dtype=np.float64)
 
 
 def gaussian_moments(

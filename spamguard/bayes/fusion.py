@@ -1,27 +1,44 @@
-"""Fusion: the log-odds of several experts combined into one, by a small logistic regression.
+"""Fusion: the log-odds of several experts combined into one, and ways to judge.
 
-The combination is linear, so an explanation stays a sum, and because it minimises log-loss it
-calibrates as well. It learns during the replay, from scores taken before the message was taught.
-All is in whole numbers, as in `logistic`. Sources: Mattern 2012, "Mixing strategies in data
-compression" (mixing in the logistic domain); Lynam & Cormack 2006, "On-line spam filter fusion".
+The combination is a small logistic regression. It is linear, so an explanation stays a sum, and
+because it minimises log-loss it calibrates as well. It learns during the replay, from scores taken
+before the message was taught. All is in whole numbers, as in `logistic`. Sources: Mattern 2012,
+"Mixing strategies in data compression" (mixing in the logistic domain); Lynam & Cormack 2006,
+"On-line spam filter fusion".
 
 One set of weights tells unwanted mail from wanted. Where a side has more classes than one, a second
 set tells which class of its side a message belongs to, since what separates two kinds of good mail
 is weaker than what separates good mail from bad. The second never changes the first.
+
+A *profile* is a way to judge: it turns the tables and one message's evidence into an unnormalised
+log-probability of each class. The default fuses all experts, and alone is calibrated; the others
+are single experts by name. All read the same tables and use the same formulas, so choosing a
+profile changes nothing that is learnt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import mul
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, logistic
+from spamguard.bayes import experts, formulas, logistic
 from spamguard.bayes.experts import EXPERTS, STEPS_PER_NAT, ExpertParameters, Floats, Integers
-from spamguard.bayes.tables import BucketRows, Evidence, EvidenceBatch, Sides, Tables, read_rows
+from spamguard.bayes.tables import (
+    N_BASE,
+    N_TOKEN_SETS,
+    BucketRows,
+    Evidence,
+    EvidenceBatch,
+    Sides,
+    Tables,
+    read_rows,
+    set_sums,
+)
 
 ONE = 1 << 16
 # Where fusion starts from, by set of tokens (corpora/RESULTS.md, "What fusion starts from").
@@ -225,3 +242,257 @@ def _fuse_batch_scores(
     shares[:, parameters.sides.unwanted] += temper(parameters.confidence * fused)
     joint: list[list[float]] = shares.tolist()
     return joint
+
+
+# ---- profiles
+
+JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
+"""Returns the unnormalised log-probability of each class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One way to judge. With words_only it reads nothing but the words of the body."""
+
+    name: str
+    about: str
+    words_only: bool
+    judge: JudgeFunction
+
+
+def _word_counts(tables: Tables, evidence: Evidence) -> NDArray[np.int32]:
+    """Counts (K, n) of the words that any class knows: the vocabulary is what has been taught."""
+    counts = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])]).counts
+    return counts.compress(np.bitwise_or.reduce(counts), axis=1)
+
+
+def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
+    """Add the maximum-likelihood prior of the classes; -inf everywhere before the first lesson."""
+    joint: list[float] = (formulas.class_log_prior(tables.messages, 0.0) + log_likelihood).tolist()
+    return joint
+
+
+def _make_bernoulli_judge(alpha: float) -> JudgeFunction:
+    def judge(tables: Tables, _parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+        counts, messages = _word_counts(tables, evidence), tables.messages[:, np.newaxis]
+        presence = formulas.bernoulli_presence(counts, messages, alpha, alpha)
+        # a message without any word, from the histogram of counts instead of the vocabulary
+        values = np.flatnonzero(tables.histogram.any(axis=0))
+        absence = formulas.absent_log_likelihood(
+            np.minimum(values, messages),  # no word has a larger count in a smaller class
+            tables.histogram[:, values],
+            tables.messages,
+            alpha,
+            alpha,
+        )
+        likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
+        return _add_prior(tables, likelihood)
+
+    return judge
+
+
+def _make_multinomial_judge(alpha: float) -> JudgeFunction:
+    def judge(tables: Tables, _parameters: ExpertParameters, evidence: Evidence) -> list[float]:
+        counts = _word_counts(tables, evidence)
+        if not counts.size:
+            return _add_prior(tables, np.zeros(len(tables.classes)))
+        # the sum of smoothed_log over the words; its denominator is the same for all of them
+        upper = formulas.log_count(counts, alpha).sum(axis=1)
+        total = formulas.log_total(tables.totals[:, 0], alpha, tables.vocabulary[0])
+        return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
+
+    return judge
+
+
+def _judge_logistic(
+    tables: Tables, _parameters: ExpertParameters, evidence: Evidence
+) -> list[float]:
+    weights = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])]).weights
+    sums = weights.sum(axis=1, dtype=np.int64)
+    margins = logistic.margins(
+        sums, tables.biases[:, 0], logistic.inverse_roots(evidence.sizes[:1])
+    )
+    return [0.0, *(margins / logistic.ONE).tolist()]
+
+
+def _judge_categorical(
+    tables: Tables, parameters: ExpertParameters, evidence: Evidence
+) -> list[float]:
+    parts = experts.look_up_ratios(parameters.class_estimates.traits, evidence.traits)
+    return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
+
+
+def _judge_gaussian(
+    tables: Tables, parameters: ExpertParameters, evidence: Evidence
+) -> list[float]:
+    parts = experts.look_up_ratios(parameters.class_estimates.numbers, evidence.numbers)
+    return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
+
+
+DEFAULT_PROFILE = "default"
+_ALL_EXPERTS = (
+    f"calibrated fusion of {len(EXPERTS)} experts over words, clues, pairs, traits and numbers"
+)
+_BERNOULLI, _MULTINOMIAL = "Bernoulli naive Bayes over words", "multinomial naive Bayes over words"
+_ADD_ONE, _ML = "add-one smoothing", "maximum likelihood"
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile(DEFAULT_PROFILE, _ALL_EXPERTS, False, fuse),
+        Profile("bernoulli", f"{_BERNOULLI}, {_ADD_ONE}", True, _make_bernoulli_judge(1.0)),
+        Profile("bernoulli-ml", f"{_BERNOULLI}, {_ML}", True, _make_bernoulli_judge(0.0)),
+        Profile("multinomial", f"{_MULTINOMIAL}, {_ADD_ONE}", True, _make_multinomial_judge(1.0)),
+        Profile("multinomial-ml", f"{_MULTINOMIAL}, {_ML}", True, _make_multinomial_judge(0.0)),
+        Profile("logistic", "logistic regression over words", True, _judge_logistic),
+        Profile("categorical", "categorical naive Bayes over traits", False, _judge_categorical),
+        Profile("gaussian", "Gaussian naive Bayes over numbers", False, _judge_gaussian),
+    )
+}
+
+
+# ---- explanations
+
+# Rounding doubles a score of half a step; nothing else makes a score larger.
+_MAX_FACTOR = 2.0
+_LOGISTIC = slice(N_TOKEN_SETS, 2 * N_TOKEN_SETS)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOddsBreakdown:
+    """The parts, in nats, of unwanted mail against wanted; together they sum to `log_odds`.
+
+    prior is what no message has a part in. experts (EXPERTS,) are the experts' shares, each the sum
+    of its features' parts and biases. buckets (n,), traits (T,) and numbers (D,) say what each
+    token, trait and number adds over all experts. counts (K, n).
+    """
+
+    log_odds: float
+    prior: float
+    experts: Floats
+    scores: Floats
+    biases: float
+    buckets: Floats
+    traits: Floats
+    numbers: Floats
+    counts: NDArray[np.int32]
+
+
+def break_down(
+    message: MessageScores,
+    tables: Tables,
+    parameters: ExpertParameters,
+    evidence: Evidence,
+    favoured: int,
+    against: int,
+) -> LogOddsBreakdown:
+    """Take apart the default profile's log-odds of unwanted mail.
+
+    favoured and against are numbers of the unwanted and of the wanted class whose weights tell the
+    logistic experts' shares, where there are more than these two.
+    """
+    parts, nats = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
+    confidence, weights = _weigh_experts(message, tables, parameters)
+    factors, remainder = _scale_experts(message, tables, evidence, favoured, against)
+    factors = factors * weights
+    shares = weights * nats
+    prior = float(confidence * tables.fusion_biases[0] / ONE)
+    return LogOddsBreakdown(
+        log_odds=prior + float(shares.sum()),
+        prior=prior,
+        experts=shares,
+        scores=nats,
+        biases=float(weights @ remainder),
+        buckets=_token_parts(parts, evidence, factors, favoured, against),
+        traits=np.array(parts.categorical) * factors[-2],
+        numbers=np.array(parts.gaussian) * factors[-1],
+        counts=message.rows.counts,
+    )
+
+
+def bucket_parts(
+    message: MessageScores,
+    tables: Tables,
+    parameters: ExpertParameters,
+    evidence: Evidence,
+    favoured: int,
+    against: int,
+) -> Floats:
+    """Only `LogOddsBreakdown.buckets`: the part of each token."""
+    weights = _weigh_experts(message, tables, parameters)[1]
+    factors = _scale_experts(message, tables, evidence, favoured, against)[0] * weights
+    return _token_parts(message.parts, evidence, factors, favoured, against)
+
+
+def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
+    """Indices of the `number` highest parts above zero and lowest below it, strongest first.
+
+    >>> strongest_parts(np.array([0.5, -2.0, 1.0, 0.0]), 1).tolist()
+    [1, 2]
+    """
+    size = len(parts)
+    number = min(number, size)
+    if not number:
+        return np.empty(0, np.intp)
+    both_ends = (number - 1, size - number)
+    order = parts.argpartition(both_ends) if size > 2 * number else parts.argsort()
+    low, high = order[:number], order[size - number :]
+    below = zip(parts[low].tolist(), low.tolist(), strict=True)
+    ranked = [(part, at) for part, at in below if part < 0]
+    above = zip(parts[high].tolist(), high.tolist(), strict=True)
+    ranked += [(-part, at) for part, at in above if part > 0]
+    return np.array([at for _, at in sorted(ranked)], np.intp)
+
+
+def _weigh_experts(
+    message: MessageScores, tables: Tables, parameters: ExpertParameters
+) -> tuple[float, Floats]:
+    """The factor of the fused log-odds, and with it that of each expert's score.
+
+    It is the confidence in the lessons, and in log-odds so high.
+    """
+    weights, confidence = side_weights(tables.fusion_weights), parameters.confidence
+    fused = fused_nats(message.scores[-1], weights.tolist(), int(tables.fusion_biases[0]))
+    log_odds = confidence * fused
+    if log_odds:
+        confidence = confidence * temper_one(log_odds) / log_odds
+    return confidence, np.multiply(confidence / ONE, weights, dtype=np.float64)
+
+
+def _scale_experts(
+    message: MessageScores, tables: Tables, evidence: Evidence, favoured: int, against: int
+) -> tuple[Floats, Floats]:
+    """The factor of the parts in each expert's sum, and the remainder of each score, in nats.
+
+    The factors contain damping, clipping and rounding; the remainder belongs to no feature.
+    """
+    parts, scores = message.parts, np.array(message.scores[-1]) / STEPS_PER_NAT
+    damping = experts.damping_factors(evidence.sizes, len(evidence.traits), len(evidence.numbers))
+    differences = _class_difference(parts.logistic, favoured, against)
+    by_set = set_sums(np.stack((parts.multinomial[0], differences)), evidence)
+    counted, weighed = by_set.tolist()
+    of_logistic = [weight / logistic.ONE for weight in weighed]
+    sums = np.array([*counted, *of_logistic, sum(parts.categorical), sum(parts.gaussian)]) * damping
+    biases = np.zeros(len(EXPERTS))
+    biases[_LOGISTIC] = _class_difference(tables.biases, favoured, against) / logistic.ONE
+    totals = sums + biases
+    factors = np.divide(scores, totals, out=np.zeros(len(EXPERTS)), where=totals != 0)
+    # With two classes always inside. With more, two of them do not give all of what the logistic
+    # experts make of both sides.
+    factors = np.minimum(np.maximum(factors, 0.0), _MAX_FACTOR)
+    two_classes = len(tables.classes) == N_BASE
+    return factors * damping, factors * biases if two_classes else scores - factors * sums
+
+
+def _class_difference(rows: NDArray[Any], favoured: int, against: int) -> NDArray[Any]:
+    """One class against another, from values of each class but the first against the first."""
+    return np.asarray(rows[favoured - 1] - rows[against - 1] if against else rows[favoured - 1])
+
+
+def _token_parts(
+    parts: experts.ExpertParts, evidence: Evidence, factors: Floats, favoured: int, against: int
+) -> Floats:
+    """What each token adds over all experts."""
+    total = parts.multinomial[0] * factors[:N_TOKEN_SETS].repeat(evidence.sizes)
+    weights = _class_difference(parts.logistic, favoured, against)
+    total += weights * (factors[_LOGISTIC] / logistic.ONE).repeat(evidence.sizes)
+    return np.asarray(total)

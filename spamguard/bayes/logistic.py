@@ -6,6 +6,10 @@ training"). Whole numbers make a replay of the same lessons give the same bits o
 only function that is not exact, exp, is rounded to 2^-16 at once. Weights and biases are in 1/ONE
 nat. Shapes: "..." is lessons and token sets, K classes.
 
+`TableColumn` is the inner loop of learning and of the replay: one number of every row of a table,
+summed and changed over runs of buckets. It is compiled where there is a compiler, else numpy does
+it, with the same bits.
+
 It is written by hand because `SGDClassifier` computes in floating point, which differs between
 machines.
 """
@@ -13,9 +17,13 @@ machines.
 from __future__ import annotations
 
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from spamguard import native
+from spamguard.bayes.tables import N_BASE, Tables, run_sums
 
 _ONE_BITS = 16
 ONE = 1 << _ONE_BITS  # a nat, or a probability of 1
@@ -41,6 +49,7 @@ MAX_WEIGHT = np.int32(1 << 28)  # far above any weight reached: a weight plus a 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Ints32 = NDArray[np.int32]
+Indices = NDArray[np.intp]
 
 
 def inverse_roots(sizes: NDArray[np.intp]) -> Integers:
@@ -177,3 +186,101 @@ def remove_lesson_share(weights: Ints32, lessons: Ints32, sign: int) -> Ints32:
 def cap_weights(weights: Ints32) -> Ints32:
     """Weights after a step, bounded."""
     return np.minimum(np.maximum(weights, -MAX_WEIGHT), MAX_WEIGHT)
+
+
+# ---- the inner loop
+
+
+class TableColumn(NamedTuple):
+    """One column of a table: cell number bucket * width + offset of all its cells.
+
+    So its neighbours need not be gathered. offset is an array, (1,).
+    """
+
+    cells: Ints32
+    width: int
+    offset: Indices
+
+    def locate(self, buckets: Indices) -> Indices:
+        """The places of these buckets, as the other methods take them.
+
+        Made once for many calls: a slice of the result serves a slice of the buckets.
+        """
+        if native.functions() is not None:
+            return buckets
+        return np.asarray(buckets * self.width + self.offset)
+
+    def sum_runs(self, places: Indices, starts: Indices, sizes: Indices, out: Integers) -> None:
+        """Fill `out` with the sums over runs of weights.
+
+        Weights that steps have moved beyond the bounds are brought back, long before they could
+        overflow.
+        """
+        compiled, limit = native.functions(), MAX_WEIGHT
+        if compiled is not None:
+            compiled.run_sums(self.width, self.cells, self.offset, places, sizes, out, int(limit))
+            return
+        weights = self.cells.take(places, mode="clip")  # no place is outside: nothing to check
+        highest = np.maximum.reduce(weights, initial=0)
+        if highest > limit or np.minimum.reduce(weights, initial=0) < -limit:
+            weights[:] = cap_weights(weights)
+            self.cells[places] = weights
+        out[:] = run_sums(weights[np.newaxis], starts, sizes)[0]
+
+    def apply_steps(
+        self, places: Indices, sizes: Indices, steps: Ints32, rows: Ints32, decay: Ints32
+    ) -> None:
+        """Move each run of places by its step, in order, as `weight_moves`.
+
+        Many runs have a step of zero, and no place is twice in one run. Shares depend on the counts
+        of the class, in the cell before each place, and of ham, in the first column of rows.
+        """
+        compiled, width = native.functions(), rows.shape[1]
+        if compiled is not None:
+            column, shares = (self.width, self.cells, self.offset), STEP_SHARES
+            compiled.add_shares(*column, places, sizes, steps, rows, width, shares, decay)
+            return
+        ends, first = sizes.cumsum(), rows.reshape(-1)  # `take` of a column would copy the column
+        for run in steps.nonzero()[0]:
+            here = places[ends[run] - sizes[run] : ends[run]]
+            ham, counts = first.take(here // self.width * width), self.cells.take(here - 1)
+            step, weights = steps[run : run + 1], self.cells.take(here)
+            shares = step_shares(ham, counts)
+            self.cells[here] += weight_moves(step, shares, weights, decay[run : run + 1])
+
+    def remove_lesson_share(self, buckets: Indices, lessons: Ints32, sign: int) -> None:
+        """`remove_lesson_share` of these weights, none of which is there twice."""
+        places = buckets * self.width + self.offset
+        self.cells[places] = remove_lesson_share(self.cells.take(places), lessons, sign)
+
+    def add_number(self, buckets: Indices, number: int) -> None:
+        """Add a number to each of these cells, none of which is there twice."""
+        compiled = native.functions()
+        if compiled is None:
+            self.cells[buckets * self.width + self.offset] += np.int32(number)
+        else:
+            runs = np.array([len(buckets)]), np.array([number], np.int32)
+            compiled.add_runs(self.width, self.cells, self.offset, buckets, *runs)
+
+
+def count_table_column(learnt: Tables, index: int) -> TableColumn:
+    """How many lessons of class number `index` each bucket has."""
+    if index < N_BASE:
+        return TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([index]))
+    return TableColumn(learnt.columns[index - N_BASE].reshape(-1), 2, np.array([0]))
+
+
+def weight_table_columns(learnt: Tables) -> list[TableColumn]:
+    """The logistic weights of every class but the first."""
+    of_spam = TableColumn(learnt.rows.reshape(-1), learnt.rows.shape[1], np.array([N_BASE]))
+    columns = (TableColumn(column.reshape(-1), 2, np.array([1])) for column in learnt.columns)
+    return [of_spam, *columns]
+
+
+def count_features(rows: Ints32, buckets: Indices, sizes: Indices, columns: Indices) -> None:
+    """Add one in each of these rows, for each run of buckets in a column of its own."""
+    compiled, width = native.functions(), rows.shape[1]
+    if compiled is None:
+        np.add.at(rows.reshape(-1), buckets * width + columns.repeat(sizes), np.int32(1))
+    else:
+        compiled.add_runs(width, rows, columns, buckets, sizes, np.ones(len(sizes), np.int32))

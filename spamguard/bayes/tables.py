@@ -196,6 +196,23 @@ def batch_features(messages: Sequence[Features], bits: int) -> EvidenceBatch:
     )
 
 
+def set_sums(terms: NDArray[Any], evidence: Evidence) -> NDArray[Any]:
+    """Sums of columns (K-1, n) over each token set, (K-1, SETS)."""
+    return run_sums(terms, evidence.starts, evidence.sizes)
+
+
+def run_sums(terms: NDArray[Any], starts: Buckets, sizes: Buckets) -> NDArray[Any]:
+    """Sums over runs of columns, (K-1, runs), zero for an empty run; integers sum in 64 bits."""
+    wide = np.int64 if terms.dtype.kind == "i" else terms.dtype
+    if np.count_nonzero(sizes) == sizes.size:
+        return np.asarray(np.add.reduceat(terms, starts, axis=1, dtype=wide))
+    filled = sizes.nonzero()[0]  # reduceat cannot express an empty run
+    sums = np.zeros((len(terms), len(sizes)), wide)
+    if len(filled):
+        sums[:, filled] = np.add.reduceat(terms, starts.take(filled), axis=1, dtype=wide)
+    return sums
+
+
 # ---- the tables
 
 

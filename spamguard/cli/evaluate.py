@@ -176,7 +176,7 @@ def _share_argument(text: str) -> float:
 
 def run_evaluate(options: argparse.Namespace) -> int:
     """Run the trial and report."""
-    from spamguard.engine import evaluate, plots
+    from spamguard.engine import evaluate
     from spamguard.engine.policy import unwanted_classes
 
     # Mistakes in names of files show before the work.
@@ -184,7 +184,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     if options.scores:
         evaluate.check_writable(options.scores)
     if options.plots:
-        plots.check_drawable(options.plots)
+        evaluate.check_drawable(options.plots)
 
     @cache
     def known_unwanted() -> frozenset[str]:
@@ -226,7 +226,7 @@ def _report(
     baseline: list[ScoredMessage] | None,
 ) -> None:
     """Print the figures and write the files. baseline: the run to compare with."""
-    from spamguard.engine import evaluate, measures, plots
+    from spamguard.engine import evaluate, measures
 
     name = f"{options.profile}, {options.protocol}"
     rows, probability = [trial.row for trial in trials], [trial.probability for trial in trials]
@@ -239,20 +239,22 @@ def _report(
         if options.scores:
             evaluate.write_scores(options.scores, rows)
         if options.plots:
-            plots.write_plots(options.plots, gold, score, curve, probability=probability, name=name)
+            evaluate.write_plots(
+                options.plots, gold, score, curve, probability=probability, name=name
+            )
         gain = None if baseline is None else evaluate.roca_difference(rows, baseline, unwanted)
     finally:
         # The work is done: print its figures even if a disk is full, or the other run was on other
         # mail.
         matrix = measures.confusion([row.gold for row in rows], labels)
         if options.json:
-            document = evaluate.report_document({name: measured}, matrix, curve, gain)
+            document = measures.report_document({name: measured}, matrix, curve, gain)
             print(common.to_json(document))
         else:
-            print(evaluate.measures_table(name, measured))
-            print(f"\n{evaluate.confusion_table(matrix)}")
+            print(measures.measures_table(name, measured))
+            print(f"\n{measures.confusion_table(matrix)}")
             if gain is not None:
-                print(f"\n{evaluate.describe_gain(gain, str(options.against))}")
+                print(f"\n{measures.describe_gain(gain, str(options.against))}")
 
 
 def _message_source(options: argparse.Namespace) -> MessageSource:

@@ -31,7 +31,7 @@ from spamguard.keys import is_id
 from spamguard.log import local_time, message_name, printable, rfc3339
 
 if TYPE_CHECKING:
-    from spamguard.engine.explain_groups import ExplainedFeature
+    from spamguard.engine.explain_text import ExplainedFeature
     from spamguard.engine.filter import Filter
     from spamguard.proxy.history import History
     from spamguard.proxy.history_schema import HistoryRow
@@ -216,8 +216,13 @@ def _explanation_values(
 def _explanation_text(
     name: str, why: Explanation, votes: Sequence[Vote], max_words: int | None
 ) -> str:
-    from spamguard.engine.explain_groups import describe_verdict, list_features, sum_groups
-    from spamguard.engine.explain_text import describe_flip, describe_odds
+    from spamguard.engine.explain_text import (
+        describe_flip,
+        describe_odds,
+        describe_verdict,
+        list_features,
+        sum_groups,
+    )
 
     verdict, features = why.verdict, list_features(why)
     groups = sum_groups(features)
@@ -257,7 +262,7 @@ def _vote_line(vote: Vote) -> str:
 def _feature_parts(
     features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None
 ) -> list[SumPart]:
-    from spamguard.engine.explain_groups import OTHERS_LABEL, choose_features
+    from spamguard.engine.explain_text import OTHERS_LABEL, choose_features
 
     words, others, n_others, beside = choose_features(features, log_odds, max_words)
     return [

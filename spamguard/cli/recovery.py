@@ -406,7 +406,7 @@ def add_rebuild(commands: arguments.Commands) -> None:
 
 def run_rebuild(options: argparse.Namespace) -> int:
     """Settle from the receipts."""
-    from spamguard.engine import snapshot
+    from spamguard.engine import store
 
     start = time.monotonic()
     with common.open_existing(options, load=False) as spam_filter:
@@ -419,7 +419,7 @@ def run_rebuild(options: argparse.Namespace) -> int:
     messages = common.count_text(sum(classes.values()))
     text = f"rebuilt the tables from the receipts of {messages} in {seconds:.1f} s"
     if loss is not None:
-        text += f"\n{snapshot.describe_loss(loss)}: {snapshot.LOSS_ADVICE}"
+        text += f"\n{store.describe_loss(loss)}: {store.LOSS_ADVICE}"
     values = {"classes": dict(classes), "seconds": round(seconds, 3)}
     common.print_answer(options, text, values | {"lost_events": loss.events if loss else 0})
     return 0

@@ -408,12 +408,12 @@ def _environment_steps(settings: Settings) -> Iterator[Step]:
 def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
     """The ledger, and whether the filter learns."""
     from spamguard import doctor
-    from spamguard.engine import snapshot
+    from spamguard.engine import store
 
     try:
         with common.open_existing(options) as spam_filter:
             if (loss := spam_filter.find_loss()) is not None:
-                yield doctor.failed("ledger", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
+                yield doctor.failed("ledger", store.describe_loss(loss), store.LOSS_REMEDY)
             else:
                 yield doctor.ok("ledger", common.count_text(spam_filter.ledger.last_seq(), "event"))
             yield from doctor.check_old_lessons(spam_filter.ledger)

@@ -84,7 +84,7 @@ def run_status(options: argparse.Namespace) -> int:
 
 def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     from spamguard import native
-    from spamguard.bayes.profiles import PROFILES
+    from spamguard.bayes.fusion import PROFILES
     from spamguard.ledger.schema import SCHEMA_VERSION
 
     status = spam_filter.status()
@@ -147,7 +147,7 @@ def _lesson_values(spam_filter: Filter, status: Status) -> dict[str, Any]:
 
 
 def _status_text(values: dict[str, Any]) -> str:
-    from spamguard.engine import snapshot
+    from spamguard.engine import store
     from spamguard.learning import undo
 
     versions, sizes = values["versions"], values["bytes"]
@@ -168,8 +168,8 @@ def _status_text(values: dict[str, Any]) -> str:
         *_class_lines(values["classes"]),
     ]
     if values["lost"]:
-        loss = snapshot.describe_loss(snapshot.LedgerLoss(**values["lost"]))
-        lines.append(f"{loss}: {snapshot.LOSS_REMEDY}")
+        loss = store.describe_loss(store.LedgerLoss(**values["lost"]))
+        lines.append(f"{loss}: {store.LOSS_REMEDY}")
     if values["outdated"]:
         outdated = undo.describe_outdated(values["outdated"])
         lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")

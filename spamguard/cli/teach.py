@@ -36,7 +36,7 @@ from spamguard.storage import batches
 if TYPE_CHECKING:
     from spamguard.config.options import Watch
     from spamguard.engine.filter import Filter
-    from spamguard.engine.parallel_extract import LabelledExample
+    from spamguard.engine.prepare import LabelledExample
     from spamguard.folders.mailboxes import Mailbox, Mailboxes
     from spamguard.folders.roles import RoleLookup
     from spamguard.folders.scan import FiledMessage, FolderScanner, StoredMessage
@@ -78,7 +78,7 @@ def add_learn(commands: arguments.Commands) -> None:
 
 def run_learn(options: argparse.Namespace) -> int:
     """Teach the messages; print how many were taught as what."""
-    from spamguard.engine.parallel_extract import LabelledExample, extract_examples
+    from spamguard.engine.prepare import LabelledExample, extract_examples
     from spamguard.learning.lessons import LessonService, NewClass
     from spamguard.proxy.history import example_from_row
 
@@ -188,7 +188,7 @@ def _learn_batches(
     median, 60-90 ms at the 99th percentile and 0.2 s at most; pauses of 2 and 10 ms between the
     batches changed nothing.
     """
-    from spamguard.engine.parallel_extract import group_by_class
+    from spamguard.engine.prepare import group_by_class
     from spamguard.learning.lessons import LessonOutcome
 
     taught: Counter[str] = Counter()
@@ -476,7 +476,7 @@ def _teach_mailbox(
     spam_filter: Filter, scanner: FolderScanner, mailbox: Mailbox, filed: list[FiledMessage]
 ) -> dict[str, Any]:
     """Teach a mailbox; return the numbers of messages taught, known before, and taken back."""
-    from spamguard.engine.parallel_extract import extract_examples, group_by_class
+    from spamguard.engine.prepare import extract_examples, group_by_class
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
     from spamguard.learning.undo import reextract_votes
 

@@ -41,7 +41,7 @@ from spamguard.storage import (
 )
 
 if TYPE_CHECKING:
-    from spamguard.bayes.online import WordOdds
+    from spamguard.bayes.training import WordOdds
     from spamguard.engine.filter import Filter
     from spamguard.learning.importers import WordListFormat
     from spamguard.ledger.votes import WordListInfo

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spamguard import log
-from spamguard.engine import snapshot
+from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.learning import undo
@@ -71,7 +71,7 @@ def _report_losses(state: str, *, settled: bool) -> None:
     if outdated:
         _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
     if loss is not None and not settled:
-        _log.error("%s: %s", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
+        _log.error("%s: %s", store.describe_loss(loss), store.LOSS_REMEDY)
 
 
 if __name__ == "__main__":

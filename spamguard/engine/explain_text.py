@@ -1,19 +1,27 @@
 """From the experts' log-odds to explanations that people read.
 
 `explain_verdict` puts an explanation together from its parts. The other functions say what a
-terminal or a page shows of it: figures that add up, and what another label would take. What to show
-of the features is told by `explain_groups`. The figures must never sum to anything but the score,
-and tables are never changed here.
+terminal or a page shows of it: figures that add up, what another label would take, a sentence, a
+few bars, and all features with readable names.
+
+Every feature has a kind, and every kind belongs to one group. The kind follows from the section in
+front of the token's text (`mail.content`), so nothing is looked up in the tables again. The history
+keeps the text of the strongest tokens only. All others are told apart by their token set: words and
+letters still fall into their groups, other single tokens and pairs into two groups of their own.
+
+The parts must always sum to the log-odds, whether by feature, by group or in rounded figures. Names
+are made of what strangers write, so they must be escaped where they are shown. Tables are never
+changed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spamguard.bayes import experts
 from spamguard.bayes.experts import Floats
-from spamguard.bayes.explain import LogOddsBreakdown
+from spamguard.bayes.fusion import LogOddsBreakdown
 from spamguard.bayes.personal import UserCorrection
 from spamguard.bayes.tables import Evidence, Tables
 from spamguard.engine import policy
@@ -124,7 +132,7 @@ def _sorted_clues(tables: Tables, texts: Mapping[int, str], message: WeighedMess
     return sorted(clues, key=lambda clue: -abs(clue.part))
 
 
-# ---- showing it
+# ---- figures
 
 
 def round_parts(parts: Iterable[float], whole: float) -> list[int]:
@@ -166,3 +174,325 @@ def describe_flip(why: Explanation) -> str:
         return sentence + "its words alone do not keep it from that"
     words = "strongest word" if why.flip == 1 else f"{why.flip:,} strongest words"
     return sentence + f"without its {words} {side} {why.favoured} they would"
+
+
+# ---- features and their groups
+
+
+class GroupKind(NamedTuple):
+    """title: above a bar. phrase: in the sentence, in the plural."""
+
+    title: str
+    phrase: str
+
+
+GROUPS = {
+    "words": GroupKind("Words", "the words of its text"),
+    "sender": GroupKind("Sender and servers", "its sender and servers"),
+    "links": GroupKind("Links", "its links"),
+    "layout": GroupKind("Layout", "its layout and attachments"),
+    "letters": GroupKind("Letters", "its letters and signs"),
+    "header": GroupKind("Header, links, layout: text not kept", "its header, links and layout"),
+    "pairs": GroupKind("Pairs of words: text not kept", "its pairs of words"),
+    "start": GroupKind("Before reading", "the lessons as a whole"),
+}
+
+
+class FeatureKind(NamedTuple):
+    """group: a key of `GROUPS`. about: one sentence for people, as in a tooltip."""
+
+    group: str
+    about: str
+
+
+_ALL_TOGETHER = "All of these together, since the history keeps the strongest texts only."
+KINDS = {
+    "word": FeatureKind("words", "A word of the text that a reader sees."),
+    "pair": FeatureKind("words", "Two neighbouring words of the text."),
+    "subject": FeatureKind("words", "A word, or two, of the subject."),
+    "closing": FeatureKind("words", "A word of the signature, the footer or the last line."),
+    "subject form": FeatureKind("words", "Whether the subject is a reply, a forward, in capitals."),
+    "address": FeatureKind("sender", "Part of an address or name in From, To, Cc or Reply-To."),
+    "server": FeatureKind("sender", "Part of what the servers on the way wrote (Received)."),
+    "message id": FeatureKind("sender", "Host or form of the Message-ID and of its references."),
+    "date": FeatureKind("sender", "Form and time zone of the date."),
+    "header field": FeatureKind("sender", "A field of the header, or a word in it."),
+    "relation": FeatureKind("sender", "Whether sender, recipient and servers belong together."),
+    "link": FeatureKind("links", "Part of the address of a link."),
+    "link host": FeatureKind("links", "The host to which a link leads, or its domain."),
+    "link trait": FeatureKind("links", "How many links there are, and whose hosts they lead to."),
+    "markup": FeatureKind("layout", "A tag of HTML or one of its attributes."),
+    "hidden word": FeatureKind("layout", "A word that HTML hides from the reader."),
+    "attachment": FeatureKind("layout", "Name or kind of an attached file."),
+    "structure": FeatureKind("layout", "How the message is built: its parts, types and defects."),
+    "measure": FeatureKind("layout", "A size, a number or a share, measured in the message."),
+    "letters": FeatureKind("letters", "Up to five characters in a row; _ is a blank."),
+    "signs": FeatureKind("letters", "Share of capitals, digits or signs in the text."),
+    "header details": FeatureKind("header", _ALL_TOGETHER),
+    "pairs": FeatureKind("pairs", _ALL_TOGETHER),
+    "start": FeatureKind("start", "What counts for any message, before it is read."),
+}
+
+_SECTION_KINDS = {
+    "subject": "subject",
+    **dict.fromkeys(("footer", "end"), "closing"),
+    **dict.fromkeys(("address", "from", "to", "cc", "reply-to", "sender"), "address"),
+    "received": "server",
+    **dict.fromkeys(("id-host", "id-shape", "references", "in-reply-to"), "message id"),
+    **dict.fromkeys(("date-shape", "zone"), "date"),
+    "url": "link",
+    "host": "link host",
+    "tags": "markup",
+    "hidden": "hidden word",
+    "attachment": "attachment",
+    **dict.fromkeys(
+        ("mime-version", "content-type", "content-transfer-encoding", "content-disposition"),
+        "structure",
+    ),
+}
+_CLUE_KINDS = (
+    (("links_", "link_"), "link trait"),
+    (("to_", "reply_to_", "sender_", "id_"), "relation"),
+)
+_TRAIT_KINDS = {
+    "subject": "subject form",
+    "subject length": "subject form",
+    "recipients": "address",
+    "reply-to": "relation",
+    "message-id": "relation",
+    "list": "header field",
+    "header fields": "header field",
+    "date": "date",
+    "hops": "server",
+    "links": "link trait",
+    "share of capitals": "signs",
+    "share of digits": "signs",
+    "share of 8-bit": "signs",
+    "exclamation marks": "signs",
+    "attachment": "attachment",
+    "attachments": "attachment",
+}
+_CLUE_NAMES = {
+    "to_sender": "recipient in the sender's domain",
+    "to_other": "recipient in another domain than the sender",
+    "reply_to_sender": "replies go to the sender's domain",
+    "reply_to_other": "replies go to another domain",
+    "links_sender": "links lead to the sender's domain only",
+    "links_some_sender": "links lead to the sender's domain and others",
+    "links_elsewhere": "links lead to other domains than the sender's",
+    "sender_passed_on": "a server of the sender's domain passed it on",
+    "sender_not_passed_on": "no server of the sender's domain passed it on",
+    "id_passed_on": "a server of the Message-ID's domain passed it on",
+    "id_not_passed_on": "no server of the Message-ID's domain passed it on",
+}
+_UNKEPT_NAMES = {  # by token set: kind, and name of all tokens whose text was not kept
+    "words": ("word", "other words, text not kept"),
+    "clues": ("header details", "header, links and layout, text not kept"),
+    "pairs": ("pairs", "pairs of words, text not kept"),
+    "grams": ("letters", "other letters, text not kept"),
+}
+_HOST_SECTIONS = frozenset(("host", "id-host", "address"))  # whose tokens have "_" for "."
+_NAMED_BY_SECTION = ("header field", "structure")  # kinds
+_GRAMS = TOKEN_SETS[3]
+_GAP = " … "  # of a pair that is no gram
+
+
+class ExplainedFeature(NamedTuple):
+    """A feature with its readable name.
+
+    kind: a key of `KINDS`. tokens: how many it stands for, 0 if it is none, such as a size. text,
+    counts: as of `Clue`; counts are None where they would say nothing.
+    """
+
+    name: str
+    kind: str
+    part: float
+    tokens: int = 0
+    text: str = ""
+    counts: Mapping[str, int] | None = None
+
+    @property
+    def group(self) -> str:
+        """A key of `GROUPS`."""
+        return KINDS[self.kind].group
+
+
+class GroupPart(NamedTuple):
+    """What a group adds to the log-odds. name: a key of `GROUPS`. features: how many it has."""
+
+    name: str
+    part: float
+    features: int
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        return GROUPS[self.name].title
+
+
+def list_features(why: Explanation) -> list[ExplainedFeature]:
+    """All features, the strongest first; their parts sum to the log-odds."""
+    features = [
+        ExplainedFeature(name, kind, clue.part, 1, clue.text, clue.counts)
+        for clue in why.clues
+        if clue.text
+        for kind, name in (describe_clue(clue),)
+    ]
+    for origin in TOKEN_SETS:
+        parts = [clue.part for clue in why.clues if not clue.text and clue.token_set == origin]
+        if parts:
+            kind, name = _UNKEPT_NAMES[origin]
+            features.append(ExplainedFeature(name, kind, sum(parts), len(parts)))
+    for traits, usual in ((why.traits, "structure"), (why.numbers, "measure")):
+        features += [
+            ExplainedFeature(name, _TRAIT_KINDS.get(name, usual), part)
+            for name, part in traits.items()
+        ]
+    features.append(ExplainedFeature("biases of the experts", "start", why.biases))
+    features.append(ExplainedFeature("prior", "start", why.prior))
+    return sorted(features, key=lambda feature: -abs(feature.part))
+
+
+def sum_groups(features: Sequence[ExplainedFeature]) -> list[GroupPart]:
+    """The groups that have features, in the order of `GROUPS`."""
+    by_group: dict[str, list[ExplainedFeature]] = {name: [] for name in GROUPS}
+    for feature in features:
+        by_group[feature.group].append(feature)
+    return [
+        GroupPart(
+            name,
+            sum(feature.part for feature in members),
+            sum(max(1, feature.tokens) for feature in members),
+        )
+        for name, members in by_group.items()
+        if members
+    ]
+
+
+def describe_clue(clue: Clue) -> tuple[str, str]:
+    """Kind and readable name of a token with a text.
+
+    >>> describe_clue(Clue("host:example_org", 1.0, {}, "clues"))
+    ('link host', 'example.org')
+    """
+    section, colon, token = clue.text.partition(":")
+    if not colon:
+        return ("pair" if clue.token_set in ("pairs", "grams") else "word"), clue.text
+    if section == "letters" and clue.token_set == _GRAMS and _GAP not in token:
+        return "letters", token
+    if section == "clue":
+        kind = next((kind for starts, kind in _CLUE_KINDS if token.startswith(starts)), "structure")
+        return kind, _CLUE_NAMES.get(token) or token.replace("_", " ")
+    if section == "names":
+        return "header field", f"{token.replace('_', '-')} is there"
+    if section in _HOST_SECTIONS:
+        return _SECTION_KINDS[section], token.replace("-at-", "@", 1).replace("_", ".")
+    usual = "structure" if section.startswith("part ") else "header field"
+    kind = _SECTION_KINDS.get(section, usual)
+    return kind, f"{section}: {token}" if kind in _NAMED_BY_SECTION else token
+
+
+# ---- how much to show at first
+
+OTHERS_LABEL = "all other words"
+MIN_FIRST = 25
+"""Features that are shown at first, if there are so many."""
+# Of the log-odds; all others together hold no more (RESULTS.md, "The rest of an explanation").
+_MAX_OTHERS = 1 / 3
+
+
+def count_first(parts: Sequence[float], whole: float) -> int:
+    """How many parts to show, so that the others' sum is at most a third of the whole.
+
+    Then it is at most a third of what is shown too. At least `MIN_FIRST` if there are so many.
+
+    >>> count_first([1.0] * 90, 90.0)
+    60
+    """
+    rest = sum(parts)
+    for number, part in enumerate(parts):
+        if number >= MIN_FIRST and abs(rest) <= _MAX_OTHERS * abs(whole):
+            return number
+        rest -= part
+    return len(parts)
+
+
+class ShownFeatures(NamedTuple):
+    """Features for one look, strongest first.
+
+    words: made of tokens. other_words: the sum of those that are left out, and n_others how many
+    tokens they are. beside: all that are no words.
+    """
+
+    words: Sequence[ExplainedFeature]
+    other_words: float
+    n_others: int
+    beside: Sequence[ExplainedFeature]
+
+
+def choose_features(
+    features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None = None
+) -> ShownFeatures:
+    """The strongest words, and all other features.
+
+    features: as of `list_features`; they sum to log_odds. max_words: words for, and words against;
+    None: as many as `count_first` says.
+    """
+    words = [feature for feature in features if feature.tokens]
+    beside = [feature for feature in features if not feature.tokens]
+    if max_words is None:
+        chosen = words[: count_first([word.part for word in words], log_odds)]
+    else:
+        up = [word for word in words if word.part > 0][:max_words]
+        down = [word for word in words if word.part < 0][:max_words]
+        chosen = sorted((*up, *down), key=lambda word: -abs(word.part))
+    others = sum(word.part for word in words) - sum(word.part for word in chosen)
+    tokens = sum(word.tokens for word in words) - sum(word.tokens for word in chosen)
+    return ShownFeatures(chosen, others, tokens, beside)
+
+
+# ---- the sentence
+
+_STRONG = 0.25  # of the strongest group: weaker groups are not in the sentence
+_MIN_PART = 0.05  # nats; with less a group says nothing
+_MAX_NAMED = 3  # groups for, and groups against
+_UNKNOWN = {
+    "id-host": "the server in its Message-ID is unknown here",
+    "host": "the hosts of its links are unknown here",
+}
+
+
+def describe_verdict(
+    why: Explanation, groups: Sequence[GroupPart], class_title: Callable[[str], str] = str
+) -> str:
+    """The verdict and its reasons in one sentence. groups: as of `sum_groups`."""
+    groups = [group for group in groups if group.name != "start"]
+    sign = 1 if why.log_odds >= 0 else -1
+    lead, opposite = (why.favoured, why.against)[::sign]
+    strongest = max((abs(group.part) for group in groups), default=0.0)
+    clauses: list[str] = []
+    for side, name in ((sign, lead), (-sign, opposite)):
+        strong = [
+            group
+            for group in sorted(groups, key=lambda group: -abs(group.part))
+            if side * group.part >= max(_MIN_PART, _STRONG * strongest)
+        ]
+        if strong:
+            *phrases, last = [GROUPS[group.name].phrase for group in strong[:_MAX_NAMED]]
+            subject = f"{', '.join(phrases)} and {last}" if phrases else last
+            suffix = "" if clauses else " taught here"
+            clauses.append(f"{subject} are those of {class_title(name)}{suffix}")
+    if not clauses:
+        clauses.append("it has hardly anything in common with the mail taught here")
+    clauses += [text for section, text in _UNKNOWN.items() if _is_unknown(why, section)]
+    label = why.verdict.label
+    if label not in why.verdict.probabilities:
+        clauses.append("too little is taught yet" if why.few else "that does not decide it")
+    title = class_title(label)
+    return f"{title[:1].upper()}{title[1:]}: {'; '.join(clauses)}."
+
+
+def _is_unknown(why: Explanation, section: str) -> bool:
+    """Whether no lesson has any token of a section. Not known where counts are hidden."""
+    counts = [clue.counts for clue in why.clues if clue.text.startswith(f"{section}:")]
+    return bool(counts) and all(of_token and not any(of_token.values()) for of_token in counts)

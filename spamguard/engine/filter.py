@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from spamguard import keys, users
 from spamguard.bayes import experts, tables
-from spamguard.bayes.profiles import DEFAULT_PROFILE, PROFILES
+from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
 from spamguard.database import ClosedOnExit
-from spamguard.engine import fold, snapshot, store
+from spamguard.engine import fold, store
 from spamguard.engine.judge import JudgingFilter
 from spamguard.engine.prepare import Example, check_bytes
 from spamguard.engine.store import BITS_RANGE, TableStore
@@ -27,7 +27,7 @@ from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NewVote
-from spamguard.records import EXTRACTOR, Status
+from spamguard.records import EXTRACTOR, TOKEN_SETS, Status
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 
 _ADOPTED_KEY = "adopted"  # the ledger's note that the tables came without receipts
@@ -54,7 +54,7 @@ class Filter(JudgingFilter, ClosedOnExit):
 
         Parameters
         ----------
-        profile : how to judge, a name of `bayes.profiles.PROFILES`.
+        profile : how to judge, a name of `bayes.fusion.PROFILES`.
         bits : the tables of a new filter have 2**bits buckets until they grow.
         durable : lessons survive a power cut.
         load : map the tables. Without them only `settle` makes sense: they are damaged.
@@ -77,7 +77,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             )
         state = Path(directory).absolute()  # the process may change its directory
         path = state / LEDGER_FILE
-        key = keys.load_key(state / KEY_FILE, create=store.is_new_state(state, path))
+        key = keys.load_key(state / KEY_FILE, create=store.make_state_directory(state))
         ledger = SqliteLedger.open(path, keys.key_fingerprint(key), durable=durable)
         try:
             table_store = TableStore(
@@ -316,7 +316,7 @@ class Filter(JudgingFilter, ClosedOnExit):
     def save_tables(self, path: Path) -> None:
         """Write the tables under a new name, for `adopt_tables` elsewhere; may raise OSError."""
         self._refresh()
-        snapshot.write_snapshot(path, self._store.tables, durable=False)
+        store.write_snapshot(path, self._store.tables, durable=False)
 
     def adopt_tables(self, path: Path) -> None:
         """Judge by tables that a filter with the same key has saved.
@@ -328,7 +328,7 @@ class Filter(JudgingFilter, ClosedOnExit):
                 f"{self.directory}: has receipts of its own: import tables without receipts into "
                 "a new state directory"
             )
-        adopted = snapshot.read_snapshot(path)
+        adopted = store.read_snapshot(path)
         self._ledger.set_meta(_ADOPTED_KEY, "yes")
         self._store.adopt(adopted)
 
@@ -346,7 +346,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             )
 
     def with_ledger(self, ledger: SqliteLedger) -> Filter:
-        """A filter like this one on another view of its ledger (`what_if`). Never teach it."""
+        """A filter like this one on another view of its ledger, for `judge.open_what_if`."""
         table_store = TableStore(self.directory, ledger, self.min_bits, durable=False)
         table_store.catch_up()
         profile = self._profile.name
@@ -359,15 +359,31 @@ class Filter(JudgingFilter, ClosedOnExit):
         """
         return fold.fuse_first_scores(scores, self._store.tables, self._unwanted)
 
-    def find_loss(self) -> snapshot.LedgerLoss | None:
+    def find_loss(self) -> store.LedgerLoss | None:
         """Events that the ledger has provably lost."""
-        return snapshot.find_loss(self.directory, self._ledger)
+        return store.find_loss(self.directory, self._ledger)
 
     def clear_loss(self) -> None:
         """Drop the ledger's note of a loss."""
-        snapshot.clear_loss(self._ledger)
+        self._ledger.drop_meta([store.LOSS_KEY])
 
     def status(self) -> Status:
         """What the filter knows, as of now."""
         self._refresh()
-        return store.filter_status(self.directory, self._ledger, self._store, self._unwanted)
+        learnt = self._store.tables
+        quarter = len(learnt.rows) // len(learnt.vocabulary)
+        defined = dict.fromkeys(self._ledger.classes(), 0)
+        taught = dict(zip(learnt.classes, learnt.messages.tolist(), strict=True))
+        return Status(
+            classes=defined | taught,
+            unwanted=self._unwanted,
+            buckets=len(learnt.rows),
+            vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),
+            used=dict(zip(TOKEN_SETS, (learnt.vocabulary / quarter).tolist(), strict=True)),
+            events=self._ledger.last_seq(),
+            unsettled=self._store.unsettled,
+            ledger_bytes=self._ledger.file_bytes(),
+            tables_bytes=store.snapshot_bytes(self.directory),
+            extractor=EXTRACTOR,
+            fingerprint=self._ledger.fingerprint,
+        )

@@ -1,10 +1,10 @@
 """Measures of a filter's answers: those of the TREC spam track, and calibration.
 
-Pure: arrays in, numbers out. Nothing here reads a file, judges a message or looks at its content.
-Rates are in per cent, as in the literature (Cormack & Lynam, TREC 2005 Spam Track Overview).
-What scikit-learn and SciPy have is theirs; the measures of the TREC spam track (lam, sm at hm) and
-the calibration error stand here, as neither has them. Both libraries take a second to load, so only
-`evaluate` imports this module. Throughout, for n messages in order of arrival:
+Pure: arrays in, numbers and words out. Nothing here reads a file, judges a message or looks at its
+content. Rates are in per cent, as in the literature (Cormack & Lynam, TREC 2005 Spam Track
+Overview). What scikit-learn and SciPy have is theirs; the measures of the TREC spam track (lam, sm
+at hm) and the calibration error stand here, as neither has them. Both libraries take a second to
+load, so only `evaluate` imports this module. Throughout, for n messages in order of arrival:
 
 - gold: bool, (n,), True where the message is truly unwanted (of a class such as "spam").
 - score: float, (n,), higher means more likely unwanted; any monotone scale.
@@ -18,7 +18,7 @@ A measure that needs both kinds of message, or probabilities, is NaN where they 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -367,3 +367,94 @@ def learning_curve(
         np.array([roca(truth[each], scores[each]) for each in windows], dtype=np.float64),
         np.array([100 * float(wrong[each].mean()) for each in windows], dtype=np.float64),
     )
+
+
+# ---- reports
+
+
+def report_document(
+    runs: Mapping[str, Measures],
+    matrix: Confusion | None = None,
+    curve: LearningCurve | None = None,
+    gain: Interval | None = None,
+) -> dict[str, object]:
+    """Everything as one JSON-ready dictionary; undefined values are None.
+
+    gain is 1-ROCA % minus that of another run.
+    """
+    document: dict[str, object] = {"runs": {name: run.as_dict() for name, run in runs.items()}}
+    if matrix is not None:
+        document["confusion"] = {
+            "predicted": list(matrix.predicted),
+            "actual": list(matrix.actual),
+            "counts": matrix.counts.tolist(),
+        }
+    if curve is not None:
+        document["learning_curve"] = {
+            "last": curve.last.tolist(),
+            "roca": _nullable(curve.roca),
+            "error": _nullable(curve.error),
+        }
+    if gain is not None:
+        values = _nullable((gain.value, gain.low, gain.high))
+        document["against"] = dict(zip(("roca", "low", "high"), values, strict=True))
+    return document
+
+
+def _nullable(values: Iterable[float]) -> list[float | None]:
+    return [None if math.isnan(value) else float(value) for value in values]
+
+
+def describe_gain(gain: Interval, other: str) -> str:
+    """1-ROCA % minus that of another run, as a sentence."""
+    subject = f"1-ROCA minus that of {other}"
+    if math.isnan(gain.value):
+        return f"{subject}: –, as there is mail of one kind only"
+    verdict = (
+        "better" if gain.high < 0 else "worse" if gain.low > 0 else "no evidence of a difference"
+    )
+    return f"{subject}: {gain.value:+.4f} % ({gain.low:+.4f} to {gain.high:+.4f}): {verdict}"
+
+
+def measures_table(name: str, run: Measures) -> str:
+    """A run as text, a line per measure."""
+
+    def number(value: float, digits: int, unit: str = "") -> str:
+        return "–" if math.isnan(value) else f"{value:.{digits}f}{unit}"
+
+    def rate(value: float, errors: int, messages: int) -> str:
+        return "–" if math.isnan(value) else f"{value:.2f} % ({errors} of {messages})"
+
+    bounds = f"{run.roca_low:.4f} to {run.roca_high:.4f} %"
+    lines = [
+        ("", name),
+        ("messages (ham, spam)", f"{run.messages} ({run.ham}, {run.spam})"),
+        ("ham called spam (hm)", rate(run.hm, run.ham_as_spam, run.ham)),
+        ("spam not called spam (sm)", rate(run.sm, run.spam_missed, run.spam)),
+        ("  unsure (ham, spam)", f"{run.unsure_ham}, {run.unsure_spam}"),
+        ("logistic average (lam)", number(run.lam, 2, " %")),
+        ("1-ROCA", number(run.roca, 4, " %")),
+        ("  95 % interval", "–" if math.isnan(run.roca_low) else bounds),
+        ("sm where hm <= 0.1 %", number(run.sm_at_hm_01, 2, " %")),
+        ("sm where hm <= 0.5 %", number(run.sm_at_hm_05, 2, " %")),
+        ("calibration error", number(run.calibration_error, 4)),
+        ("log-loss", number(run.log_loss, 4)),
+    ]
+    return _format_table(lines)
+
+
+def confusion_table(matrix: Confusion) -> str:
+    """The confusion matrix as text: a line per answer, a column per true class."""
+    answers = zip(matrix.predicted, matrix.counts.tolist(), strict=True)
+    lines = [[name, *map(str, counts)] for name, counts in answers]
+    return _format_table([["called \\ truly", *matrix.actual], *lines])
+
+
+def _format_table(lines: Sequence[Sequence[str]]) -> str:
+    """Cells padded to columns: the first to the left, numbers to the right."""
+    first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = []
+    for head, *cells in lines:
+        padded = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
+        text.append("  ".join([head.ljust(first), *padded]).rstrip())
+    return "\n".join(text) + "\n"

@@ -1,42 +1,61 @@
 """The state directory: the tables of this process, kept up with the ledger, and their snapshots.
 
 Every process holds its own tables, so nobody reads half a lesson. Snapshots save other processes
-the folding. Only teaching writes them; judging never writes. A line in the ledger says which
+the folding: a snapshot is a cache of the ledger, written once, complete before it has a name, and
+never changed. Only teaching writes them; judging never writes. A line in the ledger says which
 snapshot counts. It is replaced only if it is still the line expected, so of two writers one wins
 and an older settled state never replaces a newer one.
+
+One file holds all arrays, each on a page border, and every process maps it copy-on-write. The file
+has no holes: a process that touches a mapped hole on a full tmpfs ends by SIGBUS. A file that is
+cut short, or whose head is damaged, is an error that names the remedy, never a wrong verdict.
+(Damage to the arrays is left to the disk's own checks: summing 64 MB at every opening would cost
+more than all the rest of it.)
+
+Snapshots also prove when the ledger has lost events, because the name of one holds the number of
+its last event. SQLite recovers a damaged log (ledger.sqlite-wal) up to its first bad frame and
+reports nothing. A loss is noted in the ledger when settling replaces the snapshot that proves it,
+and stays noted until `rebuild`. Lost event numbers are given again to new events. That is safe: a
+snapshot counts only by its line in the ledger, and that line is lost together with the events, or
+`TableStore` refuses it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import secrets
 import time
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spamguard.bayes import fusion
-from spamguard.bayes.replay import LEARNER_VERSION
-from spamguard.bayes.tables import Tables, empty_tables
-from spamguard.engine import snapshot
+from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables, empty_tables
+from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.log import local_time
 from spamguard.mail.content import NUMBERS, TRAITS
-from spamguard.records import EXTRACTOR, TOKEN_SETS, Status
-from spamguard.storage import remove_stale_drafts
+from spamguard.records import EXTRACTOR
+from spamguard.storage import LEDGER_FILE, create_atomically, remove_stale_drafts, sync_directory
 
 _log = logging.getLogger("spamguard.model")
 
 BITS_RANGE = range(8, 29)
 """Sizes of tables: fewer buckets than 2**8 tell no words apart, more than 2**28 take gigabytes."""
-META_PREFIXES = ("tables", "goodmail", "renewed")
-"""Notes of the ledger that belong to one extractor.
-
-They say which snapshot counts, how good mail looked, and how far older votes were renewed.
-"""
+# Notes of the ledger that belong to one extractor: which snapshot counts, how good mail looked, how
+# far older votes were renewed.
+_META_PREFIXES = ("tables", "goodmail", "renewed")
 UNDO_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
 _DIRECTORY_REMEDY = "choose a state directory you may write to"
 _SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
@@ -47,23 +66,14 @@ _MAX_ATTEMPTS = 5
 # ---- the directory
 
 
-def make_state_directory(place: Path) -> None:
-    """Make a state directory if it is not there yet. LedgerError: there cannot be one."""
-    with _map_directory_errors(place):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+def make_state_directory(place: Path) -> bool:
+    """Make a state directory if it is not there yet; returns whether it holds no ledger.
 
-
-def is_new_state(place: Path, ledger: Path) -> bool:
-    """Whether there is no ledger yet; its directory is made. LedgerError: it cannot be used."""
-    make_state_directory(place)
-    with _map_directory_errors(place):
-        return not ledger.exists()
-
-
-@contextmanager
-def _map_directory_errors(place: Path) -> Iterator[None]:
+    LedgerError: it cannot be used.
+    """
     try:
-        yield
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return not (place / LEDGER_FILE).exists()
     except FileExistsError as error:
         raise LedgerError(f"{place}: is no directory: {_DIRECTORY_REMEDY}") from error
     except OSError as error:
@@ -130,12 +140,8 @@ class SnapshotStamp:
 class TableStore:
     """This process's tables. They start empty; `catch_up` loads and folds.
 
-    Parameters
-    ----------
-    directory : where snapshots lie.
-    min_bits : tables of few lessons have 2**min_bits buckets. Each settling may change the size;
-        `tables.bits` has it.
-    durable : snapshots are on the disk before they count.
+    Tables of few lessons have 2**min_bits buckets; each settling may change that (`tables.bits`).
+    With durable, snapshots are on the disk before they count.
     """
 
     def __init__(
@@ -218,7 +224,7 @@ class TableStore:
             return
         stamp = SnapshotStamp.parse(line)
         if stamp.lineage != self.stamp.lineage or stamp.seq > self.seq:
-            self.tables = snapshot.read_snapshot(self._directory / stamp.file)
+            self.tables = read_snapshot(self._directory / stamp.file)
             self.seq, self.taken_back = stamp.seq, stamp.taken_back
         self._snapshot_line, self.stamp = line, stamp
 
@@ -260,11 +266,10 @@ class TableStore:
     def _drop_older_extractors(self) -> None:
         """Remove notes and snapshots of older extractors, now that there are settled tables.
 
-        The notes go first, or they would name files that are gone. An older version can still make
-        its tables from the ledger.
+        An older version can still make its tables from the ledger.
         """
-        older = range(1, EXTRACTOR)
-        self._ledger.drop_meta(f"{note}.{number}" for number in older for note in META_PREFIXES)
+        older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
+        self._ledger.drop_meta(f"{note}.{number}" for number in older for note in _META_PREFIXES)
         for number in older:
             for path in self._directory.glob(f"tables-{number}-*.bin"):
                 _remove_file(path)
@@ -274,21 +279,19 @@ class TableStore:
 
         A line that is damaged, or names events that the ledger has lost, does not count.
         """
-        with suppress(TableError):
-            return (
-                line is not None
-                and seq < SnapshotStamp.parse(line).settled <= self._ledger.last_seq()
-            )
-        return False
+        try:
+            settled = SnapshotStamp.parse(line).settled if line is not None else 0
+        except TableError:
+            return False
+        return seq < settled <= self._ledger.last_seq()
 
     def adopt(self, tables: Tables) -> None:
         """Publish tables from elsewhere as if the events so far had taught them."""
-        seq = self._ledger.last_seq()
-        lineage = secrets.token_hex(8)
-        while not self._publish(
-            tables, self._new_stamp(seq, seq, lineage), self._ledger.get_meta(_SNAPSHOT_KEY)
-        ):
-            pass  # another process was first: the last to adopt counts
+        seq, lineage = self._ledger.last_seq(), secrets.token_hex(8)
+        while True:  # while another process is first: the last to adopt counts
+            line = self._ledger.get_meta(_SNAPSHOT_KEY)
+            if self._publish(tables, self._new_stamp(seq, seq, lineage), line):
+                return
 
     def _new_stamp(self, seq: int, settled: int, lineage: str) -> SnapshotStamp:
         file = f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin"
@@ -303,7 +306,7 @@ class TableStore:
         try:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
-            snapshot.write_snapshot(path, tables, durable=self._durable)
+            write_snapshot(path, tables, durable=self._durable)
         except OSError as error:
             advice = remedy(error, "look at the disk and its permissions")
             raise TableError(
@@ -320,10 +323,11 @@ class TableStore:
             return False
         self._snapshot_line, self.stamp, self.tables = line, stamp, tables
         self.seq, self.taken_back = stamp.seq, stamp.taken_back
-        loss = snapshot.record_loss(self._directory, self._ledger)
-        if loss is not None:  # noted before the files that prove it are removed
-            what = snapshot.describe_loss(loss)
-            _log.error("%s: %s: %s", self._ledger.path, what, snapshot.LOSS_REMEDY)
+        # noted before the files that prove it are removed
+        loss = find_loss(self._directory, self._ledger)
+        if loss is not None and loss != _noted_loss(self._ledger):
+            self._ledger.set_meta(LOSS_KEY, json.dumps(asdict(loss)))
+            _log.error("%s: %s: %s", self._ledger.path, describe_loss(loss), LOSS_REMEDY)
         for other in older:
             _remove_file(other)
         return True
@@ -335,24 +339,162 @@ def _remove_file(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def filter_status(
-    place: Path, ledger: SqliteLedger, store: TableStore, unwanted: frozenset[str]
-) -> Status:
-    """What a filter knows and how full it is, as far as the store has folded its ledger."""
-    tables = store.tables
-    quarter = len(tables.rows) // len(tables.vocabulary)
-    defined = dict.fromkeys(ledger.classes(), 0)
-    taught = dict(zip(tables.classes, tables.messages.tolist(), strict=True))
-    return Status(
-        classes=defined | taught,
-        unwanted=unwanted,
-        buckets=len(tables.rows),
-        vocabulary=dict(zip(TOKEN_SETS, tables.vocabulary.tolist(), strict=True)),
-        used=dict(zip(TOKEN_SETS, (tables.vocabulary / quarter).tolist(), strict=True)),
-        events=ledger.last_seq(),
-        unsettled=store.unsettled,
-        ledger_bytes=ledger.file_bytes(),
-        tables_bytes=snapshot_bytes(place),
-        extractor=EXTRACTOR,
-        fingerprint=ledger.fingerprint,
+# ---- snapshots
+
+_MAGIC = b"spamguard tables 1\n"
+_PAGE_BYTES = 4096
+_MIN_MAPPED_BYTES = 1 << 20  # larger arrays are mapped, smaller ones are read
+_MAX_HEADER_BYTES = 1 << 24  # some 200 bytes for each class
+_SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
+
+
+def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> None:
+    """Write tables under a name that does not exist yet; with durable, wait for the disk.
+
+    OSError when it cannot be written; then nothing is left behind.
+    """
+    layout: list[tuple[str, str, tuple[int, ...], int]] = []
+    size = 0
+    for name, array in _iter_arrays(tables):
+        layout.append((name, array.dtype.str, array.shape, size))
+        size += _round_to_pages(array.nbytes)
+    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": size}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
+    head = head.ljust(_round_to_pages(len(head)), b"\0")
+    with create_atomically(path) as file:
+        file.write(head)
+        for (_, array), (*_, start) in zip(_iter_arrays(tables), layout, strict=True):
+            file.seek(len(head) + start)
+            file.write(np.ascontiguousarray(array).data)
+        file.truncate(len(head) + size)  # the last page is whole
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    if durable:
+        sync_directory(path.parent)
+
+
+def _iter_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[Any]]]:
+    yield "rows", tables.rows
+    for number, column in enumerate(tables.columns):
+        yield f"column {number}", column
+    for name in _SMALL_ARRAYS:
+        yield name, getattr(tables, name)
+
+
+def _round_to_pages(size: int) -> int:
+    return -(-size // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def read_snapshot(path: Path) -> Tables:
+    """Map a snapshot: tables that are private to this process.
+
+    TableError when the file is damaged or gone (a newer one may have replaced it).
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise _damage_error(path, "it is not a table file of this version")
+            checksum, _, text = file.readline(_MAX_HEADER_BYTES).rstrip(b"\n").partition(b" ")
+            if b"%08x" % zlib.crc32(text) != checksum:
+                raise _damage_error(path, "its head is damaged")
+            header: dict[str, Any] = json.loads(text)
+            data = _round_to_pages(file.tell())
+            if os.fstat(file.fileno()).st_size != data + header["bytes"]:
+                raise _damage_error(path, "its length is wrong")
+            if not all(np.dtype(dtype).isnative for _, dtype, *_ in header["arrays"]):
+                raise _damage_error(path, "it was made by a machine with another order of bytes")
+            arrays: dict[str, Any] = {
+                name: _load_array(file, np.dtype(dtype), shape, data + start)
+                for name, dtype, shape, start in header["arrays"]
+            }
+    except OSError as error:
+        raise _damage_error(path, f"it cannot be read ({error.strerror})") from error
+    columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
+    small = {name: arrays[name] for name in _SMALL_ARRAYS}
+    return Tables(header["bits"], arrays["rows"], columns, header["classes"], **small)
+
+
+def _load_array(file: BinaryIO, kind: np.dtype[Any], shape: list[int], start: int) -> NDArray[Any]:
+    size = kind.itemsize * int(np.prod(shape))
+    if size >= _MIN_MAPPED_BYTES:
+        return np.asarray(np.memmap(file, kind, "c", start, tuple(shape)))  # copy-on-write
+    file.seek(start)
+    return np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
+
+
+def _damage_error(path: Path, how: str) -> TableError:
+    return TableError(
+        f"{path}: {how}; the tables can be made anew from the ledger: run `spamguard rebuild`"
     )
+
+
+# ---- events that the ledger has lost
+
+LOSS_ADVICE = (
+    "restore a backup made later (`spamguard restore`), or teach that mail again "
+    "(`spamguard teach-folders`, `spamguard learn`)"
+)
+LOSS_REMEDY = f"{LOSS_ADVICE}; then `spamguard rebuild` ends this message"
+
+LOSS_KEY = "loss"
+"""The ledger's note of a loss."""
+_SNAPSHOT_NAME = re.compile(rf"tables-{EXTRACTOR}-([0-9]+)-[0-9a-f]+\.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLoss:
+    """A loss, as a snapshot proves it.
+
+    snapshot: the file that holds more events than the ledger. events: how many are missing, at
+    least. since, until: seconds since 1970 of the last event that is left (0: none is) and of that
+    snapshot.
+    """
+
+    snapshot: str
+    events: int
+    since: int
+    until: int
+
+
+def describe_loss(loss: LedgerLoss) -> str:
+    """What is missing, in one line; the remedy is LOSS_REMEDY."""
+    events = "1 event is" if loss.events == 1 else f"{loss.events:,} events are"
+    between = f"between {local_time(loss.since, exact=True)} and" if loss.since else "before"
+    return (
+        f"at least {events} missing from the ledger, taught {between} "
+        f"{local_time(loss.until, exact=True)}: it or its log (-wal) was damaged"
+    )
+
+
+def find_loss(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
+    """The loss that is noted, and that a snapshot proves beyond it; None: none is known."""
+    newest = _newest_snapshot(directory)  # first, since events are committed before it holds them
+    noted, last = _noted_loss(ledger), ledger.last_seq()
+    if newest is None or newest.events <= last or (noted and noted.snapshot == newest.snapshot):
+        return noted
+    proven = replace(newest, events=newest.events - last, since=ledger.last_time())
+    if noted is None:
+        return proven
+    return replace(proven, events=proven.events + noted.events, since=noted.since)
+
+
+def _newest_snapshot(directory: Path) -> LedgerLoss | None:
+    """The snapshot of the highest event number, which stands in `events`."""
+    paths = directory.glob(f"tables-{EXTRACTOR}-*.bin")
+    snapshots = [
+        (int(name[1]), path) for path in paths if (name := _SNAPSHOT_NAME.fullmatch(path.name))
+    ]
+    if not snapshots:
+        return None
+    seq, path = max(snapshots)
+    try:
+        return LedgerLoss(path.name, seq, 0, int(path.stat().st_mtime))
+    except FileNotFoundError:  # replaced meanwhile: it was current, so nothing is missing
+        return None
+
+
+def _noted_loss(ledger: SqliteLedger) -> LedgerLoss | None:
+    line = ledger.get_meta(LOSS_KEY)
+    return None if line is None else LedgerLoss(**json.loads(line))

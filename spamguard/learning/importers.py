@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard import keys
-from spamguard.bayes.online import WORD_ODDS_STEPS, WordOdds
+from spamguard.bayes.training import WORD_ODDS_STEPS, WordOdds
 from spamguard.engine.filter import Filter
 from spamguard.errors import SourceError, UsageError
 from spamguard.ledger import votes

@@ -33,7 +33,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from spamguard.engine import explain_groups
+from spamguard.engine import explain_text
 from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
 from spamguard.mail import headers
@@ -420,7 +420,7 @@ def _environment() -> Environment:
         "charts": formatting,
         "undecided": formatting.UNDECIDED,
         "pages": NAVIGATION,
-        "kinds": explain_groups.KINDS,
+        "kinds": explain_text.KINDS,
         "version": blake2b(b"".join(_assets().values()), digest_size=6).hexdigest(),
     }
     for name in environment.list_templates():

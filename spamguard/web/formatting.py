@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from spamguard.engine import explain_groups, explain_text
+from spamguard.engine import explain_text
 from spamguard.engine.policy import UNSURE
 from spamguard.log import utc_datetime
 from spamguard.records import Explanation
@@ -406,7 +406,7 @@ _PAGE_FEATURES = 100  # on every page of features but the first
 class ExplanationRow:
     """One part of the log-odds, rounded so that all parts add up.
 
-    kind: a key of `explain_groups.KINDS`, or "". bar: None where it would not fit. counts: as of
+    kind: a key of `explain_text.KINDS`, or "". bar: None where it would not fit. counts: as of
     `ExplainedFeature`. then: what the word added when the message passed; None if it was not among
     the strongest words.
     """
@@ -457,8 +457,8 @@ def build_explanation(
     page
         Of the features. What the first page leaves out holds a third of the log-odds at most.
     """
-    features = explain_groups.list_features(why)
-    groups = explain_groups.sum_groups(features)
+    features = explain_text.list_features(why)
+    groups = explain_text.sum_groups(features)
     shown, page, pages = _page_of(features, why.log_odds, page)
     before = {word.text: word.part for word in then.words} if then else {}
     others = ExplanationRow(
@@ -471,7 +471,7 @@ def build_explanation(
     flip = explain_text.describe_flip(why)
     return ExplanationView(
         why,
-        explain_groups.describe_verdict(why, groups, label_text),
+        explain_text.describe_verdict(why, groups, label_text),
         explain_text.describe_odds(why, label_text),
         _make_rows(
             [
@@ -487,7 +487,7 @@ def build_explanation(
         ),
         [
             (kind, about.about)
-            for kind, about in explain_groups.KINDS.items()
+            for kind, about in explain_text.KINDS.items()
             if any(feature.kind == kind for feature in shown)
         ],
         sum(1 for clue in why.clues if not clue.text),
@@ -504,14 +504,14 @@ def build_explanation(
 
 
 def _page_of(
-    features: Sequence[explain_groups.ExplainedFeature], log_odds: float, page: int
-) -> tuple[Sequence[explain_groups.ExplainedFeature], int, int]:
+    features: Sequence[explain_text.ExplainedFeature], log_odds: float, page: int
+) -> tuple[Sequence[explain_text.ExplainedFeature], int, int]:
     """The features of a page, its number if there is such a page, and the number of pages.
 
     What rounds to nothing is on no page.
     """
     listed = [feature for feature in features if round(feature.part * explain_text.STEPS_PER_NAT)]
-    first = explain_groups.count_first([feature.part for feature in features], log_odds)
+    first = explain_text.count_first([feature.part for feature in features], log_odds)
     first = min(first, len(listed))
     pages = 1 + -(-(len(listed) - first) // _PAGE_FEATURES)
     page = min(max(page, 1), pages)
@@ -520,7 +520,7 @@ def _page_of(
 
 
 def _feature_row(
-    feature: explain_groups.ExplainedFeature, before: Mapping[str, float]
+    feature: explain_text.ExplainedFeature, before: Mapping[str, float]
 ) -> ExplanationRow:
     remark = count_noun(feature.tokens, "feature") if feature.tokens > 1 else ""
     then = before.get(feature.text) if feature.text else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PlainSerializer, TypeAdapter
 
-from spamguard.engine import explain_groups
+from spamguard.engine import explain_text
 from spamguard.log import rfc3339
 from spamguard.records import Explanation, Verdict, Word
 
@@ -504,16 +504,16 @@ class Health:
 
 
 def summarize_explanation(why: Explanation, max_words: int | None = None) -> VerdictExplanation:
-    """Convert an explanation. max_words: as of `explain_groups.choose_features`."""
-    features = explain_groups.list_features(why)
-    shown = explain_groups.choose_features(features, why.log_odds, max_words)
-    groups = explain_groups.sum_groups(features)
+    """Convert an explanation. max_words: as of `explain_text.choose_features`."""
+    features = explain_text.list_features(why)
+    shown = explain_text.choose_features(features, why.log_odds, max_words)
+    groups = explain_text.sum_groups(features)
     return VerdictExplanation(
         why.verdict.label,
         why.verdict.probability,
         why.verdict.log_odds,
         why.verdict.probabilities,
-        sentence=explain_groups.describe_verdict(why, groups),
+        sentence=explain_text.describe_verdict(why, groups),
         favoured=why.favoured,
         against=why.against,
         sum=why.log_odds,

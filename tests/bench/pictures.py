@@ -1,7 +1,7 @@
 """Small pictures for RESULTS.md, as SVG: readable on light and dark pages, a few kB, the same bytes
 for the same numbers.
 
-Values in, text out: it never reads a score and never writes a file. (`spamguard.engine.plots`
+Values in, text out: it never reads a score and never writes a file. (`spamguard.engine.evaluate`
 draws a run in detail, as PNG.)
 """
 

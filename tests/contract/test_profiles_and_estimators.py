@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spamguard import keys
 from spamguard.bayes import BernoulliNB, CategoricalNB, GaussianNB, MultinomialNB, experts
-from spamguard.bayes.profiles import PROFILES
+from spamguard.bayes.fusion import PROFILES
 from spamguard.bayes.tables import N_TRAIT_VALUES, Tables, make_evidence
 from spamguard.engine.filter import Filter
 from spamguard.records import Features

@@ -63,7 +63,6 @@ HEAVY_MODULES = frozenset(
         "bayes.naive_bayes",
         "bayes.estimators",
         "engine.measures",
-        "engine.plots",
         "engine.evaluate",
         "cli.evaluate",
     )

@@ -117,7 +117,8 @@ def fingerprint_of(state):
 NURSERY = """
 import os, sys
 from spamguard.cli import main
-from spamguard.engine import filter, parallel_extract
+from spamguard import sources
+from spamguard.engine import filter
 for line in sys.stdin:
     child = os.fork()
     if child == 0:

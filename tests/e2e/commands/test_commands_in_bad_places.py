@@ -114,7 +114,8 @@ import locale, os, sys
 from spamguard.cli import transfer
 from spamguard.cli import main
 from spamguard.cli.arguments import build_parser
-from spamguard.engine import filter, parallel_extract
+from spamguard import sources
+from spamguard.engine import filter
 build_parser()  # loads modules of the standard library that another user may not be able to read
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import fusion, online
+from spamguard.bayes import fusion, training
 from spamguard.bayes.experts import Integers
-from spamguard.bayes.replay import BLOCK_LESSONS, LessonBlock, replay
 from spamguard.bayes.tables import (
     BASE_CLASSES,
     N_TRAIT_VALUES,
@@ -22,6 +21,7 @@ from spamguard.bayes.tables import (
     empty_tables,
     make_evidence,
 )
+from spamguard.bayes.training import BLOCK_LESSONS, LessonBlock, replay
 from spamguard.records import Features
 
 BITS = 10  # so few buckets that features of one lesson share some
@@ -63,11 +63,11 @@ def empty() -> Tables:
 
 
 def add(tables: Tables, lesson: Taught) -> None:
-    online.add_lesson(tables, make_evidence(lesson.features, tables.bits), lesson.label)
+    training.add_lesson(tables, make_evidence(lesson.features, tables.bits), lesson.label)
 
 
 def take_away(tables: Tables, lesson: Taught, scores: Integers = NO_SCORES) -> None:
-    online.subtract_lesson(
+    training.subtract_lesson(
         tables, make_evidence(lesson.features, tables.bits), lesson.label, scores
     )
 

@@ -11,8 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spamguard.bayes.fixed_point import FixedPoint
-from spamguard.bayes.naive_bayes import NaiveBayes
+from spamguard.bayes.naive_bayes import FixedPoint, NaiveBayes
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=25, database=None)
 

@@ -20,7 +20,7 @@ alphas = st.sampled_from([0.0, 0.01, 1.0])
 
 
 @pytest.mark.parametrize(
-    "module", ["spamguard.bayes", "spamguard.bayes.formulas", "spamguard.bayes.fixed_point"]
+    "module", ["spamguard.bayes", "spamguard.bayes.formulas", "spamguard.bayes.fusion"]
 )
 def test_formulas_do_not_load_scikit_learn(module: str) -> None:
     code = (

@@ -1,11 +1,16 @@
-"""Explanations as people read them."""
+"""Explanations as people read them: figures, the sentence, the groups, what is shown first."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from spamguard.engine import explain_text
-from spamguard.records import Clue, Explanation, Verdict
+from spamguard.engine.explain_text import GROUPS, KINDS
+from spamguard.engine.filter import Filter
+from spamguard.mail.content import NUMBERS, TRAITS
+from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
 
 
 def why(*clues: Clue, flip: int | None = 1, to_threshold: float = -1.5) -> Explanation:
@@ -51,3 +56,136 @@ def test_of_what_the_log_odds_are() -> None:
         explain_text.describe_odds(three)
         == "unwanted mail against wanted, most likely spam against ham"
     )
+
+
+SPAM = Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.01})
+UNSURE = Verdict("unsure", 0.5, 0.4, {"spam": 0.6, "ham": 0.4})
+
+
+def explanation(*clues: Clue, verdict: Verdict = SPAM, few: bool = False) -> Explanation:
+    total = sum(clue.part for clue in clues)
+    return Explanation(
+        verdict, "spam", "ham", total, 0.0, 0.0, {}, {}, clues, {}, {}, -1.5, 1, few=few
+    )
+
+
+def choose(explanation: Explanation, max_words: int | None = None) -> explain_text.ShownFeatures:
+    features = explain_text.list_features(explanation)
+    return explain_text.choose_features(features, explanation.log_odds, max_words)
+
+
+def describe(explanation: Explanation) -> str:
+    groups = explain_text.sum_groups(explain_text.list_features(explanation))
+    return explain_text.describe_verdict(explanation, groups)
+
+
+@pytest.mark.parametrize(
+    ("clue", "kind", "group", "name"),
+    [
+        (Clue("money", 1, {}), "word", "words", "money"),
+        (Clue("much money", 1, {}, "pairs"), "pair", "words", "much money"),
+        (Clue("subject:cheap … pills", 1, {}, "grams"), "subject", "words", "cheap … pills"),
+        (Clue("letters:e:_1!", 1, {}, "grams"), "letters", "letters", "e:_1!"),
+        (Clue("address:anna-at-example_org", 1, {}, "clues"), "address", "sender",
+         "anna@example.org"),
+        (Clue("received:esmtp", 1, {}, "clues"), "server", "sender", "esmtp"),
+        (Clue("names:list-id", 1, {}, "clues"), "header field", "sender", "list-id is there"),
+        (Clue("x-mailer:acme", 1, {}, "clues"), "header field", "sender", "x-mailer: acme"),
+        (Clue("letters:acme", 1, {}, "clues"), "header field", "sender", "letters: acme"),
+        (Clue("clue:sender_not_passed_on", 1, {}, "clues"), "relation", "sender",
+         "no server of the sender's domain passed it on"),
+        (Clue("host:shop_example_org", 1, {}, "clues"), "link host", "links", "shop.example.org"),
+        (Clue("clue:links_elsewhere", 1, {}, "clues"), "link trait", "links",
+         "links lead to other domains than the sender's"),
+        (Clue("tags:font", 1, {}, "clues"), "markup", "layout", "font"),
+        (Clue("hidden:money", 1, {}, "clues"), "hidden word", "layout", "money"),
+        (Clue("part content-type:text", 1, {}, "clues"), "structure", "layout",
+         "part content-type: text"),
+    ],
+)  # fmt: skip
+def test_kind_group_and_name_of_a_token(clue: Clue, kind: str, group: str, name: str) -> None:
+    assert explain_text.describe_clue(clue) == (kind, name)
+    assert KINDS[kind].group == group
+
+
+def test_tokens_without_text_go_by_their_set() -> None:
+    clues = [Clue("", 1.0, {}, token_set) for token_set in TOKEN_SETS for _ in range(2)]
+    groups = explain_text.sum_groups(explain_text.list_features(explanation(*clues)))
+    assert [(group.name, group.part, group.features) for group in groups] == [
+        ("words", 2.0, 2),
+        ("letters", 2.0, 2),
+        ("header", 2.0, 2),
+        ("pairs", 2.0, 2),
+        ("start", 0.0, 2),
+    ]
+
+
+def test_groups_and_features_of_real_messages_add_up(tmp_path) -> None:
+    spam = b"Subject: cheap pills\nReceived: from a by b\n\n<a href=http://x.example/>buy</a> now\n"
+    ham = b"Subject: meeting\nReceived: from c by d\n\nsee you at http://y.example/ tomorrow\n"
+    with Filter.open(tmp_path / "state") as spam_filter:
+        for number in range(8):
+            spam_filter.learn(spam + b"%d\n" % number, "spam")
+            spam_filter.learn(ham + b"%d\n" % number, "ham")
+        for raw in (spam, ham):
+            explanation = spam_filter.explain(raw)
+            features = explain_text.list_features(explanation)
+            groups = explain_text.sum_groups(features)
+            for parts in (features, groups):
+                assert sum(item.part for item in parts) == pytest.approx(explanation.log_odds)
+            assert {group.name for group in groups} >= {"words", "sender", "links", "letters"}
+            assert {feature.name for feature in features if not feature.tokens} == {
+                *TRAITS,
+                *NUMBERS,
+                "prior",
+                "biases of the experts",
+            }
+
+
+def test_what_is_left_out_at_first_is_a_third_at_most() -> None:
+    clues = [Clue(f"w{number}", 1 / (1 + number), {}) for number in range(500)]
+    shown = choose(explanation(*clues))
+    assert 0 < shown.other_words <= sum(clue.part for clue in clues) / 3
+    assert shown.n_others == 500 - len(shown.words)
+
+
+def test_a_number_of_words_each_way() -> None:
+    clues = [Clue("a", 3.0, {}), Clue("b", -2.0, {}), Clue("c", 1.0, {}), Clue("d", -0.5, {})]
+    shown = choose(explanation(*clues), 1)
+    assert [word.text for word in shown.words] == ["a", "b"]
+    assert (shown.other_words, shown.n_others) == (pytest.approx(0.5), 2)
+
+
+def test_the_sentence_names_the_strong_groups_each_way() -> None:
+    clues = [
+        Clue("money", 3.0, {}),
+        Clue("host:x", 2.0, {"spam": 3, "ham": 0}, "clues"),
+        Clue("letters:aaaaa", 0.1, {}, "grams"),
+        Clue("received:x", -1.0, {}, "clues"),
+        Clue("id-host:x_org", 0.0, {"spam": 0, "ham": 0}, "clues"),
+    ]
+    assert describe(explanation(*clues)) == (
+        "Spam: the words of its text and its links are those of spam taught here; its sender and "
+        "servers are those of ham; the server in its Message-ID is unknown here."
+    )
+
+
+def test_the_sentence_of_an_unsure_verdict() -> None:
+    clue = Clue("money", 0.4, {})
+    assert describe(explanation(clue, verdict=UNSURE)) == (
+        "Unsure: the words of its text are those of spam taught here; that does not decide it."
+    )
+    assert describe(explanation(verdict=UNSURE, few=True)) == (
+        "Unsure: it has hardly anything in common with the mail taught here; "
+        "too little is taught yet."
+    )
+
+
+def test_hidden_counts_are_not_called_unknown() -> None:
+    assert "unknown" not in describe(explanation(Clue("host:x", 0.0, {}, "clues")))
+
+
+def test_every_kind_has_a_group_and_every_trait_a_kind() -> None:
+    assert {kind.group for kind in KINDS.values()} == set(GROUPS)
+    assert set(explain_text._TRAIT_KINDS) <= {*TRAITS, *NUMBERS}
+    assert set(explain_text._TRAIT_KINDS.values()) <= set(KINDS)

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.bayes.explain import strongest_parts
+from spamguard.bayes.fusion import strongest_parts
 from spamguard.engine import fold, policy
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import HamScores

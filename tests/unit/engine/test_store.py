@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from spamguard.engine import fold, snapshot, store
+from spamguard.engine import fold, store
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, TableError
 from spamguard.records import EXTRACTOR
@@ -138,18 +138,18 @@ def test_a_snapshot_published_between_reading_its_line_and_mapping_it(
     first, second = open_filter(), open_filter()
     teach(first, MAIL[:10])
     first.settle()
-    read, races = snapshot.read_snapshot, [1, 2, 3]
+    read, races = store.read_snapshot, [1, 2, 3]
 
     def late(path: Path) -> object:
         if races:
             races.pop()
             teach(first, [MAIL[10 + len(races)]])
-            monkeypatch.setattr(store.snapshot, "read_snapshot", read)
+            monkeypatch.setattr(store, "read_snapshot", read)
             first.settle()  # replaces the file that is about to be mapped
-            monkeypatch.setattr(store.snapshot, "read_snapshot", late)
+            monkeypatch.setattr(store, "read_snapshot", late)
         return read(path)
 
-    monkeypatch.setattr(store.snapshot, "read_snapshot", late)
+    monkeypatch.setattr(store, "read_snapshot", late)
     second._store.refresh()
     assert not races
     assert held(second) == held(first) == held(open_filter())
@@ -345,7 +345,7 @@ import os
 from spamguard.engine import store
 with opened(Path(sys.argv[1])) as f:
     teach(f, mail(60)[:20])
-    store.snapshot.np.ascontiguousarray = lambda *a: os.kill(os.getpid(), 9)
+    store.np.ascontiguousarray = lambda *a: os.kill(os.getpid(), 9)
     f.settle()
 """
     assert python(code, str(tmp_path)).returncode == -9
@@ -377,7 +377,7 @@ def test_a_full_disk_loses_nothing(
     def full(*_arguments: object, **_settings: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store.snapshot, "write_snapshot", full)
+    monkeypatch.setattr(store, "write_snapshot", full)
     with pytest.raises(TableError, match=r"No space left.*safe in the ledger: make room"):
         spam_filter.settle()
     assert held(spam_filter) == held(open_filter()) == state
@@ -390,7 +390,7 @@ def test_the_line_about_a_snapshot_names_what_it_holds(open_filter: Open, tmp_pa
     spam_filter.settle()
     line = json.loads(spam_filter.ledger.get_meta(f"tables.{EXTRACTOR}") or "")
     assert (line["seq"], line["settled"], line["file"]) == (10, 10, snapshots(tmp_path)[0])
-    assert bits_of(snapshot.read_snapshot(tmp_path / line["file"])) == held(spam_filter)
+    assert bits_of(store.read_snapshot(tmp_path / line["file"])) == held(spam_filter)
 
 
 @pytest.mark.slow

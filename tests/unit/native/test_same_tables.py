@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora.synthetic import generate
-from spamguard.bayes import logistic, online
-from spamguard.bayes.online import TableColumn
+from spamguard.bayes import logistic
+from spamguard.bayes.logistic import TableColumn
 from spamguard.bayes.tables import (
     Evidence,
     Tables,
@@ -109,7 +109,7 @@ def test_sums_and_moves_over_runs(seed: int, lengths: list[int]) -> None:
         places = weights.locate(buckets)
         sums = np.empty(len(sizes), np.int64)
         weights.sum_runs(places, sizes.cumsum() - sizes, sizes, sums)
-        online.count_features(rows, buckets, sizes, columns)
+        logistic.count_features(rows, buckets, sizes, columns)
         weights.apply_steps(places, sizes, moves, rows, logistic.weight_decay(sizes))
         return sums.tolist(), rows.ravel().tolist()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spamguard.engine.explain_groups import KINDS
+from spamguard.engine.explain_text import KINDS
 from spamguard.records import Clue
 from spamguard.web import formatting
 from spamguard.web.models import WordPart

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 
-from spamguard.bayes.fixed_point import (
+from spamguard.bayes.formulas import divide
+from spamguard.bayes.naive_bayes import (
     FixedPoint,
     class_products,
     class_squares,
     class_sums,
-    divide,
 )
 from tests.unit.bayes.support import assert_same, repeatable
 

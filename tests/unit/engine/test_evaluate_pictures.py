@@ -9,15 +9,15 @@ import matplotlib
 import numpy as np
 import pytest
 
-from spamguard.engine import plots
-from spamguard.engine.measures import learning_curve
-from spamguard.engine.plots import (
+from spamguard.engine import evaluate
+from spamguard.engine.evaluate import (
     calibration_figure,
     roc_figure,
     save_figure,
     score_figure,
     write_plots,
 )
+from spamguard.engine.measures import learning_curve
 from spamguard.errors import UsageError
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_scores_show_where_mail_is_called_ham_and_spam(
 ) -> None:
     drawn: list[object] = []
     monkeypatch.setattr(
-        plots,
+        evaluate,
         "score_figure",
         lambda *given, thresholds: drawn.extend(thresholds) or score_figure(*given),
     )

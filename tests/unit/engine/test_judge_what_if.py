@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.engine import snapshot
+from spamguard.engine import store
 from spamguard.engine.filter import Filter
-from spamguard.engine.what_if import open_what_if
+from spamguard.engine.judge import open_what_if
 from spamguard.records import Verdict
 from tests.unit.filters import files, held, mail, opened, teach
 
@@ -108,7 +108,7 @@ def test_who_settles_while_it_begins_is_no_hindrance(
     """Settling takes the tables away that were current when the ledger was looked at, and puts
     others there that hold more events.
     """
-    read, seen_through = snapshot.read_snapshot, Filter.with_ledger
+    read, seen_through = store.read_snapshot, Filter.with_ledger
 
     def settle_elsewhere() -> None:
         monkeypatch.undo()
@@ -119,7 +119,7 @@ def test_who_settles_while_it_begins_is_no_hindrance(
     with opened(state) as first:
         if moment == "read":
             monkeypatch.setattr(
-                snapshot, "read_snapshot", lambda path: (settle_elsewhere(), read(path))[1]
+                store, "read_snapshot", lambda path: (settle_elsewhere(), read(path))[1]
             )
         else:
             monkeypatch.setattr(

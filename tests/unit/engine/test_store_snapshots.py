@@ -15,7 +15,7 @@ import pytest
 
 from spamguard.bayes.tables import BASE_CLASSES, Tables
 from spamguard.cli import main
-from spamguard.engine import snapshot
+from spamguard.engine import store
 from spamguard.errors import TableError
 from spamguard.ledger.schema import PAGE_BYTES
 from tests.unit.bayes.lessons import add, made_up, replayed
@@ -27,13 +27,13 @@ CLASSES = ("ham", "spam", "alpha", "zoo")
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, Tables]:
     tables = replayed(made_up(1, 80, CLASSES))
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=True)
+    store.write_snapshot(tmp_path / "tables", tables, durable=True)
     return tmp_path / "tables", tables
 
 
 def test_what_is_read_is_what_was_written(written: tuple[Path, Tables]) -> None:
     path, tables = written
-    loaded = snapshot.read_snapshot(path)
+    loaded = store.read_snapshot(path)
     assert bits_of(loaded) == bits_of(tables)
     assert (loaded.bits, loaded.classes) == (tables.bits, [*BASE_CLASSES, "alpha", "zoo"])
     assert [array.dtype for array in (loaded.rows, loaded.messages)] == [np.int32, np.int64]
@@ -45,11 +45,11 @@ def test_whoever_maps_it_may_write_without_changing_the_file(tmp_path: Path) -> 
     tables = replayed(made_up(2, 20))
     tables.rows = np.tile(tables.rows, (1 << 7, 1))  # large enough to be mapped
     tables.bits += 7
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    store.write_snapshot(tmp_path / "tables", tables, durable=False)
     before = (tmp_path / "tables").read_bytes()
     mine, other = (
-        snapshot.read_snapshot(tmp_path / "tables"),
-        snapshot.read_snapshot(tmp_path / "tables"),
+        store.read_snapshot(tmp_path / "tables"),
+        store.read_snapshot(tmp_path / "tables"),
     )
     state = bits_of(other)
     for lesson in made_up(3, 20):
@@ -61,7 +61,7 @@ def test_whoever_maps_it_may_write_without_changing_the_file(tmp_path: Path) -> 
 
 def test_a_mapped_snapshot_outlives_its_file(written: tuple[Path, Tables]) -> None:
     path, tables = written
-    loaded = snapshot.read_snapshot(path)
+    loaded = store.read_snapshot(path)
     path.unlink()
     assert bits_of(loaded) == bits_of(tables)
 
@@ -71,10 +71,10 @@ def test_a_file_has_no_holes(tmp_path: Path) -> None:
     tables = replayed([])
     tables.rows = np.zeros((1 << 18, 4), np.int32)
     tables.rows[70_000, 1] = 5
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    store.write_snapshot(tmp_path / "tables", tables, durable=False)
     stat = (tmp_path / "tables").stat()
     assert stat.st_blocks * 512 >= stat.st_size > 4 << 20
-    assert np.flatnonzero(snapshot.read_snapshot(tmp_path / "tables").rows).tolist() == [
+    assert np.flatnonzero(store.read_snapshot(tmp_path / "tables").rows).tolist() == [
         70_000 * 4 + 1
     ]
 
@@ -82,8 +82,8 @@ def test_a_file_has_no_holes(tmp_path: Path) -> None:
 def test_a_hundred_classes(tmp_path: Path) -> None:
     names = [f"a-class-with-a-long-name-{number:03}" for number in range(100)]
     tables = replayed(made_up(4, 600, (*BASE_CLASSES, *names)))
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
-    assert bits_of(snapshot.read_snapshot(tmp_path / "tables")) == bits_of(tables)
+    store.write_snapshot(tmp_path / "tables", tables, durable=False)
+    assert bits_of(store.read_snapshot(tmp_path / "tables")) == bits_of(tables)
 
 
 def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) -> None:
@@ -94,7 +94,7 @@ def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) 
         with pytest.raises(
             TableError, match=r"tables: .*made anew from the ledger.*run `spamguard rebuild`"
         ):
-            snapshot.read_snapshot(path)
+            store.read_snapshot(path)
 
 
 @pytest.mark.parametrize("at", [0, 18, 20, 28, 40, 300])
@@ -104,7 +104,7 @@ def test_a_damaged_head_is_told_with_its_remedy(written: tuple[Path, Tables], at
     whole[at] ^= 4
     path.write_bytes(whole)
     with pytest.raises(TableError, match="rebuild"):
-        snapshot.read_snapshot(path)
+        store.read_snapshot(path)
 
 
 @pytest.mark.parametrize("name", ["rows", "messages"])
@@ -116,15 +116,15 @@ def test_tables_of_a_machine_with_another_order_of_bytes_are_told_with_the_remed
     setattr(
         tables, name, array.astype(array.dtype.newbyteorder())
     )  # the same numbers, as such a machine writes them
-    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    store.write_snapshot(tmp_path / "tables", tables, durable=False)
     with pytest.raises(TableError, match=r"another order of bytes.*rebuild"):
-        snapshot.read_snapshot(tmp_path / "tables")
+        store.read_snapshot(tmp_path / "tables")
 
 
 def test_a_missing_file_or_a_directory_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(TableError, match="cannot be read"):
-            snapshot.read_snapshot(path)
+            store.read_snapshot(path)
 
 
 def test_nothing_is_left_behind_where_it_cannot_be_written(
@@ -135,7 +135,7 @@ def test_nothing_is_left_behind_where_it_cannot_be_written(
 
     monkeypatch.setattr(np, "ascontiguousarray", full)
     with pytest.raises(OSError, match="No space"):
-        snapshot.write_snapshot(tmp_path / "tables", replayed([]), durable=False)
+        store.write_snapshot(tmp_path / "tables", replayed([]), durable=False)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.engine import judge, user_models
+from spamguard.engine import fold, judge
 from spamguard.engine.filter import Filter
 from spamguard.ledger.queries import UserQueries
 from spamguard.records import Explanation
@@ -218,7 +218,7 @@ def test_what_one_says_is_no_business_of_the_others(shared):
 def test_every_process_judges_alike(shared):
     code = (
         "with opened(Path(sys.argv[1])) as one:\n"
-        "    from tests.unit.engine.test_user_models import letter\n"
+        "    from tests.unit.engine.test_fold_user_votes import letter\n"
         "    print(repr(one.judge(letter(9), user='anna').log_odds))"
     )
     for number in range(2):
@@ -255,7 +255,7 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
         teach(shared, [("ham", letter(number))], user=user)
     whole = shared.scan(letter(9), users=users).personal
     for name, room in (("_MAX_TOKENS", 150), ("_MAX_USERS", 3)):
-        monkeypatch.setattr(user_models, name, room)
+        monkeypatch.setattr(fold, name, room)
         with Filter.open(shared.directory, durable=False) as other:
             for _ in range(2):
                 assert other.scan(letter(9), users=users).personal == whole
@@ -267,7 +267,7 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
 
 
 def test_of_many_votes_the_latest_count(shared, monkeypatch):
-    monkeypatch.setattr(user_models, "MAX_VOTES", 2)
+    monkeypatch.setattr(fold, "MAX_VOTES", 2)
     teach(shared, [("spam", letter(number)) for number in range(5)], user="anna")
     assert held_of(shared, "anna")["votes"].tolist() == [2]
 
@@ -324,7 +324,7 @@ def test_who_has_a_damaged_receipt_gets_what_all_get(shared, caplog, damage):
 
 
 def test_much_at_once_is_heard_too(shared, monkeypatch):
-    monkeypatch.setattr(user_models, "_MAX_EVENTS_BEHIND", 2)
+    monkeypatch.setattr(fold, "_MAX_EVENTS_BEHIND", 2)
     assert shared.judge(letter(9), user="anna") == shared.judge(letter(9))
     against(shared, 1)
     assert shared.judge(letter(9), user="anna") != shared.judge(letter(9))

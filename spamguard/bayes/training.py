@@ -1,15 +1,28 @@
-"""The replay: the settled state of the experts, made from all lessons.
+"""Training: one lesson more or less at once, and all lessons as a replay.
+
+One lesson counts exactly and moves the logistic weights by one step. Fusion waits for the settled
+state: its dozen weights serve every message, and ten corrections in a row, which contradict all
+experts, would turn them round (corpora/RESULTS.md, "Fusion between settlings").
+
+A lesson that is taken back soon after it was taught gives its own step back, so a slip of the hand
+leaves nothing behind. One that is part of the settled state does not: subtracting old steps would
+be wrong, because other lessons have compensated. Instead each weight loses the part of one lesson
+among all that have moved it that way. In both cases the exact state comes from `replay`.
 
 The settled state is defined as a deterministic replay. Lessons come in the caller's canonical
 order, which interleaves the classes, in blocks. A block's scores are taken before anything of the
 block is counted, so fusion never learns from a score taken after teaching. Counting on the way, the
-replay builds every table from nothing.
+replay builds every table from nothing. The lessons are also replayed from the last one to the
+first. The weights of the logistic experts are the mean of both directions; those of fusion too,
+weighted by how much each direction had to learn from. So much of what they owe to the order alone
+is gone (corpora/RESULTS.md, "There and back", "Last words, and fusion from both ends"). Everything
+is in whole numbers, or rounded to such at once: the same lessons give the same bits.
 
-The lessons are also replayed from the last one to the first. The weights of the logistic experts
-are the mean of both directions; those of fusion too, weighted by how much each direction had to
-learn from. So much of what they owe to the order alone is gone (corpora/RESULTS.md, "There and
-back", "Last words, and fusion from both ends"). Everything is in whole numbers, or rounded to such
-at once: the same lessons give the same bits.
+Word lists of other filters (`apply_prior`) are where the logistic experts of single tokens start.
+The boundary of naive Bayes over words is linear, and the logistic experts learn the same linear
+form; so another filter's counts become log-odds, the log-odds become starting weights, and lessons
+correct them. They fade as lessons come. No count is touched: counting experts hold own lessons only
+(corpora/RESULTS.md, "Moving in").
 """
 
 from __future__ import annotations
@@ -20,10 +33,137 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, fusion, logistic, online, tables
-from spamguard.bayes.experts import Floats, Integers
-from spamguard.bayes.online import Indices
-from spamguard.bayes.tables import N_BASE, N_TOKEN_SETS, N_TRAIT_VALUES, EvidenceBatch, Tables
+from spamguard.bayes import experts, fusion, logistic, tables
+from spamguard.bayes.logistic import Floats, Indices, Integers, Ints32
+from spamguard.bayes.tables import (
+    BASE_CLASSES,
+    N_BASE,
+    N_TOKEN_SETS,
+    N_TRAIT_VALUES,
+    Evidence,
+    EvidenceBatch,
+    Tables,
+)
+
+_NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; settling applies it
+
+WORD_ODDS_STEPS = 16  # per nat, of imported log-odds
+# Of a step. Sums over n tokens are multiplied by n^-1/2, so twice the log-odds are not too much.
+_STEP_WEIGHT = 2 * logistic.ONE // WORD_ODDS_STEPS
+_HALF_WEIGHT_LESSONS = 50  # after so many lessons a word list weighs half as much
+
+
+class WordOdds(NamedTuple):
+    """How much more often single tokens occur in spam than in ham.
+
+    tokens: uint32 (n,), sorted and unique, as in `records.Features`. log_odds: int8 (n,), in
+    1/WORD_ODDS_STEPS nats.
+    """
+
+    tokens: NDArray[np.uint32]
+    log_odds: NDArray[np.int8]
+
+
+def apply_prior(learnt: Tables, word_odds: Iterable[WordOdds], lessons: int) -> None:
+    """Have the weights of empty tables start from word lists.
+
+    lessons says how many lessons the tables will be taught.
+    """
+    weights = tables.weight_column(learnt, BASE_CLASSES.index("spam"))
+    fading = _HALF_WEIGHT_LESSONS + lessons
+    for tokens, log_odds in word_odds:
+        steps = log_odds.astype(np.int64) * (_STEP_WEIGHT * _HALF_WEIGHT_LESSONS) // fading
+        np.add.at(weights, tokens >> np.uint32(32 - learnt.bits), steps.astype(np.int32))
+
+
+# ---- one lesson
+
+
+def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
+    """Teach one message as class `name`."""
+    index = tables.ensure_class_index(learnt, name)
+    counts = tables.read_counts(learnt, evidence.buckets)
+    roots, margins = _lesson_margins(learnt, evidence)
+    _apply_step(learnt, evidence, roots, logistic.errors(margins, np.array([index])))
+    tables.count_lesson(learnt, evidence, counts, index, 1)
+    logistic.count_table_column(learnt, index).add_number(evidence.buckets, 1)
+
+
+def subtract_lesson(learnt: Tables, evidence: Evidence, name: str, scores: Integers) -> None:
+    """Take back one message that is counted as class `name`.
+
+    Parameters
+    ----------
+    scores : the experts' scores of the message before it was taught, flat, if `add_lesson` taught
+        it on these tables; empty when it came with the settled state.
+
+    Raises
+    ------
+    TableError
+        It is not counted as that class; nothing is changed.
+    """
+    if name not in learnt.classes:
+        raise tables.not_counted_error(name)
+    index = learnt.classes.index(name)
+    counts = tables.read_counts(learnt, evidence.buckets)
+    tables.count_lesson(learnt, evidence, counts, index, -1)
+    logistic.count_table_column(learnt, index).add_number(evidence.buckets, -1)
+    if len(scores) == (len(learnt.classes) - 1) * len(experts.EXPERTS):
+        counts[index] -= 1
+        _undo_step(learnt, evidence, counts, index, scores)
+    else:  # no scores, or scores from a time with other classes
+        _remove_shares(learnt, evidence, counts, index)
+    tables.drop_empty_class(learnt, index)
+
+
+def _lesson_margins(learnt: Tables, evidence: Evidence) -> tuple[Integers, Integers]:
+    """1/√size (SETS, 1) and the logistic experts' log-odds (SETS, K-1) of every token set."""
+    roots = logistic.inverse_roots(evidence.sizes)[:, np.newaxis]
+    sums = np.empty((len(learnt.biases), N_TOKEN_SETS), np.int64)
+    for weights, out in zip(logistic.weight_table_columns(learnt), sums, strict=True):
+        weights.sum_runs(weights.locate(evidence.buckets), evidence.starts, evidence.sizes, out)
+    return roots, logistic.margins(sums.T, learnt.biases.T, roots)
+
+
+def _apply_step(learnt: Tables, evidence: Evidence, roots: Integers, errors: Integers) -> None:
+    """Step weights and biases of every token set; the lesson itself is not counted meanwhile.
+
+    errors are (SETS, K-1).
+    """
+    learnt.biases += logistic.bias_steps(errors).T
+    moves = np.ascontiguousarray(logistic.weight_steps(errors, roots).T)
+    for weights, move in zip(logistic.weight_table_columns(learnt), moves, strict=True):
+        weights.apply_steps(
+            weights.locate(evidence.buckets), evidence.sizes, move, learnt.rows, _NO_DECAY
+        )
+
+
+def _undo_step(
+    learnt: Tables, evidence: Evidence, counts: Ints32, index: int, scores: Integers
+) -> None:
+    shares = logistic.step_shares(counts[0], counts[1:])
+    sizes = np.maximum(evidence.sizes, 1)[:, np.newaxis]
+    reach = np.maximum(tables.set_sums(shares, evidence).T // sizes, 1)
+    of_logistic = scores.reshape(-1, len(experts.EXPERTS))[:, N_TOKEN_SETS : 2 * N_TOKEN_SETS]
+    before = of_logistic.T * (logistic.ONE // experts.STEPS_PER_NAT)
+    roots, margins = _lesson_margins(learnt, evidence)
+    errors = logistic.undo_errors(margins, before, np.array([index]), reach)
+    _apply_step(learnt, evidence, roots, errors)
+
+
+def _remove_shares(learnt: Tables, evidence: Evidence, counts: Ints32, index: int) -> None:
+    """Take the share of one lesson from every weight.
+
+    counts (K, n) are the lessons of every class with each feature, this one included. Lessons of a
+    class have moved its weights up, those of all others down.
+    """
+    of_all = np.add.reduce(counts, axis=0, dtype=np.int32)
+    for number, weights in enumerate(logistic.weight_table_columns(learnt), start=1):
+        lessons, sign = (counts[index], 1) if number == index else (of_all - counts[number], -1)
+        weights.remove_lesson_share(evidence.buckets, lessons, sign)
+
+
+# ---- all lessons
 
 LEARNER_VERSION = 1
 """Version of the outcome of a replay: tables with another version are due for settling."""
@@ -58,7 +198,7 @@ def replay(
     bits: int,
     traits: int,
     numbers: int,
-    word_odds: Sequence[online.WordOdds] = (),
+    word_odds: Sequence[WordOdds] = (),
     unwanted: Set[str] = frozenset({"spam"}),
 ) -> Tables:
     """Make tables that hold exactly these lessons, settled.
@@ -78,7 +218,7 @@ def replay(
     def play(blocks: Iterable[LessonBlock]) -> _Replayer:
         start_weights = fusion.make_start_weights(len(classes) + N_BASE)
         fresh = tables.empty_tables(bits, traits, numbers, start_weights)
-        online.apply_prior(fresh, word_odds, lessons)
+        apply_prior(fresh, word_odds, lessons)
         replayer = _Replayer(lessons, classes, unwanted, fresh)
         for block in blocks:
             replayer.replay_block(block)
@@ -133,7 +273,7 @@ class _Replayer:
         self.class_numbers = {name: index for index, name in enumerate(empty.classes)}
         numbers = range(len(empty.classes))
         self.counts = [tables.count_column(empty, index) for index in numbers]
-        self.weight_columns = online.weight_table_columns(empty)
+        self.weight_columns = logistic.weight_table_columns(empty)
         self.weights = [tables.weight_column(empty, index) for index in numbers[1:]]
         self.lessons, self.lessons_done = lessons, 0
         self.fusion_lessons = np.zeros(2, np.intp)  # of wanted and unwanted mail
@@ -207,7 +347,7 @@ class _Replayer:
         """Count the features of some lessons, whose buckets are cut at the borders."""
         if len(self.counts) == N_BASE:  # all in one table: counted in one go
             here = buckets[borders[0] : borders[-1]]
-            online.count_features(self.tables.rows, here, np.diff(borders), targets)
+            logistic.count_features(self.tables.rows, here, np.diff(borders), targets)
             return
         for number, target in enumerate(targets.tolist()):
             here = buckets[borders[number] : borders[number + 1]]
