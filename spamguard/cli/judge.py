@@ -33,9 +33,8 @@ from spamguard.log import local_time, message_name, printable, rfc3339
 if TYPE_CHECKING:
     from spamguard.engine.explain_text import ExplainedFeature
     from spamguard.engine.filter import Filter
-    from spamguard.proxy.history import History
-    from spamguard.proxy.history_schema import HistoryRow
-    from spamguard.proxy.history_search import HistoryFilter
+    from spamguard.proxy.history import HistoryRow
+    from spamguard.proxy.history_search import HistoryFilter, HistorySearch
     from spamguard.records import Explanation, Verdict, Vote
 
 # ---- judge
@@ -178,7 +177,7 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     if not row.was_scanned:
         common.print_answer(options, text, values)
         return
-    from spamguard.proxy.history import example_from_row
+    from spamguard.proxy.history_search import example_from_row
 
     try:
         features = example_from_row(spam_filter, row).features
@@ -478,10 +477,12 @@ def _row_line(*cells: str) -> str:
     ).rstrip()
 
 
-def _find_rows(history: History, conditions: HistoryFilter, limit: int) -> Iterator[HistoryRow]:
+def _find_rows(
+    history: HistorySearch, conditions: HistoryFilter, limit: int
+) -> Iterator[HistoryRow]:
     """At most so many rows, newest first."""
     while limit > 0:
-        page = history.search.find_page(conditions, min(limit, _PAGE_ROWS))
+        page = history.find_page(conditions, min(limit, _PAGE_ROWS))
         yield from page.rows
         limit -= len(page.rows)
         if not page.next_before:
@@ -506,10 +507,10 @@ def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRo
     return rows
 
 
-def _open_history(options: argparse.Namespace, consequence: str) -> History:
+def _open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:
     from spamguard.config.options import HistorySettings
-    from spamguard.proxy.history import History
-    from spamguard.proxy.history_schema import HISTORY_FILE
+    from spamguard.proxy.history import HISTORY_FILE
+    from spamguard.proxy.history_search import HistorySearch
 
     path = common.state_directory(options) / HISTORY_FILE
     if not path.exists():
@@ -518,7 +519,7 @@ def _open_history(options: argparse.Namespace, consequence: str) -> History:
             "name the state directory of the daemon with --state"
         )
     limits = HistorySettings()  # nothing is appended, so any limits will do
-    return History.open(path, limits.size, limits.age)
+    return HistorySearch.open(path, limits.size, limits.age)
 
 
 def outcome_values(row: HistoryRow) -> dict[str, Any]:

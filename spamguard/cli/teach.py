@@ -80,7 +80,7 @@ def run_learn(options: argparse.Namespace) -> int:
     """Teach the messages; print how many were taught as what."""
     from spamguard.engine.prepare import LabelledExample, extract_examples
     from spamguard.learning.lessons import LessonService, NewClass
-    from spamguard.proxy.history import example_from_row
+    from spamguard.proxy.history_search import example_from_row
 
     arguments.check_paths_or_ids(options)
     if options.unwanted and options.label is None:
@@ -278,7 +278,7 @@ def run_forget(options: argparse.Namespace) -> int:
     """Retract the votes on the messages; print how many there were."""
     from spamguard.engine.prepare import ExampleReader
     from spamguard.learning.lessons import LessonService
-    from spamguard.proxy.history import row_digest
+    from spamguard.proxy.history_search import row_digest
 
     arguments.check_paths_or_ids(options)
     rows = judge.find_rows(options, options.ids)

@@ -39,7 +39,7 @@ from spamguard.config.options import HostPort, Settings, Web
 from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
 from spamguard.daemon import sockets, status
 from spamguard.errors import SpamguardError
-from spamguard.servers.tls import CertificateReloader
+from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
 from spamguard.web.health import HealthReporter
 

@@ -32,29 +32,27 @@ from pathlib import Path
 from spamguard import keys, process
 from spamguard.config.options import Listener, OddBytes, Policy, Position, Protocol, Settings
 from spamguard.counters import MASTER_SLOT, STAGES, CounterBoard, CounterSlot
-from spamguard.delivery.base import DeliveryError, NextHop
+from spamguard.delivery.next_hop import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import SpamguardError
 from spamguard.learning.lessons import TrainingIntake
-from spamguard.limits import ByteQuota, Networks
 from spamguard.log import hostname
 from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
-from spamguard.proxy.base import Proxy, UserResolver
-from spamguard.proxy.delivery_log import DeliveryRecord
-from spamguard.proxy.forward_training import ForwardTrainingProxy
-from spamguard.proxy.history import HistoryWriter
+from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
 from spamguard.proxy.scan import ScanService
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import FilterProxy, ProxyContext
-from spamguard.servers.listener import Door, ScannerContext, ServerSession
+from spamguard.proxy.transaction import FilterProxy, Proxy, ProxyContext, UserResolver
+from spamguard.servers.conversation import ScannerContext
+from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
 from spamguard.servers.rspamd_protocol import RspamdStatistics
 from spamguard.servers.smtp import LmtpSession, SmtpSession
 from spamguard.servers.smtp_handler import DoorContext
 from spamguard.servers.spamd import SpamdSession
-from spamguard.servers.tls import CertificateReloader
+from spamguard.servers.teach import ForwardTrainingProxy
+from spamguard.smtp.envelope import Networks
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 
 _log = logging.getLogger("spamguard.mail")

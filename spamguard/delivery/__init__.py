@@ -1,6 +1,6 @@
 """How mail goes out: to the next hop by SMTP or LMTP, into a Maildir, or into the quarantine.
 
-`base` has the contract of a next hop and its errors; `smtp.create_next_hop` makes one. Each
-message is attempted once. Must never say yes to a message before the next hop has, never send one
-twice, and never change a byte of it. Read `base` first, then `smtp`.
+`next_hop` has the contract, its errors, and the Maildir; `smtp.create_next_hop` makes a next hop.
+Each message is attempted once. Must never say yes to a message before the next hop has, never send
+one twice, and never change a byte of it. Read `next_hop` first, then `smtp`.
 """

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spamguard.delivery.base import NextHop, deliver
+from spamguard.delivery.next_hop import NextHop, deliver
 from spamguard.errors import QuarantineError
 from spamguard.keys import is_id
 from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Reply, Sender

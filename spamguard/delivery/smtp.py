@@ -23,20 +23,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from spamguard.config.options import Hop, Protocol, Tls
-from spamguard.delivery import base
-from spamguard.delivery.base import (
+from spamguard.delivery.connection import DeadlineTimer, NextHopSession, dial
+from spamguard.delivery.next_hop import (
+    CONTENT_ERROR,
+    NO_SMTPUTF8,
+    UNSENDABLE,
     ClosingError,
-    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     ErrorCallback,
+    MaildirNextHop,
+    NextHop,
     NextHopTimeoutError,
     TlsHandshakeError,
     UnreachableError,
     UnsafeError,
+    drop_unsupported,
+    ignore_error,
+    loses_dsn,
+    needs_smtputf8,
 )
-from spamguard.delivery.connection import NextHopSession, dial
-from spamguard.delivery.maildir import MaildirNextHop
 from spamguard.smtp.commands import dot_stuff, mail_command, rcpt_command, xforward_commands
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, parse_extensions
 from spamguard.storage import SpoolView
@@ -215,9 +221,7 @@ class SessionPool(DeadlineTimer):
 class SmtpNextHop:
     """A next hop on a connection. hostname: ours, for EHLO."""
 
-    def __init__(
-        self, hop: Hop, hostname: str, on_error: ErrorCallback = base.ignore_error
-    ) -> None:
+    def __init__(self, hop: Hop, hostname: str, on_error: ErrorCallback = ignore_error) -> None:
         self.settings = hop
         self.on_error = on_error
         self.pool = SessionPool(hop)
@@ -368,18 +372,18 @@ class SmtpTransaction:
         if step is None:
             return await session.request(b"DATA\r\n", positive=3)
         extensions = session.extensions
-        if "SMTPUTF8" not in extensions and base.needs_smtputf8(step):
-            return base.NO_SMTPUTF8
-        if not self._dsn_lost and base.loses_dsn(step, extensions):
+        if "SMTPUTF8" not in extensions and needs_smtputf8(step):
+            return NO_SMTPUTF8
+        if not self._dsn_lost and loses_dsn(step, extensions):
             self._dsn_lost = True
             _log.info("next hop %s: takes no DSN, parameters dropped", self._hop.settings.to)
         try:
             if isinstance(step, Recipient):
-                command = rcpt_command(base.drop_unsupported(step, extensions))
+                command = rcpt_command(drop_unsupported(step, extensions))
             else:
-                command = mail_command(base.drop_unsupported(step, extensions))
+                command = mail_command(drop_unsupported(step, extensions))
         except ValueError:  # never from a door, which parses strictly
-            return base.UNSENDABLE
+            return UNSENDABLE
         if isinstance(step, Recipient):
             return await session.request(command)
         # XFORWARD, whose refusal does not matter, and MAIL; together where the hop accepts that.
@@ -408,7 +412,7 @@ class SmtpTransaction:
         except (OSError, ValueError) as error:  # the content is unreadable, or must not be sent
             self._report_error(error)
             session.abort()
-            replies = [base.CONTENT_ERROR] * count
+            replies = [CONTENT_ERROR] * count
         return replies
 
     async def _send_content(
@@ -433,9 +437,7 @@ class SmtpTransaction:
         self._hop.on_error(error)
 
 
-def create_next_hop(
-    hop: Hop, hostname: str, on_error: ErrorCallback = base.ignore_error
-) -> base.NextHop:
+def create_next_hop(hop: Hop, hostname: str, on_error: ErrorCallback = ignore_error) -> NextHop:
     """The next hop of the configuration; it connects when it is first used.
 
     hostname: ours, for EHLO and the names of files.

@@ -7,9 +7,9 @@ in Message-ID, date, sender or subject have two. It must never depend on fields 
 mail programs add.
 
 `add_fields` and `rewrite_header` put header fields on top and take forged ones out; no other byte
-changes, while `email` would write the message anew. Forged fields are removed wherever some program
-would see them: anywhere above the first empty line, and also on lines that only programs see which
-take a bare CR for a line end.
+changes, while `email` would write the message anew. `OutgoingMessage` is a message as it leaves.
+Forged fields are removed wherever some program would see them: anywhere above the first empty line,
+and also on lines that only programs see which take a bare CR for a line end.
 
 `extract_attached` finds messages forwarded as attachments, and the message that a report in ARF
 (RFC 5965) is about. `extract_inline` puts a message that was forwarded as text together again, as
@@ -32,6 +32,7 @@ from itertools import islice
 from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_unstructured
 from spamguard.mail.html import parse_page
 from spamguard.mail.mime import MESSAGE_TYPES, Leaf, MimeMessage, ParseLimits, parse_message
+from spamguard.storage import Spool, SpoolView
 
 DIGEST_SIZE = 16  # bytes of a digest
 _IDENTITY_LIMITS = ParseLimits(
@@ -252,6 +253,99 @@ def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
             while kept.endswith(b"\r"):
                 kept.pop()
     return bytes(kept + text[position:]) if position else text
+
+
+# ---- the message as it leaves
+
+_HEAD_BYTES = 64 << 10  # that hold the header section of all but very odd mail
+_MAX_HEADER_BYTES = 1 << 20
+_FIELD_NAME = re.compile(rb"^([!-9;-~]{1,100})[ \t]*:", re.MULTILINE)
+_EMPTY_LINE = re.compile(rb"\r?\n")
+_FIELD_END = re.compile(rb"\n(?=[^ \t])")
+
+
+def read_header_section(message: Spool, max_bytes: int = _MAX_HEADER_BYTES) -> bytes:
+    """The header section with its last line end, without the empty line below it.
+
+    If it does not end within `max_bytes`, the complete fields in them. Any line ends.
+    """
+    head = message.read_start(_HEAD_BYTES)
+    if (end := _find_header_end(head)) is None and message.size > len(head):
+        head = message.read_start(max_bytes)
+        end = _find_header_end(head)
+    if end is None and message.size > len(head):
+        field_ends = _FIELD_END.finditer(head, max(0, len(head) - _HEAD_BYTES))
+        end = max((match.end() for match in field_ends), default=0)
+    return head if end is None else head[:end]
+
+
+def _find_header_end(head: bytes) -> int | None:
+    if head.startswith((b"\n", b"\r\n")):
+        return 0
+    match = _BEFORE_EMPTY_LINE.search(head)
+    return match.end() if match else None
+
+
+def matching_field_names(header: bytes, names: Sequence[str]) -> list[str]:
+    """Which of these fields a header section has, spelt as there. A `*` at the end of a name
+    stands for anything.
+
+    >>> matching_field_names(b"x-spam-flag: YES\\r\\nTo: b\\r\\n", ["X-Spam-*"])
+    ['x-spam-flag']
+    """
+    name_set = FieldNameSet(names)
+    present = dict.fromkeys(match[1] for match in _FIELD_NAME.finditer(header))
+    return [name.decode("ascii") for name in present if name in name_set]
+
+
+def tag_message(message: Spool, fields: Sequence[bytes], forged: Iterable[str]) -> SpoolView:
+    """The message with `fields` on top and `forged` ones removed, in its own line ends."""
+    header = read_header_section(message)
+    empty_line = _EMPTY_LINE.match(message.read_start(len(header) + 2), len(header))
+    header += empty_line[0] if empty_line else b""  # `add_fields` looks for the end
+    head = add_fields(header, fields, [name.encode("ascii", "ignore") for name in forged])
+    return SpoolView(head, message, len(header))
+
+
+class OutgoingMessage:
+    """A message on its way through a listener.
+
+    spool: as it came, with CRLF line ends. received: our own Received field, or b"". forged: names
+    of fields to be removed. header: its header section, or the complete fields in so many bytes.
+    """
+
+    def __init__(
+        self, spool: Spool, received: bytes, forged: Iterable[str], max_header_bytes: int
+    ) -> None:
+        self.spool = spool
+        self._received_field = received
+        self._forged = [name.encode("ascii", "ignore") for name in forged]
+        self.header = read_header_section(spool, max_header_bytes)
+
+    def fields_on_top(self, evidence: bytes) -> bytes:
+        """The fields that the judge reads as if they stood on top of the message.
+
+        evidence: a Received field about the client, or b"". A server before us may have written
+        one already, and then there is none.
+        """
+        is_recorded = not self._received_field and has_received_on_top(self.header)
+        return evidence + b"\r\n" if evidence and not is_recorded else b""
+
+    def tag(self, fields: Sequence[bytes], subject_prefix: str = "") -> SpoolView:
+        """The message as it leaves: `fields` on top, above our own Received, and forged ones
+        removed.
+        """
+        on_top = [*fields, *([self._received_field] if self._received_field else [])]
+        prefix = subject_prefix.encode()
+        if not subject_prefix.isascii():  # RFC 2047
+            prefix = Header(subject_prefix, "utf-8").encode(maxlinelen=0).encode("ascii")
+        head, replaced = rewrite_header(self.header, on_top, self._forged, prefix)
+        return SpoolView(head, self.spool, replaced)
+
+
+def has_received_on_top(header: bytes) -> bool:
+    """Whether the first field is a Received field: a server has recorded the client."""
+    return header[:9].lower().startswith(b"received:")
 
 
 # ---- messages within

@@ -1,35 +1,112 @@
-"""What became of one message: one line in the log, one row in the history.
+"""What became of a message, for each group of its recipients: a line in the log, a row of history.
 
-Must never hold any text of a message but its addresses, its subject, the name in its From and the
-words that weighed most.
+A recipient whose user has taught otherwise may get another verdict: `group_recipients` groups
+recipients by decision. A `DeliveryRecord` says what became of one group's message. `HistoryWriter`
+writes rows beside the path of the mail, in a thread of its own: rows that do not fit into its
+queue, or cannot be written, are dropped and counted.
+
+Must never leave a recipient out or put one into two groups, treat a recipient more harshly than the
+mildest verdict of the group, keep the mail waiting or raise into its path, or hold any text of a
+message but its addresses, its subject, the name in its From and the words that weighed most.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import re
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
 
-from spamguard.config.options import Action, Listener, Scanner
+from spamguard.config.options import Action, Listener, Policy, Rule, Scanner
+from spamguard.engine.policy import Decision, decide
+from spamguard.errors import HistoryError
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.log import quote_value
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.headers import format_author
-from spamguard.proxy.base import NotScanned, RecipientGroup
-from spamguard.proxy.history_schema import HistoryRow
+from spamguard.proxy.history import COLUMNS, History, HistoryRow, RowValues, row_values
+from spamguard.proxy.scorer import NotScanned
 from spamguard.records import EXTRACTOR, Scan, Verdict
 from spamguard.smtp.envelope import Envelope, Reply
 
+_log = logging.getLogger("spamguard.history")
+
 NOT_SCANNED = "not-scanned"
+_SUBJECT_PREFIXES = ("subject:",)  # of words from the subject
+_ADDRESS_PREFIXES = ("address:", "from:", "to:", "cc:", "reply-to:", "sender:")
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 _MAX_WORDS_LOGGED = 6
 _MAX_SUBJECT_BYTES = 1000
 # A line end at the beginning makes these six times as fast as `^` does.
 _SUBJECT = re.compile(rb"\nSubject[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE)
 _FROM = re.compile(rb"\nFrom[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientGroup:
+    """Recipients that get the same verdict and decision.
+
+    indices: of the recipients, from 0, in order. personal: users among them for whom the decision
+    differs from that for all people, each with the own label.
+    """
+
+    indices: Sequence[int]
+    verdict: Verdict
+    decision: Decision
+    personal: Mapping[str, str] = field(default_factory=dict)
+
+
+class _UserVerdict(NamedTuple):
+    verdict: Verdict
+    decision: Decision
+
+    @property
+    def group_key(self) -> tuple[str, Rule | None]:
+        return self.verdict.label, self.decision.rule
+
+
+def group_recipients(
+    scan: Scan, users: Sequence[str], policy: Policy, *, separate_copies: bool
+) -> list[RecipientGroup]:
+    """The groups; the first is that of recipients judged as for all people.
+
+    Parameters
+    ----------
+    users : for each recipient a user in `scan.personal`, or "".
+    separate_copies : whether recipients can get different copies. Otherwise they are one group, and
+        the mildest of their verdicts decides.
+    """
+    shared = _UserVerdict(scan.verdict, decide(scan.verdict, policy, scan.threshold))
+    if not any(users):
+        return [RecipientGroup(range(len(users)), shared.verdict, shared.decision)]
+    verdicts = {"": shared}
+    for user in filter(None, users):
+        verdict = scan.personal[user]
+        verdicts[user] = _UserVerdict(verdict, decide(verdict, policy, scan.threshold))
+    members: dict[tuple[str, Rule | None], list[int]] = {shared.group_key: []}
+    for index, user in enumerate(users):
+        key = verdicts[user].group_key if separate_copies else shared.group_key
+        members.setdefault(key, []).append(index)
+    groups = []
+    for indices in filter(None, members.values()):
+        group = {users[index]: verdicts[users[index]] for index in indices}
+        mildest = min(group.values(), key=lambda member: member.verdict.probability)
+        if mildest.group_key == shared.group_key:
+            mildest = shared
+        personal = {
+            user: member.verdict.label
+            for user, member in group.items()
+            if member.group_key != shared.group_key
+        }
+        groups.append(RecipientGroup(indices, mildest.verdict, mildest.decision, personal))
+    return groups
 
 
 class DeliveryRecord:
@@ -210,3 +287,139 @@ def decode_author(header: bytes) -> str:
 def _join_first(texts: Sequence[str]) -> str:
     more = len(texts) - _MAX_LOGGED
     return ",".join(texts[:_MAX_LOGGED]) + (f",+{more}" if more > 0 else "")
+
+
+# ---- the writer
+
+BATCH_ROWS = 256
+"""Rows of one transaction."""
+_MAX_BATCH_BYTES = 1 << 20
+_MAX_WAIT_SECONDS = 0.5  # that a row waits for others
+_MAX_QUEUE_ROWS = 4096
+_MAX_QUEUE_BYTES = 32 << 20
+_ROW_BYTES = 1024  # of a row without its features
+_LOG_SECONDS = 60.0  # between two lines in the log
+_PACKED_INDEX = COLUMNS.index("packed")
+
+
+class HistoryWriter:
+    """Takes rows from any thread. Start it after the last fork.
+
+    path, size, days: as in `History.open`. subjects, addresses: whether they are kept
+    (`redact_row`). written, dropped: how many rows so far.
+    """
+
+    def __init__(
+        self, path: Path, size: int, days: int, *, subjects: bool = True, addresses: bool = True
+    ) -> None:
+        self._open_arguments = path, size, days
+        self._subjects = subjects
+        self._addresses = addresses
+        self._rows: deque[RowValues] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._history: History | None = None
+        self._quiet_until = 0.0
+        self.written = 0
+        self.dropped = 0
+        # A daemon thread: a hanging disk must not keep the process.
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._thread.start()
+
+    def put(self, row: HistoryRow) -> bool:
+        """Have a row written soon; False if it is dropped for want of room. Never waits.
+
+        The row is encoded here: the thread would hold the interpreter lock for it, and the mail
+        would wait.
+        """
+        values = row_values(redact_row(row, subjects=self._subjects, addresses=self._addresses))
+        size = _row_bytes(values)
+        with self._changed:
+            is_full = len(self._rows) >= _MAX_QUEUE_ROWS or self._bytes + size > _MAX_QUEUE_BYTES
+            if self._closing or is_full:
+                self.dropped += 1
+                self._log_rarely("the disk is too slow for the history")
+                return False
+            self._rows.append(values)
+            self._bytes += size
+            if len(self._rows) in (1, BATCH_ROWS):
+                self._changed.notify()
+        return True
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """Write the waiting rows and end; whether that was done within so many seconds.
+
+        Idempotent; later rows are dropped.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            try:
+                if self._history is None:
+                    self._history = History.open(*self._open_arguments)
+                self._history.append_values(batch)
+                self.written += len(batch)
+            except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
+                with self._changed:
+                    self.dropped += len(batch)
+                    self._log_rarely(str(error))
+                # The next batch opens it anew: the file may have been moved away, or mended.
+                self._close_history()
+        self._close_history()
+
+    def _next_batch(self) -> list[RowValues]:
+        """The next rows, once there are enough or the first has waited; empty at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rows or self._closing)
+            self._changed.wait_for(
+                lambda: len(self._rows) >= BATCH_ROWS or self._closing, _MAX_WAIT_SECONDS
+            )
+            batch: list[RowValues] = []
+            size = 0
+            while self._rows and len(batch) < BATCH_ROWS and size < _MAX_BATCH_BYTES:
+                batch.append(self._rows.popleft())
+                size += _row_bytes(batch[-1])
+            self._bytes -= size
+            return batch
+
+    def _log_rarely(self, reason: str) -> None:
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _LOG_SECONDS
+            _log.error("%s; %d rows dropped so far", reason, self.dropped)
+
+    def _close_history(self) -> None:
+        history, self._history = self._history, None
+        if history is not None:
+            try:
+                history.close()
+            except HistoryError as error:
+                _log.error("%s", error)
+
+
+def _row_bytes(values: RowValues) -> int:
+    return len(values[_PACKED_INDEX]) + _ROW_BYTES
+
+
+def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRow:
+    """The row without its subject, without addresses, or without both, and without their words.
+
+    Addresses are those of sender, author, recipients, users and client, and the text of the next
+    hop's reply behind its code.
+    """
+    prefixes = (() if subjects else _SUBJECT_PREFIXES) + (() if addresses else _ADDRESS_PREFIXES)
+    if prefixes:
+        words = tuple(word for word in row.words if not word.text.startswith(prefixes))
+        row = replace(row, words=words)
+    if not subjects:
+        row = replace(row, subject="")
+    if not addresses:
+        row = replace(
+            row, sender="", author="", recipients=(), client="", reply=row.reply[:3], personal={}
+        )
+    return row

@@ -1,45 +1,237 @@
-"""The history of judgements, in a SQLite file of its own, and its writer.
+"""The history of judgements: its rows, and the SQLite file that holds them.
 
 Any number of processes may read and write it at once. It stays within a size and an age by removing
-the oldest rows as new ones come. `HistoryWriter` writes beside the path of the mail, in a thread of
-its own: rows that do not fit into its queue, or cannot be written, are dropped and counted.
+the oldest rows as new ones come. Columns that are looked through stand apart from large ones
+(features and words), so that looking through many rows reads little. Text that people search for is
+also kept folded (case, and forms of the same letter), where that differs from the text itself.
 
-Must never keep the mail waiting or raise into its path, let an error of SQLite or the system out as
-anything but a `HistoryError`, prune in one long transaction, or take features of another extractor
-or another key for comparable. A power cut may cost the last rows, not the file (WAL, synchronous
-NORMAL).
+Must never let a text into the file that is not bounded and printable (senders choose most of them),
+let an error of SQLite or the system out as anything but a `HistoryError`, or prune in one long
+transaction. A power cut may cost the last rows, not the file (WAL, synchronous NORMAL).
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from collections import deque
-from collections.abc import Sequence
-from functools import cached_property
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import Any, Self
+from unicodedata import normalize
 
-from spamguard.database import ClosedOnExit, Database
-from spamguard.engine.filter import Filter
-from spamguard.engine.fold import unpack_features
-from spamguard.engine.prepare import Example
-from spamguard.errors import HistoryError, LedgerError, UsageError
-from spamguard.proxy.history_schema import (
-    COLUMNS,
-    HISTORY_SCHEMA,
-    PAGE_BYTES,
-    HistoryRow,
-    RowValues,
-    insert_rows,
-    redact_row,
-    row_from_values,
-    row_values,
+from spamguard import log
+from spamguard.database import ClosedOnExit, Database, Schema
+from spamguard.errors import HistoryError
+from spamguard.records import Word
+
+MAX_RECIPIENTS = 50
+"""How many recipients are kept, and how many users with an own decision."""
+_MAX_WORDS = 50
+_MAX_ADDRESS, _MAX_SUBJECT, _MAX_AUTHOR, _MAX_REPLY = 320, 200, 200, 500  # characters
+_MAX_SHORT_TEXT = 100
+
+COLUMNS = (
+    "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest",
+    "label", "probability", "log_odds", "action", "reply", "packed", "words", "extractor",
+    "fingerprint", "personal", "author",
+)  # fmt: skip
+LARGE_COLUMNS = ("packed", "words")
+"""Columns that are not read when rows are looked through."""
+SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
+FOLDED_COLUMNS = ("sender", "recipients", "subject", "author")
+"""Columns that are searched whatever the case."""
+LOWERED_COLUMNS = ("subject", "author")
+"""Columns whose ASCII text SQLite lowers in the search: nearly all have capitals, and would be
+kept twice.
+"""
+_FOLDED_INDEXES = [(COLUMNS.index(name), name in LOWERED_COLUMNS) for name in FOLDED_COLUMNS]
+
+# Unprintable for Unicode, yet Persian, Hindi and many emoji cannot be written without them.
+_JOINERS = frozenset("\u200c\u200d")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """What became of one message. Texts that are too long are cut when the row is kept.
+
+    id: as of `keys.new_id`. time: seconds since 1970. client: its address. reply: the next hop's.
+    recipients: the first `MAX_RECIPIENTS` are kept. size: bytes. label: of the verdict, or
+    "not-scanned", when digest and packed are b"". packed: the features (`ledger.codec`), made by
+    this `extractor` with the key of this `fingerprint`. words: strongest first. personal: users
+    with a decision that differs from that for all people, each with the own label. author: as
+    `mail.headers.format_author` writes it.
+    """
+
+    id: str
+    time: float
+    listener: str
+    client: str
+    sender: str
+    recipients: tuple[str, ...]
+    subject: str
+    size: int
+    digest: bytes
+    label: str
+    probability: float
+    log_odds: float
+    action: str
+    reply: str
+    packed: bytes
+    words: tuple[Word, ...]
+    extractor: int
+    fingerprint: str
+    personal: Mapping[str, str] = field(default_factory=dict)
+    author: str = ""
+
+    @property
+    def message(self) -> str:
+        """The name of the message in the log lines of lessons; "" if it was not scanned."""
+        return log.message_name(self.digest)
+
+    @property
+    def was_scanned(self) -> bool:
+        """Whether its features are known."""
+        return bool(self.digest)
+
+
+RowValues = tuple[Any, ...]
+"""The values of a row in the file: those of `COLUMNS`, then those of `FOLDED_COLUMNS` as
+`fold_text` makes them. A folded value is None where it is the same as the value itself, or, in
+subject and author, differs in the case of ASCII letters only.
+"""
+
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
+
+
+def row_values(row: HistoryRow) -> RowValues:
+    """The values to keep."""
+    recipients = [printable(address, _MAX_ADDRESS) for address in row.recipients[:MAX_RECIPIENTS]]
+    personal = {
+        printable(user, _MAX_ADDRESS): label
+        for user, label in islice(row.personal.items(), MAX_RECIPIENTS)
+    }
+    # JSON written by hand: rounding and writing each number in one step halves the cost of a row.
+    words = [
+        f"[{token}, {_encode_json(readable(text, _MAX_SHORT_TEXT))}, {part:.6f}]"
+        for token, text, part in row.words[:_MAX_WORDS]
+    ]
+    values: RowValues = (
+        row.id,
+        row.time,
+        printable(row.listener, _MAX_SHORT_TEXT),
+        printable(row.client, _MAX_SHORT_TEXT),
+        printable(row.sender, _MAX_ADDRESS),
+        _encode_json(recipients),
+        readable(row.subject, _MAX_SUBJECT),
+        row.size,
+        row.digest,
+        printable(row.label, _MAX_SHORT_TEXT),
+        row.probability,
+        row.log_odds,
+        printable(row.action, _MAX_SHORT_TEXT),
+        printable(row.reply, _MAX_REPLY),
+        row.packed,
+        f"[{', '.join(words)}]",
+        row.extractor,
+        row.fingerprint,
+        _encode_json(personal),
+        readable(row.author, _MAX_AUTHOR),
+    )
+    folded = [_fold_value(values[index], lowered=lowered) for index, lowered in _FOLDED_INDEXES]
+    return (*values, *folded)
+
+
+def _fold_value(text: str, *, lowered: bool) -> str | None:
+    if lowered and text.isascii():
+        return None
+    folded = fold_text(text)
+    return None if folded == text else folded
+
+
+def fold_text(text: str) -> str:
+    """The text as it is searched: without case and forms of the same letter (NFKC, UAX #15).
+
+    >>> fold_text("Straße"), fold_text("ﬁne")
+    ('strasse', 'fine')
+    """
+    return text.lower() if text.isascii() else normalize("NFKC", text).casefold()
+
+
+def row_from_values(values: Sequence[Any], names: Sequence[str] = COLUMNS) -> HistoryRow:
+    """The row of these columns; large values that are not among them are empty.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The values are damaged.
+    """
+    fields = {"packed": b"", "words": "[]"} | dict(zip(names, values, strict=True))
+    fields["recipients"] = tuple(json.loads(fields["recipients"]))
+    fields["personal"] = json.loads(fields["personal"])
+    fields["words"] = tuple(Word(*word) for word in json.loads(fields["words"]))
+    return HistoryRow(**fields)
+
+
+def printable(value: str, max_length: int) -> str:
+    """A stranger's text, cut, and without letters that a terminal acts on.
+
+    >>> printable("a\\x1bb", 10)
+    'a\ufffdb'
+    """
+    return log.printable(value[:max_length])
+
+
+def readable(value: str, max_length: int) -> str:
+    """As `printable`, for sentences: they keep their joiners, which would only deceive in an
+    address.
+    """
+    return log.printable(
+        value[:max_length], lambda letter: letter if letter in _JOINERS else "\ufffd"
+    )
+
+
+# ---- the file
+
+HISTORY_FILE = "history.sqlite"
+"""Its name in the state directory."""
+PAGE_BYTES = 16384  # as for the ledger, whose rows have the same size
+HISTORY_SCHEMA = Schema(
+    kind="history",
+    error=HistoryError,
+    application_id=0x7367_6869,  # "sghi"
+    version=4,
+    pragmas=(f"page_size = {PAGE_BYTES}", "auto_vacuum = INCREMENTAL"),
+    tables="""
+CREATE TABLE judgements (
+    id TEXT NOT NULL UNIQUE, time REAL NOT NULL, label TEXT NOT NULL, digest BLOB NOT NULL,
+    sender TEXT NOT NULL, recipients TEXT NOT NULL, subject TEXT NOT NULL,
+    folded_sender TEXT, folded_recipients TEXT, folded_subject TEXT,
+    listener TEXT NOT NULL, client TEXT NOT NULL, size INTEGER NOT NULL,
+    probability REAL NOT NULL, log_odds REAL NOT NULL, action TEXT NOT NULL, reply TEXT NOT NULL,
+    extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL,
+    author TEXT NOT NULL DEFAULT '', folded_author TEXT
+);
+CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL);
+""",
 )
-from spamguard.proxy.history_search import HistorySearch
-from spamguard.records import EXTRACTOR
 
-_log = logging.getLogger("spamguard.history")
+_VALUE_NAMES = (*COLUMNS, *(f"folded_{name}" for name in FOLDED_COLUMNS))  # of `RowValues`
+_JUDGEMENT_COLUMNS = [name for name in _VALUE_NAMES if name not in LARGE_COLUMNS]
+_SMALL_INDEXES = [_VALUE_NAMES.index(name) for name in _JUDGEMENT_COLUMNS]
+_LARGE_INDEXES = [_VALUE_NAMES.index(name) for name in (*LARGE_COLUMNS, "id")]
+_INSERT = (
+    f"INSERT OR IGNORE INTO judgements ({', '.join(_JUDGEMENT_COLUMNS)}) "
+    f"VALUES ({', '.join('?' * len(_JUDGEMENT_COLUMNS))})"
+)
+_INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ? FROM judgements WHERE id = ?"
+
+
+def insert_rows(db: Database, rows: Sequence[RowValues]) -> None:
+    """Insert rows, within a transaction. A row whose id is there stays as it is."""
+    db.executemany(_INSERT, [[row[index] for index in _SMALL_INDEXES] for row in rows])
+    db.executemany(_INSERT_LARGE, [[row[index] for index in _LARGE_INDEXES] for row in rows])
+
 
 MIN_BYTES = 8 << 20
 """The least size; with less there is no room to work in."""
@@ -86,7 +278,7 @@ class History(ClosedOnExit):
         self._days = days
 
     @classmethod
-    def open(cls, path: Path, size: int, days: int) -> History:
+    def open(cls, path: Path, size: int, days: int) -> Self:
         """The history at `path`, created (mode 0600) when there is none.
 
         Parameters
@@ -139,11 +331,6 @@ class History(ClosedOnExit):
         with self._db.errors(ValueError, TypeError):
             return row_from_values(rows[0]) if rows else None
 
-    @cached_property
-    def search(self) -> HistorySearch:
-        """Looks through many rows."""
-        return HistorySearch(self._db)
-
     def read_features(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
         """Ids and packed features of these judgements, as far as they are there, in any order."""
         marks = ",".join("?" * len(names))
@@ -179,162 +366,3 @@ class History(ClosedOnExit):
             if row[0] < oldest:
                 return True
         return False
-
-
-# ---- the writer
-
-BATCH_ROWS = 256
-"""Rows of one transaction."""
-_MAX_BATCH_BYTES = 1 << 20
-_MAX_WAIT_SECONDS = 0.5  # that a row waits for others
-_MAX_QUEUE_ROWS = 4096
-_MAX_QUEUE_BYTES = 32 << 20
-_ROW_BYTES = 1024  # of a row without its features
-_LOG_SECONDS = 60.0  # between two lines in the log
-_PACKED_INDEX = COLUMNS.index("packed")
-
-
-class HistoryWriter:
-    """Takes rows from any thread. Start it after the last fork.
-
-    path, size, days: as in `History.open`. subjects, addresses: whether they are kept
-    (`redact_row`). written, dropped: how many rows so far.
-    """
-
-    def __init__(
-        self, path: Path, size: int, days: int, *, subjects: bool = True, addresses: bool = True
-    ) -> None:
-        self._open_arguments = path, size, days
-        self._subjects = subjects
-        self._addresses = addresses
-        self._rows: deque[RowValues] = deque()
-        self._bytes = 0
-        self._changed = threading.Condition()
-        self._closing = False
-        self._history: History | None = None
-        self._quiet_until = 0.0
-        self.written = 0
-        self.dropped = 0
-        # A daemon thread: a hanging disk must not keep the process.
-        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
-        self._thread.start()
-
-    def put(self, row: HistoryRow) -> bool:
-        """Have a row written soon; False if it is dropped for want of room. Never waits.
-
-        The row is encoded here: the thread would hold the interpreter lock for it, and the mail
-        would wait.
-        """
-        values = row_values(redact_row(row, subjects=self._subjects, addresses=self._addresses))
-        size = _row_bytes(values)
-        with self._changed:
-            is_full = len(self._rows) >= _MAX_QUEUE_ROWS or self._bytes + size > _MAX_QUEUE_BYTES
-            if self._closing or is_full:
-                self.dropped += 1
-                self._log_rarely("the disk is too slow for the history")
-                return False
-            self._rows.append(values)
-            self._bytes += size
-            if len(self._rows) in (1, BATCH_ROWS):
-                self._changed.notify()
-        return True
-
-    def close(self, seconds: float = 5.0) -> bool:
-        """Write the waiting rows and end; whether that was done within so many seconds.
-
-        Idempotent; later rows are dropped.
-        """
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while batch := self._next_batch():
-            try:
-                if self._history is None:
-                    self._history = History.open(*self._open_arguments)
-                self._history.append_values(batch)
-                self.written += len(batch)
-            except Exception as error:  # noqa: BLE001  whatever it is, mail goes on
-                with self._changed:
-                    self.dropped += len(batch)
-                    self._log_rarely(str(error))
-                # The next batch opens it anew: the file may have been moved away, or mended.
-                self._close_history()
-        self._close_history()
-
-    def _next_batch(self) -> list[RowValues]:
-        """The next rows, once there are enough or the first has waited; empty at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._rows or self._closing)
-            self._changed.wait_for(
-                lambda: len(self._rows) >= BATCH_ROWS or self._closing, _MAX_WAIT_SECONDS
-            )
-            batch: list[RowValues] = []
-            size = 0
-            while self._rows and len(batch) < BATCH_ROWS and size < _MAX_BATCH_BYTES:
-                batch.append(self._rows.popleft())
-                size += _row_bytes(batch[-1])
-            self._bytes -= size
-            return batch
-
-    def _log_rarely(self, reason: str) -> None:
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + _LOG_SECONDS
-            _log.error("%s; %d rows dropped so far", reason, self.dropped)
-
-    def _close_history(self) -> None:
-        history, self._history = self._history, None
-        if history is not None:
-            try:
-                history.close()
-            except HistoryError as error:
-                _log.error("%s", error)
-
-
-def _row_bytes(values: RowValues) -> int:
-    return len(values[_PACKED_INDEX]) + _ROW_BYTES
-
-
-# ---- lessons from the history
-
-
-def example_from_row(spam_filter: Filter, row: HistoryRow) -> Example:
-    """The message as an example to learn.
-
-    Raises
-    ------
-    UsageError
-        As `row_digest`, or the row is of another extractor.
-    """
-    digest = row_digest(spam_filter, row)
-    if row.extractor != EXTRACTOR:
-        raise UsageError(
-            f"{row.id}: was read by another version (extractor {row.extractor}, this is "
-            f"{EXTRACTOR}), so the message itself is needed: name its file (learn, explain), "
-            "hand it over on the page, or move it between watched folders"
-        )
-    try:
-        return Example(digest, unpack_features([row.packed])[0])
-    except LedgerError as error:
-        raise UsageError(f"{row.id}: what is kept of it is damaged ({error})") from error
-
-
-def row_digest(spam_filter: Filter, row: HistoryRow) -> bytes:
-    """The digest of the message.
-
-    Raises
-    ------
-    UsageError
-        It was not scanned, or with the key of another filter.
-    """
-    if not row.was_scanned:
-        raise UsageError(f"{row.id}: was not scanned, so nothing is known of what it says")
-    fingerprint = spam_filter.ledger.fingerprint
-    if row.fingerprint != fingerprint:
-        raise UsageError(
-            f"{row.id}: was read with key {row.fingerprint}, this filter has {fingerprint}"
-        )
-    return row.digest

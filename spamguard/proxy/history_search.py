@@ -1,8 +1,9 @@
-"""Search in the history: conditions as SQL, pages of rows, and counts for statistics.
+"""Search in the history, counts for statistics, and lessons from its rows.
 
 A search looks through some rows at a time, newest first, and says how far it came; it reads no
 features or words. Classes that were taught are compared in temporary tables of this connection.
-Must never write into the history itself, and never let an error of SQLite out unmapped.
+Must never write into the history itself, let an error of SQLite out unmapped, or take features of
+another extractor or another key for comparable.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spamguard.database import Database
+from spamguard.engine.filter import Filter
+from spamguard.engine.fold import unpack_features
+from spamguard.engine.prepare import Example
+from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, new_id
-from spamguard.proxy.history_schema import (
+from spamguard.proxy.history import (
     LOWERED_COLUMNS,
     SMALL_COLUMNS,
+    History,
     HistoryRow,
     fold_text,
     row_from_values,
 )
+from spamguard.records import EXTRACTOR
 
 WINDOW_ROWS = 25_000
 """Rows that one search goes through."""
@@ -142,11 +149,12 @@ class HistoryRows(NamedTuple):
     next_before: str
 
 
-class HistorySearch:
-    """Looks through the rows of a history. Belongs to one thread. Raises HistoryError."""
+class HistorySearch(History):
+    """A history that can be searched."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, size: int, days: int) -> None:
+        """Use `open`."""
+        super().__init__(db, size, days)
         for statement in _TEMP_TABLES:
             db.query(statement)
 
@@ -242,3 +250,45 @@ class HistorySearch:
         rows = self._db.query(query, values)
         with self._db.errors(ValueError, TypeError):
             return [row_from_values(row, SMALL_COLUMNS) for row in rows]
+
+
+# ---- lessons from the history
+
+
+def example_from_row(spam_filter: Filter, row: HistoryRow) -> Example:
+    """The message as an example to learn.
+
+    Raises
+    ------
+    UsageError
+        As `row_digest`, or the row is of another extractor.
+    """
+    digest = row_digest(spam_filter, row)
+    if row.extractor != EXTRACTOR:
+        raise UsageError(
+            f"{row.id}: was read by another version (extractor {row.extractor}, this is "
+            f"{EXTRACTOR}), so the message itself is needed: name its file (learn, explain), "
+            "hand it over on the page, or move it between watched folders"
+        )
+    try:
+        return Example(digest, unpack_features([row.packed])[0])
+    except LedgerError as error:
+        raise UsageError(f"{row.id}: what is kept of it is damaged ({error})") from error
+
+
+def row_digest(spam_filter: Filter, row: HistoryRow) -> bytes:
+    """The digest of the message.
+
+    Raises
+    ------
+    UsageError
+        It was not scanned, or with the key of another filter.
+    """
+    if not row.was_scanned:
+        raise UsageError(f"{row.id}: was not scanned, so nothing is known of what it says")
+    fingerprint = spam_filter.ledger.fingerprint
+    if row.fingerprint != fingerprint:
+        raise UsageError(
+            f"{row.id}: was read with key {row.fingerprint}, this filter has {fingerprint}"
+        )
+    return row.digest

@@ -15,23 +15,18 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 from spamguard.config.options import Action, OnError, Policy, Rule, Scanner
-from spamguard.delivery.base import run_in_thread
+from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine import policy
 from spamguard.engine.policy import Decision
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome
-from spamguard.limits import Networks
 from spamguard.log import printable
-from spamguard.proxy.base import NotScanned
+from spamguard.mail.message import has_received_on_top, read_header_section
 from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import (
-    PolicyJudge,
-    ProxyContext,
-    has_received_on_top,
-    read_header_section,
-)
+from spamguard.proxy.transaction import PolicyJudge, ProxyContext
 from spamguard.records import Scan, Verdict
-from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender, received_field
+from spamguard.smtp.envelope import Client, Envelope, Networks, Recipient, Sender, received_field
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.proxy")

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -217,6 +218,21 @@ def encode_users(names: Sequence[str]) -> bytes:
 def decode_users(data: bytes) -> tuple[str, ...]:
     """The users that `encode_users` encoded."""
     return tuple(data.decode("utf-8").split("\0")) if data else ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotScanned:
+    """A message that could not be judged.
+
+    reason: a word such as "timeout", "crashed", "no-model", "poison".
+    """
+
+    reason: str
+
+    @property
+    def settle(self) -> bool:
+        """Whether the tables may be missing, which settling makes anew."""
+        return self.reason == "no-model"
 
 
 class ScorerAnswer(NamedTuple):

@@ -32,10 +32,11 @@ from pathlib import Path
 from spamguard import __file__ as package
 from spamguard import log, process
 from spamguard.config.options import Scoring
-from spamguard.delivery.base import DeadlineTimer, run_in_thread
+from spamguard.delivery.connection import DeadlineTimer
+from spamguard.delivery.next_hop import run_in_thread
 from spamguard.process import ReplacedError
 from spamguard.proxy import scorer as protocol
-from spamguard.proxy.base import NotScanned
+from spamguard.proxy.scorer import NotScanned
 from spamguard.records import Scan
 from spamguard.storage import Spool
 

@@ -1,16 +1,20 @@
-"""How connections come in at a door: accepting, limits, deadlines, and an orderly end.
+"""How connections come in at a door: accepting, limits, TLS, and an orderly end.
 
 A `Door` takes connections from the listening sockets of one listener or scanner and starts a
-session for each. A `Conversation` is the session of a scanner door whose client asks and is
-answered over a stream (rspamd, spamd): every wait has a deadline, and the connection is closed so
-that the last answer arrives. An `IncomingMessage` keeps a message within the limits of its door.
-Nothing here knows a protocol.
+session for each. `ConnectionLimits` says which connections are served: silent clients must not keep
+others out, so when there is no room, the one that has been idle for longest is evicted. Only a
+transaction protects a connection, so nobody stays by sending commands that lead nowhere. An
+`IncomingMessage` keeps a message within the limits of its door, and `CertificateReloader` the
+operator's certificate, which may change while we run. Nothing here knows a protocol.
 
-It is written by hand because the servers of asyncio accept connections without bound.
+It is written by hand because the servers of asyncio accept connections without bound, and
+semaphores make a new client wait, and cannot evict an idle one.
 
 Must never close or reconfigure a listening socket (it belongs to the master, and other workers
-accept from it too), wait without a deadline, hold more than a few pieces for a client, or let the
-fault of one session end a door.
+accept from it too), hold more than a few pieces for a client, evict a connection in a transaction,
+or let the fault of one session end a door. Must never lose room: whoever takes bytes of `ByteQuota`
+gives them back in a `finally`. Must never ask for the password of a key, or lose a good certificate
+to a bad file.
 """
 
 from __future__ import annotations
@@ -18,33 +22,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from abc import ABC, abstractmethod
+import ssl
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
 
-from spamguard.config.options import DoorLimits, ScannerLimits
-from spamguard.limits import (
-    ByteQuota,
-    ConnectionLimits,
-    LimitExceeded,
+from spamguard.config.options import Certificate, DoorLimits, ScannerLimits
+from spamguard.errors import StartError
+from spamguard.smtp.envelope import (
     Networks,
+    client_prefix,
     normalise_address,
-    quota_key,
 )
-from spamguard.proxy.scan import ScanService
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")
+_tls_log = logging.getLogger("spamguard.tls")
 
 CHUNK_BYTES = 64 << 10  # that are read at once
 _ACCEPT_RETRY_SECONDS = 1.0  # after accept has failed: no descriptors, no memory
 _CANCEL_TIMEOUT = 1.0  # for cancelled sessions to end
-_DRAIN_GRACE_SECONDS = 1.0  # in which a draining door still accepts a request
 _DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
 _CLOSE_TIMEOUT = 10.0  # for a client to take the last answer
 
@@ -54,7 +57,7 @@ class ServerSession(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """As of `limits.Evictable`. None also before and after `serve`: it must not be cancelled
+        """As of `Evictable`. None also before and after `serve`: it must not be cancelled
         then.
         """
 
@@ -171,6 +174,168 @@ class Door:
         self._limits.leave(session)
 
 
+# ---- the end of a conversation
+
+
+class ConversationEnded(Exception):  # noqa: N818  no error: every conversation ends
+    """The conversation is over."""
+
+
+class ConnectionClosed(ConversationEnded):
+    """The client has gone."""
+
+
+class ClientTimeout(ConversationEnded):
+    """The client has missed a deadline."""
+
+
+async def drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Wait a moment for the client to stop sending.
+
+    Closing with unread input resets the connection, and the client would lose our last answer.
+    """
+    with suppress(OSError, ClientTimeout):  # TimeoutError is an OSError
+        async with asyncio.timeout(_DRAIN_INPUT_TIMEOUT):
+            if writer.can_write_eof():  # not by TLS
+                writer.write_eof()
+            while await reader.read(CHUNK_BYTES):
+                pass
+
+
+async def close_stream(writer: asyncio.StreamWriter) -> None:
+    """Close, and wait until the client has taken the last bytes, for some time."""
+    writer.close()
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            await writer.wait_closed()
+    except OSError:  # TimeoutError is one
+        writer.transport.abort()
+
+
+# ---- limits of connections
+
+
+class LimitExceeded(Enum):
+    """Why a connection is refused."""
+
+    TOTAL = auto()  # there are too many
+    PER_CLIENT = auto()  # this client has too many
+    NOT_LISTED = auto()  # this address may not connect
+
+
+class Evictable(Protocol):
+    """A connection that can be evicted."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the last transaction ended, by the event loop's clock; None: one is under way."""
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Evictable)
+
+
+class ConnectionLimits(Generic[ConnectionT]):
+    """Decides which connections are served: so many in all, and so many of one client.
+
+    When there is no room, a new connection takes the place of the longest idle one: among its own
+    client's if that client has too many, else among all.
+
+    Parameters
+    ----------
+    evict
+        Closes a connection, which no longer counts although closing may take a moment.
+    """
+
+    def __init__(
+        self, connections: int, per_client: int, evict: Callable[[ConnectionT], object]
+    ) -> None:
+        self._max_connections = connections
+        self._max_per_client = per_client
+        self._evict = evict
+        self._clients: dict[ConnectionT, str] = {}
+        self._client_counts: Counter[str] = Counter()
+
+    def enter(self, connection: ConnectionT, address: str) -> LimitExceeded | None:
+        """Count a connection in, or say why it is refused."""
+        client = client_prefix(address)
+        if self._client_counts[client] >= self._max_per_client:
+            rivals = [other for other, owner in self._clients.items() if owner == client]
+            if not self._evict_longest_idle(rivals):
+                return LimitExceeded.PER_CLIENT
+        elif len(self._clients) >= self._max_connections and not self._evict_longest_idle(
+            self._clients
+        ):
+            return LimitExceeded.TOTAL
+        self._clients[connection] = client
+        self._client_counts[client] += 1
+        return None
+
+    def leave(self, connection: ConnectionT) -> None:
+        """Count it out, if it was counted in and has not been evicted."""
+        client = self._clients.pop(connection, None)
+        if client is None:
+            return
+        self._client_counts[client] -= 1
+        if not self._client_counts[client]:
+            del self._client_counts[client]
+
+    def _evict_longest_idle(self, rivals: Iterable[ConnectionT]) -> bool:
+        """Evict the longest idle connection; False if all are in a transaction."""
+        idle = [(since, other) for other in rivals if (since := other.idle_since) is not None]
+        if not idle:
+            return False
+        longest = min(idle, key=itemgetter(0))[1]
+        self.leave(longest)
+        self._evict(longest)
+        return True
+
+
+# ---- bytes in flight
+
+
+def quota_key(address: str, *, trusted: bool) -> str:
+    """The client of a `ByteQuota`; "" for one that speaks for many and may take all of it."""
+    return "" if trusted else client_prefix(address)
+
+
+class ByteQuota:
+    """Bytes in flight of all connections of one door, in this process. Safe for threads."""
+
+    def __init__(self, limits: DoorLimits | ScannerLimits) -> None:
+        self._limits = limits
+        self._client_bytes: Counter[str] = Counter()  # without the client ""
+        self.bytes_in_flight = 0
+        self._lock = Lock()
+
+    def has_room(self, size: int, client: str = "") -> bool:
+        """Whether there is room for so many bytes; a client may have half of all, or one message.
+
+        client: as by `quota_key`.
+        """
+        share = max(self._limits.size_in_flight // 2, self._limits.message_size)
+        has_share = not client or self._client_bytes[client] + size <= share
+        return has_share and self.bytes_in_flight + size <= self._limits.size_in_flight
+
+    def take(self, size: int, client: str = "") -> bool:
+        """Take room for so many bytes, if there is any."""
+        with self._lock:
+            has_room = self.has_room(size, client)
+            self._add(size * has_room, client)
+        return has_room
+
+    def release(self, size: int, client: str = "") -> None:
+        """Give the room back."""
+        with self._lock:
+            self._add(-size, client)
+
+    def _add(self, size: int, client: str) -> None:
+        self.bytes_in_flight += size
+        if client:
+            self._client_bytes[client] += size
+            if not self._client_bytes[client]:
+                del self._client_bytes[client]
+
+
 # ---- messages
 
 
@@ -184,7 +349,7 @@ class Rejection(Enum):
 class IncomingMessage:
     """A message as it comes in.
 
-    quota_key: of its client, as of `limits.quota_key`. rejection: why it is not accepted, None
+    quota_key: of its client, as of `quota_key`. rejection: why it is not accepted, None
     while it is; once rejected, nothing of it is kept.
     """
 
@@ -229,205 +394,58 @@ class IncomingMessage:
         self._counted_bytes = 0
 
 
-# ---- conversations
+# ---- TLS
 
 
-class ConversationEnded(Exception):  # noqa: N818  no error: every conversation ends
-    """The conversation is over."""
+def _server_context(certificate: Certificate) -> ssl.SSLContext:
+    """A context with this certificate, which asks no client for one. StartError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_certificate(context, certificate)
+    return context
 
 
-class ConnectionClosed(ConversationEnded):
-    """The client has gone."""
-
-
-class ClientTimeout(ConversationEnded):
-    """The client has missed a deadline."""
-
-
-async def drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Wait a moment for the client to stop sending.
-
-    Closing with unread input resets the connection, and the client would lose our last answer.
-    """
-    with suppress(OSError, ClientTimeout):  # TimeoutError is an OSError
-        async with asyncio.timeout(_DRAIN_INPUT_TIMEOUT):
-            if writer.can_write_eof():  # not by TLS
-                writer.write_eof()
-            while await reader.read(CHUNK_BYTES):
-                pass
-
-
-async def close_stream(writer: asyncio.StreamWriter) -> None:
-    """Close, and wait until the client has taken the last bytes, for some time."""
-    writer.close()
+def _load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """Use a certificate from now on. StartError: the files are unreadable or do not match."""
     try:
-        async with asyncio.timeout(_CLOSE_TIMEOUT):
-            await writer.wait_closed()
-    except OSError:  # TimeoutError is one
-        writer.transport.abort()
+        # With a password, nobody is asked for one.
+        context.load_cert_chain(certificate.certificate, certificate.key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        files = f"{certificate.certificate}, {certificate.key}"
+        remedy = "name a certificate and its key, in PEM files that the daemon's user can read"
+        raise StartError(
+            f"{files}: cannot be used for TLS ({error.strerror or error}): {remedy}"
+        ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ScannerContext:
-    """What all sessions of one scanner door share."""
+class CertificateReloader:
+    """A TLS context whose certificate follows its files. StartError: they cannot be used."""
 
-    service: ScanService
-    byte_quota: ByteQuota
-    spool_directory: Path
+    def __init__(self, files: Certificate) -> None:
+        self._files = files
+        self.context = _server_context(files)
+        self._loaded_times = self._change_times()
 
-    @property
-    def limits(self) -> ScannerLimits:
-        """The limits of the door."""
-        return self.service.scanner.limits
-
-    def incoming_message(self, address: str) -> IncomingMessage:
-        """A new message of the client at this address."""
-        key = quota_key(address, trusted=self.service.trusts(address))
-        return IncomingMessage(self.spool_directory, self.limits, self.byte_quota, key)
-
-
-class Conversation(ABC):
-    """A `ServerSession` in which a client asks and is answered. address: "" on a Unix socket."""
-
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter
-
-    def __init__(self, context: ScannerContext, address: str) -> None:
-        self._context = context
-        self._service = context.service
-        self.address = address
-        self.is_draining = False
-        # None from the first byte of a request to its answer: that is a transaction.
-        self.idle_since: float | None = None
-        self._is_open = False
-        self._request_timeout: asyncio.Timeout | None = None  # for the next request
-        self._request_deadline = 0.0  # for all of the present request
-        self._client_may_send = False  # more, when we close
-
-    @abstractmethod
-    async def handle_requests(self) -> None:
-        """Answer requests until there are no more of them."""
-
-    @abstractmethod
-    def rejection(self, refused: LimitExceeded) -> bytes:
-        """The answer to a client that is not served."""
-
-    async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        """Serve the client from first byte to last, and close the socket."""
-        loop = asyncio.get_running_loop()
-        self.idle_since = loop.time()
-        self._reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
+    def reload(self) -> None:
+        """Load the files again if they have changed; bad files leave the old certificate in use."""
         try:
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected)
-        except OSError as error:
-            _log.info("connection lost at once: %s", error)
-            connected.close()
-            return
-        self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
-        self._is_open = True
-        try:
-            if refused is None:
-                await self.handle_requests()
-            else:
-                self.close_after_reply()
-                await self.send(self.rejection(refused))
-        except ConversationEnded:
-            pass
-        except Exception:  # noqa: BLE001  a fault of ours must not end the door
-            _log.exception("%s: a fault in this conversation", self.address)
-        finally:
-            await self._close()
+            change_times = self._change_times()
+            if change_times != self._loaded_times:
+                self._loaded_times = change_times
+                # On trial: with a wrong key the old certificate would be lost before the error.
+                _server_context(self._files)
+                _load_certificate(self.context, self._files)
+                _tls_log.info("handshakes use the new certificate in %s", self._files.certificate)
+        except StartError as error:
+            _tls_log.error("the new certificate cannot be used: the old one is (%s)", error)
 
-    def drain(self) -> None:
-        """End as soon as nothing is under way.
+    def _change_times(self) -> tuple[int, ...]:
+        return _change_time(self._files.certificate), _change_time(self._files.key)
 
-        A request that the client is sending at this moment would get no answer, so the client has
-        `_DRAIN_GRACE_SECONDS`.
-        """
-        self.is_draining = True
-        if self._request_timeout is not None and not self._request_timeout.expired():
-            now = asyncio.get_running_loop().time()
-            self._request_timeout.reschedule(now + _DRAIN_GRACE_SECONDS)
 
-    def cancel(self, task: asyncio.Task[None]) -> None:
-        """Cancel the task that serves. The client awaits no answer."""
-        task.cancel()
-
-    def abort(self) -> None:
-        """Drop the client and all bytes not sent."""
-        if self._is_open:
-            self._writer.transport.abort()
-
-    def close_after_reply(self) -> None:
-        """Note that the client may still be sending when we close (`drain_input`)."""
-        self._client_may_send = True
-
-    async def _close(self) -> None:
-        self.idle_since = None
-        if self._client_may_send:
-            await drain_input(self._reader, self._writer)
-        await close_stream(self._writer)
-
-    # For the protocols.
-
-    async def next_request(self) -> bytes:
-        """The first piece of the next request.
-
-        b"" when there is none: the client has gone or is silent, or the door is closing.
-        """
-        loop = asyncio.get_running_loop()
-        if self.idle_since is None:
-            self.idle_since = loop.time()
-        seconds = self._context.limits.command_timeout
-        if self.is_draining:
-            seconds = min(seconds, _DRAIN_GRACE_SECONDS)
-        try:
-            async with asyncio.timeout(seconds) as self._request_timeout:
-                piece = await self._reader.read(CHUNK_BYTES)
-        except OSError:  # TimeoutError is one
-            return b""
-        finally:
-            self._request_timeout = None
-        self.idle_since = None
-        self._request_deadline = loop.time() + self._context.limits.message_timeout
-        return piece
-
-    async def read_more(self) -> bytes:
-        """The next piece of a request; b"" when the client sends no more.
-
-        Raises
-        ------
-        ConnectionClosed, ClientTimeout
-        """
-        remaining = self._request_deadline - asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(max(min(self._context.limits.data_timeout, remaining), 0)):
-                return await self._reader.read(CHUNK_BYTES)
-        except TimeoutError:
-            raise ClientTimeout from None
-        except OSError:
-            raise ConnectionClosed from None
-
-    async def send(self, data: bytes) -> None:
-        """Send bytes. ConnectionClosed: the client does not take them."""
-        self._writer.write(data)
-        try:
-            async with asyncio.timeout(self._context.limits.data_timeout):
-                await self._writer.drain()
-        except OSError:
-            self.abort()
-            raise ConnectionClosed from None
-
-    async def send_all(self, pieces: Iterable[bytes]) -> None:
-        """Send a long answer. ConnectionClosed: the client does not take it.
-
-        The client has as much time for it as for a message, however steadily it reads.
-        """
-        try:
-            async with asyncio.timeout(self._context.limits.message_timeout):
-                for piece in pieces:
-                    await self.send(piece)
-        except TimeoutError:
-            self.abort()
-            raise ConnectionClosed from None
+def _change_time(path: Path) -> int:
+    """When its contents or rights changed, in nanoseconds; 0: the file cannot be seen."""
+    try:
+        return path.stat().st_ctime_ns
+    except OSError:
+        return 0

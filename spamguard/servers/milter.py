@@ -21,12 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from spamguard.config.options import Action
-from spamguard.limits import LimitExceeded
 from spamguard.mail.message import FieldNameSet
-from spamguard.proxy.base import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.proxy.scan import TOO_LARGE, ScanRequest, ScanResult
+from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.servers import milter_protocol
-from spamguard.servers.listener import ConnectionClosed, IncomingMessage, Rejection, ScannerContext
+from spamguard.servers.conversation import ScannerContext
+from spamguard.servers.listener import ConnectionClosed, IncomingMessage, LimitExceeded, Rejection
 from spamguard.servers.milter_protocol import (
     MESSAGE_STATES,
     TRANSITIONS,

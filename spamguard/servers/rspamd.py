@@ -26,18 +26,17 @@ import h11
 import zstandard
 
 from spamguard import __version__
-from spamguard.delivery.base import run_in_thread
+from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
-from spamguard.limits import LimitExceeded
-from spamguard.proxy import transaction
+from spamguard.mail.message import matching_field_names, read_header_section
 from spamguard.servers import rspamd_protocol
+from spamguard.servers.conversation import Conversation, ScannerContext
 from spamguard.servers.listener import (
     ClientTimeout,
     ConnectionClosed,
-    Conversation,
     IncomingMessage,
+    LimitExceeded,
     Rejection,
-    ScannerContext,
 )
 from spamguard.servers.rspamd_protocol import HeaderFields, RspamdStatistics
 from spamguard.storage import Spool
@@ -303,12 +302,12 @@ class RspamdSession(Conversation):
         result = await self._service.scan(
             rspamd_protocol.build_scan_request(fields, message, self.address)
         )
-        header = transaction.read_header_section(message)
+        header = read_header_section(message)
         content: Mapping[str, Any] | bytes
         if request.is_rspamc:
             content = rspamd_protocol.format_rspamc(result, header)
         elif request.path == "/checkv2":
-            forged = transaction.matching_field_names(header, self._policy.forged)
+            forged = matching_field_names(header, self._policy.forged)
             seconds = time.perf_counter() - started
             content = rspamd_protocol.format_check(
                 result, header, forged, seconds, with_weights=with_weights

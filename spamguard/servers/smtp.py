@@ -27,16 +27,16 @@ from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import SMTP, TLSSetupException, syntax
 
 from spamguard.config.options import OddBytes
-from spamguard.limits import LimitExceeded
 from spamguard.servers import smtp_handler
-from spamguard.servers import smtp_replies as replies
-from spamguard.servers.listener import ClientTimeout, close_stream, drain_input
+from spamguard.servers.listener import ClientTimeout, LimitExceeded, close_stream, drain_input
 from spamguard.servers.smtp_handler import (
     ClientSession,
     DataReceiver,
     DoorContext,
     MailEnvelope,
     ProxyHandler,
+    Replies,
+    with_enhanced_code,
 )
 from spamguard.servers.smtp_reader import (
     BUFFER_BYTES,
@@ -106,7 +106,7 @@ class SmtpSession(SMTP):
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
         """Serve the client from first byte to last, and close the socket."""
-        self._refusal = None if refused is None else replies.BY_LIMIT[refused]
+        self._refusal = None if refused is None else Replies.BY_LIMIT[refused]
         self._handler_coroutine = asyncio.current_task()  # aiosmtpd cancels it after QUIT
         try:
             await self.loop.connect_accepted_socket(lambda: self, connected)
@@ -128,7 +128,7 @@ class SmtpSession(SMTP):
         """Cancel the task that serves, after a last reply."""
         if not self._is_over:
             self._is_over = True
-            self._write(replies.SHUTTING_DOWN if self.is_draining else replies.EVICTED)
+            self._write(Replies.SHUTTING_DOWN if self.is_draining else Replies.EVICTED)
             self._flush()
         task.cancel()
 
@@ -211,15 +211,15 @@ class SmtpSession(SMTP):
         if isinstance(error, SessionEndError):
             await self._end_with(error.reply)
         if isinstance(error, ClientTimeout):
-            await self._end_with(replies.SHUTTING_DOWN if self._is_leaving else replies.TIMED_OUT)
+            await self._end_with(Replies.SHUTTING_DOWN if self._is_leaving else Replies.TIMED_OUT)
         if isinstance(error, TLSSetupException):  # aiosmtpd closes the connection
             return ""
         _log.exception("%s: a fault in this session", self._handler.peer.address)
         await self._handler.end_transaction(self.session)
         self._set_post_data_state()
         if self._data_deadline is not None:  # the rest of the data would be taken for commands
-            await self._end_with(replies.LOCAL_ERROR_IN_DATA)
-        return replies.LOCAL_ERROR
+            await self._end_with(Replies.LOCAL_ERROR_IN_DATA)
+        return Replies.LOCAL_ERROR
 
     async def push(self, status: Any) -> None:
         """Send a line of aiosmtpd, or one `Reply` or several of ours.
@@ -232,7 +232,7 @@ class SmtpSession(SMTP):
         if isinstance(status, str):
             if status.startswith(("4", "5")):
                 self._handler.budget.count_wrong()
-            line = replies.with_enhanced_code(status)
+            line = with_enhanced_code(status)
             self._write(line.encode("ascii", "replace") + b"\r\n")
         else:
             for reply in (status,) if isinstance(status, Reply) else status:
@@ -284,7 +284,7 @@ class SmtpSession(SMTP):
     def _check_budget(self) -> None:
         """SessionEndError: the client has sent too many commands without a message."""
         if self._handler.budget.is_exhausted:
-            raise SessionEndError(replies.TOO_MANY_COMMANDS)
+            raise SessionEndError(Replies.TOO_MANY_COMMANDS)
 
     async def _before_wait(self) -> float:
         """Send the replies. The deadline of the wait, by the loop's clock.
@@ -305,13 +305,13 @@ class SmtpSession(SMTP):
         self._line_deadline = None
         verb = line[:-2].partition(b" ")[0].upper().decode("latin-1")
         if _ODD_BYTE.search(line, 0, len(line) - 2):
-            raise CommandRefusedError(replies.BAD_LINE)
+            raise CommandRefusedError(Replies.BAD_LINE)
         if self._is_leaving and self._handler.last_message_end is not None and verb != "QUIT":
-            raise SessionEndError(replies.SHUTTING_DOWN)
+            raise SessionEndError(Replies.SHUTTING_DOWN)
         if verb not in self._smtp_methods:
             if verb not in _commands(self._context):
                 is_absent = verb in _UNSUPPORTED_VERBS
-                reply = replies.NOT_IMPLEMENTED if is_absent else replies.UNKNOWN_COMMAND
+                reply = Replies.NOT_IMPLEMENTED if is_absent else Replies.UNKNOWN_COMMAND
                 raise CommandRefusedError(reply)
             self._smtp_methods[verb] = getattr(self, f"smtp_{verb}")
         if verb in _IDLE_VERBS:
@@ -325,7 +325,7 @@ class SmtpSession(SMTP):
     @syntax("HELP")
     async def smtp_HELP(self, _arg: str | None) -> None:
         """Replaced: aiosmtpd replies 250 (RFC 5321, section 4.2.2)."""
-        await self.push(replies.HELP)
+        await self.push(Replies.HELP)
 
     @syntax("MAIL FROM:<address>", extended=" [SP <parameters>]")
     async def smtp_MAIL(self, arg: str | None) -> None:
@@ -333,7 +333,7 @@ class SmtpSession(SMTP):
         if await self.check_helo_needed():
             return
         if self.envelope.sender is not None:
-            await self._refuse(replies.NOT_NOW)
+            await self._refuse(Replies.NOT_NOW)
             return
         sender = parse_mail(_encode(arg), smtputf8=self._context.is_behind_server)
         if isinstance(sender, Reply):
@@ -350,7 +350,7 @@ class SmtpSession(SMTP):
             return
         sender = self.envelope.sender
         if sender is None:
-            await self._refuse(replies.NEED_MAIL)
+            await self._refuse(Replies.NEED_MAIL)
             return
         self.envelope.rcpt_count += 1
         may_be_wide = self._context.is_behind_server or any(
@@ -373,7 +373,7 @@ class SmtpSession(SMTP):
         if refusal is not None:
             await self._refuse(refusal)
             return
-        await self.push(replies.GO_AHEAD)
+        await self.push(Replies.GO_AHEAD)
         self.envelope.incoming = incoming = self._handler.receive()
         try:
             await self._receive_data(incoming)
@@ -409,11 +409,11 @@ class SmtpSession(SMTP):
     async def smtp_STARTTLS(self, arg: str | None) -> None:
         """Upgrade, with the certificate as it is now."""
         if self.session.ssl is not None:
-            await self._refuse(replies.NOT_IMPLEMENTED)
+            await self._refuse(Replies.NOT_IMPLEMENTED)
         elif self.envelope.sender is not None:
-            await self._refuse(replies.NOT_NOW)
+            await self._refuse(Replies.NOT_NOW)
         elif not (arg or self._reader.is_empty):
-            await self._end_with(replies.AFTER_STARTTLS)
+            await self._end_with(Replies.AFTER_STARTTLS)
         else:
             if self._context.tls is not None:
                 self._context.tls.reload()
@@ -432,7 +432,7 @@ class SmtpSession(SMTP):
             await self._refuse(client)
         else:
             self.session.forwarded = client
-            await self.push(replies.OK)
+            await self.push(Replies.OK)
 
     @syntax("XCLIENT attribute=value")
     async def smtp_XCLIENT(self, arg: str | None) -> None:
@@ -450,7 +450,7 @@ class SmtpSession(SMTP):
 
     async def _refuse_browser(self, _arg: str | None) -> None:
         """End the session: any web page can make a browser send mail below its own request."""
-        await self._end_with(replies.NO_WEB_SERVER)
+        await self._end_with(Replies.NO_WEB_SERVER)
 
     smtp_GET = smtp_HEAD = smtp_POST = smtp_PUT = smtp_OPTIONS = smtp_CONNECT = _refuse_browser
 

@@ -13,19 +13,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from aiosmtpd import smtp as aiosmtpd
 
 from spamguard.config.options import DoorLimits, OddBytes, Position
-from spamguard.limits import ByteQuota, Networks, quota_key
-from spamguard.proxy.base import MailTransaction, Proxy
-from spamguard.servers import smtp_replies as replies
-from spamguard.servers.listener import IncomingMessage, Rejection
-from spamguard.servers.tls import CertificateReloader
+from spamguard.proxy.transaction import MailTransaction, Proxy
+from spamguard.servers.listener import (
+    ByteQuota,
+    CertificateReloader,
+    IncomingMessage,
+    LimitExceeded,
+    Rejection,
+    quota_key,
+)
 from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
     XFORWARD_FEATURE,
@@ -35,6 +39,7 @@ from spamguard.smtp.commands import (
 from spamguard.smtp.envelope import (
     Client,
     EsmtpParameter,
+    Networks,
     Recipient,
     Reply,
     Sender,
@@ -49,9 +54,84 @@ DRAIN_GRACE_SECONDS = 1.0
 HEADER_SIZE_ODDITY = "header-size"
 """The oddity of a header section beyond its limit, behind a queue, where it may not be refused."""
 
+
+class Replies:
+    """The fixed replies of the door (RFC 5321, section 4.2; RFC 3463).
+
+    A 421 ends the session. None may tell more of a fault than that there is one.
+    """
+
+    HELP = Reply.from_text(214, "2.0.0 See RFC 5321, and RFC 2033 for LMTP")
+    BYE = Reply.from_text(221, "2.0.0 Bye")
+    OK = Reply.from_text(250, "2.0.0 Ok")
+    CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will accept a message and try")
+    GO_AHEAD = Reply.from_text(354, "End data with <CR><LF>.<CR><LF>")
+    LOCAL_ERROR_IN_DATA = Reply.from_text(
+        421, "4.3.0 Local trouble, closing connection, try again later"
+    )
+    TIMED_OUT = Reply.from_text(421, "4.4.2 Timeout, closing connection")
+    SHUTTING_DOWN = Reply.from_text(421, "4.3.2 Shutting down, try again later")
+    EVICTED = Reply.from_text(421, "4.3.2 Idle while others wait to be served, closing connection")
+    TOO_MANY_COMMANDS = Reply.from_text(
+        421, "4.7.0 Too many commands without a message, closing connection"
+    )
+    NO_WEB_SERVER = Reply.from_text(421, "4.7.0 This is no web server, closing connection")
+    AFTER_STARTTLS = Reply.from_text(
+        421, "4.7.0 Nothing may follow STARTTLS before the handshake, closing connection"
+    )
+    LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
+    NO_SPACE = Reply.from_text(452, "4.3.1 No space left for this message now, try again later")
+    ONE_RECIPIENT = Reply.from_text(
+        452, "4.5.3 One recipient for each message here, send it again for the others"
+    )
+    TOO_MANY_RECIPIENTS = Reply.from_text(
+        452, "4.5.3 Too many recipients, send it again for the others"
+    )
+    BAD_LINE = Reply.from_text(500, "5.5.2 Line has bare CR, bare LF or NUL in it")
+    BARE_LF = Reply.from_text(
+        500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"
+    )
+    UNKNOWN_COMMAND = Reply.from_text(500, "5.5.2 Command not recognised")
+    BAD_ARGUMENT = Reply.from_text(501, "5.5.4 Syntax error in the argument")
+    NOT_IMPLEMENTED = Reply.from_text(502, "5.5.1 Command not implemented")
+    NOT_NOW = Reply.from_text(503, "5.5.1 Not allowed during a mail transaction")
+    NEED_MAIL = Reply.from_text(503, "5.5.1 Send MAIL first")
+    NO_RECIPIENTS_LMTP = Reply.from_text(503, "5.5.1 No valid recipients")  # RFC 2033, section 4.2
+    NOT_ALLOWED = Reply.from_text(550, "5.7.0 Command not allowed for this client")
+    SIZE_LIMIT = Reply.from_text(552, "5.3.4 Message is too big")
+    HEADER_LIMIT = Reply.from_text(552, "5.3.4 Header section is too big")
+    NO_RECIPIENTS = Reply.from_text(554, "5.5.1 No valid recipients")
+    CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server accepts no mail from you")
+    ODD_BYTES = Reply.from_text(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
+
+    BY_LIMIT: ClassVar[Mapping[LimitExceeded, Reply]] = {
+        LimitExceeded.TOTAL: Reply.from_text(421, "4.7.0 Too many connections, try again later"),
+        LimitExceeded.PER_CLIENT: Reply.from_text(
+            421, "4.7.0 Too many connections from your address, try again later"
+        ),
+        LimitExceeded.NOT_LISTED: CLIENT_REFUSED,
+    }
+    """The reply to a client that is not served."""
+
+
+_HAS_ENHANCED_CODE = re.compile(r"\d\d\d[ -]\d\.\d+\.\d+ |220 |3")
+
+
+def with_enhanced_code(line: str) -> str:
+    """A reply line of aiosmtpd with an enhanced code (RFC 2034, section 4; RFC 3463, section 3.6).
+
+    >>> with_enhanced_code("503 Error: send HELO first")
+    '503 5.5.0 Error: send HELO first'
+    """
+    if _HAS_ENHANCED_CODE.match(line):
+        return line
+    detail = "0.0" if line.startswith("2") else "5.0"
+    return f"{line[:4]}{line[0]}.{detail} {line[4:]}"
+
+
 _REPLY_BY_REJECTION = {
-    Rejection.TOO_LARGE: replies.SIZE_LIMIT,
-    Rejection.TRY_LATER: replies.NO_SPACE,
+    Rejection.TOO_LARGE: Replies.SIZE_LIMIT,
+    Rejection.TRY_LATER: Replies.NO_SPACE,
 }
 _ONE_RECIPIENT_WARNING = (
     "%s: a message for several recipients, of whom this next hop takes one at a time: "
@@ -115,7 +195,7 @@ class MailEnvelope(aiosmtpd.Envelope):
 
 
 class DataReceiver(IncomingMessage):
-    """The data of one message. quota_key: of the client, as of `limits.quota_key`. refusal: the
+    """The data of one message. quota_key: of the client, as of `quota_key`. refusal: the
     reply if it is not accepted, else None.
     """
 
@@ -146,7 +226,7 @@ class DataReceiver(IncomingMessage):
 
     def refuse_odd_bytes(self) -> None:
         """Refuse a message with bare CR, bare LF or NUL."""
-        self.refuse(replies.ODD_BYTES)
+        self.refuse(Replies.ODD_BYTES)
 
     def _track_header(self, tail: bytes, data: bytes) -> None:
         """Count the bytes of the header section. A message that begins with an empty line has
@@ -158,7 +238,7 @@ class DataReceiver(IncomingMessage):
         if self._header_bytes > self._max_header_bytes:
             self._header_tail = None
             if self._refuse_header:
-                self.refuse(replies.HEADER_LIMIT)
+                self.refuse(Replies.HEADER_LIMIT)
             else:
                 self.oddities.add(HEADER_SIZE_ODDITY)
 
@@ -292,7 +372,7 @@ class ProxyHandler:
         answers = await self._submit(session, envelope)
         if len(answers) not in (1, count):
             _log.error("%s: %d replies for %d recipients", self.peer.address, len(answers), count)
-            return [replies.LOCAL_ERROR] * count
+            return [Replies.LOCAL_ERROR] * count
         return repeat_reply(answers, count)
 
     async def handle_RSET(
@@ -300,25 +380,25 @@ class ProxyHandler:
     ) -> Reply:
         """Give the message up."""
         await self.end_transaction(session)
-        return replies.OK
+        return Replies.OK
 
     async def handle_NOOP(
         self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _text: str
     ) -> Reply:
         """Do nothing."""
-        return replies.OK
+        return Replies.OK
 
     async def handle_VRFY(
         self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _address: str
     ) -> Reply:
         """Say that only the next hop knows."""
-        return replies.CANNOT_VERIFY
+        return Replies.CANNOT_VERIFY
 
     async def handle_QUIT(
         self, _server: Any, _session: ClientSession, _envelope: MailEnvelope
     ) -> Reply:
         """Say goodbye."""
-        return replies.BYE
+        return Replies.BYE
 
     # ---- for the session
 
@@ -340,23 +420,23 @@ class ProxyHandler:
     def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:
         """The refusal of DATA, None if it may come. arg: of the command, which has none."""
         if envelope.sender is None:
-            return replies.NEED_MAIL
+            return Replies.NEED_MAIL
         if not envelope.rcpt_tos:
-            return replies.NO_RECIPIENTS_LMTP if self.context.lmtp else replies.NO_RECIPIENTS
-        return replies.BAD_ARGUMENT if arg else self._space_refusal(1)
+            return Replies.NO_RECIPIENTS_LMTP if self.context.lmtp else Replies.NO_RECIPIENTS
+        return Replies.BAD_ARGUMENT if arg else self._space_refusal(1)
 
     def described_client(
         self, envelope: MailEnvelope, before: Client, arg: bytes, feature: str
     ) -> Client | Reply:
         """The client as XFORWARD or XCLIENT describes it, or the refusal of the command."""
         if envelope.sender is not None:
-            return replies.NOT_NOW
+            return Replies.NOT_NOW
         if not self.is_trusted:
-            return replies.NOT_ALLOWED
+            return Replies.NOT_ALLOWED
         attributes = parse_attributes(arg)
         if isinstance(attributes, Reply):
             return attributes
-        return apply_attributes(before, attributes, feature) or replies.BAD_ARGUMENT
+        return apply_attributes(before, attributes, feature) or Replies.BAD_ARGUMENT
 
     async def end_transaction(self, session: ClientSession) -> None:
         """Go back to where a message may begin."""
@@ -382,7 +462,7 @@ class ProxyHandler:
         self, session: ClientSession, hostname: str, protocol: str, features: Sequence[str]
     ) -> Reply:
         if not _HELLO_NAME.fullmatch(hostname):
-            return self.refuse(replies.BAD_ARGUMENT)
+            return self.refuse(Replies.BAD_ARGUMENT)
         await self.end_transaction(session)
         session.host_name = hostname
         session.client = replace(session.client, helo=hostname, protocol=protocol)
@@ -396,12 +476,12 @@ class ProxyHandler:
             (int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0
         )
         if size > self.context.limits.message_size:
-            return replies.SIZE_LIMIT
+            return Replies.SIZE_LIMIT
         return self._space_refusal(max(size, 1))
 
     def _space_refusal(self, size: int) -> Reply | None:
         has_room = self.context.byte_quota.has_room(size, self._quota_key)
-        return None if has_room else replies.NO_SPACE
+        return None if has_room else Replies.NO_SPACE
 
     def _recipient_limit(self, envelope: MailEnvelope) -> Reply | None:
         """The refusal of one more recipient, None while there is room."""
@@ -410,8 +490,8 @@ class ProxyHandler:
             # Their replies could differ, and SMTP has only one.
             if self.context.position is Position.AFTER_QUEUE and envelope.rcpt_count == 2:
                 _log.warning(_ONE_RECIPIENT_WARNING, self.peer.address)
-            return replies.ONE_RECIPIENT
-        return replies.TOO_MANY_RECIPIENTS if accepted >= self.context.limits.recipients else None
+            return Replies.ONE_RECIPIENT
+        return Replies.TOO_MANY_RECIPIENTS if accepted >= self.context.limits.recipients else None
 
     def _pass_refusal(self, reply: Reply) -> Reply:
         """Pass on a refusal of the next hop. It is no mistake of a trusted peer, which speaks for
@@ -440,4 +520,4 @@ class ProxyHandler:
             return await self.open_transaction().data(incoming.spool, frozenset(incoming.oddities))
         except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
             _log.exception("%s: a fault in handing on a message", self.peer.address)
-            return [replies.LOCAL_ERROR]
+            return [Replies.LOCAL_ERROR]

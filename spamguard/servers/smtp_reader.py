@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from spamguard.delivery.base import DeadlineTimer
-from spamguard.servers import smtp_replies as replies
+from spamguard.delivery.connection import DeadlineTimer
 from spamguard.servers.listener import ClientTimeout
+from spamguard.servers.smtp_handler import Replies
 from spamguard.smtp.envelope import Reply
 
 BUFFER_BYTES = 64 << 10
@@ -115,7 +115,7 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
             # The next bytes may be the rest of this line, or a command. Obeyed, they could be a
             # command that another server took for a part of this line (SMTP smuggling); answered,
             # the client would count one reply too many.
-            raise SessionEndError(replies.BARE_LF)
+            raise SessionEndError(Replies.BARE_LF)
         self.set_deadline(deadline)
         try:
             await super()._wait_for_data(func_name)  # type: ignore[misc]  # not in typeshed

@@ -25,17 +25,16 @@ from typing import NamedTuple
 from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
-from spamguard.limits import LimitExceeded
-from spamguard.proxy import transaction
+from spamguard.mail.message import tag_message
 from spamguard.proxy.scan import ScanRequest, ScanResult, format_words
+from spamguard.servers.conversation import Conversation, ScannerContext
 from spamguard.servers.listener import (
     CHUNK_BYTES,
     ClientTimeout,
     ConnectionClosed,
-    Conversation,
     IncomingMessage,
+    LimitExceeded,
     Rejection,
-    ScannerContext,
 )
 from spamguard.smtp.envelope import bare_address
 from spamguard.storage import Spool
@@ -380,7 +379,7 @@ class SpamdSession(Conversation):
         policy = self._service.scanner.policy
         content: bytes | None
         if request.wants_message:
-            tagged = transaction.tag_message(message, result.fields, policy.forged)
+            tagged = tag_message(message, result.fields, policy.forged)
             if request.method is SpamdMethod.PROCESS:
                 await self.send(encode_answer_head(request, spam, tagged.size))
                 await self.send_all(tagged.chunks())

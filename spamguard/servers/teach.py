@@ -1,11 +1,14 @@
-"""The teaching door: a Unix socket on which programs of this machine hand over lessons.
+"""How lessons come in: at the teaching door, and by mail that is forwarded.
 
-The answer is sent once a lesson is on the disk. A lesson belongs to the user whose process brings
-it, as the kernel says; only trusted accounts, such as one that all mail belongs to, may name
-another user. `spamguard.users` has the form of a lesson.
+The teaching door is a Unix socket on which programs of this machine hand over lessons. A lesson
+belongs to the user whose process brings it, as the kernel says; only trusted accounts, such as one
+that all mail belongs to, may name another user. `spamguard.users` has the form of a lesson. Mail
+from known senders to the addresses that teach becomes lessons, and is not delivered; any other mail
+goes its usual way.
 
-Must never learn anything itself, let one client make others wait, or hold a message in memory that
-does not fit there.
+Must never learn anything itself, say yes before a lesson is on the disk, let one client make others
+wait, hold a message in memory that does not fit there, learn from an unknown sender, or accept
+other recipients beside an address that teaches.
 """
 
 from __future__ import annotations
@@ -15,15 +18,22 @@ import logging
 import os
 import pwd
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from spamguard import process
-from spamguard.delivery.base import run_in_thread
+from spamguard.config.options import Listener, Position, TeachByMail, TeachingUser
+from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome, unknown_class
+from spamguard.log import quote_value
+from spamguard.mail.message import extract_attached, extract_inline
+from spamguard.proxy.transaction import MailTransaction, Proxy
+from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool
 from spamguard.users import (
+    MAIL_ORIGIN,
     MAX_LESSON_HEADER,
     PIPE_ORIGIN,
     LessonHeader,
@@ -32,6 +42,8 @@ from spamguard.users import (
 )
 
 _log = logging.getLogger("spamguard.teaching")
+
+# ---- the teaching door
 
 MAX_CONNECTIONS = 100
 MAX_BYTES_IN_FLIGHT = 512 << 20
@@ -185,3 +197,148 @@ class TeachingDoor:
         """Blocks: the account may be looked up in the network."""
         user = self._accounts.resolve_user(uid, header.user)
         return self._intake.submit(message, header.label, user, PIPE_ORIGIN)
+
+
+# ---- lessons by mail
+
+_ACCEPTED = Reply.from_text(250, "2.1.5 Taken as a lesson")
+_ONE_ADDRESS_ONLY = Reply.from_text(
+    452, "4.5.3 One address that teaches, and no other, in one transaction"
+)
+_NO_MESSAGE = Reply.from_text(550, "5.6.0 No message in it: forward the original as an attachment")
+_TRY_LATER = Reply.from_text(451, "4.3.0 Local trouble, try again later")
+
+
+class ForwardTrainingProxy:
+    """A `Proxy` in front of another one. intake: takes the lessons."""
+
+    def __init__(
+        self, proxy: Proxy, listener: Listener, teach: TeachByMail, intake: TrainingIntake
+    ) -> None:
+        self._proxy = proxy
+        self._listener = listener
+        self._intake = intake
+        self._teach = teach
+        self._classes = {address.lower(): label for address, label in teach.addresses}
+        self._senders = frozenset(sender.lower() for sender in teach.senders)
+        self._networks = [ip_network(network) for network in teach.clients]
+
+    @property
+    def answers_each(self) -> bool:
+        """Whether every recipient gets a reply of its own after the data."""
+        return self._proxy.answers_each
+
+    @property
+    def extensions(self) -> Mapping[str, str]:
+        """The extensions of the other proxy."""
+        return self._proxy.extensions
+
+    def message(self, client: Client) -> ForwardTrainingTransaction:
+        """A new transaction."""
+        return ForwardTrainingTransaction(self, self._proxy.message(client), client)
+
+    def training_label(self, sender: Sender, recipient: Recipient, client: Client) -> str:
+        """The class that mail to this recipient teaches; "" for usual mail."""
+        label = self._classes.get(recipient.address.lower(), "")
+        if not label or (self._is_known_sender(sender) and self._is_allowed_client(client)):
+            return label
+        _log.info(
+            "mail to %s from sender=<%s> client=%s is no lesson: not known",
+            recipient.address,
+            sender.address,
+            client.address or "-",
+        )
+        return ""
+
+    def _is_known_sender(self, sender: Sender) -> bool:
+        address = sender.address.lower()
+        patterns = (address, f"*@{address.rpartition('@')[2]}")
+        return "@" in address and is_user_name(address) and not self._senders.isdisjoint(patterns)
+
+    def _is_allowed_client(self, client: Client) -> bool:
+        """Whether the client is in a listed network.
+
+        Behind another server only the client that it names counts, not the server itself.
+        """
+        if client.source.upper() == "LOCAL" and client.forwarded:
+            text = "127.0.0.1"
+        elif client.forwarded or self._listener.position is Position.STANDALONE:
+            text = client.address
+        else:
+            return False
+        try:
+            address = ip_address(text)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+    def submit(self, message: Spool, label: str, sender: Sender) -> int:
+        """Submit the attached messages, else the one forwarded as text; how many were accepted.
+
+        Raises
+        ------
+        OSError
+            Not all of them are in the queue.
+        """
+        user = sender.address.lower()
+        if self._teach.user is TeachingUser.LOCAL_PART:
+            user = user.rpartition("@")[0]
+        raw = message.read()
+        forwarded = extract_attached(raw) or [extract_inline(raw) or b""]
+        outcomes = [self._intake.submit(each, label, user, MAIL_ORIGIN) for each in forwarded]
+        accepted = outcomes.count(TrainingOutcome.ACCEPTED)
+        _log.info(
+            "lessons by mail user=%s class=%s messages=%d", quote_value(user), label, accepted
+        )
+        return accepted
+
+
+class ForwardTrainingTransaction:
+    """A transaction: a lesson if its first recipient teaches, else one of the other proxy."""
+
+    def __init__(self, proxy: ForwardTrainingProxy, inner: MailTransaction, client: Client) -> None:
+        self._proxy = proxy
+        self._inner = inner
+        self._client = client
+        self._sender = Sender("")
+        self._label = ""
+        self._has_other_recipients = False
+
+    async def mail(self, sender: Sender) -> Reply:
+        """The next hop's reply: a sender that it refuses teaches nothing either."""
+        self._sender = sender
+        return await self._inner.mail(sender)
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        """Our reply for an address that teaches, the next hop's for all others."""
+        if self._label:
+            return _ONE_ADDRESS_ONLY
+        label = self._proxy.training_label(self._sender, recipient, self._client)
+        if not label:
+            reply = await self._inner.recipient(recipient)
+            self._has_other_recipients = self._has_other_recipients or reply.is_positive
+            return reply
+        if self._has_other_recipients:
+            return _ONE_ADDRESS_ONLY
+        self._label = label
+        return _ACCEPTED
+
+    async def data(self, message: Spool, oddities: frozenset[str]) -> Sequence[Reply]:
+        """A yes once all of it is on the disk."""
+        if not self._label:
+            return await self._inner.data(message, oddities)
+        try:
+            count = await run_in_thread(
+                lambda: self._proxy.submit(message, self._label, self._sender)
+            )
+        except OSError as error:
+            _log.error("a lesson that came by mail cannot be kept: %s", error)
+            return [_TRY_LATER]
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
+            _log.exception("a fault in taking a lesson that came by mail")
+            return [_TRY_LATER]
+        return [Reply.from_text(250, f"2.0.0 Taken: {count} to learn")] if count else [_NO_MESSAGE]
+
+    async def end(self) -> None:
+        """Release everything."""
+        await self._inner.end()

@@ -33,7 +33,7 @@ from pydantic_core import PydanticCustomError
 from spamguard import __version__
 from spamguard.errors import BusyError, NotAllowedError
 from spamguard.log import MAX_TIME
-from spamguard.proxy.history_schema import readable
+from spamguard.proxy.history import readable
 from spamguard.storage import Spool
 from spamguard.web import models, requests
 from spamguard.web.context import render_page

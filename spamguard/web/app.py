@@ -39,7 +39,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard.config.options import Web
-from spamguard.limits import client_prefix
+from spamguard.smtp.envelope import client_prefix
 from spamguard.web import api, pages  # noqa: F401  pages registers its views
 from spamguard.web.auth import (
     AuthMethod,

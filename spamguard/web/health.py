@@ -29,7 +29,7 @@ from spamguard.counters import (
     CounterBoard,
     CounterSlot,
 )
-from spamguard.delivery.base import DeliveryError
+from spamguard.delivery.next_hop import DeliveryError
 from spamguard.errors import LedgerError, SpamguardError
 from spamguard.log import hostname
 from spamguard.storage import LEDGER_FILE

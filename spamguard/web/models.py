@@ -21,7 +21,7 @@ from spamguard.log import rfc3339
 from spamguard.records import Explanation, Verdict, Word
 
 if TYPE_CHECKING:
-    from spamguard.proxy.history_schema import HistoryRow
+    from spamguard.proxy.history import HistoryRow
 
 Moment = Annotated[float, PlainSerializer(rfc3339, return_type=str)]
 """Seconds since 1970; in JSON a time in UTC (RFC 3339)."""

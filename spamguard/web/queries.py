@@ -33,9 +33,14 @@ from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.log import hostname, quote_value
-from spamguard.proxy import history_schema
+from spamguard.proxy import history
 from spamguard.proxy.delivery_log import decode_author, decode_subject
-from spamguard.proxy.history_schema import HistoryRow, fold_text, printable, readable
+from spamguard.proxy.history import (
+    HistoryRow,
+    fold_text,
+    printable,
+    readable,
+)
 from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
 from spamguard.storage import Spool
@@ -370,7 +375,7 @@ class HistoryQueries:
         )
 
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
-            page = reading.history.search.find_page(history_filter._replace(before=before), limit)
+            page = reading.history.find_page(history_filter._replace(before=before), limit)
             rows = [row for row in page.rows if self._is_visible(person, row, search)]
             return rows, page.next_before
 
@@ -427,7 +432,7 @@ class HistoryQueries:
             standing = standings.get(row.digest, NO_STANDING)
             recipients = self._visibility.visible_addresses(person, row.recipients)
             # The next hop's reply may name other recipients.
-            sees_all = len(recipients) == len(row.recipients) < history_schema.MAX_RECIPIENTS
+            sees_all = len(recipients) == len(row.recipients) < history.MAX_RECIPIENTS
             outcome = models.outcome_fields(row) | {
                 "recipients": recipients,
                 "personal": {
@@ -454,7 +459,7 @@ class HistoryQueries:
     ) -> Mapping[str, Judgement]:
         """Return the newest message of each digest, where the person may see it."""
         parts = self._visibility.search_parts(person)
-        rows = reading.history.search.find_newest(map(bytes.fromhex, digests), parts)
+        rows = reading.history.find_newest(map(bytes.fromhex, digests), parts)
         newest = {
             row.digest.hex(): row
             for row in reversed(rows)

@@ -27,7 +27,7 @@ from starlette.types import Scope
 from spamguard import errors
 from spamguard.config.options import Web, WebProxy
 from spamguard.errors import SpamguardError
-from spamguard.limits import Networks, normalise_address
+from spamguard.smtp.envelope import Networks, normalise_address
 from spamguard.storage import Spool
 from spamguard.web.auth import UnauthenticatedError, Visitor
 from spamguard.web.models import Person

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from spamguard import __version__, log
 from spamguard.config.options import Settings, TeachSettings
-from spamguard.delivery.base import run_in_thread
+from spamguard.delivery.next_hop import run_in_thread
 from spamguard.delivery.quarantine import QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
@@ -34,8 +34,8 @@ from spamguard.errors import BusyError, LedgerError, NotAllowedError, SpamguardE
 from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.votes import NO_STANDING, MessageStanding
-from spamguard.proxy.history import example_from_row, row_digest
-from spamguard.proxy.history_schema import HistoryRow
+from spamguard.proxy.history import HistoryRow
+from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN

@@ -28,7 +28,7 @@ from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.mail.headers import host_token
 from spamguard.proxy.delivery_log import NOT_SCANNED
-from spamguard.proxy.history_schema import readable
+from spamguard.proxy.history import readable
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
@@ -49,7 +49,7 @@ def summarize_hours(
     start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
     parts = visibility.search_parts(person)
     wanted = HistoryFilter(since=start, first=new_id(start, bytes(RANDOM_BYTES)), parts=parts)
-    search = reading.history.search
+    search = reading.history
     mail: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for hour, label, recipients, number in search.count_by_hour(start, wanted):
         if visibility.may_see(person, recipients):
@@ -79,7 +79,7 @@ def _count_corrections(
     votes = reading.ledger.users.latest_votes(user, start, end, _MAX_VOTES)
     verdicts: defaultdict[bytes, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
     digests = (vote.digest for vote in votes)
-    for digest, label, personal in reading.history.search.find_verdicts(digests):
+    for digest, label, personal in reading.history.find_verdicts(digests):
         verdicts[digest].append((label, personal))
     return Counter(
         (vote.time - start) // _HOUR_SECONDS

@@ -33,17 +33,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from spamguard import errors, keys
 from spamguard.config.options import Settings
-from spamguard.delivery.base import run_in_thread
+from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine.filter import Filter
 from spamguard.errors import BusyError, UsageError
 from spamguard.ledger.queries import UserQueries
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
-from spamguard.proxy.base import NotScanned, UserResolver
-from spamguard.proxy.history import History
-from spamguard.proxy.history_schema import HISTORY_FILE
-from spamguard.proxy.history_search import recipient_pattern
+from spamguard.proxy.history import HISTORY_FILE
+from spamguard.proxy.history_search import HistorySearch, recipient_pattern
+from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.proxy.transaction import UserResolver
 from spamguard.records import Scan
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY, Spool
 from spamguard.web.models import Person
@@ -156,7 +156,7 @@ class ReadConnection:
     The history's connection knows the class that each message is taught as (`catch_up`).
     """
 
-    def __init__(self, history: History, ledger: SqliteLedger) -> None:
+    def __init__(self, history: HistorySearch, ledger: SqliteLedger) -> None:
         self.history = history
         self.ledger = ledger
         self._last_seq = 0
@@ -169,7 +169,7 @@ class ReadConnection:
         ledger = SqliteLedger.open(settings.state / LEDGER_FILE, keys.key_fingerprint(key))
         try:
             limits = settings.history
-            history = History.open(settings.state / HISTORY_FILE, limits.size, limits.age)
+            history = HistorySearch.open(settings.state / HISTORY_FILE, limits.size, limits.age)
         except BaseException:
             ledger.close()
             raise
@@ -188,7 +188,7 @@ class ReadConnection:
         while self._last_seq < last:
             upto = min(last, self._last_seq + _BATCH_SIZE)
             labels = self.ledger.users.changed_labels(self._last_seq, upto)
-            self.history.search.set_lessons(labels, replace_all=replace_all)
+            self.history.set_lessons(labels, replace_all=replace_all)
             self._last_seq, replace_all = upto, False
 
 

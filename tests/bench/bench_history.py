@@ -54,8 +54,7 @@ from spamguard.config.options import Hop, Listener, Position, Scoring, Settings,
 from spamguard.engine.filter import Filter
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.ledger.votes import NewVote
-from spamguard.proxy.history import History
-from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
+from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from spamguard.records import EXTRACTOR, Scan
 from spamguard.storage import Spool
 from spamguard.web.models import Person, Search

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spamguard.config.options import OnError, Policy, Protocol, ScannerLimits
-from spamguard.proxy.base import NotScanned
+from spamguard.proxy.scorer import NotScanned
 from spamguard.servers import listener
 from tests.support.scanners import HAM, ScriptedJudge, Served, serving
 from tests.support.silent import silent_clients

@@ -31,10 +31,9 @@ from spamguard.folders import scan
 from spamguard.learning import client
 from spamguard.learning.lessons import Learner, TrainingIntake, TrainingOutcome, unknown_class
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
-from spamguard.proxy.forward_training import ForwardTrainingProxy
 from spamguard.proxy.scan import ScanRequest
 from spamguard.records import Scan
-from spamguard.servers.teach import TeachingDoor, TrainingAccounts
+from spamguard.servers.teach import ForwardTrainingProxy, TeachingDoor, TrainingAccounts
 from spamguard.smtp.envelope import Client, Recipient, Sender
 from spamguard.storage import Spool
 from spamguard.web.models import Person
@@ -44,7 +43,7 @@ from tests.unit.filters import KEY, mail, opened
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import Watched
 from tests.unit.mail.test_forwarded_attached import forward
-from tests.unit.proxy.test_forward_training import OK, Behind
+from tests.unit.servers.test_forward_training import OK, Behind
 from tests.unit.web.service import office
 
 MAIL = [raw for _, raw in mail(40)]

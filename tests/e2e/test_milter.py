@@ -21,8 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.proxy.history import History
-from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
+from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from tests.e2e import daemon, postfix
 from tests.e2e.bodies import BODIES, HEAD
 from tests.e2e.peers import Client, Hop

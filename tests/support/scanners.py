@@ -17,10 +17,10 @@ from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine.policy import SPAM_THRESHOLD, logit
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
-from spamguard.proxy.base import NotScanned, UserResolver
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scan import ScanService
-from spamguard.proxy.transaction import ProxyContext
+from spamguard.proxy.scorer import NotScanned
+from spamguard.proxy.transaction import ProxyContext, UserResolver
 from spamguard.records import Scan, Verdict, Word
 from spamguard.servers.listener import Door
 from spamguard.servers.rspamd_protocol import RspamdStatistics

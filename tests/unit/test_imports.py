@@ -29,7 +29,6 @@ ROOMS = (
     "bayes",
     "config",
     "keys",
-    "limits",
     "counters",
     "process",
     "sources",

@@ -10,8 +10,7 @@ import pytest
 from spamguard.cli import main
 from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
-from spamguard.proxy.history import History
-from spamguard.proxy.history_schema import HISTORY_FILE
+from spamguard.proxy.history import HISTORY_FILE, History
 from spamguard.records import Word
 from tests.unit.cli.conftest import new_mail
 from tests.unit.cli.test_explain import tables

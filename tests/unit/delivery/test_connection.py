@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Endpoint, Protocol
-from spamguard.delivery.base import (
+from spamguard.delivery.connection import NextHopConnection, dial
+from spamguard.delivery.next_hop import (
     DisconnectedError,
     NextHopTimeoutError,
     TlsHandshakeError,
     UnreachableError,
     describe_error,
 )
-from spamguard.delivery.connection import NextHopConnection, dial
 from spamguard.smtp.envelope import Reply
 from tests.e2e.ports import free_port
 from tests.support.waiting import until

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spamguard.delivery.base import DeadlineTimer
+from spamguard.delivery.connection import DeadlineTimer
 from tests.support.waiting import until
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.delivery.base import deliver
+from spamguard.delivery.next_hop import deliver
 from spamguard.smtp.envelope import Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView
 

@@ -16,9 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.delivery.maildir import MaildirNextHop
+from spamguard.delivery.next_hop import MaildirNextHop
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.storage import MAX_MEMORY_BYTES, Spool, SpoolView
+from spamguard.storage import (
+    MAX_MEMORY_BYTES,
+    Spool,
+    SpoolView,
+)
 from tests.support import disks
 from tests.support.killing import killed_at
 from tests.support.waiting import PATIENCE
@@ -401,7 +405,7 @@ def test_killed_at_any_step_nothing_half_is_visible(tmp_path: Path) -> None:
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + (
         "import asyncio, os, resource\nfrom pathlib import Path\n"
-        "from spamguard.delivery.maildir import MaildirNextHop\n"
+        "from spamguard.delivery.next_hop import MaildirNextHop\n"
         "from spamguard.storage import Spool, SpoolView\n"
         "from spamguard.smtp.envelope import Client, Recipient, Sender\n"
         "place = Path(sys.argv[1])\n"

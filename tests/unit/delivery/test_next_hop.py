@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Endpoint, Hop, Protocol, parse_endpoint
-from spamguard.delivery.maildir import MaildirNextHop
+from spamguard.delivery.next_hop import MaildirNextHop
 from spamguard.delivery.smtp import SmtpNextHop, create_next_hop
 from spamguard.smtp.envelope import Client, Recipient, Sender
 from spamguard.storage import Spool, SpoolView

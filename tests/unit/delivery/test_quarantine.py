@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spamguard.config.options import Hop
-from spamguard.delivery.maildir import MaildirNextHop
+from spamguard.delivery.next_hop import MaildirNextHop
 from spamguard.delivery.quarantine import Quarantine, QuarantineEntry, encode_note
 from spamguard.delivery.smtp import SmtpNextHop
 from spamguard.errors import QuarantineError

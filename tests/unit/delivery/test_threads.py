@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 
-from spamguard.delivery.base import run_in_thread
+from spamguard.delivery.next_hop import run_in_thread
 from tests.support.killing import killed_at
 from tests.support.waiting import PATIENCE, until
 

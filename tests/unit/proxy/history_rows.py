@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from spamguard.keys import new_id
-from spamguard.proxy.history import History
-from spamguard.proxy.history_schema import HistoryRow
-from spamguard.proxy.history_search import HistoryFilter
+from spamguard.proxy.history import HistoryRow
+from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.records import EXTRACTOR, Word
 
 START = 1_700_000_000.0
@@ -40,10 +39,9 @@ def row(number: int, **values: Any) -> HistoryRow:
     return HistoryRow(**usual | values)
 
 
-def recent(history: History, limit: int, before: str = "") -> list[HistoryRow]:
+def recent(history: HistorySearch, limit: int, before: str = "") -> list[HistoryRow]:
     """The newest rows, whole, newest first; those of them older than `before`, an id."""
     found = (
-        history.find(row.id)
-        for row in history.search.find_page(HistoryFilter(before=before), limit).rows
+        history.find(row.id) for row in history.find_page(HistoryFilter(before=before), limit).rows
     )
     return [one for one in found if one is not None]

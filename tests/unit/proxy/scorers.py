@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.config.options import Scoring
-from spamguard.proxy.base import NotScanned
+from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Scan
 from spamguard.storage import Spool

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from spamguard.config.options import Endpoint, Hop, Position, Protocol
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import SmtpNextHop
-from spamguard.proxy.base import UserResolver
-from spamguard.proxy.transaction import FilterProxy, ProxyContext
+from spamguard.proxy.transaction import FilterProxy, ProxyContext, UserResolver
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool
 from tests.support.hops import Act, Answer, Delivered, FakeHop

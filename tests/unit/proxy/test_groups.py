@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spamguard.config.options import Action, Policy, Rule
 from spamguard.engine.policy import decide
-from spamguard.proxy.base import group_recipients
+from spamguard.proxy.delivery_log import group_recipients
 from spamguard.records import Scan, Verdict
 from tests.unit.bayes.support import repeatable
 

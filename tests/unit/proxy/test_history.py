@@ -16,9 +16,14 @@ import pytest
 
 from spamguard.errors import HistoryError
 from spamguard.mail.headers import format_author
-from spamguard.proxy.history import MIN_BYTES, History
-from spamguard.proxy.history_schema import COLUMNS, MAX_RECIPIENTS, HistoryRow, row_values
-from spamguard.proxy.history_search import HistoryFilter
+from spamguard.proxy.history import (
+    COLUMNS,
+    MAX_RECIPIENTS,
+    MIN_BYTES,
+    HistoryRow,
+    row_values,
+)
+from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.records import Word
 from tests.support import disks
 from tests.support.disks import needs_disks
@@ -29,8 +34,8 @@ ROOT = Path(__file__).parents[3]
 DAY = 86_400
 
 
-def opened(directory: Path, size: int = 64 << 20, days: int = 30) -> History:
-    return History.open(directory / "history.sqlite", size, days)
+def opened(directory: Path, size: int = 64 << 20, days: int = 30) -> HistorySearch:
+    return HistorySearch.open(directory / "history.sqlite", size, days)
 
 
 def taken(directory: Path) -> int:
@@ -90,8 +95,7 @@ def test_joiners_are_a_part_of_what_is_written(tmp_path: Path) -> None:
             "a\ufffdb@example.org",
         )
         assert [
-            row.id
-            for row in history.search.find_page(HistoryFilter(subject="می\u200cخواهم"), 5).rows
+            row.id for row in history.find_page(HistoryFilter(subject="می\u200cخواهم"), 5).rows
         ] == [found.id]
 
 

@@ -11,28 +11,25 @@ import pytest
 
 from spamguard.errors import HistoryError
 from spamguard.proxy import history_search
-from spamguard.proxy.history import History
-from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow, redact_row
-from spamguard.proxy.history_search import HistoryFilter, recipient_pattern
+from spamguard.proxy.delivery_log import redact_row
+from spamguard.proxy.history import HISTORY_FILE, HistoryRow
+from spamguard.proxy.history_search import HistoryFilter, HistorySearch, recipient_pattern
 from spamguard.records import Word
 from tests.unit.proxy.history_rows import START, row
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with History.open(tmp_path / HISTORY_FILE, 64 << 20, 30) as one:
+def history(tmp_path: Path) -> Iterator[HistorySearch]:
+    with HistorySearch.open(tmp_path / HISTORY_FILE, 64 << 20, 30) as one:
         yield one
 
 
-def numbers(history: History, limit: int = 50, **wanted: Any) -> list[int]:
+def numbers(history: HistorySearch, limit: int = 50, **wanted: Any) -> list[int]:
     """Seconds of the rows that are found."""
-    return [
-        int(row.time - START)
-        for row in history.search.find_page(HistoryFilter(**wanted), limit).rows
-    ]
+    return [int(row.time - START) for row in history.find_page(HistoryFilter(**wanted), limit).rows]
 
 
-def test_texts_are_found_anywhere_and_in_any_case(history: History) -> None:
+def test_texts_are_found_anywhere_and_in_any_case(history: HistorySearch) -> None:
     history.append(
         [
             row(
@@ -62,7 +59,7 @@ def test_texts_are_found_anywhere_and_in_any_case(history: History) -> None:
     assert numbers(history, sender="ben", subject="köln") == []
 
 
-def test_a_sender_is_found_by_either(history: History) -> None:
+def test_a_sender_is_found_by_either(history: HistorySearch) -> None:
     """In the envelope or in From, whatever the case, in letters beyond A to Z too."""
     history.append(
         [
@@ -79,7 +76,7 @@ def test_a_sender_is_found_by_either(history: History) -> None:
     assert numbers(history, sender="sunny", subject="nothing") == []
 
 
-def test_by_label_and_time(history: History) -> None:
+def test_by_label_and_time(history: HistorySearch) -> None:
     history.append(
         [row(number, label=("spam", "ham", "unsure")[number % 3]) for number in range(9)]
     )
@@ -89,7 +86,9 @@ def test_by_label_and_time(history: History) -> None:
     assert numbers(history, first=row(7).id) == [8, 7]
 
 
-def test_page_by_page_everything_once(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_by_page_everything_once(
+    history: HistorySearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history_search, "WINDOW_ROWS", 10)
     history.append(
         [row(number, label="ham" if number % 7 == 0 else "spam") for number in range(100)]
@@ -97,7 +96,7 @@ def test_page_by_page_everything_once(history: History, monkeypatch: pytest.Monk
     found: list[int] = []
     wanted, looked = HistoryFilter(label="ham", first=row(20).id), 0
     while True:
-        seen = history.search.find_page(wanted, 2)
+        seen = history.find_page(wanted, 2)
         found += [int(row.time - START) for row in seen.rows]
         looked += 1
         if not seen.next_before:
@@ -107,15 +106,15 @@ def test_page_by_page_everything_once(history: History, monkeypatch: pytest.Monk
     assert looked < 20
 
 
-def test_what_is_large_is_left_where_it_is(history: History) -> None:
+def test_what_is_large_is_left_where_it_is(history: HistorySearch) -> None:
     history.append([row(1)])
-    (found,) = history.search.find_page(HistoryFilter(), 5).rows
+    (found,) = history.find_page(HistoryFilter(), 5).rows
     assert (found.packed, found.words) == (b"", ())
     assert found == row(1, packed=b"", words=())
     assert history.read_features([row(1).id, "nobody"]) == [(row(1).id, row(1).packed)]
 
 
-def test_parts_of_addresses(history: History) -> None:
+def test_parts_of_addresses(history: HistorySearch) -> None:
     history.append(
         [
             row(number, recipients=(f"{name}@example.org", "list@example.net"))
@@ -143,24 +142,24 @@ def test_parts_of_addresses(history: History) -> None:
     )  # who asks looks at each
 
 
-def test_search_by_lesson(history: History) -> None:
+def test_search_by_lesson(history: HistorySearch) -> None:
     history.append([row(number, label="unsure") for number in range(10)])
-    history.search.set_lessons(
+    history.set_lessons(
         {row(1).digest: "spam", row(2).digest: "ham", row(3).digest: "spam", b"other": "ham"}
     )
     assert numbers(history, taught="any") == [3, 2, 1]
     assert numbers(history, taught="spam") == [3, 1]
-    assert sorted(history.search.count_verdicts_and_lessons(HistoryFilter())) == [
+    assert sorted(history.count_verdicts_and_lessons(HistoryFilter())) == [
         ("unsure", "ham", (), 1),
         ("unsure", "spam", (), 2),
     ]
-    history.search.set_lessons({row(1).digest: None, row(2).digest: "spam"})
+    history.set_lessons({row(1).digest: None, row(2).digest: "spam"})
     assert numbers(history, taught="spam") == [3, 2]
-    history.search.set_lessons({row(5).digest: "ham"}, replace_all=True)
+    history.set_lessons({row(5).digest: "ham"}, replace_all=True)
     assert numbers(history, taught="any") == [5]
 
 
-def test_counts_by_hour(history: History) -> None:
+def test_counts_by_hour(history: HistorySearch) -> None:
     hours = (0.1, 0.9, 1.1, 1.2, 5.0)
     history.append(
         [
@@ -168,25 +167,25 @@ def test_counts_by_hour(history: History) -> None:
             for hour in hours
         ]
     )
-    assert sorted(history.search.count_by_hour(START, HistoryFilter(since=START))) == [
+    assert sorted(history.count_by_hour(START, HistoryFilter(since=START))) == [
         (0, "spam", (), 2),
         (1, "ham", (), 1),
         (1, "spam", (), 1),
         (5, "ham", (), 1),
     ]
-    assert history.search.count_by_hour(
+    assert history.count_by_hour(
         START, HistoryFilter(parts=[recipient_pattern("1.2@", at_start=True)])
     ) == [(1, "ham", ("1.2@x",), 1)]
 
 
-def test_verdicts_of_given_messages(history: History) -> None:
+def test_verdicts_of_given_messages(history: HistorySearch) -> None:
     history.append([row(1), row(2, label="ham", personal={}), row(3)])
     asked = [row(2).digest, row(1).digest, row(2).digest, b"nobody"]
-    assert sorted(history.search.find_verdicts(asked)) == [
+    assert sorted(history.find_verdicts(asked)) == [
         (row(1).digest, "spam", dict(row(1).personal)),
         (row(2).digest, "ham", {}),
     ]
-    assert list(history.search.find_verdicts([])) == []
+    assert list(history.find_verdicts([])) == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_verdicts_of_given_messages(history: History) -> None:
     ],
 )
 def test_damaged_rows_are_errors(
-    history: History, tmp_path: Path, ask: Callable[[history_search.HistorySearch], object]
+    history: HistorySearch, tmp_path: Path, ask: Callable[[history_search.HistorySearch], object]
 ) -> None:
     """In one line, as everywhere: else it would be called a fault of the program."""
     history.append([row(1)])
@@ -207,12 +206,12 @@ def test_damaged_rows_are_errors(
     db.commit()
     db.close()
     with pytest.raises(HistoryError, match=r"history\.sqlite: "):
-        ask(history.search)
+        ask(history)
 
 
-def test_a_search_blocks_no_writer(history: History, tmp_path: Path) -> None:
-    with History.open(tmp_path / HISTORY_FILE, 64 << 20, 30) as other:
-        other.search.set_lessons({b"x": "spam"})
+def test_a_search_blocks_no_writer(history: HistorySearch, tmp_path: Path) -> None:
+    with HistorySearch.open(tmp_path / HISTORY_FILE, 64 << 20, 30) as other:
+        other.set_lessons({b"x": "spam"})
         history.append([row(1)])
         assert numbers(other) == [1]
 

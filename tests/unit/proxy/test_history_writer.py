@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.proxy import history
-from spamguard.proxy.history import History, HistoryWriter
+from spamguard.proxy import delivery_log
+from spamguard.proxy.delivery_log import HistoryWriter
+from spamguard.proxy.history import History
+from spamguard.proxy.history_search import HistorySearch
 from tests.support.waiting import eventually
 from tests.unit.proxy.history_rows import recent, row
 
@@ -28,7 +30,7 @@ def writing(place: Path) -> Iterator[HistoryWriter]:
 
 
 def kept(place: Path) -> int:
-    with History.open(place, 64 << 20, 30) as history:
+    with HistorySearch.open(place, 64 << 20, 30) as history:
         return len(recent(history, 100_000))
 
 
@@ -77,14 +79,14 @@ def test_rows_are_written_in_batches(
     for number in range(600):
         writing.put(row(number, packed=b"" if number < 512 else bytes(100_000)))
     writing.close(30)
-    assert sizes[0] == history.BATCH_ROWS
+    assert sizes[0] == delivery_log.BATCH_ROWS
     assert sum(sizes) == 600
     assert max(sizes[2:]) <= 11  # large ones: a megabyte at a time
 
 
 def test_a_full_queue_drops_and_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody keeps the file locked: mail goes on at once, what does not fit is dropped."""
-    monkeypatch.setattr(history, "_MAX_QUEUE_ROWS", 100)
+    monkeypatch.setattr(delivery_log, "_MAX_QUEUE_ROWS", 100)
     History.open(place, 64 << 20, 30).close()
     blocker = sqlite3.connect(place, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
@@ -101,7 +103,7 @@ def test_a_full_queue_drops_and_counts(place: Path, monkeypatch: pytest.MonkeyPa
 def test_the_queue_is_bounded_in_bytes_too(
     writing: HistoryWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_MAX_QUEUE_BYTES", 100_000)
+    monkeypatch.setattr(delivery_log, "_MAX_QUEUE_BYTES", 100_000)
     assert not writing.put(row(1, packed=bytes(100_000)))
     assert writing.put(row(2, packed=bytes(50_000)))
 

@@ -15,10 +15,11 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
-from spamguard.proxy.base import NotScanned, UserResolver
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scan import ScanRequest, ScanResult, ScanService
+from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.proxy.transaction import UserResolver
 from spamguard.smtp.envelope import Client
 from spamguard.storage import Spool
 from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson

@@ -17,7 +17,7 @@ import pytest
 from spamguard import process
 from spamguard.engine.filter import Filter
 from spamguard.proxy import scorer_pool
-from spamguard.proxy.base import NotScanned
+from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import SCORER_COMMAND
 from spamguard.records import Scan
 from spamguard.storage import MAX_MEMORY_BYTES

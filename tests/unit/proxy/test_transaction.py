@@ -13,8 +13,8 @@ from spamguard import keys
 from spamguard.config.options import Action, OnError, Position, Rule
 from spamguard.errors import LedgerError
 from spamguard.keys import is_id
-from spamguard.proxy.base import NotScanned
 from spamguard.proxy.delivery_log import DeliveryRecord
+from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.transaction import MAX_HOPS, FilterProxy, ProxyContext
 from spamguard.smtp.envelope import Client, EsmtpParameter, Reply, Sender
 from spamguard.storage import SpoolView

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Certificate
-from spamguard.servers.tls import CertificateReloader
+from spamguard.servers.listener import CertificateReloader
 from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.servers.support import ScriptedProxy, serving
 

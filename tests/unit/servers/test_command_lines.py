@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.config.options import DoorLimits, Protocol
-from spamguard.servers import smtp_replies
-from spamguard.servers.smtp_handler import CommandBudget
+from spamguard.servers.smtp_handler import CommandBudget, Replies
 from spamguard.servers.smtp_reader import ClientReader, SessionEndError
 from spamguard.smtp.envelope import Reply
 from tests.support.waiting import PATIENCE
@@ -70,8 +69,8 @@ def test_refusals(tmp_path, before, line, lmtp, code):
 
 
 def test_replies_of_our_own_have_enhanced_codes_that_fit():
-    for name, reply in vars(smtp_replies).items():
-        if isinstance(reply, Reply) and reply is not smtp_replies.GO_AHEAD:
+    for name, reply in vars(Replies).items():
+        if isinstance(reply, Reply) and reply is not Replies.GO_AHEAD:
             assert reply.lines[0][:2] == b"%d." % (reply.code // 100), name
 
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import pytest
 
 from spamguard.config.options import DoorLimits
-from spamguard.limits import (
+from spamguard.servers.listener import (
     ByteQuota,
     ConnectionLimits,
     LimitExceeded,
+)
+from spamguard.smtp.envelope import (
     Networks,
     client_prefix,
     normalise_address,

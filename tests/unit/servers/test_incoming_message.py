@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import ScannerLimits
-from spamguard.limits import ByteQuota
-from spamguard.servers.listener import IncomingMessage, Rejection
+from spamguard.servers.listener import ByteQuota, IncomingMessage, Rejection
 
 
 class Piece(bytes):

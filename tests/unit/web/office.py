@@ -16,8 +16,7 @@ from spamguard.config.options import Hop, Listener, Position, Scoring, Settings,
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.keys import RANDOM_BYTES, new_id
-from spamguard.proxy.history import History
-from spamguard.proxy.history_schema import HISTORY_FILE, HistoryRow
+from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from spamguard.records import EXTRACTOR
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView

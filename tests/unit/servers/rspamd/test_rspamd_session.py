@@ -13,7 +13,8 @@ import pytest
 import zstandard
 
 from spamguard.config.options import OnError, Policy, ScannerLimits
-from spamguard.proxy.base import NotScanned, UserResolver
+from spamguard.proxy.scorer import NotScanned
+from spamguard.proxy.transaction import UserResolver
 from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.rspamd.talking import MAIL, parse, request, run, said

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spamguard.config.options import OnError, Policy, Protocol, ScannerLimits
-from spamguard.proxy.base import NotScanned
+from spamguard.proxy.scorer import NotScanned
 from spamguard.servers.spamd import SpamdSession
 from spamguard.users import QueuedLesson
 from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served, serving

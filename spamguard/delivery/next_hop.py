@@ -1,32 +1,43 @@
-"""The contract that every next hop keeps, its errors, and one message delivered in one call.
+"""The contract that every next hop keeps, its errors, and the simplest hop of all, a Maildir.
 
 `tests/contract/test_next_hop.py` holds every implementation to the contract. An error has a text
 for the log, and a short fixed reply for the client. That reply is always temporary: trouble of ours
 or of the next hop must never make a permanent refusal. A parameter goes out only to a hop that has
 announced its extension.
 
-At the end stand two tools of every connection. `DeadlineTimer` is for those that set a deadline for
-each wait and nearly always meet it: it costs next to nothing, because the loop's own timer moves
-only when it would ring too late (`asyncio.timeout` makes a timer for each wait). `run_in_thread`
-must never leave a thread at work on a file that its caller closes next.
+`MaildirNextHop` (https://cr.yp.to/proto/maildir.html, folders as in Maildir++) is for a first try,
+and for one user. Each recipient's copy is written under `tmp` and linked into `new` once it is on
+the disk. Must never show a message that is not whole and on the disk, never replace one, and never
+leave a transaction half delivered: every copy becomes visible, or none. (A process killed while it
+links has answered nothing: its client sends the message again, and some recipients have two
+copies.)
+
+It is written by hand because `mailbox.Maildir` syncs no directory and shows each copy as soon as it
+is written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import os
 import re
+import secrets
 import ssl
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender, repeat_reply
-from spamguard.storage import SpoolView
+from spamguard.storage import DISK_FULL_ERRNOS, SpoolView, create_private, sync_directory
+
+_log = logging.getLogger("spamguard.relay")
 
 ErrorCallback = Callable[[Exception], None]
 """Called each time a hop cannot be reached, is lost or times out; not for its refusals."""
@@ -232,52 +243,7 @@ def loses_dsn(step: Sender | Recipient, extensions: Mapping[str, str]) -> bool:
     )
 
 
-# ---- deadlines and threads
-
-
-class DeadlineTimer(ABC):
-    """Has at most one deadline, a time of the event loop's clock. Belongs to one loop."""
-
-    _deadline: float | None = None
-    _timer: asyncio.TimerHandle | None = None
-
-    @abstractmethod
-    def deadline_passed(self) -> None:
-        """Called once when the deadline passes; there is none any more."""
-
-    def set_deadline(self, when: float) -> None:
-        """Replace the deadline."""
-        self._deadline = when
-        if self._timer is None or self._timer.when() > when:
-            self._start_timer(when)
-
-    def clear_deadline(self) -> None:
-        """Remove the deadline. The loop holds this object until the timer rings."""
-        self._deadline = None
-
-    def cancel_deadline(self) -> None:
-        """Remove the deadline, and have the loop let this object go."""
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _start_timer(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
-
-    def _on_timer(self) -> None:
-        """Called for the deadline or for an earlier one that was replaced."""
-        self._timer = None
-        when, self._deadline = self._deadline, None
-        if when is None:
-            return
-        if asyncio.get_running_loop().time() < when:
-            self.set_deadline(when)
-        else:
-            self.deadline_passed()
-
+# ---- threads
 
 _MAX_THREADS = 16
 # Not the loop's own few threads: it looks up names there, and where no name server answers, each
@@ -303,3 +269,195 @@ async def run_in_thread(work: Callable[[], Result]) -> Result:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
         raise
+
+
+# ---- a Maildir
+
+_delivery_counter = itertools.count()  # of deliveries of this process
+_UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
+_MAX_HOST_LENGTH = 100  # of at most 255 that the name of a file may have
+_MBOX_LINE = re.compile(rb">?From [^\n]*\n")  # it stays first, if a sender writes such a thing
+_FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:[ \t]*([^\r\n]*)\r\n(?:[ \t][^\r\n]*\r\n)*")
+
+
+class MaildirNextHop:
+    """Delivers into the Maildir `directory`, made when missing, and spam into its folder `junk`.
+
+    hostname: for the names of files.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        hostname: str,
+        junk: str = ".Junk",
+        *,
+        on_error: ErrorCallback = ignore_error,
+    ) -> None:
+        self.on_error = on_error
+        self._directory = directory
+        # The specification writes the / and : of a host's name in octal.
+        host = _UNSAFE_IN_NAMES.sub(
+            lambda match: "".join(f"\\{byte:03o}" for byte in match[0].encode("utf-8", "replace")),
+            hostname,
+        )
+        self._host = host[:_MAX_HOST_LENGTH] or "localhost"
+        self._junk = directory / junk
+
+    @property
+    def answers_each(self) -> bool:
+        """Every recipient has a copy of its own."""
+        return True
+
+    @property
+    def extensions(self) -> Mapping[str, str] | None:
+        """A file holds any byte."""
+        return {"8BITMIME": "", "SMTPUTF8": "", "SIZE": ""}
+
+    async def probe(self) -> None:
+        """Nothing needs to be found out."""
+
+    def transaction(self, client: Client) -> _MaildirTransaction:  # noqa: ARG002  as in NextHop
+        """A new transaction; a file does not name the client."""
+        return _MaildirTransaction(self)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    def deliver(self, sender: Sender, recipients: Sequence[Recipient], content: SpoolView) -> None:
+        """One copy for each recipient, on the disk. Blocks.
+
+        Raises
+        ------
+        OSError
+            No recipient has a copy.
+        """
+        _make_maildir(self._directory)
+        folder = self._directory
+        if _is_spam(content.head):
+            folder = self._junk
+            _make_maildir(folder, "maildirfolder")
+        names = [self._unique_name() for _ in recipients]
+        linked: list[Path] = []
+        try:
+            for name, recipient in zip(names, recipients, strict=True):
+                with create_private(folder / "tmp" / name) as file:
+                    file.writelines(_recipient_copy(sender, recipient, content))
+                    file.flush()
+                    os.fsync(file.fileno())
+            for name in names:
+                os.link(folder / "tmp" / name, folder / "new" / name)
+                linked.append(folder / "new" / name)
+            sync_directory(folder / "new")
+        except BaseException:
+            _remove_files(linked)
+            raise
+        finally:
+            _remove_files(folder / "tmp" / name for name in names)
+
+    def _unique_name(self) -> str:
+        """Time, then microseconds, process, delivery of this process and chance, then host."""
+        microseconds = time.time_ns() // 1000
+        parts = (
+            f"M{microseconds % 1_000_000}P{os.getpid()}"
+            f"Q{next(_delivery_counter)}R{secrets.token_hex(8)}"
+        )
+        return f"{microseconds // 1_000_000}.{parts}.{self._host}"
+
+
+class _MaildirTransaction:
+    """Keeps the envelope until the message comes."""
+
+    def __init__(self, hop: MaildirNextHop) -> None:
+        self._hop = hop
+        self._sender = Sender("")
+        self._recipients: list[Recipient] = []
+
+    async def mail(self, sender: Sender) -> Reply:
+        self._sender = sender
+        return Reply.from_text(250, "2.1.0 Ok")
+
+    async def recipient(self, recipient: Recipient) -> Reply:
+        self._recipients.append(recipient)
+        return Reply.from_text(250, "2.1.5 Ok")
+
+    async def send(self, content: SpoolView) -> Sequence[Reply]:
+        reply = Reply.from_text(250, "2.0.0 Delivered")
+        try:
+            await run_in_thread(lambda: self._hop.deliver(self._sender, self._recipients, content))
+        except OSError as error:
+            _log.error("not delivered into a Maildir: %s", error)
+            self._hop.on_error(error)
+            reply = Reply.from_text(451, "4.3.0 Mailbox cannot be written now")
+            if error.errno in DISK_FULL_ERRNOS:
+                reply = Reply.from_text(452, "4.3.1 Insufficient system storage")
+        return [reply] * len(self._recipients)
+
+    async def end(self) -> None:
+        self._recipients = []
+
+
+def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) -> Iterator[bytes]:
+    """The message as it lies in a Maildir: final delivery's two fields on top (RFC 5321, section
+    4.4), lines ended by LF.
+    """
+    return_path, delivered_to = (
+        address.encode("utf-8", "surrogateescape")
+        for address in (sender.address, recipient.address)
+    )
+    yield b"Return-Path: <%s>\nDelivered-To: %s\n" % (return_path, delivered_to)
+    lines = _with_line_feeds(content.chunks())
+    first = next(filter(None, lines), b"")
+    # A message that begins with a blank would become the tail of our last field.
+    yield b"\n" + first if first[:1] in (b" ", b"\t") else first
+    yield from lines
+
+
+def _with_line_feeds(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Every CRLF as LF, also one that is cut between two chunks; a bare CR stays."""
+    held = b""
+    for chunk in chunks:
+        text = held + chunk
+        held = b"\r" if text.endswith(b"\r") else b""
+        yield text[: len(text) - len(held)].replace(b"\r\n", b"\n")
+    yield held
+
+
+def _is_spam(head: bytes) -> bool:
+    """Whether our own fields call the message spam.
+
+    They stand first, and X-Spamguard is the last of them: fields that a sender wrote below do not
+    count.
+    """
+    envelope = _MBOX_LINE.match(head)
+    position = envelope.end() if envelope else 0
+    while match := _FIELD.match(head, position):
+        name = match[1].lower()
+        if name in (b"x-spam-flag", b"x-spamguard"):
+            return name == b"x-spam-flag" and match[2].strip().upper() == b"YES"
+        position = match.end()
+    return False
+
+
+def _make_maildir(directory: Path, *marks: str) -> None:
+    """Make the three directories of a Maildir, and empty files that mark what it is, if missing."""
+    folders = [directory / name for name in ("tmp", "cur", "new")]
+    missing = [folder for folder in folders if not folder.is_dir()]
+    unmarked = [directory / name for name in marks if not (directory / name).exists()]
+    if not missing and not unmarked:
+        return
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in missing:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    for mark in unmarked:
+        with suppress(FileExistsError):
+            create_private(mark).close()
+    sync_directory(directory)
+    sync_directory(directory.parent)
+
+
+def _remove_files(paths: Iterable[Path]) -> None:
+    """Remove them if possible: mail readers ignore a draft, and remove it after some days."""
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from spamguard.config.options import (
 from spamguard.learning import lessons
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.learning.queue import LessonQueue
-from spamguard.proxy.forward_training import ForwardTrainingProxy
+from spamguard.servers.teach import ForwardTrainingProxy
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool
 from spamguard.users import QueuedLesson

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.proxy import transaction
+from spamguard.mail import message as mail_message
 from spamguard.storage import Spool
 
 FORGED = ("X-Spam-*", "X-Bogosity")
@@ -24,8 +24,8 @@ def spooled(directory: Path, raw: bytes) -> Spool:
 def test_only_the_header_section_changes(tmp_path: Path, end: bytes, body: bytes) -> None:
     head = HEAD.replace(b"\r\n", end)
     message = spooled(tmp_path, head + end + body)
-    assert transaction.read_header_section(message) == head
-    tagged = transaction.tag_message(message, [b"X-Spam-Flag: NO", b"X-Y: z"], FORGED)
+    assert mail_message.read_header_section(message) == head
+    tagged = mail_message.tag_message(message, [b"X-Spam-Flag: NO", b"X-Y: z"], FORGED)
     top = b"X-Spam-Flag: NO" + end + b"X-Y: z" + end
     assert b"".join(tagged.chunks()) == top + b"Subject: x" + end + b"To: b" + end + end + body
     assert tagged.size == message.size - len(head) + len(top) + len(
@@ -48,8 +48,8 @@ def test_only_the_header_section_changes(tmp_path: Path, end: bytes, body: bytes
 )
 def test_odd_messages_keep_every_byte(tmp_path: Path, raw: bytes) -> None:
     message = spooled(tmp_path, raw)
-    assert b"".join(transaction.tag_message(message, [], FORGED).chunks()) == raw
-    tagged = b"".join(transaction.tag_message(message, [b"X-Y: z"], FORGED).chunks())
+    assert b"".join(mail_message.tag_message(message, [], FORGED).chunks()) == raw
+    tagged = b"".join(mail_message.tag_message(message, [b"X-Y: z"], FORGED).chunks())
     assert b"X-Y: z" in tagged
     assert tagged.replace(b"X-Y: z\r\n", b"", 1).replace(b"X-Y: z\n", b"", 1).strip() == raw.strip()
 
@@ -57,19 +57,19 @@ def test_odd_messages_keep_every_byte(tmp_path: Path, raw: bytes) -> None:
 def test_a_header_section_without_an_end_is_bounded(tmp_path: Path) -> None:
     field = b"X-Long: " + b"y" * 1000 + b"\r\n"
     message = spooled(tmp_path, b"X-Spam-Flag: YES\r\n" + field * 2000)
-    head = transaction.read_header_section(message)
+    head = mail_message.read_header_section(message)
     assert len(head) < 1 << 20
     assert head.endswith(b"\r\n")
-    tagged = transaction.tag_message(message, [b"X-Y: z"], FORGED)
+    tagged = mail_message.tag_message(message, [b"X-Y: z"], FORGED)
     assert b"".join(tagged.chunks()) == b"X-Y: z\r\n" + field * 2000
 
 
 def test_names_of_fields() -> None:
-    assert transaction.matching_field_names(
+    assert mail_message.matching_field_names(
         HEAD + b"X-Spamming: z\r\nnot a field\r\nX-Spam-Flag: again\r\n", FORGED
     ) == [
         "X-Spam-Flag",
         "x-bogosity",
     ]
-    assert transaction.matching_field_names(HEAD, ["to", "Subject"]) == ["Subject", "To"]
-    assert transaction.matching_field_names(HEAD, []) == []
+    assert mail_message.matching_field_names(HEAD, ["to", "Subject"]) == ["Subject", "To"]
+    assert mail_message.matching_field_names(HEAD, []) == []
