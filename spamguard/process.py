@@ -3,8 +3,8 @@
 The master starts a child by exec of the same interpreter on the same modules. It passes the
 settings in a file in memory and the two ends of a socket pair are the channel: a child writes
 single bytes to it, and end of file there means that the master is gone or wants the child gone.
-A Unix socket gets its path in one step, so there is no moment without one. `Notifier` speaks to
-systemd in the same way for all of them (sd_notify(3)).
+`Notifier` speaks to systemd in the same way for all of them (sd_notify(3)). A listening Unix socket
+gets its path in one step, so there is no moment without one.
 
 The module also checks two things before a process starts: the package on the disk is the one that
 runs, and the limit on address space is high enough. Below that limit every library fails in its own
@@ -250,10 +250,27 @@ def settle_requester(channel: socket.socket) -> Callable[[], None]:
     return request_settling
 
 
-# ---- Unix sockets
+# ---- sockets
 
-_BACKLOG = 512
+_UNIX_BACKLOG, _TCP_BACKLOG = 512, 1024
 _UCRED = struct.Struct("3i")  # pid, uid, gid: unix(7)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a socket at an IP address; one of IPv6 takes no connections of IPv4. OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(_TCP_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 def listen_at(path: Path, mode: int) -> socket.socket:
@@ -268,7 +285,7 @@ def listen_at(path: Path, mode: int) -> socket.socket:
     try:
         listening.bind(str(draft))
         _chmod_socket(draft, mode)
-        listening.listen(_BACKLOG)
+        listening.listen(_UNIX_BACKLOG)
         draft.rename(path)
     except BaseException:
         listening.close()

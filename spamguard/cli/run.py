@@ -139,7 +139,7 @@ def add_check(commands: arguments.Commands) -> None:
 def run_check(options: argparse.Namespace) -> int:
     """Print the configuration in force, its mistakes, or its schema."""
     from spamguard.config import schema
-    from spamguard.daemon import privileges
+    from spamguard.daemon import startup
 
     if options.schema:
         print(common.to_json(schema.schema_for_editors(), indent=2))
@@ -150,7 +150,7 @@ def run_check(options: argparse.Namespace) -> int:
     try:
         settings = common.config_reader(options, options.file)()
         warnings += _find_warnings(settings, options.file)
-        if unreadable := _unreadable_files(settings, privileges.required_files(settings)):
+        if unreadable := _unreadable_files(settings, startup.required_files(settings)):
             raise ConfigError(*unreadable)
         in_force = schema.to_plain(settings)
     except ConfigError as error:
@@ -192,11 +192,11 @@ def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
 
 def _start_errors(settings: Settings) -> list[str]:
     """Why root cannot start the daemon here. Another user may check for another machine."""
-    from spamguard.daemon import privileges
+    from spamguard.daemon import startup
 
     try:
         if os.geteuid() == 0:
-            privileges.check_account(settings)
+            startup.check_account(settings)
     except StartError as error:
         return [str(error)]
     return []
@@ -204,25 +204,25 @@ def _start_errors(settings: Settings) -> list[str]:
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
     """Complaints about files that the daemon's user cannot read; only root can find out."""
-    from spamguard.daemon import privileges
+    from spamguard.daemon import startup
 
     if os.geteuid() != 0:
         return []
-    with suppress(StartError), account_owner(privileges.service_account(settings)).impersonate():
-        return privileges.find_unreadable(files)
+    with suppress(StartError), account_owner(startup.service_account(settings)).impersonate():
+        return startup.find_unreadable(files)
     return []
 
 
 def _mailbox_warnings(settings: Settings) -> Iterator[str]:
     """Warn of mailboxes that the daemon's user has no right to, as far as we can find out."""
-    from spamguard.daemon import privileges
+    from spamguard.daemon import startup
 
     if not settings.watch or settings.watch_socket is not None:
         return
     from spamguard import doctor
 
     with suppress(StartError):  # the user is on another machine, or yet to come
-        account = privileges.service_account(settings)
+        account = startup.service_account(settings)
         if (access := doctor.check_access(settings, account)) is not None:
             yield from access.unmatched
             if trouble := access.find_trouble(account.pw_name):
@@ -393,11 +393,11 @@ def _open_doors(daemon: dict[str, Any]) -> set[str]:
 def _environment_steps(settings: Settings) -> Iterator[Step]:
     """Everything that mail comes from and goes to."""
     from spamguard import doctor
-    from spamguard.daemon import privileges
+    from spamguard.daemon import startup
 
     if settings.watch:
         try:
-            yield doctor.check_mailboxes(settings, privileges.service_account(settings))
+            yield doctor.check_mailboxes(settings, startup.service_account(settings))
         except StartError as error:
             yield doctor.failed("mailboxes", str(error), "")
     yield from doctor.check_postfix(settings)

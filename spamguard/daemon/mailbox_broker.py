@@ -1,9 +1,12 @@
 """The process that opens users' mailboxes, and nothing else: `spamguard open-mailboxes`,
 spamguard-watch.service.
 
-It may read every file of the machine. The daemon, which parses mail, has no such right and gets
+It may read every file of the machine: it keeps one right of root's (CAP_DAC_READ_SEARCH,
+capabilities(7)) and loses all others. The daemon, which parses mail, has no such right and gets
 descriptors from this process over a Unix socket. Each client has a thread and a `BrokerSession`.
 The configuration, which this process reads for itself, says which mailboxes a client may have.
+
+The system calls are made by ctypes because python-prctl must be compiled.
 
 Must never parse mail or import a module that does, never write, never talk to a network, and never
 answer anybody but root and the daemon's user.
@@ -11,12 +14,15 @@ answer anybody but root and the daemon's user.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
+import pwd
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +30,7 @@ from contextlib import ExitStack, closing, suppress
 
 from spamguard import process
 from spamguard.config.options import Settings
-from spamguard.daemon import privileges
+from spamguard.daemon.startup import service_account
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerProtocolError, BrokerSession
@@ -73,7 +79,7 @@ class MailboxBroker:
         self._settings = self._read()
         with ExitStack() as stack:
             listening = stack.enter_context(_open_socket(self._settings))
-            privileges.become_reader(self._user)
+            become_reader(self._user)
             wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
             stack.callback(self._hang_up)
             self._report_ready()
@@ -145,7 +151,7 @@ class MailboxBroker:
     def _find_refusal(self, account: int) -> str:
         """Say why this user id may not ask; "": it may."""
         try:
-            service = privileges.service_account(self._settings).pw_uid
+            service = service_account(self._settings).pw_uid
         except SpamguardError as error:
             self._warnings.warn("user", "%s; until then only root may ask", error)
             service = 0
@@ -203,3 +209,51 @@ def _open_socket(settings: Settings) -> socket.socket:
         ) from error
     listening.setblocking(False)
     return listening
+
+
+# ---- rights
+
+CAP_DAC_READ_SEARCH = 2
+_CAPABILITY_VERSION = 0x20080522  # of the structures of capset(2): two words for each set
+_PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 8, 24, 38  # prctl(2)
+_MAX_CAPABILITIES = 64
+
+
+def become_reader(name: str) -> None:
+    """As root, become a user who may read everything and has no other right of root's.
+
+    Call this before any thread starts: capabilities belong to threads.
+
+    Raises
+    ------
+    StartError
+        There is no such user, or the kernel refuses.
+    """
+    if os.geteuid() != 0:
+        return
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise StartError(
+            f"there is no user {name!r} to run as: create it, or name another with --user"
+        ) from None
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        for capability in range(_MAX_CAPABILITIES):
+            if capability == CAP_DAC_READ_SEARCH:
+                continue
+            if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+                break  # the kernel knows no more
+        libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+        os.setgroups([user.pw_gid])
+        os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+        os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+        # The effective and the permitted set; the inheritable one is empty.
+        kept = 1 << CAP_DAC_READ_SEARCH
+        header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION, 0))
+        data = ctypes.create_string_buffer(struct.pack("6I", kept, kept, 0, 0, 0, 0))
+        if libc.capset(header, data) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    except OSError as error:
+        raise StartError(f"cannot become {name} ({error.strerror})") from error

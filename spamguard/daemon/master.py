@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from spamguard import __version__, log, native, process
 from spamguard.config.options import Settings
 from spamguard.counters import MASTER_SLOT, TEACHER_SLOT, WATCHER_SLOT, WEB_SLOT, CounterBoard
-from spamguard.daemon import privileges, sockets, status
+from spamguard.daemon import startup, status
 from spamguard.daemon.status import StatusSocket
 from spamguard.daemon.supervisor import SupervisedProcess, Supervisor, WorkerTiming
 from spamguard.errors import ConfigError, SpamguardError, StartError, error_lines
@@ -70,8 +70,8 @@ class Master:
         }
         self._status_socket = StatusSocket(self._selector, self._describe)
         self._notifier = Notifier(None)
-        self._sockets: dict[sockets.Address, socket.socket] = {}
-        self._retired_sockets: dict[sockets.Address, socket.socket] = {}
+        self._sockets: dict[startup.Address, socket.socket] = {}
+        self._retired_sockets: dict[startup.Address, socket.socket] = {}
         self._settler: subprocess.Popen[bytes] | None = None
         self._next_settling = self._kill_at = 0.0
         # systemd would count from the first ping on, and starting has a time limit of its own
@@ -103,8 +103,8 @@ class Master:
             except StartError as error:
                 # A second daemon meets its addresses first; another port would not help there.
                 raise status.explain_start_error(settings.state, error) from error
-            privileges.drop_privileges(settings)
-            privileges.check_program()
+            startup.drop_privileges(settings)
+            startup.check_program()
             self._state_lock = status.StateLock(settings.state)
             stack.callback(self._state_lock.release)
             _log.info("spamguard %s (kernel: %s)", __version__, native.implementation())
@@ -163,10 +163,10 @@ class Master:
         """
         endpoints = [door.listen for door in settings.doors]
         if not self._sockets:
-            self._retired_sockets = sockets.take_inherited(os.environ)
-            sockets.check_inherited(self._retired_sockets, endpoints)
+            self._retired_sockets = startup.take_inherited(os.environ)
+            startup.check_inherited(self._retired_sockets, endpoints)
         open_sockets = self._sockets | self._retired_sockets
-        self._sockets = sockets.open_all(endpoints, open_sockets)
+        self._sockets = startup.open_all(endpoints, open_sockets)
         self._retired_sockets = {
             address: listening
             for address, listening in open_sockets.items()
@@ -177,7 +177,7 @@ class Master:
         self._settings = settings
         self._announced = False
         listening = [
-            self._sockets[sockets.endpoint_address(door.listen)] for door in settings.doors
+            self._sockets[startup.endpoint_address(door.listen)] for door in settings.doors
         ]
         self._supervisor.begin(settings, listening, settings.workers or _default_workers())
         for module, wanted in (
@@ -220,7 +220,7 @@ class Master:
         if self._announced or not self._supervisor.is_in_force:
             return
         self._announced = True
-        sockets.close_all(self._retired_sockets.values())
+        startup.close_all(self._retired_sockets.values())
         self._retired_sockets = {}
         _log.info("%s", self._describe_doors())
         self._notifier.ready(self._describe_doors())
@@ -229,8 +229,8 @@ class Master:
     def _describe_doors(self) -> str:
         doors = []
         for door in self._settings.doors:
-            listening = self._sockets[sockets.endpoint_address(door.listen)]
-            address = sockets.describe_listener(door.listen, listening)
+            listening = self._sockets[startup.endpoint_address(door.listen)]
+            address = startup.describe_listener(door.listen, listening)
             doors.append(f"{door.listen.protocol} on {address}")
         return f"serving {', '.join(doors)}"
 
@@ -314,7 +314,7 @@ class Master:
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        sockets.close_all([*self._sockets.values(), *self._retired_sockets.values()])
+        startup.close_all([*self._sockets.values(), *self._retired_sockets.values()])
 
     def _end_children(self) -> None:
         """Leave no child behind, for whatever reason this process ends."""

@@ -37,7 +37,7 @@ import uvicorn
 from spamguard import process
 from spamguard.config.options import HostPort, Settings, Web
 from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
-from spamguard.daemon import sockets, status
+from spamguard.daemon import status
 from spamguard.errors import SpamguardError
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
@@ -96,7 +96,7 @@ async def _serve_monitors(
     )
     while not ending.is_set():
         try:
-            listening = sockets.listen(address.host, address.port)
+            listening = process.listen(address.host, address.port)
         except OSError as error:
             text = "cannot listen on %s for monitors (%s): trying again"
             _metrics_log.error(text, address, error.strerror or error)
@@ -160,7 +160,7 @@ async def _open_page(
     certificates = CertificateReloader(web.tls) if web.tls else None
     with (
         closing(CredentialStore.open(settings.state)) as store,
-        closing(sockets.listen(web.listen.host, web.listen.port)) as listening,
+        closing(process.listen(web.listen.host, web.listen.port)) as listening,
     ):
         service = Service(settings, settle, partial(status.ask_daemon, settings.state))
         app = create_app(web, settings.state / SPOOL_DIRECTORY, service, store, reporter)

@@ -23,7 +23,7 @@ from spamguard.config.options import (
     Settings,
     Web,
 )
-from spamguard.daemon import privileges
+from spamguard.daemon import startup
 from spamguard.errors import StartError
 from tests.e2e.ports import open_directory
 from tests.support.disks import small_disk
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become s
 TRY = """
 import logging, os, pwd, sys
 from pathlib import Path
-from spamguard.daemon import privileges
+from spamguard.daemon import startup
 from spamguard.errors import SpamguardError
 from spamguard.config.options import *
 logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -46,7 +46,7 @@ tls = Certificate(Path(os.environ["PEM"]), Path(os.environ["PEM"])) if "PEM" in 
 hop = Hop(Endpoint(Protocol.SMTP, "h", 25))
 listener = Listener(Endpoint(Protocol.SMTP, host, 25), Position.STANDALONE, hop, tls=tls)
 try:
-    privileges.drop_privileges(Settings(Path(state), (listener,), user=user))
+    startup.drop_privileges(Settings(Path(state), (listener,), user=user))
 except SpamguardError as error:
     sys.exit(str(error))
 print(os.getresuid(), os.getresgid(), os.getgroups(), oct(os.umask(0)))
@@ -239,7 +239,7 @@ def test_a_program_that_only_root_can_run_is_reported_at_the_start(place: Path) 
     try_it = (
         f"import os, sys; os.setresuid(*[{NOBODY.pw_uid}] * 3); sys.executable = {str(closed)!r}"
     )
-    try_it = f"from spamguard.daemon import privileges; {try_it}; privileges.check_program()"
+    try_it = f"from spamguard.daemon import startup; {try_it}; startup.check_program()"
     done = subprocess.run(
         [sys.executable, "-c", try_it],
         capture_output=True,
@@ -267,10 +267,6 @@ def test_as_root_metrics_and_page_must_be_on_loopback(tmp_path: Path) -> None:
         Hop(Endpoint(Protocol.SMTP, "192.0.2.1", 25)),
     )
     with pytest.raises(StartError, match=r"metrics on 0\.0\.0\.0:9110 open to others"):
-        privileges._refuse_exposed(
-            Settings(tmp_path, (listener,), metrics=HostPort("0.0.0.0", 9110))
-        )
+        startup.check_account(Settings(tmp_path, (listener,), metrics=HostPort("0.0.0.0", 9110)))
     with pytest.raises(StartError, match=r"page and API on http://0\.0\.0\.0:8080 open to others"):
-        privileges._refuse_exposed(
-            Settings(tmp_path, (listener,), web=Web(HostPort("0.0.0.0", 8080)))
-        )
+        startup.check_account(Settings(tmp_path, (listener,), web=Web(HostPort("0.0.0.0", 8080))))

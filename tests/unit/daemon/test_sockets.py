@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Endpoint, Protocol
-from spamguard.daemon import sockets
+from spamguard.daemon import startup
 from spamguard.errors import StartError
 from tests.e2e.ports import free_port
 from tests.support.waiting import PATIENCE
@@ -24,38 +24,38 @@ def at(port: int, host: str = "127.0.0.1") -> Endpoint:
 
 def test_open_sockets_stay_open() -> None:
     one, two = free_port(), free_port()
-    first = sockets.open_all([at(one)], {})
-    second = sockets.open_all([at(two), at(one)], first)
+    first = startup.open_all([at(one)], {})
+    second = startup.open_all([at(two), at(one)], first)
     assert second["127.0.0.1", one] is first["127.0.0.1", one]
     with socket.create_connection(("127.0.0.1", two), timeout=PATIENCE):
         pass
-    sockets.close_all(second.values())
+    startup.close_all(second.values())
 
 
 def test_ipv6() -> None:
     try:
-        opened = sockets.open_all([at(0, "::1")], {})
+        opened = startup.open_all([at(0, "::1")], {})
     except StartError:
         pytest.skip("no IPv6 here")
     ((address, one),) = opened.items()
     assert (address, one.family) == (("::1", 0), socket.AF_INET6)
     with socket.create_connection(("::1", one.getsockname()[1]), timeout=PATIENCE):
         pass
-    sockets.close_all(opened.values())
+    startup.close_all(opened.values())
 
 
 def test_an_address_in_use_leaves_nothing_open() -> None:
     mine = free_port()
     with socket.create_server(("127.0.0.1", 0)) as other:
         with pytest.raises(StartError, match="another program listens there"):
-            sockets.open_all([at(mine), at(other.getsockname()[1])], {}, timeout=0.2)
+            startup.open_all([at(mine), at(other.getsockname()[1])], {}, timeout=0.2)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", mine), timeout=PATIENCE)
 
 
 def test_an_address_in_use_by_this_daemon_is_reported_so() -> None:
     port = free_port()
-    first = sockets.open_all([at(port)], {})
+    first = startup.open_all([at(port)], {})
     with pytest.raises(
         StartError,
         match=(
@@ -63,20 +63,20 @@ def test_an_address_in_use_by_this_daemon_is_reported_so() -> None:
             r"restart"
         ),
     ):
-        sockets.open_all([at(port, "0.0.0.0")], first, timeout=0.1)  # nobody gets there
+        startup.open_all([at(port, "0.0.0.0")], first, timeout=0.1)  # nobody gets there
     with (
         socket.create_server(("127.0.0.2", port)),
         pytest.raises(StartError, match="another program listens there"),
     ):
-        sockets.open_all([at(port, "127.0.0.2")], first, timeout=0.1)
-    sockets.close_all(first.values())
+        startup.open_all([at(port, "127.0.0.2")], first, timeout=0.1)
+    startup.close_all(first.values())
 
 
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(
         StartError, match=r"cannot listen on smtp://192\.0\.2\.1:2525 .*does not have that address"
     ):
-        sockets.open_all([at(2525, "192.0.2.1")], {})
+        startup.open_all([at(2525, "192.0.2.1")], {})
 
 
 def test_a_path_that_cannot_be_had(tmp_path: Path) -> None:
@@ -96,23 +96,23 @@ def test_a_path_that_cannot_be_had(tmp_path: Path) -> None:
         with pytest.raises(
             StartError, match=rf"cannot listen on milter:{path} .*{re.escape(remedy)}$"
         ):
-            sockets.open_all([Endpoint(Protocol.MILTER, path=path)], {}, timeout=0.1)
+            startup.open_all([Endpoint(Protocol.MILTER, path=path)], {}, timeout=0.1)
 
 
 def test_sockets_for_another_process_are_left_alone() -> None:
     environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "smtp", "OTHER": "1"}
-    assert sockets.take_inherited(environment) == {}
+    assert startup.take_inherited(environment) == {}
     assert environment == {"OTHER": "1"}
 
 
 INHERIT = """
 import os, sys
-from spamguard.daemon import sockets
+from spamguard.daemon import startup
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="3", LISTEN_FDNAMES="smtp:pipe")
-inherited = sockets.take_inherited(os.environ)
+inherited = startup.take_inherited(os.environ)
 unsafe = [sock.getblocking() or sock.get_inheritable() for sock in inherited.values()]
 print(list(inherited), unsafe, "LISTEN_FDS" in os.environ)
-sockets.close_all(inherited.values())
+startup.close_all(inherited.values())
 """
 
 
@@ -136,12 +136,12 @@ def test_only_listening_sockets_are_taken_over() -> None:
 
 def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     endpoint = Endpoint(Protocol.MILTER, path=tmp_path / "milter.sock")
-    first = sockets.open_all([endpoint], {})
-    assert sockets.open_all([endpoint], first) == first
+    first = startup.open_all([endpoint], {})
+    assert startup.open_all([endpoint], first) == first
     ((address, one),) = first.items()
     assert (
-        sockets.format_address(address)
-        == sockets.describe_listener(endpoint, one)
+        startup.format_address(address)
+        == startup.describe_listener(endpoint, one)
         == str(endpoint.path)
     )
     with socket.socket(socket.AF_UNIX) as client:
@@ -149,6 +149,6 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     with pytest.raises(
         StartError, match="another program listens there: stop it, or choose another path"
     ):
-        sockets.open_all([endpoint], {}, timeout=0.1)
-    sockets.close_all(first.values())
-    sockets.close_all(sockets.open_all([endpoint], {}).values())
+        startup.open_all([endpoint], {}, timeout=0.1)
+    startup.close_all(first.values())
+    startup.close_all(startup.open_all([endpoint], {}).values())

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from spamguard.daemon import sockets
+from spamguard import process
 from spamguard.daemon.web import serve_http
 from spamguard.web import metrics
 from spamguard.web.health import MonitorAnswer
@@ -34,7 +34,7 @@ def served_while(work: Callable[[int], Awaitable[None]], host: str = "127.0.0.1"
     """Run something against a server on a port."""
 
     async def run() -> None:
-        listening, ending = sockets.listen(host, 0), asyncio.Event()
+        listening, ending = process.listen(host, 0), asyncio.Event()
         port = listening.getsockname()[1]
         app = metrics.create_monitor_app(PAGES, on_loopback=host == "127.0.0.1")
         server = asyncio.create_task(serve_http(metrics.monitor_config(app), listening, ending))

@@ -1,0 +1,405 @@
+"""What the master does before mail comes: listen, and give up root's rights.
+
+A listening socket is opened here or taken over from systemd (socket activation, sd_listen_fds(3));
+all workers share it. Its `Address` identifies it, so that a reload keeps the sockets that the new
+settings still name. A daemon that starts as root then becomes the owner of the state directory, or
+`user`, for good (`drop_privileges`); systemd does the same before it starts a service, so that this
+is for daemons started in other ways. Linux only.
+
+It is written by hand because systemd-python must be compiled, and the protocol is three variables.
+
+Must never close a socket that is still wanted: connections that wait in its queue would be reset.
+Root's rights must be gone before the first byte from the network. While still root, must never
+follow what others could have put into the state directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import pwd
+import socket
+import sys
+import time
+from collections.abc import Collection, Iterable, MutableMapping
+from ipaddress import ip_address
+from pathlib import Path
+
+from spamguard import process
+from spamguard.config.options import Certificate, Endpoint, Settings
+from spamguard.errors import ConfigError, StartError, remedy
+from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY
+
+_log = logging.getLogger("spamguard.daemon")
+
+# ---- addresses
+
+_FIRST_INHERITED = 3  # sd_listen_fds(3)
+_MAX_INHERITED = 256
+# Like a port on loopback, a socket in the file system is for anybody on this machine; the mode of
+# its directory may restrict that.
+_SOCKET_MODE = 0o666
+_BIND_TIMEOUT = 3.0  # seconds: workers of a daemon that was killed may still hold the address
+
+Address = tuple[str, int]
+"""An IP address and a port, or the path of a socket and 0."""
+
+
+def endpoint_address(endpoint: Endpoint) -> Address:
+    """Return the address that identifies the listening socket of an endpoint."""
+    if endpoint.path is not None:
+        return str(endpoint.path), 0
+    return _canonical_host(endpoint.host), endpoint.port
+
+
+def _bound_address(listening: socket.socket) -> Address:
+    name = listening.getsockname()
+    return (name, 0) if listening.family == socket.AF_UNIX else (_canonical_host(name[0]), name[1])
+
+
+def _canonical_host(host: str) -> str:
+    """Write an IP address as the kernel does: there are many ways to write one of IPv6."""
+    return str(ip_address(host.partition("%")[0]))
+
+
+def format_address(address: Address) -> str:
+    """Write an address for people.
+
+    >>> format_address(("::1", 25))
+    '[::1]:25'
+    """
+    host, port = address
+    return host if host.startswith("/") else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def describe_listener(endpoint: Endpoint, listening: socket.socket) -> str:
+    """Say where the socket of an endpoint listens: for port 0 the kernel has chosen the port."""
+    return str(endpoint.path or format_address(_bound_address(listening)))
+
+
+# ---- opening
+
+
+def open_all(
+    endpoints: Iterable[Endpoint],
+    open_sockets: dict[Address, socket.socket],
+    *,
+    timeout: float = _BIND_TIMEOUT,
+) -> dict[Address, socket.socket]:
+    """Return a listening socket for each endpoint: an open one, or else a new one.
+
+    Raises
+    ------
+    StartError
+        One cannot be opened; none of the new ones is left open.
+    """
+    listening: dict[Address, socket.socket] = {}
+    deadline = time.monotonic() + timeout
+    try:
+        for endpoint in endpoints:
+            address = endpoint_address(endpoint)
+            listening[address] = open_sockets.get(address) or _open_endpoint(
+                endpoint, deadline, {*open_sockets, *listening}
+            )
+    except StartError:
+        close_all(new for address, new in listening.items() if address not in open_sockets)
+        raise
+    return listening
+
+
+def _open_endpoint(endpoint: Endpoint, deadline: float, ours: Collection[Address]) -> socket.socket:
+    """Open a socket; try again while the address is in use. ours: addresses of our own sockets."""
+    while True:
+        try:
+            if endpoint.path is None:
+                return process.listen(endpoint.host, endpoint.port)
+            if process.is_listening(endpoint.path):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            listening = process.listen_at(endpoint.path, _SOCKET_MODE)
+            listening.setblocking(False)
+            return listening
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                advice = _advise(endpoint, error.errno, ours)
+                raise StartError(
+                    f"cannot listen on {endpoint} ({error.strerror}): {advice}"
+                ) from error
+        time.sleep(0.1)
+
+
+_PATH_REMEDIES = {
+    errno.EEXIST: "remove it, or choose another path",
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another path",
+}
+_PORT_REMEDIES = {
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another port",
+    errno.EACCES: "ports below 1024 need root, CAP_NET_BIND_SERVICE or a socket from systemd",
+    errno.EADDRNOTAVAIL: "this machine does not have that address",
+}
+
+
+def _advise(endpoint: Endpoint, number: int | None, ours: Collection[Address]) -> str:
+    if endpoint.path is not None:
+        return _PATH_REMEDIES.get(number or 0, "make its directory, which must belong to us")
+    host, port = endpoint_address(endpoint)
+    for our_host, our_port in ours if number == errno.EADDRINUSE else ():
+        # 0.0.0.0 and any address of IPv4 exclude each other, and so do :: and any of IPv6.
+        is_same_family = (":" in our_host) == (":" in host)
+        has_any_host = not {our_host, host}.isdisjoint(("0.0.0.0", "::"))  # noqa: S104  compared
+        if our_port == port != 0 and is_same_family and has_any_host:
+            return (
+                f"this daemon has that port itself, at {format_address((our_host, our_port))}: "
+                "restart if that is to go, or choose another port"
+            )
+    return _PORT_REMEDIES.get(number or 0, "check the address")
+
+
+def close_all(listening: Iterable[socket.socket]) -> None:
+    """Close all of these sockets."""
+    for each in listening:
+        each.close()
+
+
+# ---- sockets of systemd
+
+
+def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socket.socket]:
+    """Return the sockets that systemd has opened for this process.
+
+    LISTEN_… is taken out of the environment: it is not for children.
+    """
+    pid, number = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
+    if pid != str(os.getpid()) or not number.isdecimal():
+        return {}
+    inherited: dict[Address, socket.socket] = {}
+    for position in range(min(int(number), _MAX_INHERITED)):
+        descriptor = _FIRST_INHERITED + position
+        name = names[position] if position < len(names) else "unknown"
+        try:
+            listening = socket.socket(fileno=descriptor)
+        except OSError as error:
+            _log.warning("the inherited file %d (%s) is no socket: %s", descriptor, name, error)
+            continue
+        listening.set_inheritable(False)
+        listening.setblocking(False)
+        families = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+        if (
+            listening.family in families
+            and listening.type == socket.SOCK_STREAM
+            and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        ):
+            inherited[_bound_address(listening)] = listening
+        else:
+            text = "the inherited socket %d (%s) does not listen for connections: not used"
+            _log.warning(text, descriptor, name)
+            listening.close()
+    return inherited
+
+
+def check_inherited(inherited: Collection[Address], endpoints: Iterable[Endpoint]) -> None:
+    """Check that the sockets of systemd belong to listeners of the configuration.
+
+    Raises
+    ------
+    ConfigError
+        None does: they would hold connections that nobody ever answers. Some of several are only
+        logged.
+    """
+    wanted = {endpoint_address(endpoint): endpoint for endpoint in endpoints}
+    others = [format_address(address) for address in inherited if address not in wanted]
+    if not others:
+        return
+    problem = f"systemd listens on {', '.join(others)}, where no listener of the configuration is"
+    advice = "write the same addresses into ListenStream= of spamguard.socket and `listen`"
+    if len(others) == len(inherited):
+        raise ConfigError(
+            f"{problem} ({', '.join(map(str, wanted.values()))}): {advice}, "
+            "or mask spamguard.socket (systemctl mask --now)"
+        )
+    _log.warning("%s: connections there are never answered: %s", problem, advice)
+
+
+# ---- rights
+
+_OWNED_FILES = (KEY_FILE, LEDGER_FILE)
+_INSTALL_REMEDY = (
+    "install spamguard where every user gets to, as in /opt, and with a Python like that"
+)
+
+
+def drop_privileges(settings: Settings) -> None:
+    """Make the state directory if it is missing, become its owner, and make the spool directory.
+
+    Raises
+    ------
+    StartError
+        The state directory cannot be used so.
+    ConfigError
+        Files that root has read cannot be read by that user: every worker would end at once.
+    """
+    os.umask(0o022)  # the user must get through the directories above the state directory
+    try:
+        if os.getuid() == 0:
+            account = check_account(settings)
+            if account.pw_uid == 0:
+                _log.warning(
+                    "running as root, as %s belongs to root: "
+                    "name a user with `user`, or give it to one with chown",
+                    settings.state,
+                )
+            _make_state(settings.state, account)
+            _check_owner(settings.state, account)  # somebody may just have made it
+            if (
+                account.pw_uid != 0
+            ):  # drop everything of root's, for good: setresuid changes the saved id too
+                os.initgroups(account.pw_name, account.pw_gid)
+                os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+                os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+                name = account.pw_name
+                os.environ.update(HOME=account.pw_dir, USER=name, LOGNAME=name)
+                _log.info("running as %s", name)
+            if unreadable := find_unreadable(required_files(settings)):
+                raise ConfigError(*unreadable)
+        else:
+            _make_state(settings.state, None)
+            _check_access(settings.state)
+        os.umask(0o077)
+        (settings.state / SPOOL_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        advice = remedy(error, "choose a state directory of that user")
+        raise StartError(
+            f"{settings.state}: cannot be used as {_user_name()} ({error.strerror}): {advice}"
+        ) from error
+
+
+def service_account(settings: Settings) -> pwd.struct_passwd:
+    """Return the account that the daemon runs as when root starts it. StartError: there is none."""
+    try:
+        owner = settings.state.stat().st_uid if settings.state.exists() else 0
+        return pwd.getpwnam(settings.user) if settings.user else pwd.getpwuid(owner)
+    except KeyError:
+        who = f"user {settings.user!r}" if settings.user else f"owner of {settings.state}"
+        raise StartError(
+            f"there is no {who} on this machine: create it, or name another with `user`"
+        ) from None
+
+
+def check_account(settings: Settings) -> pwd.struct_passwd:
+    """Return that account, having checked that root could start the daemon so; changes nothing.
+
+    Raises
+    ------
+    StartError
+        It could not.
+    """
+    account = service_account(settings)
+    if account.pw_uid == 0:
+        addresses = [
+            (door.listen.host, str(door.listen))
+            for door in settings.doors
+            if door.listen.path is None
+        ]
+        if settings.metrics:
+            addresses.append((settings.metrics.host, f"metrics on {settings.metrics}"))
+        if settings.web:
+            addresses.append((settings.web.listen.host, f"page and API on {settings.web}"))
+        for host, door in addresses:
+            if not ip_address(host).is_loopback:
+                raise StartError(
+                    f"will not run as root with {door} open to others: "
+                    f"name a user with `user`, or give {settings.state} to one with chown"
+                )
+    _check_owner(settings.state, account)
+    return account
+
+
+def required_files(settings: Settings) -> list[Path]:
+    """Return the files, besides the configuration itself, that the daemon must be able to read."""
+    certificates: list[Certificate | None] = [listener.tls for listener in settings.listeners]
+    certificates += [settings.web.tls] if settings.web else []
+    files = [file for tls in certificates if tls for file in (tls.certificate, tls.key)]
+    return files + [scanner.password_file for scanner in settings.scanners if scanner.password_file]
+
+
+def find_unreadable(files: Iterable[Path]) -> list[str]:
+    """Return a sentence for each file that the present user cannot read."""
+    problems = []
+    for path in files:
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        except OSError as error:
+            problems.append(
+                f"{path}: cannot be read by {_user_name()}, whom the daemon runs as "
+                f"({error.strerror}): give that user the right to, there and in the directories "
+                "above it"
+            )
+    return problems
+
+
+def check_program() -> None:
+    """Check that the present user can run this program once more, as for a worker.
+
+    Raises
+    ------
+    StartError
+        It cannot, as with one installed under /root.
+    """
+    for path, access, verb in (
+        (Path(sys.executable), os.X_OK, "run"),
+        (Path(__file__), os.R_OK, "read"),
+    ):
+        if not os.access(path, access):
+            place = path if verb == "run" else path.parents[1]
+            raise StartError(
+                f"{place}: {_user_name()}, whom the daemon runs as, cannot {verb} it: "
+                f"{_INSTALL_REMEDY}"
+            )
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"user {os.geteuid()}"
+
+
+def _make_state(state: Path, account: pwd.struct_passwd | None) -> None:
+    try:
+        state.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        state.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    if account is not None:
+        os.chown(state, account.pw_uid, account.pw_gid)
+
+
+def _check_owner(state: Path, account: pwd.struct_passwd) -> None:
+    """Raise StartError if the filter belongs to another user, or is not in a directory."""
+    if state.exists() and not state.is_dir():
+        raise StartError(f"{state}: is no directory: name another with `state`")
+    for path in (state, *(state / name for name in _OWNED_FILES)):
+        if os.path.lexists(path) and path.lstat().st_uid != account.pw_uid:
+            name = account.pw_name
+            raise StartError(
+                f"{path} does not belong to {name}, whom the daemon runs as: "
+                f"chown -R {name}: {state}"
+            )
+
+
+def _check_access(state: Path) -> None:
+    """Raise PermissionError if a filter that is there may not be used.
+
+    A read-only disk is no reason: mail passes all the same.
+    """
+    for path in (state, state / SPOOL_DIRECTORY, *(state / name for name in _OWNED_FILES)):
+        if not os.path.lexists(path):
+            continue
+        access = os.R_OK
+        if path.is_dir():
+            access |= os.W_OK | os.X_OK
+        elif path.name == LEDGER_FILE:
+            access |= os.W_OK
+        if not os.access(path, access) and not os.statvfs(state).f_flag & os.ST_RDONLY:
+            raise PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)}: {path.name}")
