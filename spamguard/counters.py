@@ -4,6 +4,9 @@ Each worker has a slot, and each task of the other processes, such as watching f
 alone adds to a slot, and readers sum the slots (`sum_slots`). A slot outlives its process: the next
 one goes on adding where that left off, so no sum ever goes down.
 
+Each process also writes its heartbeat into its slot, by which others see whether it works
+(`find_stuck`, `find_absent`).
+
 The layout of a slot is the table `_LAYOUT`, in signed words of eight bytes. An aligned word is read
 and written whole. A number with a name of its own, such as that of a class, is a row: the name,
 filled with zeros, and the number; a row whose number is zero is not there yet.
@@ -319,3 +322,59 @@ def _sum_stage(slots: Iterable[CounterSlot], number: int) -> tuple[list[int], fl
         counts = list(map(add, counts, slot_counts))
         seconds += slot_seconds
     return counts, seconds
+
+
+# ---- processes
+
+MAX_SILENCE_SECONDS = 10.0  # since the last heartbeat
+_NANOSECONDS = 1_000_000_000
+_OPTIONAL_PROCESSES = (
+    (WEB_SLOT, MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
+    (TEACHER_SLOT, MAX_SILENCE_SECONDS, "the teaching door: nobody opens it"),
+    # A long look at many mailboxes delays heartbeats.
+    (WATCHER_SLOT, 150.0, "folders: nobody watches them"),
+)
+
+
+def find_stuck(board: CounterBoard, now: int) -> list[str]:
+    """Describe processes that mail depends on and that do not work.
+
+    now: nanoseconds of the monotonic clock.
+    """
+    workers = list(board.worker_slots())
+    faults = [] if workers else ["workers: none runs"]
+    faults += _describe_silence("master", board.slot(MASTER_SLOT), now)
+    for worker in workers:
+        if worker.last_beat:
+            faults += _describe_silence("worker", worker, now)
+    return faults
+
+
+def find_absent(board: CounterBoard, now: int) -> list[str]:
+    """Describe the other processes that should run and do not."""
+    processes = [(board.slot(number), limit, text) for number, limit, text in _OPTIONAL_PROCESSES]
+    return [
+        f"{text} for {_silence_seconds(slot, now):.0f} s"
+        for slot, limit, text in processes
+        if slot.pid and _silence_seconds(slot, now) > limit
+    ]
+
+
+def _describe_silence(name: str, slot: CounterSlot, now: int) -> list[str]:
+    seconds = _silence_seconds(slot, now)
+    return (
+        [f"{name} {slot.pid}: not heard for {seconds:.0f} s"]
+        if seconds > MAX_SILENCE_SECONDS
+        else []
+    )
+
+
+def _silence_seconds(slot: CounterSlot, now: int) -> float:
+    return (now - slot.last_beat) / _NANOSECONDS
+
+
+def find_missing_scorers(board: CounterBoard) -> list[str]:
+    """Describe the fault that no worker has a scorer."""
+    return (
+        [] if any(worker.scoring for worker in board.worker_slots()) else ["scorers: none is ready"]
+    )

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
     from spamguard.engine.filter import Filter
     from spamguard.smtp.envelope import Recipient, Reply
-    from spamguard.web.auth import Credential, CredentialStore
-    from spamguard.web.models import Person
+    from spamguard.web.auth import Credential, CredentialStore, Person
 
 # ---- quarantine
 
@@ -312,7 +311,7 @@ def _chosen_person(options: argparse.Namespace, operator_name: str) -> Person:
 
     operator_name: the name of an operator who is no user.
     """
-    from spamguard.web.models import Person
+    from spamguard.web.auth import Person
 
     if options.user == arguments.SITE:
         raise UsageError(

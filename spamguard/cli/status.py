@@ -421,13 +421,13 @@ def _unreachable_hops(listeners: list[dict[str, Any]]) -> list[str]:
     import asyncio
 
     from spamguard.config.options import Hop, Tls, parse_endpoint
+    from spamguard.delivery.smtp import find_unreachable
     from spamguard.log import hostname
-    from spamguard.web import health
 
     hops = [
         Hop(parse_endpoint(listener["next_hop"]), Tls(listener["tls"])) for listener in listeners
     ]
-    return asyncio.run(health.find_unreachable(hops, hostname()))
+    return asyncio.run(find_unreachable(hops, hostname()))
 
 
 def daemon_lines(values: dict[str, Any] | None) -> list[str]:

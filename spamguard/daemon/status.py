@@ -28,10 +28,16 @@ from typing import Any
 
 from spamguard import __version__, log, process
 from spamguard.config.options import Settings
-from spamguard.counters import MASTER_SLOT, CounterBoard, RowName, sum_slots
+from spamguard.counters import (
+    MASTER_SLOT,
+    CounterBoard,
+    RowName,
+    find_absent,
+    find_missing_scorers,
+    sum_slots,
+)
 from spamguard.errors import StartError
 from spamguard.log import hostname
-from spamguard.web.health import find_absent, find_missing_scorers
 
 _log = logging.getLogger("spamguard.daemon")
 

@@ -41,7 +41,7 @@ from spamguard.daemon import status
 from spamguard.errors import SpamguardError
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
-from spamguard.web.health import HealthReporter
+from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
 
 _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
@@ -89,10 +89,8 @@ async def _wait(ending: asyncio.Event, seconds: float) -> None:
 async def _serve_monitors(
     address: HostPort, reporter: HealthReporter, ending: asyncio.Event
 ) -> None:
-    from spamguard.web import metrics  # noqa: PLC0415  for monitors only
-
-    app = metrics.create_monitor_app(
-        metrics.monitor_pages(reporter), on_loopback=ip_address(address.host).is_loopback
+    app = create_monitor_app(
+        monitor_pages(reporter), on_loopback=ip_address(address.host).is_loopback
     )
     while not ending.is_set():
         try:
@@ -103,7 +101,7 @@ async def _serve_monitors(
             await _wait(ending, RETRY_SECONDS)
         else:
             _metrics_log.info("monitors may ask http://%s/metrics, /healthz and /readyz", address)
-            await serve_http(metrics.monitor_config(app), listening, ending)
+            await serve_http(monitor_config(app), listening, ending)
 
 
 class _HttpServer(uvicorn.Server):

@@ -18,11 +18,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
-from spamguard.config.options import Hop, Protocol, Tls
+from spamguard.config.options import Endpoint, Hop, Protocol, Tls
 from spamguard.delivery.connection import DeadlineTimer, NextHopSession, dial
 from spamguard.delivery.next_hop import (
     CONTENT_ERROR,
@@ -445,3 +448,51 @@ def create_next_hop(hop: Hop, hostname: str, on_error: ErrorCallback = ignore_er
     if hop.to.path is not None and hop.to.protocol is Protocol.MAILDIR:
         return MaildirNextHop(hop.to.path, hostname, on_error=on_error)
     return SmtpNextHop(hop, hostname, on_error)
+
+
+# ---- is a next hop there?
+
+HOP_TIMEOUT = 3.0  # seconds, for the greeting of a next hop
+
+
+async def find_unreachable(hops: Iterable[Hop], hostname: str) -> list[str]:
+    """Describe next hops that do not greet, or Maildirs that cannot be written."""
+    return [
+        f"next hop {endpoint}: {trouble}"
+        for endpoint, trouble in (await probe_next_hops(hops, hostname)).items()
+        if trouble
+    ]
+
+
+async def probe_next_hops(hops: Iterable[Hop], hostname: str) -> dict[Endpoint, str]:
+    """Return the fault of each next hop, or "". Only a greeting is sent to it.
+
+    hostname: ours.
+    """
+    different = {hop.to: hop for hop in hops}
+    answers = await asyncio.gather(*(_probe_next_hop(hop, hostname) for hop in different.values()))
+    return dict(zip(different, answers, strict=True))
+
+
+async def _probe_next_hop(hop: Hop, hostname: str) -> str:
+    try:
+        if hop.to.protocol is Protocol.MAILDIR:
+            unwritable = asyncio.to_thread(_find_unwritable, hop.to.path or Path("/"))
+            return await asyncio.wait_for(unwritable, HOP_TIMEOUT)
+        quick = replace(hop, connect=HOP_TIMEOUT, command=HOP_TIMEOUT)
+        session = await asyncio.wait_for(SessionOpener(quick, hostname).open(), HOP_TIMEOUT)
+        await session.quit()  # waits for a second at most
+    except TimeoutError:
+        return f"no answer within {HOP_TIMEOUT:.0f} s"
+    except DeliveryError as trouble:
+        return str(trouble)
+    return ""
+
+
+def _find_unwritable(maildir: Path) -> str:
+    """Accept a missing Maildir if it can be created, as the first message does."""
+    paths = [path for path in (maildir / "tmp", maildir / "new") if path.exists()]
+    paths = paths or [next(path for path in (maildir, *maildir.parents) if path.exists())]
+    return "; ".join(
+        f"{path} may not be written" for path in paths if not os.access(path, os.W_OK | os.X_OK)
+    )

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import keys
 from spamguard.config.options import Endpoint, Position, Protocol, Settings
+from spamguard.delivery.smtp import probe_next_hops
 from spamguard.errors import SpamguardError
 from spamguard.folders import doveconf
 from spamguard.folders.broker import is_maildir, make_mailboxes
@@ -42,7 +43,6 @@ from spamguard.learning import status_files
 from spamguard.log import hostname, local_time
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner
-from spamguard.web import health
 
 if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger
@@ -511,7 +511,7 @@ def find_unnamed(postfix: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
 def check_next_hops(settings: Settings) -> Iterator[Step]:
     """Whether each next hop greets us, or can be written. Nothing is sent but a greeting."""
     hops = [listener.next_hop for listener in settings.listeners]
-    for endpoint, trouble in asyncio.run(health.probe_next_hops(hops, hostname())).items():
+    for endpoint, trouble in asyncio.run(probe_next_hops(hops, hostname())).items():
         if trouble:
             remedy = "start it, or correct `next_hop` in the configuration"
             yield failed("next hop", f"{endpoint}: {trouble}", remedy)

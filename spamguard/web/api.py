@@ -27,7 +27,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import AfterValidator, BeforeValidator, TypeAdapter, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from spamguard import __version__
@@ -37,8 +37,8 @@ from spamguard.proxy.history import readable
 from spamguard.storage import Spool
 from spamguard.web import models, requests
 from spamguard.web.context import render_page
-from spamguard.web.health import HealthReporter
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
+from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import RefusalError
 from spamguard.web.service import Service
 
@@ -54,35 +54,25 @@ _MAX_TEXT = 500  # letters
 # ---- a call
 
 
-@dataclass(frozen=True, slots=True)
-class ApiContext:
-    """What operations work with; one for each process. max_bytes: of a message."""
-
-    service: Service
-    monitor: HealthReporter
-    max_bytes: int
-
-
 class ApiCall:
     """One call of an operation, by a known person."""
 
     def __init__(self, request: Request, deadline: asyncio.Timeout) -> None:
         self._request, self._deadline = request, deadline
-        self._context: ApiContext = request.app.state.api
         self.person, self.root_path = requests.current_person(request), requests.root_path(request)
-        self.service: Service = self._context.service
-        self.monitor: HealthReporter = self._context.monitor
+        self.service: Service = request.app.state.service
+        self.monitor: HealthReporter = request.app.state.monitor
 
     @asynccontextmanager
     async def message(self) -> AsyncIterator[Spool]:
         """Read the message that was sent. No form of another site can have its media type."""
-        fields, limit = self._request.headers, self._context.max_bytes
+        fields, limit = self._request.headers, self._request.app.state.max_message_bytes
         if fields.get("content-type", "").partition(";")[0].strip().lower() != MESSAGE_TYPE:
             raise RefusalError(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
         if fields.get("content-encoding", "identity").lower() != "identity":
             raise RefusalError(415, "send a message without compression")
         with closing(requests.new_spool(self._request)) as spool:
-            self._deadline.reschedule(None)  # `middleware` limits the time of a body
+            self._deadline.reschedule(None)  # `app` limits the time of a body
             async for piece in self._request.stream():
                 spool.write(piece)
                 if spool.size > limit:
@@ -124,15 +114,14 @@ def _check_query(request: Request) -> None:
             max_num_fields=_MAX_PARAMETERS,
         )
     except ValueError:
-        raise RefusalError(
-            400, "the query is not UTF-8, percent-encoded, of at most 20 parameters"
-        ) from None
-    names, expected = [name for name, _ in pairs], sorted(_parameters(request))
+        text = "the query is not UTF-8, percent-encoded, of at most 20 parameters"
+        raise RefusalError(400, text) from None
+    names, expected = [name for name, _ in pairs], _parameters(request)
     if len(set(names)) < len(names):
         raise RefusalError(400, "a parameter is there twice")
     for name in names:
         if name not in expected:
-            there_are = ", ".join(expected) or "none"
+            there_are = ", ".join(sorted(expected)) or "none"
             raise RefusalError(400, f"unknown parameter {name[:60]!a}: there are {there_are} here")
 
 
@@ -187,7 +176,7 @@ def _empty_as(default: object) -> BeforeValidator:
 
 _CLASS, _ID = "[a-z][a-z0-9_-]{0,31}", "[0-9a-v]{16}"
 # In annotations below, what stands first is checked last.
-Text = Annotated[str, AfterValidator(_check_text)]
+Text = Annotated[str, Field(max_length=_MAX_TEXT), AfterValidator(_check_text)]
 Time = Annotated[float, BeforeValidator(_parse_time), WithJsonSchema({"type": "string"})]
 OptionalTime = Annotated[
     float,
@@ -229,7 +218,6 @@ class AsciiJson(JSONResponse):
     """Writes ASCII only, so that texts of strangers cannot act on a terminal."""
 
     def render(self, content: Any) -> bytes:
-        """Write it."""
         return json.dumps(content, allow_nan=False).encode("ascii")
 
 
@@ -336,16 +324,10 @@ async def history(
     call: Call,
     sender: Annotated[
         Text,
-        _optional(
-            "Part of the envelope sender, or of the header's From",
-            alias="from",
-            max_length=_MAX_TEXT,
-        ),
+        _optional("Part of the envelope sender, or of the header's From", alias="from"),
     ] = "",
-    recipient: Annotated[
-        Text, _optional("Part of a recipient's address", alias="to", max_length=_MAX_TEXT)
-    ] = "",
-    subject: Annotated[Text, _optional("Part of the subject", max_length=_MAX_TEXT)] = "",
+    recipient: Annotated[Text, _optional("Part of a recipient's address", alias="to")] = "",
+    subject: Annotated[Text, _optional("Part of the subject")] = "",
     label: Annotated[str, _optional("The verdict: a class, unsure or not-scanned", _CLASS)] = "",
     taught: Annotated[str, _optional("The class that people have taught, or any", _CLASS)] = "",
     since: Annotated[OptionalTime, _optional("Not older than this time")] = 0.0,
@@ -391,10 +373,7 @@ async def undo(
     call: Call,
     user: Annotated[
         Text,
-        Query(
-            max_length=_MAX_TEXT,
-            description="Whose votes; empty: the site's. Only operators may name other people",
-        ),
+        Query(description="Whose votes; empty: the site's. Only operators may name other people"),
     ],
     since: Annotated[Time, Query(description="Since when")],
     dry_run: Annotated[
@@ -449,10 +428,7 @@ async def model(call: Call) -> models.Model:
 @router.get("/words", summary="Counts of a word", **_WITH_VALUES)
 async def words(
     call: Call,
-    word: Annotated[
-        Text,
-        Query(max_length=_MAX_TEXT, description="A word, or a token as explanations name it"),
-    ],
+    word: Annotated[Text, Query(description="A word, or a token as explanations name it")],
 ) -> models.TokenList:
     return models.TokenList(await call.service.words(call.person, word))
 

@@ -44,13 +44,13 @@ from spamguard.web import api, pages  # noqa: F401  pages registers its views
 from spamguard.web.auth import (
     AuthMethod,
     CredentialStore,
+    Person,
     SessionManager,
     UnauthenticatedError,
     Visitor,
 )
 from spamguard.web.context import PageContext, page_routes, problem_page
-from spamguard.web.health import HealthReporter
-from spamguard.web.models import Person
+from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import (
     RefusalError,
     RequestContext,
@@ -79,7 +79,8 @@ def create_app(
         redirect_slashes=False,
         openapi_url=None,  # and with it no page of FastAPI's own
     )
-    app.state.api = api.ApiContext(service, monitor, web.limits.message_size)
+    app.state.service, app.state.monitor = service, monitor
+    app.state.max_message_bytes = web.limits.message_size
     return app
 
 

@@ -32,12 +32,24 @@ from urllib.parse import urlencode
 
 from spamguard.database import Database, Schema
 from spamguard.errors import AccessError, SpamguardError
-from spamguard.web.models import Person
 
 if TYPE_CHECKING:
     from spamguard.web.requests import RequestContext
 
 _log = logging.getLogger("spamguard.web")
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person who uses the service.
+
+    An operator sees and teaches everything, other people only their own mail. name: as `watch`
+    names users, or an operator's own name.
+    """
+
+    name: str
+    operator: bool = False
+
 
 # ---- credentials
 

@@ -39,10 +39,10 @@ from spamguard.keys import is_id
 from spamguard.mail import headers
 from spamguard.storage import Spool
 from spamguard.web import formatting
-from spamguard.web.auth import AuthMethod, SessionManager
+from spamguard.web.auth import AuthMethod, Person, SessionManager
 from spamguard.web.formatting import count_noun, label_text
-from spamguard.web.health import HealthReporter
-from spamguard.web.models import LessonReceipt, Person, PreviewDetails, ReleaseResult, Search
+from spamguard.web.models import LessonReceipt, PreviewDetails, ReleaseResult, Search
+from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import CSRF_FIELD, Problem, csrf_token, current_visitor, root_path
 from spamguard.web.service import Service
 

@@ -49,9 +49,6 @@ def make_visible(value: object) -> object:
     """Make harmful letters of a text visible; return any other value as it is.
 
     Templates apply it to everything they put out.
-
-    >>> make_visible("evil\u202egpj.exe")
-    'evil⟨U+202E⟩gpj.exe'
     """
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
@@ -71,11 +68,7 @@ def _visible_letter(letter: str) -> str:
 
 
 def label_text(label: str) -> str:
-    """Name a verdict or class.
-
-    >>> label_text("not-scanned")
-    'not scanned'
-    """
+    """Name a verdict or class."""
     return "not scanned" if label == "not-scanned" else label
 
 
@@ -93,48 +86,28 @@ def tone(label: str, unwanted: Mapping[str, bool]) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number.
-
-    >>> number(1234), number(1234.5)
-    ('1,234', '1,234.5')
-    """
+    """Format a number."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
 def brief(value: int) -> str:
-    """Format a round number where there is little room.
-
-    >>> brief(8000), brief(10_000)
-    ('8,000', '10k')
-    """
+    """Format a round number where there is little room."""
     unit, letter = next((unit for unit in _THOUSANDS if value >= unit[0]), (1, ""))
     return f"{value // unit:,}{letter}" if value >= 10_000 else f"{value:,}"
 
 
 def plural(value: int, noun: str) -> str:
-    """Return the noun in singular or plural.
-
-    >>> plural(1, "message"), plural(2, "message")
-    ('message', 'messages')
-    """
+    """Return the noun in singular or plural."""
     return noun if value == 1 else f"{noun}s"
 
 
 def count_noun(value: int, noun: str) -> str:
-    """Format a number with its noun.
-
-    >>> count_noun(2000, "message")
-    '2,000 messages'
-    """
+    """Format a number with its noun."""
     return f"{value:,} {plural(value, noun)}"
 
 
 def percent(share: float) -> str:
-    """Format a share; 0 % and 100 % only if it is exactly that.
-
-    >>> percent(0.987), percent(0.9999)
-    ('98.7 %', '> 99.9 %')
-    """
+    """Format a share; 0 % and 100 % only if it is exactly that."""
     if 0 < share < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= share < 1:
@@ -143,11 +116,7 @@ def percent(share: float) -> str:
 
 
 def size(octets: int) -> str:
-    """Format a size; 1 kB is 1,024 bytes.
-
-    >>> size(5300)
-    '5.2 kB'
-    """
+    """Format a size; 1 kB is 1,024 bytes."""
     for factor, unit in _UNITS:
         if octets >= factor:
             return f"{octets / factor:.1f} {unit}"
@@ -155,11 +124,7 @@ def size(octets: int) -> str:
 
 
 def signed(part: float) -> str:
-    """Format a part of a sum with its sign, a true minus sign.
-
-    >>> signed(1.2341)
-    '+1.234'
-    """
+    """Format a part of a sum with its sign, a true minus sign."""
     return f"{part:+.3f}".replace("-", "\u2212")
 
 
@@ -184,11 +149,7 @@ def url_quote(text: str) -> str:
 
 
 def clock(seconds: float, span: float) -> str:
-    """Format a label of an axis of time, in UTC: hour, day or month, depending on the span.
-
-    >>> clock(0, 3600), clock(0, 7 * 86400)
-    ('00:00', '01 Jan')
-    """
+    """Format a label of an axis of time, in UTC: hour, day or month, depending on the span."""
     if span < 2 * 86400:
         return utc_datetime(seconds).strftime("%H:%M")
     return utc_datetime(seconds).strftime("%d %b" if span <= 300 * 86400 else "%Y-%m")
@@ -323,11 +284,7 @@ def part_bar(part: float, longest: float) -> Mark:
 
 
 def axis_top(maximum: float) -> int:
-    """Return the lowest round and even number that is not below the maximum.
-
-    >>> axis_top(7), axis_top(130)
-    (8, 200)
-    """
+    """Return the lowest round and even number that is not below the maximum."""
     if maximum <= 2:
         return 2
     power = int(10 ** floor(log10(maximum)))
@@ -413,11 +370,11 @@ class ExplanationRow:
 
     name: str
     part: float
-    bar: Mark | None
     kind: str = ""
     remark: str = ""
     counts: Mapping[str, int] | None = None
     then: float | None = None
+    bar: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,10 +418,20 @@ def build_explanation(
     groups = explain_text.sum_groups(features)
     shown, page, pages = _page_of(features, why.log_odds, page)
     before = {word.text: word.part for word in then.words} if then else {}
+    rows = [
+        ExplanationRow(
+            feature.name,
+            feature.part,
+            feature.kind,
+            count_noun(feature.tokens, "feature") if feature.tokens > 1 else "",
+            feature.counts,
+            before.get(feature.text) if feature.text else None,
+        )
+        for feature in shown
+    ]
     others = ExplanationRow(
         "all other features",
         why.log_odds - sum(feature.part for feature in shown),
-        None,
         remark=count_noun(len(features) - len(shown), "feature"),
     )
     shares = sorted(why.shares.items(), key=lambda item: -abs(item[1]))
@@ -475,13 +442,13 @@ def build_explanation(
         explain_text.describe_odds(why, label_text),
         _make_rows(
             [
-                ExplanationRow(group.title, group.part, None, remark=f"{group.features:,}")
+                ExplanationRow(group.title, group.part, remark=f"{group.features:,}")
                 for group in groups
             ],
             why.log_odds,
         ),
         _make_rows(
-            [*(_feature_row(feature, before) for feature in shown), others],
+            [*rows, others],
             why.log_odds,
             unbarred=[feature.tokens > 1 for feature in shown] + [True],
         ),
@@ -495,7 +462,7 @@ def build_explanation(
         page,
         pages,
         _make_rows(
-            [ExplanationRow(name, part, None) for name, part in (("prior", why.prior), *shares)],
+            [ExplanationRow(name, part) for name, part in (("prior", why.prior), *shares)],
             why.log_odds,
         ),
         round(why.log_odds, 3),
@@ -517,16 +484,6 @@ def _page_of(
     page = min(max(page, 1), pages)
     start = first + (page - 2) * _PAGE_FEATURES
     return (listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]), page, pages
-
-
-def _feature_row(
-    feature: explain_text.ExplainedFeature, before: Mapping[str, float]
-) -> ExplanationRow:
-    remark = count_noun(feature.tokens, "feature") if feature.tokens > 1 else ""
-    then = before.get(feature.text) if feature.text else None
-    return ExplanationRow(
-        feature.name, feature.part, None, feature.kind, remark, feature.counts, then
-    )
 
 
 def _make_rows(

@@ -1,8 +1,8 @@
 """The values that the service takes and returns, shared by API, page and the commands' `--json`.
 
 They are plain dataclasses. pydantic checks nothing here: it writes them as JSON (`to_json`) and
-describes them in the OpenAPI document, for which docstrings become descriptions. What differs from
-a field in JSON stands in its annotation.
+describes them in the OpenAPI document, with their docstrings. What differs from a field in JSON
+stands in its annotation.
 
 Texts are as strangers wrote them, made printable. Whoever shows them must still escape them. Must
 never import FastAPI, because commands use this module too.
@@ -11,7 +11,7 @@ never import FastAPI, because commands use this module too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PlainSerializer, TypeAdapter
@@ -32,18 +32,6 @@ Day = Annotated[float, PlainSerializer(lambda seconds: rfc3339(seconds)[:10], re
 def to_json(kind: Any, value: Any) -> Any:
     """Convert a value of a type for JSON."""
     return TypeAdapter(kind).dump_python(value, mode="json", by_alias=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    """A person who uses the service. An operator sees and teaches everything, other people only
-    their own mail.
-
-    name: as `watch` names users, or an operator's own name.
-    """
-
-    name: str
-    operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +108,9 @@ def outcome_fields(row: HistoryRow) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Judgement(MessageOutcome):
-    """A message that passed.
-
-    taught: its class now, by all votes, or "". own: the class that the person has given it.
-    can_teach: its features are there, in this version. held: it waits in the quarantine.
+    """A message that passed. taught: its class now, by all votes, or "". own: the class that the
+    person has given it. can_teach: its features are there, in this version. held: it waits in the
+    quarantine.
     """
 
     id: str
@@ -142,10 +129,8 @@ class JudgementDetails(Judgement):
 
 @dataclass(frozen=True, slots=True)
 class JudgementPage:
-    """A page of the history, newest first.
-
-    following: `before` of the next page, "" on the last page. A page may be short, or empty, with
-    more to follow: the search stops after some time.
+    """A page of the history, newest first. following: `before` of the next page, "" on the last
+    page. A page may be short, or empty, with more to follow: the search stops after some time.
     """
 
     judgements: Sequence[Judgement]
@@ -164,10 +149,8 @@ class MessageExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Opinion(Verdict):
-    """The verdict on an uploaded message.
-
-    digest: the message digest, for `forget`. taught, own: as of a judgement. words: strongest
-    first.
+    """The verdict on an uploaded message. digest: the message digest, for `forget`. taught, own: as
+    of a judgement. words: strongest first.
     """
 
     digest: str
@@ -178,11 +161,9 @@ class Opinion(Verdict):
 
 @dataclass(frozen=True, slots=True)
 class LessonReceipt:
-    """What a lesson has done.
-
-    digest: the message digest, with which to forget the lesson. label: the class, "" if it was
-    taken back. changed: false if nothing changed. was: the person's class before. now:
-    today's verdict on the message.
+    """What a lesson has done. digest: the message digest, with which to forget the lesson. label:
+    the class, "" if it was taken back. changed: false if nothing changed. was: the person's class
+    before. now: today's verdict on the message.
     """
 
     digest: str
@@ -258,10 +239,8 @@ class Today:
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message in the quarantine.
-
-    from, author, to: as of a judgement. waiting: recipients who have not got it. subject: "" if
-    unknown.
+    """A message in the quarantine. from, author, to: as of a judgement. waiting: recipients who
+    have not got it. subject: "" if unknown.
     """
 
     id: str
@@ -359,11 +338,9 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What has been learnt.
-
-    missing: what leaves much mail unsure, or "". tables: by kind of token. key: its fingerprint.
-    calibration: first-time predictions against what people said. users: all for operators, others
-    see themselves.
+    """What has been learnt. missing: what leaves much mail unsure, or "". tables: by kind of token.
+    key: its fingerprint. calibration: first-time predictions against what people said. users: all
+    for operators, others see themselves.
     """
 
     classes: Mapping[str, Class]
@@ -380,10 +357,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """A token that a word may become.
-
-    text: as explanations name it, such as "subject:viagra". messages: taught messages with it, by
-    class. part: what it alone adds to the log-odds of spam.
+    """A token that a word may become. text: as explanations name it, such as "subject:viagra".
+    messages: taught messages with it, by class. part: what it alone adds to the log-odds of spam.
     """
 
     text: str
@@ -401,11 +376,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedWord:
-    """A word of an explanation.
-
-    text: "" for words whose text was not kept. name: readable. kind, group: of the word. messages:
-    taught messages with the word, by class; empty for a rare word, except for operators. tokens:
-    how many words it stands for.
+    """A word of an explanation. text: "" for words whose text was not kept. name: readable. kind,
+    group: of the word. messages: taught messages with the word, by class; empty for a rare word,
+    except for operators. tokens: how many words it stands for.
     """
 
     text: str
@@ -509,10 +482,7 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
     shown = explain_text.choose_features(features, why.log_odds, max_words)
     groups = explain_text.sum_groups(features)
     return VerdictExplanation(
-        why.verdict.label,
-        why.verdict.probability,
-        why.verdict.log_odds,
-        why.verdict.probabilities,
+        **asdict(why.verdict),
         sentence=explain_text.describe_verdict(why, groups),
         favoured=why.favoured,
         against=why.against,
@@ -525,13 +495,13 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
         experts={name: Share(why.scores[name], share) for name, share in why.shares.items()},
         words=[
             ExplainedWord(
-                word.text,
-                word.part,
-                word.counts or {},
-                word.name,
-                word.kind,
-                word.group,
-                word.tokens,
+                text=word.text,
+                part=word.part,
+                messages=word.counts or {},
+                name=word.name,
+                kind=word.kind,
+                group=word.group,
+                tokens=word.tokens,
             )
             for word in shown.words
         ],

@@ -30,7 +30,7 @@ from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
 from spamguard.web import context, formatting
-from spamguard.web.auth import SESSION_SECONDS
+from spamguard.web.auth import SESSION_SECONDS, Person
 from spamguard.web.context import (
     Draft,
     Notice,
@@ -46,7 +46,6 @@ from spamguard.web.formatting import build_explanation, count_noun, day, tone
 from spamguard.web.models import (
     Judgement,
     JudgementPage,
-    Person,
     TokenCounts,
 )
 from spamguard.web.requests import (

@@ -45,7 +45,8 @@ from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
 from spamguard.storage import Spool
 from spamguard.web import models
-from spamguard.web.models import HeldMessage, Judgement, JudgementDetails, Person, Search
+from spamguard.web.auth import Person
+from spamguard.web.models import HeldMessage, Judgement, JudgementDetails, Search
 from spamguard.web.workers import ReadConnection, Visibility, acting_user, require_operator
 
 _log = logging.getLogger("spamguard.web")

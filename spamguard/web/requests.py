@@ -29,8 +29,7 @@ from spamguard.config.options import Web, WebProxy
 from spamguard.errors import SpamguardError
 from spamguard.smtp.envelope import Networks, normalise_address
 from spamguard.storage import Spool
-from spamguard.web.auth import UnauthenticatedError, Visitor
-from spamguard.web.models import Person
+from spamguard.web.auth import Person, UnauthenticatedError, Visitor
 
 # ---- problems
 

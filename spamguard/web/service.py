@@ -40,8 +40,9 @@ from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
 from spamguard.web import models, statistics
-from spamguard.web.health import AsyncTtlCache
-from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt, Person, Search
+from spamguard.web.auth import Person
+from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt, Search
+from spamguard.web.monitor import AsyncTtlCache
 from spamguard.web.queries import (
     HistoryQueries,
     QuarantineQueries,

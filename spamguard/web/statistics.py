@@ -32,7 +32,8 @@ from spamguard.proxy.history import readable
 from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
-from spamguard.web.models import Judgement, Person, TokenCounts
+from spamguard.web.auth import Person
+from spamguard.web.models import Judgement, TokenCounts
 from spamguard.web.queries import check_class
 from spamguard.web.workers import ReadConnection, Visibility, acting_user
 

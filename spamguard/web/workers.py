@@ -46,7 +46,7 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import UserResolver
 from spamguard.records import Scan
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY, Spool
-from spamguard.web.models import Person
+from spamguard.web.auth import Person
 
 _log = logging.getLogger("spamguard.web")
 

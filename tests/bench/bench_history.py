@@ -57,7 +57,8 @@ from spamguard.ledger.votes import NewVote
 from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from spamguard.records import EXTRACTOR, Scan
 from spamguard.storage import Spool
-from spamguard.web.models import Person, Search
+from spamguard.web.auth import Person
+from spamguard.web.models import Search
 from spamguard.web.service import Service
 
 _TIMES = 9

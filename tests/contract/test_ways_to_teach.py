@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.unit.web.service import office
 
 from spamguard.cli import main
 from spamguard.config.options import (
@@ -36,7 +37,7 @@ from spamguard.records import Scan
 from spamguard.servers.teach import ForwardTrainingProxy, TeachingDoor, TrainingAccounts
 from spamguard.smtp.envelope import Client, Recipient, Sender
 from spamguard.storage import Spool
-from spamguard.web.models import Person
+from spamguard.web.auth import Person
 from tests.support.scanners import ScriptedJudge, scan_service, scanner
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import KEY, mail, opened
@@ -44,7 +45,6 @@ from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import Watched
 from tests.unit.mail.test_forwarded_attached import forward
 from tests.unit.servers.test_forward_training import OK, Behind
-from tests.unit.web.service import office
 
 MAIL = [raw for _, raw in mail(40)]
 DAILY = 3  # lessons of one user, where a case counts them

@@ -14,8 +14,8 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 
 from spamguard.errors import HistoryError
 from spamguard.records import Clue
-from spamguard.web.auth import CredentialKind
-from spamguard.web.models import JudgementPage, LessonReceipt, Person, ReleaseResult, Search
+from spamguard.web.auth import CredentialKind, Person
+from spamguard.web.models import JudgementPage, LessonReceipt, ReleaseResult, Search
 from tests.support.browser import (
     DESK,
     PHONE,

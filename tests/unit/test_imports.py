@@ -200,7 +200,7 @@ def test_judging_never_loads_what_only_estimators_and_plots_need(tmp_path: Path)
 @pytest.mark.parametrize(
     "module",
     ["daemon.master", "daemon.worker", "daemon.learner", "proxy.scorer", "cli.judge", "web.models",
-     "web.statistics", "web.metrics", "daemon.web"],
+     "web.statistics", "web.monitor", "daemon.web"],
 )  # fmt: skip
 def test_only_the_page_loads_fastapi(module: str) -> None:
     """And only when it is opened."""

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.cli import admin
-from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind, CredentialStore
-from spamguard.web.models import Person
+from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind, CredentialStore, Person
 from tests.unit.cli.test_status_daemon import HEALTHY, saying
 
 

@@ -19,9 +19,8 @@ import spamguard.web.pages  # noqa: F401  registers the views
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
-from spamguard.web.auth import AuthMethod, UnauthenticatedError, Visitor
+from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
 from spamguard.web.context import PageContext, page_routes, problem_page
-from spamguard.web.health import MonitorAnswer
 from spamguard.web.models import (
     Bin,
     Class,
@@ -38,7 +37,6 @@ from spamguard.web.models import (
     MessageExplanation,
     Model,
     Opinion,
-    Person,
     Preview,
     PreviewDetails,
     QuarantinePage,
@@ -51,6 +49,7 @@ from spamguard.web.models import (
     User,
     WordPart,
 )
+from spamguard.web.monitor import MonitorAnswer
 from spamguard.web.requests import problem_from_error
 
 NOW = 1_790_000_000.0

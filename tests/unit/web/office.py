@@ -20,7 +20,7 @@ from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from spamguard.records import EXTRACTOR
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
-from spamguard.web.models import Person
+from spamguard.web.auth import Person
 from spamguard.web.service import Service
 from tests.unit.filters import READER, mail, opened, teach
 

@@ -20,8 +20,7 @@ import httpx
 from spamguard.config.options import HostPort, Web
 from spamguard.daemon.web import serve_http
 from spamguard.web.app import create_app, server_config
-from spamguard.web.auth import CredentialKind, CredentialStore
-from spamguard.web.models import Person
+from spamguard.web.auth import CredentialKind, CredentialStore, Person
 from tests.support.waiting import PATIENCE
 from tests.unit.web.fixed import Fixed, Monitor
 

@@ -25,8 +25,8 @@ from spamguard.web.auth import (
     SEEN_UPDATE_SECONDS,
     CredentialKind,
     CredentialStore,
+    Person,
 )
-from spamguard.web.models import Person
 
 ANNA, OLGA = Person("anna"), Person("olga", operator=True)
 NOW = 1_800_000_000

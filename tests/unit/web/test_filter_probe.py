@@ -10,7 +10,7 @@ from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
 from spamguard.learning import importers
 from spamguard.learning.importers import ClassSizes, WordCounts
-from spamguard.web.health import FilterProbe
+from spamguard.web.monitor import FilterProbe
 from tests.unit.filters import mail
 from tests.unit.slots import unshared
 

@@ -16,13 +16,13 @@ import pytest
 from spamguard.errors import UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
+from spamguard.web.auth import Person
 from spamguard.web.models import (
     Class,
     HeldMessage,
     LessonReceipt,
     MessageExplanation,
     Model,
-    Person,
     PreviewDetails,
     RecipientReply,
     ReleaseResult,

@@ -22,7 +22,8 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
 from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import workers
-from spamguard.web.models import MAX_ROWS, Flip, Opinion, Person, Search
+from spamguard.web.auth import Person
+from spamguard.web.models import MAX_ROWS, Flip, Opinion, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
 from tests.unit.proxy.scorers import ODD_COMMAND

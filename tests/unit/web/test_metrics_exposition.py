@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from spamguard import __version__
 from spamguard.counters import BUCKET_BOUNDS, MASTER_SLOT, CounterBoard
 from spamguard.records import Status
-from spamguard.web import metrics
-from spamguard.web.health import FilterReport
+from spamguard.web import monitor
+from spamguard.web.monitor import FilterReport
 
 STATUS = Status(
     {"ham": 7, "spam": 5},
@@ -38,7 +38,7 @@ def whole(accept: str = "") -> str:
     slot.add_seconds(1, 700.0)
     slot.count_next_hop_error('lmtp:/odd "path"\\\n', "unreachable", "no", 1)
     slot.count_lessons("spam", "folder", 4)
-    return metrics.encode_metrics(board, FilterReport(STATUS, 5_000), accept)[0].decode()
+    return monitor.encode_metrics(board, FilterReport(STATUS, 5_000), accept)[0].decode()
 
 
 def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -131,13 +131,13 @@ def test_units_are_those_that_prometheus_counts_in():
 
 def test_series_for_alerts_exist_from_the_start():
     """A rate begins with the second value, so it would miss the first unscanned messages."""
-    text = metrics.encode_metrics(CounterBoard.create(), None, "")[0].decode()
+    text = monitor.encode_metrics(CounterBoard.create(), None, "")[0].decode()
     assert 'spamguard_messages_total{action="none",verdict="not-scanned"} 0.0\n' in text
 
 
 def test_an_unreadable_state_gives_no_other_filter_metrics():
     assert [
-        sample.value for metric in metrics.filter_metrics(None) for sample in metric.samples
+        sample.value for metric in monitor.filter_metrics(None) for sample in metric.samples
     ] == [0]
 
 
@@ -155,7 +155,7 @@ def test_an_unreadable_state_gives_no_other_filter_metrics():
     ],
 )
 def test_the_client_chooses_the_format(accept, content_type):
-    page, chosen = metrics.encode_metrics(CounterBoard.create(), None, accept)
+    page, chosen = monitor.encode_metrics(CounterBoard.create(), None, accept)
     assert chosen == content_type
     assert page.endswith(b"# EOF\n") == ("openmetrics" in chosen)
 

@@ -10,8 +10,8 @@ import pytest
 
 from spamguard import process
 from spamguard.daemon.web import serve_http
-from spamguard.web import metrics
-from spamguard.web.health import MonitorAnswer
+from spamguard.web import monitor
+from spamguard.web.monitor import MonitorAnswer
 from tests.support.waiting import PATIENCE, until
 
 
@@ -36,8 +36,8 @@ def served_while(work: Callable[[int], Awaitable[None]], host: str = "127.0.0.1"
     async def run() -> None:
         listening, ending = process.listen(host, 0), asyncio.Event()
         port = listening.getsockname()[1]
-        app = metrics.create_monitor_app(PAGES, on_loopback=host == "127.0.0.1")
-        server = asyncio.create_task(serve_http(metrics.monitor_config(app), listening, ending))
+        app = monitor.create_monitor_app(PAGES, on_loopback=host == "127.0.0.1")
+        server = asyncio.create_task(serve_http(monitor.monitor_config(app), listening, ending))
         try:
             await work(port)
         finally:
@@ -156,7 +156,7 @@ def test_a_real_client() -> None:
 
 
 def test_silent_clients_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(monitor, "REQUEST_TIMEOUT", 0.2)
 
     async def work(port: int) -> None:
         assert await exchanged(port, b"GET /a HTTP/1.1\r\n") == b""
@@ -165,7 +165,7 @@ def test_silent_clients_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_that_do_not_read_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(monitor, "REQUEST_TIMEOUT", 0.5)
 
     async def endless(_: str) -> MonitorAnswer:
         return MonitorAnswer(200, b"x" * 50_000_000)
@@ -191,7 +191,7 @@ def test_clients_that_do_not_read_are_cut_off(monkeypatch: pytest.MonkeyPatch) -
 def test_the_oldest_connection_makes_room() -> None:
     async def work(port: int) -> None:
         idle = [
-            await asyncio.open_connection("127.0.0.1", port) for _ in range(metrics.MAX_CONNECTIONS)
+            await asyncio.open_connection("127.0.0.1", port) for _ in range(monitor.MAX_CONNECTIONS)
         ]
         await asyncio.sleep(0.1)
         assert b"well" in await exchanged(port, b"GET /a HTTP/1.0\r\n\r\n")
@@ -219,9 +219,9 @@ def test_too_many_waiting_clients_are_cut_off(
     async def work(port: int) -> None:
         waiting = [
             asyncio.create_task(exchanged(port, b"GET /later HTTP/1.0\r\n\r\n"))
-            for _ in range(metrics.MAX_CONNECTIONS)
+            for _ in range(monitor.MAX_CONNECTIONS)
         ]
-        await until(lambda: len(asked) >= metrics.MAX_CONNECTIONS)
+        await until(lambda: len(asked) >= monitor.MAX_CONNECTIONS)
         assert await exchanged(port, b"GET /a HTTP/1.0\r\n\r\n") == b""
         done.set()
         assert all(b"late" in one for one in await asyncio.gather(*waiting))

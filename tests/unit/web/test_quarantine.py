@@ -18,7 +18,8 @@ from spamguard.config.options import TeachSettings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import queries
-from spamguard.web.models import Person, QuarantinePage, Search
+from spamguard.web.auth import Person
+from spamguard.web.models import QuarantinePage, Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
 from tests.unit.web.office import (

@@ -14,7 +14,8 @@ import pytest
 from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError, UsageError
 from spamguard.web import statistics
-from spamguard.web.models import ConfusionCell, Person, Search
+from spamguard.web.auth import Person
+from spamguard.web.models import ConfusionCell, Search
 from spamguard.web.service import Service
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import READER, opened, teach

@@ -11,6 +11,7 @@ from spamguard.config.options import Action
 from spamguard.engine.policy import missing_lessons
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.records import Clue
+from spamguard.web.auth import Person
 from spamguard.web.formatting import action_text, count_mistakes
 from spamguard.web.models import (
     Class,
@@ -18,7 +19,6 @@ from spamguard.web.models import (
     HeldMessageDetails,
     Hour,
     Model,
-    Person,
     Today,
     TokenCounts,
     User,

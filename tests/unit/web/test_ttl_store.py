@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spamguard.web.auth import Person
 from spamguard.web.context import UserTtlStore
-from spamguard.web.models import Person
 
 ANNA, BEN = Person("anna"), Person("ben")
 

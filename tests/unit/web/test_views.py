@@ -19,8 +19,9 @@ from jinja2 import PackageLoader
 from spamguard.engine.policy import missing_lessons
 from spamguard.errors import BusyError, HistoryError, NotAllowedError, NotThereError
 from spamguard.web import context
+from spamguard.web.auth import Person
 from spamguard.web.context import VIEWS
-from spamguard.web.models import Judgement, Model, Person
+from spamguard.web.models import Judgement, Model
 from tests.unit.web.fixed import (
     ANNA,
     DIGEST,

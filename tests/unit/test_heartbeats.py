@@ -6,10 +6,22 @@ import os
 
 import pytest
 
-from spamguard.counters import MASTER_SLOT, TEACHER_SLOT, WATCHER_SLOT, WEB_SLOT, CounterBoard
-from spamguard.web.health import find_missing_scorers, find_stuck, find_unwell
+from spamguard.counters import (
+    MASTER_SLOT,
+    TEACHER_SLOT,
+    WATCHER_SLOT,
+    WEB_SLOT,
+    CounterBoard,
+    find_absent,
+    find_missing_scorers,
+    find_stuck,
+)
 
 SECOND = 1_000_000_000
+
+
+def find_unwell(board, now):
+    return [*find_stuck(board, now), *find_absent(board, now)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.options import Endpoint, Hop, parse_endpoint
-from spamguard.web import health
+from spamguard.delivery import smtp
 
 
 def wrong(*endpoints: str | Endpoint) -> list[str]:
@@ -18,7 +18,7 @@ def wrong(*endpoints: str | Endpoint) -> list[str]:
         Hop(parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint)
         for endpoint in endpoints
     ]
-    return asyncio.run(health.find_unreachable(hops, "mx.example"))
+    return asyncio.run(smtp.find_unreachable(hops, "mx.example"))
 
 
 async def _spoken(said: list[bytes]) -> tuple[asyncio.Server, list[bytes]]:
@@ -46,7 +46,7 @@ def asked(*said: bytes) -> tuple[list[str], list[bytes]]:
                     server.sockets[0].getsockname()[1],
                 )
             )
-            return await health.find_unreachable([hop, hop], "mx.example"), heard
+            return await smtp.find_unreachable([hop, hop], "mx.example"), heard
 
     return asyncio.run(run())
 
@@ -65,7 +65,7 @@ def test_one_that_does_not_welcome_us() -> None:
 
 
 def test_one_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "HOP_TIMEOUT", 0.3)
+    monkeypatch.setattr(smtp, "HOP_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         (line,) = wrong(f"smtp://127.0.0.1:{silent.getsockname()[1]}")
     assert line.startswith("next hop smtp://127.0.0.1:")

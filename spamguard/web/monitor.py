@@ -1,0 +1,470 @@
+"""What monitors ask over HTTP: whether all is well, and metrics for Prometheus.
+
+`HealthReporter` answers `/healthz` from the heartbeats of the processes, `/readyz` from the filter
+and the next hops too, and `/metrics` from what the processes have counted and the filter knows.
+Answers are cached for some seconds (`AsyncTtlCache`) and have a deadline, so that asking often
+costs nothing. `FilterProbe` opens the filter each time, which also shows that it is usable. It only
+reads, never creates a filter, and counts lessons from where it stopped the last time, so it does
+not take longer the more was taught.
+
+`create_monitor_app` makes a small ASGI application of the three pages, and `monitor_config` says
+how uvicorn serves it: one request for each connection, few connections, each for some seconds at
+most. On loopback the pages must be asked by address or as localhost: otherwise a page of another
+site whose name leads here (DNS rebinding) could read the answer in a browser on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar, cast
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from spamguard import __version__, log
+from spamguard.config.options import Settings
+from spamguard.counters import (
+    BUCKET_BOUNDS,
+    MASTER_SLOT,
+    REPORTER_SLOT,
+    CounterBoard,
+    CounterSlot,
+    CounterTotals,
+    find_absent,
+    find_missing_scorers,
+    find_stuck,
+    sum_slots,
+)
+from spamguard.delivery.smtp import find_unreachable
+from spamguard.engine.filter import Filter
+from spamguard.errors import LedgerError, SpamguardError
+from spamguard.records import Status
+from spamguard.storage import LEDGER_FILE
+from spamguard.users import SUBMITTED_ORIGINS
+
+_log = logging.getLogger("spamguard.metrics")
+
+# ---- health
+
+_FILTER_CACHE_SECONDS = 5.0
+_HOPS_CACHE_SECONDS = 10.0  # each probe is a session that the next hop may log
+_PROBE_TIMEOUT = 5.0
+
+
+class MonitorAnswer(NamedTuple):
+    """An answer to a monitor. status: of HTTP."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class HealthReporter:
+    """Answers monitors, and the API and page about the same. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings, board: CounterBoard) -> None:
+        self._board = board
+        self._hops = [listener.next_hop for listener in settings.listeners]
+        self._filter_probe = FilterProbe(settings.state, board.slot(REPORTER_SLOT))
+        # A thread of its own: monitors are answered while the page keeps all others busy.
+        self._thread = ThreadPoolExecutor(1, "probe")
+        self._filter_cache = AsyncTtlCache(
+            self._probe_filter, _FILTER_CACHE_SECONDS, _PROBE_TIMEOUT
+        )
+        self._hops_cache = AsyncTtlCache(self._probe_next_hops, _HOPS_CACHE_SECONDS, _PROBE_TIMEOUT)
+
+    async def metrics(self, accept: str = "") -> MonitorAnswer:
+        """Answer /metrics. accept: formats that the client accepts, as in its header field."""
+        report = await self._get_filter()
+        readable = None if isinstance(report, str) else report
+        return MonitorAnswer(200, *encode_metrics(self._board, readable, accept))
+
+    async def health(self) -> MonitorAnswer:
+        """Answer /healthz: whether all processes are alive."""
+        return _health_answer(self.find_unwell(), "alive")
+
+    async def ready(self) -> MonitorAnswer:
+        """Answer /readyz: whether mail can be judged and delivered."""
+        report, hops = await asyncio.gather(self._get_filter(), self._get_next_hops())
+        state = [report] if isinstance(report, str) else []
+        stuck = find_stuck(self._board, time.monotonic_ns())
+        return _health_answer([*stuck, *state, *find_missing_scorers(self._board), *hops], "ready")
+
+    def find_unwell(self) -> list[str]:
+        """Return the lines of /healthz: one for each process that does not work."""
+        now = time.monotonic_ns()
+        return [*find_stuck(self._board, now), *find_absent(self._board, now)]
+
+    async def _get_filter(self) -> FilterReport | str:
+        """Return the state of the filter, or what is wrong with it."""
+        try:
+            return await self._filter_cache.get()
+        except TimeoutError:
+            return f"state: no answer within {_PROBE_TIMEOUT:.0f} s"
+        except (SpamguardError, OSError) as error:
+            return f"state: {error}"
+
+    async def _get_next_hops(self) -> list[str]:
+        try:
+            return await self._hops_cache.get()
+        except TimeoutError:
+            return [f"next hops: no answer within {_PROBE_TIMEOUT:.0f} s"]
+
+    async def _probe_filter(self) -> FilterReport:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._filter_probe.probe)
+
+    async def _probe_next_hops(self) -> list[str]:
+        return await find_unreachable(self._hops, log.hostname())
+
+
+def _health_answer(problems: list[str], well: str) -> MonitorAnswer:
+    """Return a line for each problem; these may quote names of files, so make them printable."""
+    lines = [f"{log.printable(line)}\n" for line in problems or [well]]
+    return MonitorAnswer(503 if problems else 200, "".join(lines).encode("utf-8", "replace"))
+
+
+# ---- the filter
+
+PERSON_ORIGINS = ("folder", "quarantine", *SUBMITTED_ORIGINS)
+"""First words of the origins of lessons that people gave one by one, not in bulk."""
+_MAX_EVENTS = 20_000  # votes counted in one look
+_MAX_ORIGIN_LENGTH = 12  # letters of an origin's first word
+
+
+class FilterReport(NamedTuple):
+    """The status of ledger and tables, and when a person last taught (seconds since 1970)."""
+
+    status: Status
+    last_taught: int | None
+
+
+class FilterProbe:
+    """Looks at one filter, for one thread at a time. slot: where lessons are counted."""
+
+    def __init__(self, state: Path, slot: CounterSlot) -> None:
+        self._state = state
+        self._slot = slot
+        self._last_taught: int | None = None
+        self._knows_last_taught = False
+
+    def probe(self) -> FilterReport:
+        """Look at the filter. SpamguardError: ledger or tables are unusable."""
+        file = self._state / LEDGER_FILE
+        if not file.exists():  # only a lesson creates it
+            raise LedgerError(f"ledger {file}: there is none")
+        with Filter.open(self._state) as spam_filter:
+            self._count_lessons(spam_filter)
+            return FilterReport(spam_filter.status(), self._last_taught)
+
+    def _count_lessons(self, spam_filter: Filter) -> None:
+        """Count lessons since the last look; the first look counts none."""
+        users, last = spam_filter.ledger.users, spam_filter.ledger.last_seq()
+        if not self._knows_last_taught:
+            self._last_taught, self._knows_last_taught = users.last_vote_time(PERSON_ORIGINS), True
+        if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored
+            self._slot.seq = last
+        upto = min(last, self._slot.seq + _MAX_EVENTS)
+        for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
+            first = (
+                origin.split(maxsplit=1)[0].strip(",")[:_MAX_ORIGIN_LENGTH]
+                if origin.strip()
+                else ""
+            )
+            self._slot.count_lessons(label, first or "other", number)
+            if first in PERSON_ORIGINS:
+                self._last_taught = max(self._last_taught or 0, newest)
+        self._slot.seq = upto
+
+
+# ---- a cache
+
+Value = TypeVar("Value")
+
+ERROR_TTL_SECONDS = 2.0
+"""The time for which an error is kept, at most."""
+
+
+class AsyncTtlCache(Generic[Value]):
+    """Keeps the result of a slow async call.
+
+    Parameters
+    ----------
+    load
+        The call; never runs twice at once.
+    ttl_seconds
+        How long a result is good; an error is good for less.
+    timeout
+        How many seconds `get` waits.
+    """
+
+    def __init__(
+        self, load: Callable[[], Awaitable[Value]], ttl_seconds: float, timeout: float
+    ) -> None:
+        self._load = load
+        self._ttl_seconds = ttl_seconds
+        self._timeout = timeout
+        self._task: asyncio.Task[Value] | None = None
+        self._expires_at = 0.0
+
+    async def get(self) -> Value:
+        """The result, or the error of the call; TimeoutError: it takes too long."""
+        loop = asyncio.get_running_loop()
+        if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
+            self._task = loop.create_task(self._reload())
+            self._task.add_done_callback(_consume_error)
+        return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
+
+    async def _reload(self) -> Value:
+        seconds = min(self._ttl_seconds, ERROR_TTL_SECONDS)
+        try:
+            value = await self._load()
+            seconds = self._ttl_seconds
+        finally:
+            self._expires_at = asyncio.get_running_loop().time() + seconds
+        return value
+
+
+def _consume_error(task: asyncio.Task[Value]) -> None:
+    """asyncio would log an error that comes when nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+# ---- metrics
+
+# Present from the beginning, because Prometheus' rates miss the first increase of a new series.
+_NOT_JUDGED_ROW = ("not-scanned", "none")
+
+
+class _DaemonCollector(Collector):
+    """What the daemon tells Prometheus at one moment."""
+
+    def __init__(self, board: CounterBoard, report: FilterReport | None) -> None:
+        self._board = board
+        self._report = report
+
+    def collect(self) -> Iterator[Metric]:
+        began = self._board.slot(MASTER_SLOT).began
+        workers = sum(1 for _ in self._board.worker_slots())
+        yield from counter_metrics(began, workers, sum_slots(self._board.used_slots()))
+        yield from filter_metrics(self._report)
+
+
+def encode_metrics(
+    board: CounterBoard, report: FilterReport | None, accept: str
+) -> tuple[bytes, str]:
+    """Return the page, and its content type, in a format that a client accepts.
+
+    accept: its header field; "": Prometheus' text format 0.0.4.
+    """
+    registry = CollectorRegistry()
+    registry.register(_DaemonCollector(board, report))
+    try:
+        encode, content_type = choose_encoder(accept)
+    except TypeError:  # the version that the client names is no number
+        encode, content_type = choose_encoder("")
+    return encode(registry), content_type
+
+
+def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator[Metric]:
+    """Yield what the processes of the daemon have counted.
+
+    Parameters
+    ----------
+    began
+        When the daemon started, in seconds since 1970.
+    workers
+        Number of processes that speak SMTP.
+    """
+    yield _gauge_by(
+        "spamguard_build_info", "Version of the program; always 1.", "version", [(__version__, 1)]
+    )
+    yield GaugeMetricFamily(
+        "spamguard_start_time_seconds", "When the daemon started, in seconds since 1970.", began
+    )
+    yield GaugeMetricFamily(
+        "spamguard_workers", "Processes that speak SMTP, draining ones included.", workers
+    )
+    yield _counter_by(
+        "spamguard_messages_total",
+        "Messages handled, by verdict (a class, unsure, not-scanned) and action "
+        "(none: not judged).",
+        ("verdict", "action"),
+        {_NOT_JUDGED_ROW: 0, **totals.messages}.items(),
+    )
+    yield CounterMetricFamily(
+        "spamguard_message_bytes_total",
+        "Bytes of the messages handled, as received.",
+        totals.bytes,
+    )
+    yield _stage_histogram(totals)
+    yield _counter_by(
+        "spamguard_next_hop_errors_total",
+        "Failed connections, lost connections and timeouts of next hops; refusals do not count.",
+        ("next_hop", "kind"),
+        totals.next_hop_errors.items(),
+    )
+    yield _counter_by(
+        "spamguard_lessons_total",
+        "Lessons since the daemon started, by class and origin, those of commands included.",
+        ("class", "origin"),
+        totals.lessons.items(),
+    )
+
+
+def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
+    """Yield what the filter knows; None if it could not be read."""
+    usable = int(report is not None)
+    about = "Whether ledger and tables could be opened."
+    yield GaugeMetricFamily("spamguard_state_usable", about, usable)
+    if report is None:
+        return
+    status, person = report
+    yield _gauge_by(
+        "spamguard_class_messages", "Messages taught, by class.", "class", status.classes.items()
+    )
+    yield GaugeMetricFamily(
+        "spamguard_unsettled_events", "Lessons that are not settled yet.", status.unsettled
+    )
+    if person is not None:
+        about = "When a person last taught, not in bulk, in seconds since 1970."
+        yield GaugeMetricFamily("spamguard_last_lesson_by_person_timestamp_seconds", about, person)
+    yield _gauge_by(
+        "spamguard_table_load_ratio", "Share of buckets in use.", "tokens", status.used.items()
+    )
+    yield GaugeMetricFamily("spamguard_ledger_bytes", "Size of the ledger.", status.ledger_bytes)
+    yield GaugeMetricFamily(
+        "spamguard_tables_bytes", "Size of the tables on the disk.", status.tables_bytes
+    )
+
+
+def _gauge_by(name: str, about: str, label: str, samples: Iterable[tuple[str, float]]) -> Metric:
+    metric = GaugeMetricFamily(name, about, labels=[label])
+    for value, number in samples:
+        metric.add_metric([value], number)
+    return metric
+
+
+def _counter_by(
+    name: str, about: str, labels: tuple[str, str], samples: Iterable[tuple[tuple[str, str], int]]
+) -> Metric:
+    metric = CounterMetricFamily(name, about, labels=labels)
+    for values, number in samples:
+        metric.add_metric(values, number)
+    return metric
+
+
+def _stage_histogram(totals: CounterTotals) -> Metric:
+    about = "How long a message took to receive, judge and deliver."
+    metric = HistogramMetricFamily("spamguard_stage_seconds", about, labels=["stage"])
+    bounds = [*map(str, BUCKET_BOUNDS), "+Inf"]
+    for stage, (counts, seconds) in totals.stages.items():
+        metric.add_metric([stage], list(zip(bounds, accumulate(counts), strict=True)), seconds)
+    return metric
+
+
+# ---- the application
+
+# Names that need no name server.
+_LOCAL_HOST = re.compile(r"(?:localhost|[0-9.]+|\[[0-9a-f:.]+\])(?::[0-9]{0,5})?", re.IGNORECASE)
+
+MonitorPage = Callable[[str], Awaitable[MonitorAnswer]]
+"""Answers a request, given what it accepts."""
+
+
+def monitor_pages(reporter: HealthReporter) -> dict[str, MonitorPage]:
+    """Return the pages by path."""
+    return {
+        "/metrics": reporter.metrics,
+        "/healthz": lambda _: reporter.health(),
+        "/readyz": lambda _: reporter.ready(),
+    }
+
+
+def create_monitor_app(pages: dict[str, MonitorPage], *, on_loopback: bool) -> ASGIApp:
+    """Make the application that answers GET and HEAD of these pages."""
+    listing = PlainTextResponse("".join(f"{path}\n" for path in pages), 404)
+    routes = [
+        Route(path, partial(_respond, page, on_loopback), methods=["GET"])
+        for path, page in pages.items()
+    ]
+    return Router(routes, redirect_slashes=False, default=listing)
+
+
+async def _respond(page: MonitorPage, on_loopback: bool, request: Request) -> Response:
+    if on_loopback and not all(map(_LOCAL_HOST.fullmatch, request.headers.getlist("host"))):
+        return PlainTextResponse("on loopback, ask by address or as localhost\n", 421)
+    try:
+        answer = await page(request.headers.get("accept", ""))
+    except Exception:  # noqa: BLE001  an error in a page is ours, not the client's
+        _log.exception("a fault in answering %s", request.url.path)
+        return PlainTextResponse("a fault, see the log\n", 500)
+    return Response(answer.body, answer.status, {"Content-Type": answer.content_type})
+
+
+# ---- how it is served
+
+MAX_CONNECTIONS = 16
+REQUEST_TIMEOUT = 10.0  # seconds, for a request and its answer
+MAX_REQUEST_BYTES = 8192
+
+
+class _MonitorConnection(H11Protocol):
+    """One connection. uvicorn itself waits without limit for a request, and for a reader."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))
+        self.deadline = self.loop.call_later(REQUEST_TIMEOUT, self.transport.abort)
+        if len(self.connections) > MAX_CONNECTIONS:  # the one that has been silent for longest goes
+            silent = [
+                each
+                for each in self.connections
+                if isinstance(each, _MonitorConnection) and each.cycle is None
+            ]
+            oldest = min(silent, key=lambda each: each.deadline.when())
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.deadline.cancel()
+        super().connection_lost(exc)
+
+
+def monitor_config(app: ASGIApp) -> uvicorn.Config:
+    """Say how uvicorn serves the application."""
+    return uvicorn.Config(
+        app,
+        http=_MonitorConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=[
+            ("Connection", "close"),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+        ],
+        h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
+        limit_concurrency=MAX_CONNECTIONS + 1,  # answers for clients that have hung up count too
+        timeout_graceful_shutdown=0,
+    )
