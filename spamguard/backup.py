@@ -366,11 +366,11 @@ def _check_draft(draft: Path, header: BackupHeader) -> None:
         raise SourceError(
             "the key in the backup is not the one it was taught with; nothing was restored"
         )
-    Filter.open(draft, load=False).close()  # refuses a ledger of another key or schema, or none
+    Filter.open(draft, _load=False).close()  # refuses a ledger of another key or schema, or none
     with closing(sqlite3.connect(draft / LEDGER_FILE)) as db, db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'ledger.node'", (secrets.token_hex(8),))
         db.execute("DELETE FROM meta WHERE key LIKE 'tables.%'")  # they name tables left behind
-    with Filter.open(draft, load=False) as spam_filter:
+    with Filter.open(draft, _load=False) as spam_filter:
         spam_filter.settle()
 
 

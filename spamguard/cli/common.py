@@ -269,7 +269,7 @@ def open_existing(options: argparse.Namespace, *, load: bool = True) -> Filter:
     """Open the filter; UsageError if there is none. load: the tables too."""
     if not has_filter(options):
         raise _no_filter_error(options)
-    return _open_filter(options, load=load)
+    return _open_filter(options, _load=load)
 
 
 def _open_filter(options: argparse.Namespace, **settings: Any) -> Filter:

@@ -243,7 +243,7 @@ def _take_in_export(
 ) -> int:
     """Take in receipts or tables; return the number of new receipts."""
     _ensure_key(common.state_directory(options), options.file, header)
-    with common.open_filter(options, bits=header.bits) as spam_filter:
+    with common.open_filter(options, _bits=header.bits) as spam_filter:
         _define_classes(spam_filter, header, labels)
         if not header.receipts:
             with draft_file(spam_filter.directory / "import") as path:

@@ -59,14 +59,14 @@ def settle_if_due(state: str) -> bool:
         due = True
     if due:
         # load=False: only the ledger is read, and once, as the tables may be what is damaged
-        with Filter.open(state, load=False) as spam_filter:
+        with Filter.open(state, _load=False) as spam_filter:
             spam_filter.settle()
     return due
 
 
 def _report_losses(state: str, *, settled: bool) -> None:
     """Log lessons of no use, and lost events unless settling has logged these already."""
-    with Filter.open(state, load=False) as spam_filter:
+    with Filter.open(state, _load=False) as spam_filter:
         outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
     if outdated:
         _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)

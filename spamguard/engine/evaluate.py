@@ -96,7 +96,7 @@ def run_trial(protocol: str, messages: Messages, settings: TrialSettings) -> Gen
     """Try a filter on messages by one of PROTOCOLS."""
     with tempfile.TemporaryDirectory(prefix="spamguard-evaluate-") as directory:
         keys.store_key(Path(directory) / "key", _TRIAL_KEY)
-        with Filter.open(directory, profile=settings.profile, durable=False) as subject:
+        with Filter.open(directory, profile=settings.profile, _durable=False) as subject:
             trial_filter = _TrialFilter(subject, settings.unwanted)
             yield from PROTOCOLS[protocol](trial_filter, messages, settings)
 

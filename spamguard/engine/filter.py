@@ -1,7 +1,7 @@
 """The filter: judge, learn, forget, explain. Doors and commands talk to nothing else of the engine.
 
 Every change is one transaction on the ledger; the tables follow from the ledger (`store`), and
-verdicts from the tables (`judge`). Judging and explaining never write.
+verdicts from the tables (`judge`). Judging and explaining must never write.
 """
 
 from __future__ import annotations
@@ -36,7 +36,22 @@ _ADOPTED_KEY = "adopted"  # the ledger's note that the tables came without recei
 class Filter(JudgingFilter, ClosedOnExit):
     """A spam filter in a directory of its own.
 
-    It belongs to one process and one thread; open another one in each.
+    It belongs to one process and one thread; open another one in each. Any number of filters may
+    share a directory.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from spamguard import Filter
+    >>> lessons = [(b"Subject: lunch\\n\\nat %d" % hour, "ham") for hour in range(10)]
+    >>> lessons += [(b"Subject: you win\\n\\n%d dollars" % prize, "spam") for prize in range(10)]
+    >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+    ...     spam_filter.learn_all(lessons).count(True)
+    ...     spam_filter.judge(b"Subject: lunch\\n\\nat noon").label
+    ...     spam_filter.judge(b"Subject: you win\\n\\na million dollars").probability > 0.9
+    20
+    'ham'
+    True
     """
 
     @classmethod
@@ -45,21 +60,18 @@ class Filter(JudgingFilter, ClosedOnExit):
         directory: str | Path,
         *,
         profile: str = DEFAULT_PROFILE,
-        bits: int = DEFAULT_BITS,
-        durable: bool = True,
-        load: bool = True,
         one_wrong_in: int = 0,
+        _bits: int = DEFAULT_BITS,
+        _durable: bool = True,
+        _load: bool = True,
     ) -> Filter:
         """Open the filter in `directory`; it is created when new.
 
         Parameters
         ----------
         profile : how to judge, a name of `bayes.fusion.PROFILES`.
-        bits : the tables of a new filter have 2**bits buckets until they grow.
-        durable : lessons survive a power cut.
-        load : map the tables. Without them only `settle` makes sense: they are damaged.
         one_wrong_in : call at most one good message in so many spam, once that can be known
-            (`spam_threshold`).
+            (`spam_threshold`); 0: no such bound.
 
         Raises
         ------
@@ -67,23 +79,37 @@ class Filter(JudgingFilter, ClosedOnExit):
             The directory cannot be used.
         UsageError
             There is no such profile.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place:
+        ...     with Filter.open(place) as spam_filter:
+        ...         spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
+        ...     with Filter.open(place, profile="multinomial") as spam_filter:
+        ...         spam_filter.status().classes
+        True
+        {'ham': 1, 'spam': 0}
         """
+        # _bits: the tables of a new filter have 2**bits buckets until they grow. _durable: lessons
+        # survive a power cut. _load: map the tables; without them only `settle` makes sense, which
+        # mends damaged ones.
         if profile not in PROFILES:
             raise UsageError(f"no profile {profile!r}: choose one of {', '.join(PROFILES)}")
-        if bits not in BITS_RANGE:
+        if _bits not in BITS_RANGE:
             raise UsageError(
-                f"tables of 2**{bits} buckets: choose between 2**{min(BITS_RANGE)} and "
+                f"tables of 2**{_bits} buckets: choose between 2**{min(BITS_RANGE)} and "
                 f"2**{max(BITS_RANGE)}"
             )
         state = Path(directory).absolute()  # the process may change its directory
-        path = state / LEDGER_FILE
         key = keys.load_key(state / KEY_FILE, create=store.make_state_directory(state))
-        ledger = SqliteLedger.open(path, keys.key_fingerprint(key), durable=durable)
+        fingerprint = keys.key_fingerprint(key)
+        ledger = SqliteLedger.open(state / LEDGER_FILE, fingerprint, durable=_durable)
         try:
-            table_store = TableStore(
-                state, ledger, store.read_min_bits(ledger, bits), durable=durable
-            )
-            if load:
+            min_bits = store.read_min_bits(ledger, _bits)
+            table_store = TableStore(state, ledger, min_bits, durable=_durable)
+            if _load:
                 table_store.catch_up()
             return cls(state, key, ledger, table_store, profile, one_wrong_in)
         except BaseException:
@@ -91,7 +117,16 @@ class Filter(JudgingFilter, ClosedOnExit):
             raise
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; leaving a `with` block does so too.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place:
+        ...     spam_filter = Filter.open(place)
+        ...     spam_filter.close()
+        """
         self._ledger.close()
 
     # Teaching
@@ -99,13 +134,15 @@ class Filter(JudgingFilter, ClosedOnExit):
     def learn(self, raw: bytes, label: str, *, user: str = "", origin: str = "api") -> bool:
         """Teach one message; returns whether that changed anything.
 
-        Teaching the same again is a success that changes nothing. Settles when that is due, at a
-        cost per lesson that does not grow with their number; `learn_examples` does not.
+        Teaching the same again is a success that changes nothing; teaching it as another class
+        corrects it. Settles when that is due, at a cost per lesson that does not grow with their
+        number.
 
         Parameters
         ----------
         label : a class. A new name makes one, of wanted mail (else `define_class`).
         user : who votes; "" is nobody in particular.
+        origin : where the vote comes from; it is kept with it.
 
         Raises
         ------
@@ -115,6 +152,16 @@ class Filter(JudgingFilter, ClosedOnExit):
             The message was not taught.
         TableError
             It was taught, but the tables cannot be written.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
+        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
+        True
+        False
         """
         example = self._reader.read_example(raw)
         changed = self.learn_examples([example], label, user=user, origin=origin)[0]
@@ -129,7 +176,7 @@ class Filter(JudgingFilter, ClosedOnExit):
         Parameters
         ----------
         pairs : each message with its class. Of a message that comes twice the last class counts.
-        user : who votes; "" is nobody in particular.
+        user, origin : as for `learn`.
 
         Returns
         -------
@@ -160,8 +207,8 @@ class Filter(JudgingFilter, ClosedOnExit):
         votes: dict[int, NewVote] = {}
         for label, of_label in places.items():
             batch = [examples[place] for place in of_label]
-            made = self.make_votes(batch, label, user=user, origin=origin)
-            votes.update(zip(of_label, made, strict=True))
+            new_votes = self.make_votes(batch, label, user=user, origin=origin)
+            votes.update(zip(of_label, new_votes, strict=True))
         changed = self.cast_votes([votes[place] for place in range(len(lessons))])
         self.settle_if_due()
         return changed
@@ -169,7 +216,20 @@ class Filter(JudgingFilter, ClosedOnExit):
     def forget(self, raw: bytes, *, user: str = "", origin: str = "api") -> bool:
         """Take back this user's vote on one message; returns whether there was one.
 
-        Raises the same errors as `learn`.
+        The counts are then as if it had never been taught, bit for bit. Raises the same errors as
+        `learn`.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "spam")
+        ...     spam_filter.forget(b"Subject: lunch\\n\\nat noon?")
+        ...     spam_filter.status().classes
+        True
+        True
+        {'ham': 0, 'spam': 0}
         """
         changed = self.forget_digests([self._reader.digest(raw)], user=user, origin=origin)[0]
         self.settle_if_due()
@@ -192,13 +252,19 @@ class Filter(JudgingFilter, ClosedOnExit):
         self.check_class(label)
         self.ensure_class(label)
         now = int(time.time())
-        votes = []
-        for lesson, scores in zip(lessons, self.first_scores(lessons), strict=True):
-            packed = codec.pack(lesson.features)
-            votes.append(
-                NewVote(lesson.digest, user, label, packed, scores, origin, now, EXTRACTOR)
+        return [
+            NewVote(
+                lesson.digest,
+                user,
+                label,
+                codec.pack(lesson.features),
+                scores,
+                origin,
+                now,
+                EXTRACTOR,
             )
-        return votes
+            for lesson, scores in zip(lessons, self.first_scores(lessons), strict=True)
+        ]
 
     def forget_digests(
         self, digests: Sequence[bytes], *, user: str = "", origin: str = "api"
@@ -218,12 +284,14 @@ class Filter(JudgingFilter, ClosedOnExit):
             return []
         learnt = self._store.tables
         batch = tables.batch_features([lesson.features for lesson in lessons], learnt.bits)
-        now = experts.batch_scores(learnt, self._parameters(), batch)
+        scores = experts.batch_scores(learnt, self._parameters(), batch)
         digests = [lesson.digest for lesson in lessons]
-        then = self._ledger.scores.first_scores(digests, EXTRACTOR)
+        kept_scores = self._ledger.scores.first_scores(digests, EXTRACTOR)
         return [
-            then[digest] if digest in then else fold.pack_first_scores(rows, learnt.classes)
-            for digest, rows in zip(digests, now, strict=True)
+            kept_scores[digest]
+            if digest in kept_scores
+            else fold.pack_first_scores(rows, learnt.classes)
+            for digest, rows in zip(digests, scores, strict=True)
         ]
 
     def cast_votes(
@@ -268,7 +336,17 @@ class Filter(JudgingFilter, ClosedOnExit):
             )
 
     def define_class(self, name: str, *, unwanted: bool) -> None:
-        """Make a class known, wanted or unwanted, before anything is taught."""
+        """Make a class known, wanted or unwanted, before anything is taught.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     spam_filter.define_class("phishing", unwanted=True)
+        ...     sorted(spam_filter.unwanted)
+        ['phishing', 'spam']
+        """
         self.check_class(name, new=True, unwanted=unwanted)
         self._ledger.define_class(name, unwanted)
         self._read_classes()
@@ -287,7 +365,21 @@ class Filter(JudgingFilter, ClosedOnExit):
     # Maintenance
 
     def settle(self) -> None:
-        """Settle the experts: all tables are made from the receipts."""
+        """Settle the experts: all tables are made from the receipts.
+
+        `learn` does so when it is due. Call it after much was taught at once.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
+        ...     spam_filter.settle()
+        ...     spam_filter.status().unsettled
+        True
+        0
+        """
         self.require_receipts()
         self._store.settle()
         fold.measure_ham(self._ledger, self._store.tables, self._unwanted)
@@ -295,8 +387,7 @@ class Filter(JudgingFilter, ClosedOnExit):
     def settle_if_due(self) -> bool:
         """Settle if that is due; returns whether it was."""
         self._refresh()
-        due = self.is_settling_due()
-        if due:
+        if due := self.is_settling_due():
             self.settle()
         return due
 
@@ -368,7 +459,16 @@ class Filter(JudgingFilter, ClosedOnExit):
         self._ledger.drop_meta([store.LOSS_KEY])
 
     def status(self) -> Status:
-        """What the filter knows, as of now."""
+        """What the filter knows, as of now.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     spam_filter.status().classes
+        {'ham': 0, 'spam': 0}
+        """
         self._refresh()
         learnt = self._store.tables
         quarter = len(learnt.rows) // len(learnt.vocabulary)

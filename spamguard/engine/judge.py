@@ -83,6 +83,15 @@ class JudgingFilter:
             The directory is damaged, or used from another thread or process.
         TypeError
             raw is not bytes.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     verdict = spam_filter.judge(b"Subject: lunch\\n\\nat noon?")
+        >>> verdict.label, verdict.probability
+        ('unsure', 0.5)
         """
         if self._profile.words_only:
             return self.judge_features(self._reader.extractor.word_features(check_bytes(raw)), user)
@@ -92,6 +101,15 @@ class JudgingFilter:
         """Judge many messages, in order.
 
         Some are read ahead and judged together, which costs each of them less.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> messages = [b"Subject: lunch\\n\\nat noon?", b"Subject: win\\n\\nmoney now"]
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     [verdict.label for verdict in spam_filter.judge_all(messages)]
+        ['unsure', 'unsure']
         """
         extractor = self._reader.extractor
         for batch in batch_by_size(messages, check_bytes):
@@ -176,6 +194,17 @@ class JudgingFilter:
         ------
         UsageError
             The profile is not the default.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> from spamguard import Filter
+        >>> with TemporaryDirectory() as place, Filter.open(place) as spam_filter:
+        ...     spam_filter.learn(b"Subject: lunch\\n\\nat noon?", "ham")
+        ...     why = spam_filter.explain(b"Subject: lunch\\n\\ntoday")
+        ...     {clue.text for clue in why.clues if clue.counts["ham"]} >= {"subject:lunch"}
+        True
+        True
         """
         extractor = self._reader.extractor
         texts = extractor.token_texts(check_bytes(raw))

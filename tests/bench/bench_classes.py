@@ -195,7 +195,7 @@ def pupil(labels: set[str]) -> Iterator[Filter]:
     """A new filter with these classes."""
     with tempfile.TemporaryDirectory(prefix="spamguard-bench-") as directory:
         keys.store_key(Path(directory) / "key", KEY)
-        with Filter.open(directory, durable=False) as spam_filter:
+        with Filter.open(directory, _durable=False) as spam_filter:
             for label in labels - {"ham", "spam"}:
                 spam_filter.define_class(label, unwanted=label in UNWANTED)
             yield spam_filter

@@ -112,7 +112,7 @@ def teach_spamguard(place: Path, mail: Labelled) -> None:
         place.mkdir()
         keys.store_key(place / "key", KEY)
     preparer = ExampleReader(KEY)
-    with Filter.open(place, durable=False) as spam_filter:
+    with Filter.open(place, _durable=False) as spam_filter:
         for label in ("ham", "spam"):
             for some in batch_by_size([raw for wanted, raw in mail if wanted == label], bytes):
                 spam_filter.learn_examples(preparer.read_examples(some), label)
@@ -121,7 +121,7 @@ def teach_spamguard(place: Path, mail: Labelled) -> None:
 
 def ask_spamguard(place: Path, mail: Sequence[bytes]) -> list[Answer]:
     """Log-odds and label of each message."""
-    with Filter.open(place, durable=False) as spam_filter:
+    with Filter.open(place, _durable=False) as spam_filter:
         return [Answer(verdict.log_odds, verdict.label) for verdict in spam_filter.judge_all(mail)]
 
 

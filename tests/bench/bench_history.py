@@ -101,7 +101,7 @@ def rows(number: int, scans: list[Scan], fingerprint: str, now: float) -> Iterat
 def fill(state: Path, number: int, receipts: int) -> None:
     """Make the rows and receipts."""
     (state / "spool").mkdir(parents=True, exist_ok=True)
-    with Filter.open(state, durable=False) as spam_filter:
+    with Filter.open(state, _durable=False) as spam_filter:
         short = list(generate(MESSAGES + 2, 5))
         mail = [
             (label, b"\n".join((raw, short[at + 1][1], short[at + 2][1])))

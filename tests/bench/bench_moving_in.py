@@ -50,7 +50,7 @@ def curve(messages: list[Mail], known: bytes, key: bytes) -> list[float]:
     """1-ROCA in percent after so many LESSONS."""
     with tempfile.TemporaryDirectory() as place:
         keys.store_key(Path(place) / "key", key)
-        with Filter.open(place, durable=False) as subject:
+        with Filter.open(place, _durable=False) as subject:
             if known:
                 odds = importers.compute_word_odds(
                     importers.read_entries(WordListFormat.BOGOFILTER, None, io.BytesIO(known)),

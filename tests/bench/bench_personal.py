@@ -32,7 +32,7 @@ def main() -> None:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as directory,
-        Filter.open(Path(directory) / "state", durable=False) as spam_filter,
+        Filter.open(Path(directory) / "state", _durable=False) as spam_filter,
     ):
         teach(spam_filter, options.votes)
         measure(spam_filter, [raw for _, raw in generate(options.messages, 11)])

@@ -105,7 +105,7 @@ def _report(name: str, count: int, seconds: float, beside: float | None = None) 
 
 def _judging(place: Path, mail: Labelled) -> None:
     state = place / "state"
-    with Filter.open(state, durable=False) as spam_filter:
+    with Filter.open(state, _durable=False) as spam_filter:
         _teaching(spam_filter, mail)
         _settling("settle (all receipts, tables written)", spam_filter, len(mail))
         _report("settle again (fastest, processor time)", len(mail), *_in_turns(spam_filter.settle))
@@ -192,7 +192,7 @@ def _growth(place: Path, large: int) -> None:
     small_state, large_state = place / "small", place / "large"
     cost = {}
     for state, count in ((small_state, 1000), (large_state, large)):
-        with Filter.open(state, durable=False) as spam_filter:
+        with Filter.open(state, _durable=False) as spam_filter:
             _taught(spam_filter, count)
         opening = _best(partial(_open, state))
         cost[count] = _cost(state, probe)

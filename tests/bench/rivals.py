@@ -34,7 +34,7 @@ class Spamguard(Rival):
     def __init__(self, place: Path, profile: str = "default", key: bytes = KEY) -> None:
         super().__init__(place)
         keys.store_key(place / "key", key)
-        self.filter = Filter.open(place, profile=profile, durable=False)
+        self.filter = Filter.open(place, profile=profile, _durable=False)
         self._preparer = ExampleReader(key)
         self._read: dict[Path, Example] = {}
 

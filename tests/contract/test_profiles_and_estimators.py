@@ -122,7 +122,7 @@ def test_both_say_the_same_of_the_same_words(tmp_path: Path, profile: str) -> No
     labels, texts = zip(*LETTERS, strict=True)
     estimator = FAMILIES[profile][0]().fit(as_matrix(texts), labels)
     keys.store_key(tmp_path / "key", KEY)
-    with Filter.open(tmp_path, profile=profile, bits=16, durable=False) as spam_filter:
+    with Filter.open(tmp_path, profile=profile, _bits=16, _durable=False) as spam_filter:
         for label, text in LETTERS:
             spam_filter.learn(f"{text}\n".encode(), label)
         for text, chances in zip(UNSEEN, estimator.predict_proba(as_matrix(UNSEEN)), strict=True):

@@ -215,7 +215,7 @@ def play(state: Path) -> Json:
         return "ham" if label == "spam" else "spam"
 
     new_state(state)
-    with Filter.open(state, bits=BITS, durable=False) as subject:
+    with Filter.open(state, _bits=BITS, _durable=False) as subject:
         stages["empty"] = judged(subject)
         stages["online"] = []
         for number, (label, raw) in enumerate(lessons, 1):
@@ -244,11 +244,11 @@ def play(state: Path) -> Json:
         stages["four classes"] = judged(subject)
     _more_unwanted(state, lessons[160][1])
     output_here("--state", state, "rebuild")
-    with Filter.open(state, durable=False) as subject:
+    with Filter.open(state, _durable=False) as subject:
         stages["settled"] = judged(subject)
         stages["settled, for anna"] = judged(subject, "anna")
     for profile in ("bernoulli", "multinomial", "logistic", "gaussian"):
-        with Filter.open(state, profile=profile, durable=False) as subject:
+        with Filter.open(state, profile=profile, _durable=False) as subject:
             stages[profile] = judged(subject)
     return {
         "native": json.loads(output_here("--state", state, "status", "--json"))[

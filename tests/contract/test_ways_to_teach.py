@@ -439,7 +439,7 @@ def test_a_lesson_is_its_users_vote_and_has_one_line_in_the_log(way, caplog):
 
 
 def way_key(way: Way) -> bytes:
-    with Filter.open(way.state, bits=14, durable=False) as spam_filter:
+    with Filter.open(way.state, _bits=14, _durable=False) as spam_filter:
         return spam_filter.key
 
 

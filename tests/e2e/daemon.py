@@ -72,7 +72,7 @@ def _taught_once(messages: int, seed: int) -> dict[str, bytes]:
     """The files of a filter with which many tests begin."""
     with tempfile.TemporaryDirectory() as place:
         keys.store_key(Path(place) / "key", KEY)
-        with Filter.open(Path(place), bits=BITS, durable=False) as spam_filter:
+        with Filter.open(Path(place), _bits=BITS, _durable=False) as spam_filter:
             for label, raw in synthetic.generate(messages, seed):
                 spam_filter.learn_examples([READER.read_example(raw)], label)
             spam_filter.settle()

@@ -74,7 +74,7 @@ def judged_after(taught: Sequence[Lesson], judged: Sequence[Lesson], state: Path
     """1-ROCA % on `judged` of a filter that was taught and settled."""
     state.mkdir()
     keys.store_key(state / "key", KEY)
-    with Filter.open(state, durable=False) as spam_filter:
+    with Filter.open(state, _durable=False) as spam_filter:
         for ready, label in taught:
             spam_filter.learn_examples([ready], label)
             spam_filter.settle_if_due()

@@ -70,7 +70,7 @@ class Looking:
         self._open()
 
     def _open(self) -> None:
-        self.filter = self._opened.enter_context(Filter.open(self._state, bits=14, durable=False))
+        self.filter = self._opened.enter_context(Filter.open(self._state, _bits=14, _durable=False))
         mailboxes = self._opened.enter_context(closing(LocalMailboxes([self._watch])))
         settings = Settings(self._state, (), watch=(self._watch,))
         self._watcher = self._opened.enter_context(

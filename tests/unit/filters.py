@@ -26,12 +26,14 @@ BITS = 14
 ROOT = Path(__file__).parents[2]
 
 
-def opened(directory: Path, **settings: Any) -> Filter:
+def opened(
+    directory: Path, *, bits: int = BITS, durable: bool = False, load: bool = True, **settings: Any
+) -> Filter:
     """The filter in `directory`; a new one gets the known key, so that canonical orders repeat."""
     directory.mkdir(exist_ok=True)
     if not (directory / "ledger.sqlite").exists() and not (directory / "key").exists():
         keys.store_key(directory / "key", KEY)
-    return Filter.open(directory, **{"bits": BITS, "durable": False, **settings})
+    return Filter.open(directory, _bits=bits, _durable=durable, _load=load, **settings)
 
 
 def upgraded(directory: Path) -> None:

@@ -182,7 +182,7 @@ def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:
 def test_judging_never_loads_what_only_estimators_and_plots_need(tmp_path: Path) -> None:
     code = (
         "import sys, spamguard\n"
-        "with spamguard.Filter.open(sys.argv[1], bits=12) as one:\n"
+        "with spamguard.Filter.open(sys.argv[1], _bits=12) as one:\n"
         "    one.learn(b'Subject: x\\n\\nbuy', 'spam'); one.settle()\n"
         "    one.judge(b'x'); one.explain(b'y')\n"
         f"print(sorted({set(HEAVY)!r} & set(sys.modules)))"

@@ -40,7 +40,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path):
 @as_root
 def test_a_filter_that_root_has_taught_is_still_its_owners(tmp_path):
     os.chown(tmp_path, NOBODY, NOBODY)
-    with Filter.open(tmp_path, bits=16, durable=False) as spam_filter:
+    with Filter.open(tmp_path, _bits=16, _durable=False) as spam_filter:
         for label, raw in synthetic.generate(20, 1):
             spam_filter.learn(raw, label)
         spam_filter.settle()

@@ -54,7 +54,7 @@ def assert_receipts_and_tables_agree(state):
     unsettled lessons make the tables no larger (`bayes.tables.table_bits`).
     """
     before = counted(state)
-    with Filter.open(state, load=False) as spam_filter:
+    with Filter.open(state, _load=False) as spam_filter:
         spam_filter.settle()
     after = counted(state)
     assert before.keys() == after.keys()

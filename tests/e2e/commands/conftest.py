@@ -22,14 +22,14 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def state(tmp_path):
-    Filter.open(tmp_path / "state", bits=BITS, durable=False).close()
+    Filter.open(tmp_path / "state", _bits=BITS, _durable=False).close()
     return tmp_path / "state"
 
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory, corpus):
     place = tmp_path_factory.mktemp("master") / "state"
-    Filter.open(place, bits=BITS, durable=False).close()
+    Filter.open(place, _bits=BITS, _durable=False).close()
     assert spamguard(place, "learn", corpus).returncode == 0
     return place
 

@@ -84,7 +84,7 @@ def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, co
     """It reaches every process of the terminal, also those that are just starting."""
     state = tmp_path / "state"
     Filter.open(
-        state, bits=BITS + 1, durable=False
+        state, _bits=BITS + 1, _durable=False
     ).close()  # large enough for however much is learnt by then
     line = [sys.executable, "-c", ON_TWO_CORES, "--state", str(state), "learn", *[str(corpus)] * 60]
     with subprocess.Popen(

@@ -152,7 +152,7 @@ def opened(directory: Path, profile: str = DEFAULT_PROFILE) -> Filter:
     directory.mkdir(exist_ok=True)
     if not (directory / "key").exists():
         keys.store_key(directory / "key", KEY)
-    return Filter.open(directory, profile=profile, bits=16, durable=False)
+    return Filter.open(directory, profile=profile, _bits=16, _durable=False)
 
 
 def teach(spam_filter: Filter, wrap: Wrap) -> None:

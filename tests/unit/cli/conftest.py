@@ -81,7 +81,7 @@ def counts() -> dict[str, int]:
 @pytest.fixture(scope="session")
 def _master(tmp_path_factory, corpus) -> Path:
     state = tmp_path_factory.mktemp("master") / "state"
-    Filter.open(state, bits=BITS, durable=False).close()
+    Filter.open(state, _bits=BITS, _durable=False).close()
     assert main(["--state", str(state), "learn", str(corpus)]) == 0
     return state
 
@@ -100,7 +100,7 @@ def clear(_master) -> dict[str, bytes]:
 @pytest.fixture
 def state(tmp_path) -> Path:
     """A new filter with small tables."""
-    Filter.open(tmp_path / "state", bits=BITS, durable=False).close()
+    Filter.open(tmp_path / "state", _bits=BITS, _durable=False).close()
     return tmp_path / "state"
 
 

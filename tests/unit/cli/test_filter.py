@@ -100,7 +100,7 @@ LINES = st.one_of(
 @pytest.fixture(scope="module")
 def any_filter(tmp_path_factory):
     state = tmp_path_factory.mktemp("filter") / "state"
-    Filter.open(state, bits=16, durable=False).close()
+    Filter.open(state, _bits=16, _durable=False).close()
     return state
 
 

@@ -156,7 +156,7 @@ class Daemon:
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     """A daemon that is configured and not started, with a small filter."""
-    Filter.open(tmp_path / "state", bits=8, durable=False).close()
+    Filter.open(tmp_path / "state", _bits=8, _durable=False).close()
     daemon = Daemon(tmp_path)
     daemon.configure()
     yield daemon

@@ -29,7 +29,7 @@ from tests.unit.folders.maildirs import maildir
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    Filter.open(tmp_path / "state", bits=12).close()
+    Filter.open(tmp_path / "state", _bits=12).close()
     return tmp_path / "state"
 
 

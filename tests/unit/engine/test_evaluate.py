@@ -56,7 +56,7 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones only cost time here."""
     whole = Filter.open
     monkeypatch.setattr(
-        Filter, "open", lambda directory, **settings: whole(directory, bits=14, **settings)
+        Filter, "open", lambda directory, **settings: whole(directory, _bits=14, **settings)
     )
 
 

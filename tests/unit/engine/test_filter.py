@@ -191,7 +191,7 @@ def test_a_class_that_another_process_makes_unwanted_counts_at_once(tmp_path: Pa
 
 def test_a_filter_is_made_where_there_is_none_and_found_again(tmp_path: Path) -> None:
     place = tmp_path / "a" / "b"
-    with Filter.open(place, bits=12, durable=False) as spam_filter:
+    with Filter.open(place, _bits=12, _durable=False) as spam_filter:
         assert spam_filter.learn(SPAM[0], "spam")
         assert spam_filter.status().buckets == 1 << 12
     assert place.stat().st_mode & 0o777 == 0o700
@@ -340,7 +340,7 @@ def test_a_directory_that_another_user_may_not_write_or_enter(
 @pytest.mark.parametrize("bits", [-1, 0, 7, 29, 64])
 def test_tables_of_an_impossible_size_are_refused(tmp_path: Path, bits: int) -> None:
     with pytest.raises(UsageError, match=r"choose between 2\*\*8 and 2\*\*28"):
-        Filter.open(tmp_path / "state", bits=bits)
+        Filter.open(tmp_path / "state", _bits=bits)
     assert not (tmp_path / "state").exists()
 
 

@@ -152,7 +152,7 @@ def test_of_four_classes(tmp_path):
 
 def test_single_experts_know_nobody(shared):
     against(shared, 1)
-    with Filter.open(shared.directory, profile="multinomial", durable=False) as other:
+    with Filter.open(shared.directory, profile="multinomial", _durable=False) as other:
         assert other.judge(letter(2), user="anna") == other.judge(letter(2))
         assert other.scan(letter(2), users=("anna",)).personal == {}
 
@@ -229,7 +229,7 @@ def test_every_process_judges_alike(shared):
 
 
 def test_another_process_is_heard_at_once(shared):
-    with Filter.open(shared.directory, durable=False) as other:
+    with Filter.open(shared.directory, _durable=False) as other:
         assert other.judge(letter(9), user="anna") == other.judge(letter(9))
         against(shared, 1)
         shared.settle()
@@ -256,7 +256,7 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
     whole = shared.scan(letter(9), users=users).personal
     for name, room in (("_MAX_TOKENS", 150), ("_MAX_USERS", 3)):
         monkeypatch.setattr(fold, name, room)
-        with Filter.open(shared.directory, durable=False) as other:
+        with Filter.open(shared.directory, _durable=False) as other:
             for _ in range(2):
                 assert other.scan(letter(9), users=users).personal == whole
                 assert len(other._user_models._models) < 4
@@ -297,7 +297,7 @@ def test_what_was_compacted_meanwhile_is_not_missed(shared):
     shared.learn(letter(1), "ham", user="anna")
     shared.settle()
     assert shared.ledger.compact(shared.ledger.last_seq()) > 0
-    with Filter.open(shared.directory, durable=False) as other:
+    with Filter.open(shared.directory, _durable=False) as other:
         assert_same(list(held_of(shared, "anna").items()), list(held_of(other, "anna").items()))
 
 
@@ -305,7 +305,7 @@ def test_what_was_compacted_meanwhile_is_not_missed(shared):
 def test_who_has_a_damaged_receipt_gets_what_all_get(shared, caplog, damage):
     against(shared, 1)
     before = shared.judge(letter(2), user="ben")
-    with Filter.open(shared.directory, durable=False) as other:
+    with Filter.open(shared.directory, _durable=False) as other:
         query = (
             "UPDATE events SET packed = coalesce(?, substr(packed, 1, length(packed) / 2)) "
             "WHERE user = 'anna'"

@@ -227,7 +227,7 @@ def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
     watch = (Watch(str(box), "anna", debounce=0.01),)
     settings = Settings(tmp_path / "state", (listener,), watch=watch, watch_socket=opener.path)
     with (
-        Filter.open(settings.state, bits=8, durable=False) as spam_filter,
+        Filter.open(settings.state, _bits=8, _durable=False) as spam_filter,
         closing(RemoteMailboxes(opener.path, watches)) as mailboxes,
     ):
         with closing(Watcher(spam_filter, settings, mailboxes, lambda: None)) as watcher:

@@ -143,7 +143,7 @@ def test_what_is_said_while_evidence_is_weighed_stands(tmp_path, monkeypatch):
         read = one.watcher._scanner.read_signed
 
         def meanwhile(place, file):
-            with Filter.open(one.state, durable=False) as other:
+            with Filter.open(one.state, _durable=False) as other:
                 other.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
             return read(place, file)
 

@@ -26,7 +26,7 @@ MAIL = [raw for _, raw in synthetic.generate(12, 8)]
 
 @pytest.fixture
 def spam_filter(tmp_path: Path) -> Iterator[Filter]:
-    with Filter.open(tmp_path / "state", bits=8, durable=False) as one:
+    with Filter.open(tmp_path / "state", _bits=8, _durable=False) as one:
         yield one
 
 

@@ -50,7 +50,7 @@ class Watched:
         self.start()
 
     def reopen(self) -> None:
-        self.filter = Filter.open(self.state, bits=14, durable=False)
+        self.filter = Filter.open(self.state, _bits=14, _durable=False)
 
     def start(self) -> None:
         self.mailboxes = LocalMailboxes([self.watch])

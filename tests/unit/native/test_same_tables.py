@@ -168,13 +168,13 @@ def test_lessons_one_at_a_time(classes: tuple[str, ...]) -> None:
 
 def test_generated_mail_taught_settled_and_judged(tmp_path: Path) -> None:
     mail = list(generate(260, 4))
-    with Filter.open(tmp_path / "new", bits=16):
+    with Filter.open(tmp_path / "new", _bits=16):
         pass
 
     def work() -> tuple[object, ...]:
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
         shutil.copytree(tmp_path / "new", tmp_path / "copy")  # the same key
-        with Filter.open(tmp_path / "copy", durable=False) as spam_filter:
+        with Filter.open(tmp_path / "copy", _durable=False) as spam_filter:
             for label, raw in mail[:200]:
                 spam_filter.learn(raw, label)
             for label, raw in mail[:20]:

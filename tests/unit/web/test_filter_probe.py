@@ -17,12 +17,12 @@ from tests.unit.slots import unshared
 
 @pytest.fixture
 def state(tmp_path):
-    Filter.open(tmp_path / "state", bits=8, durable=False).close()
+    Filter.open(tmp_path / "state", _bits=8, _durable=False).close()
     return tmp_path / "state"
 
 
 def teach(state, label, origin, count=1, skip=0, user="anna"):
-    with Filter.open(state, durable=False) as spam_filter:
+    with Filter.open(state, _durable=False) as spam_filter:
         for raw in [raw for name, raw in mail(60) if name == label][skip : skip + count]:
             assert spam_filter.learn(raw, label, user=user, origin=origin)
 
@@ -55,7 +55,7 @@ def test_a_word_list_is_no_lesson(state):
     slot = unshared()
     looker = FilterProbe(state, slot)
     looker.probe()
-    with Filter.open(state, durable=False) as spam_filter:
+    with Filter.open(state, _durable=False) as spam_filter:
         about, odds = importers.compute_word_odds(
             [ClassSizes(9, 9), WordCounts(b"", "viagra", 0, 9)], "bogofilter", spam_filter.key
         )
@@ -70,7 +70,7 @@ def test_a_retracted_vote_is_no_lesson(state):
     looker.probe()
     teach(state, "spam", "folder Junk")
     raw = next(raw for name, raw in mail(60) if name == "spam")
-    with Filter.open(state, durable=False) as spam_filter:
+    with Filter.open(state, _durable=False) as spam_filter:
         assert spam_filter.forget(raw, user="anna", origin="undo")
     assert looker.probe().status.classes["spam"] == 0
     assert dict(slot.read_rows("lessons")) == {("spam", "folder"): 1}
