@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.unit.web.service import office
 
 from spamguard.cli import main
 from spamguard.config.options import (
@@ -45,6 +44,7 @@ from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import Watched
 from tests.unit.mail.test_forwarded_attached import forward
 from tests.unit.servers.test_forward_training import OK, Behind
+from tests.unit.web.service import office
 
 MAIL = [raw for _, raw in mail(40)]
 DAILY = 3  # lessons of one user, where a case counts them
