@@ -441,10 +441,10 @@ def _mailbox_steps(
     """The proof in a real mailbox."""
     from spamguard import doctor
     from spamguard.doctor import proof
-    from spamguard.folders import doveconf
+    from spamguard.folders import roles
 
     path = _chosen_maildir(options)
-    special_uses = doveconf.read().special_uses
+    special_uses = roles.read_dovecot().special_uses
     try:
         owner = _mailbox_owner(options, path)
         with owner.impersonate():

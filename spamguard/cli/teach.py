@@ -355,12 +355,11 @@ def add_teach_folders(commands: arguments.Commands) -> None:
 
 def run_teach_folders(options: argparse.Namespace) -> int:
     """Teach every mailbox; print what each has taught."""
-    from spamguard.folders import doveconf
     from spamguard.folders.broker import make_mailboxes
-    from spamguard.folders.roles import role_lookup
+    from spamguard.folders.roles import read_dovecot, role_lookup
 
     watches, broker_socket = _chosen_watches(options)
-    special_uses = doveconf.read().special_uses
+    special_uses = read_dovecot().special_uses
     roles = [role_lookup(watch, special_uses) for watch in watches]
     with closing(make_mailboxes(watches, broker_socket, notify=False)) as mailboxes:
         owned = list(mailboxes.find_mailboxes())

@@ -33,7 +33,7 @@ from spamguard import keys
 from spamguard.config.options import Endpoint, Position, Protocol, Settings
 from spamguard.delivery.smtp import probe_next_hops
 from spamguard.errors import SpamguardError
-from spamguard.folders import doveconf
+from spamguard.folders import roles
 from spamguard.folders.broker import is_maildir, make_mailboxes
 from spamguard.folders.changes import open_events
 from spamguard.folders.local import LocalMailboxes, owner_name
@@ -390,7 +390,7 @@ def run_command(*command: str) -> str:
 
 def check_dovecot(settings: Settings | None) -> Step:
     """How Dovecot keeps mail; without mailboxes to watch it may do so as it likes."""
-    dovecot = doveconf.read()
+    dovecot = roles.read_dovecot()
     if not dovecot.mail_format:
         return skipped("Dovecot", "there is none here, or it does not say how it keeps mail")
     if not dovecot.obstacles:
@@ -399,7 +399,7 @@ def check_dovecot(settings: Settings | None) -> Step:
     if settings is None or not settings.watch:
         return skipped("Dovecot", "; ".join(dovecot.obstacles))
     with closing(make_mailboxes(settings.watch, settings.watch_socket, notify=False)) as backend:
-        obstacles = doveconf.find_obstacles(dovecot, settings, backend)
+        obstacles = roles.find_obstacles(dovecot, settings, backend)
     if obstacles:
         remedy = "see Dovecot's configuration, `doveconf -n`"
         return failed("Dovecot", "; ".join(obstacles), remedy)

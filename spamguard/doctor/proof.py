@@ -29,8 +29,8 @@ from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import FolderKind, Role, base_name_key, parse_file_name
-from spamguard.folders.roles import role_lookup
+from spamguard.folders.mailboxes import base_name_key, parse_file_name
+from spamguard.folders.roles import FolderKind, Role, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
 from spamguard.records import Vote

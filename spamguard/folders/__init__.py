@@ -3,7 +3,7 @@
 `watcher` is the loop, and the file to read first: it waits for changes and scans the mailboxes that
 are due, step by step (`mailbox_scan`). A scan finds the names that came and went in each folder and
 reads new files (`scan`). What that means follows from where each message was last seen
-(`sightings`), by pure tables (`reconcile`), and from what each folder is for (`roles`, `doveconf`).
+(`sightings`), by pure tables (`reconcile`), and from what each folder is for (`roles`).
 The lessons become votes in the ledger (`lessons`), and a file tells users what teaches nothing, and
 why (`learning.status_files`).
 

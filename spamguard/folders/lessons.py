@@ -32,13 +32,14 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import compress, groupby, islice
+from itertools import chain, compress, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from spamguard import log
+from spamguard.config.options import Watch
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.folders.mailboxes import (
@@ -54,14 +55,16 @@ from spamguard.folders.mailboxes import (
 )
 from spamguard.folders.reconcile import (
     EVIDENCE_LABELS,
+    EvidenceRule,
     EvidenceSign,
+    FileKey,
     FolderLesson,
     MoveTarget,
     Reconciliation,
     Sighting,
-    SightingUpdates,
+    choose_sign,
+    find_signs,
 )
-from spamguard.folders.roles import EvidenceRule, choose_sign, find_signs
 from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
 from spamguard.folders.sightings import EVIDENCE_DONE, PendingVote, Sightings
 from spamguard.learning.lessons import LessonService
@@ -88,7 +91,7 @@ _group_key = attrgetter("label", "folder", "evidence")  # votes of one group are
 class FolderTeacher:
     """Casts votes in the name of the users of mailboxes.
 
-    quotas: lessons per user within 24 hours, for each entry of `watch:`; 0: no limit.
+    watches: the entries of `watch:`, which say how many lessons a user may teach within 24 hours.
     """
 
     def __init__(
@@ -97,14 +100,14 @@ class FolderTeacher:
         service: LessonService,
         sightings: Sightings,
         scanner: FolderScanner,
-        quotas: Sequence[int],
+        watches: Sequence[Watch],
         status_file: StatusFile,
     ) -> None:
         self._filter = spam_filter
         self._service = service
         self._sightings = sightings
         self._scanner = scanner
-        self._quotas = quotas
+        self._watches = watches
         self._status_file = status_file
 
     # ---- moves
@@ -127,10 +130,14 @@ class FolderTeacher:
         count as older than everything that the user has said, or has taken back. LedgerError,
         SightingsError: what was not taught is taught before the next scan, or found by it.
         """
-        changes = SightingUpdates(outcome, before)
+        last = {
+            sighting.digest: display_folder(sighting.folder)
+            for sighting in sorted(before, key=attrgetter("gone", "seen"))
+        }
         admitted = sorted(self.admit(mailbox, outcome.lessons), key=_group_key)
-        teaches_nothing = changes.digests - {lesson.digest for lesson in admitted}
-        self._sightings.update(mailbox.path, *changes.select(teaches_nothing), done=done)
+        changed = {sighting.digest for sighting in chain(outcome.updated, outcome.removed)}
+        teaches_nothing = changed.difference(lesson.digest for lesson in admitted)
+        self._sightings.update(mailbox.path, *_select(outcome, teaches_nothing), done=done)
         examples = self._find_examples(mailbox, admitted, scan)
         while ready := _take_step(examples):
             self.cast_pending()  # of another mailbox, if the ledger has refused them meanwhile
@@ -139,24 +146,18 @@ class FolderTeacher:
                 PendingVote(
                     vote,
                     decided_at,
-                    changes.previous_folder(lesson.digest),
+                    last.get(lesson.digest, "-"),
                     display_folder(lesson.folder),
                     lesson.why,
                 )
                 for lesson, vote in self._make_votes(mailbox.user, ready)
             ]
-            digests = [waiting.vote.digest for waiting in pending]
-            self._sightings.update(mailbox.path, *changes.select(digests), done=done, votes=pending)
+            digests = {waiting.vote.digest for waiting in pending}
+            self._sightings.update(
+                mailbox.path, *_select(outcome, digests), done=done, votes=pending
+            )
             self.cast_pending()
             yield
-
-    def cast_leftovers(self) -> None:
-        """Cast the votes that a stop or a failure left pending, and log how many there were."""
-        if taught := self.cast_pending():
-            _log.info(
-                "lessons that were decided before a stop or a failure, and are taught now: %d",
-                taught,
-            )
 
     def cast_pending(self) -> int:
         """Cast the pending votes, if there are any; how many of them changed anything."""
@@ -202,7 +203,7 @@ class FolderTeacher:
         into the status file, and the first of a day into the log, with the command that teaches
         them.
         """
-        quota = self._quotas[mailbox.watch]
+        quota = self._watches[mailbox.watch].lessons_per_day
         admitted, refused = self._service.admit(
             lessons,
             mailbox.user,
@@ -248,17 +249,25 @@ def _take_step(
 ) -> list[tuple[FolderLesson, Example]]:
     """The next examples, as many as one step has time for."""
     until = time.monotonic() + STEP_SECONDS
-    taken: list[tuple[FolderLesson, Example]] = []
+    batch: list[tuple[FolderLesson, Example]] = []
     for pair in islice(examples, MAX_STEP_LESSONS):
-        taken.append(pair)
+        batch.append(pair)
         if time.monotonic() > until:
             break
-    return taken
+    return batch
 
 
 def _log_lesson(vote: NewVote, came_from: str, came_to: str, why: str) -> None:
     way = {"from": came_from, "to": came_to}
     log.log_lesson(_log, vote.user, way, vote.label or "", vote.digest, why)
+
+
+def _select(
+    outcome: Reconciliation, digests: Collection[bytes]
+) -> tuple[list[Sighting], list[FileKey]]:
+    """The updated sightings, and the keys of the removed ones, of some messages."""
+    updated = [sighting for sighting in outcome.updated if sighting.digest in digests]
+    return updated, [sighting.key for sighting in outcome.removed if sighting.digest in digests]
 
 
 # ---- evidence
@@ -287,7 +296,11 @@ class EvidenceTeacher:
 
     def prepare(self, folder: Folder, rule: EvidenceRule) -> None:
         """Before a scan: if messages were read long enough ago, it must report all names."""
-        path, directory, long_ago = *_key(folder), time.time() - rule.read_after
+        path, directory, long_ago = (
+            folder.mailbox.path,
+            folder.directory,
+            time.time() - rule.read_after,
+        )
         if EvidenceSign.READ in rule.signs and self._sightings.has_mark_before(
             path, directory, long_ago
         ):
@@ -407,8 +420,8 @@ class EvidenceTeacher:
         user, now = folder.mailbox.user, int(time.time())
         # Since when messages are read. A mark of the future comes from a wrong clock.
         is_read = {shown.file.name for shown in batch if EvidenceSign.READ in shown.signs}
-        known = self._sightings.read_marks(*_key(folder), is_read)
-        marks = {name: min(known.get(name, now), now) for name in is_read}
+        marks = self._sightings.read_marks(*_key(folder), is_read)
+        marks = {name: min(marks.get(name, now), now) for name in is_read}
         chosen: dict[int, tuple[EvidenceSign, str]] = {}
         for file, signs in batch:
             if marks.get(file.name, 0) > now - rule.read_after:
@@ -418,18 +431,14 @@ class EvidenceTeacher:
         digests = self._sightings.find_digests(*_key(folder), chosen)
         ledger = self._filter.ledger
         done = {digest for digest in digests.values() if ledger.get_vote(digest, user) is not None}
-        lessons: dict[FolderLesson, FoundFile] = {}
-        named = set(done)
+        lessons: dict[bytes, tuple[FolderLesson, FoundFile]] = {}
         for file, _ in batch:
             digest = digests.get(file.name)
-            if digest and digest not in named:
+            if digest and digest not in done and digest not in lessons:
                 sign, label = chosen[file.name]
-                lesson = FolderLesson(
-                    digest, label, folder.directory, file.name, str(sign), str(sign)
-                )
-                lessons[lesson] = file
-                named.add(digest)
-        done |= yield from self._teach(folder.mailbox, lessons)
+                lesson = FolderLesson(digest, label, folder.directory, file.name, sign, sign)
+                lessons[digest] = lesson, file
+        done |= yield from self._teach(folder.mailbox, dict(lessons.values()))
         return marks | {name: EVIDENCE_DONE for name, digest in digests.items() if digest in done}
 
     def _teach(

@@ -2,7 +2,11 @@
 
 `MailboxScanner.scan_due` is the procedure: cast what was left pending, list the folders if that is
 due, scan the folders that are due, read what is new, reconcile it with the sightings, teach what
-follows from moves, then what follows from evidence. It is a generator: each step takes some tenths
+follows from moves, then what follows from evidence. `FilingDetector` sees whether what we call spam
+really is put into Junk on delivery, as `we_file` says: where it is not, all spam would pass for
+mail that its user has taken out of Junk.
+
+`scan_due` is a generator: each step takes some tenths
 of a second, so that no mailbox waits long while another is scanned.
 
 Must never write into a mailbox.
@@ -12,36 +16,36 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from spamguard.config.options import Action, Settings, Watch
 from spamguard.engine.filter import Filter
 from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeacher
 from spamguard.folders.mailboxes import (
     DOUBT,
     Folder,
-    FolderKind,
     Issue,
     Mailbox,
     Mailboxes,
-    Role,
     clear_issues,
     display_folder,
 )
 from spamguard.folders.reconcile import (
     Arrival,
+    EvidenceRule,
     FileKey,
-    FilingDetector,
     MoveTarget,
     ReconcileRules,
     Sighting,
+    evidence_rule,
     reconcile,
-    tagged_spam,
 )
-from spamguard.folders.roles import WatchRule
+from spamguard.folders.roles import FolderKind, Role, RoleLookup, is_spam_filed, role_lookup
 from spamguard.folders.scan import FolderScan, FolderScanner
 from spamguard.folders.sightings import Sightings
 from spamguard.log import WarnOnce
@@ -56,6 +60,7 @@ OWN_FILES = "our own files"
 """Key of the warning that our own files cannot be read or written."""
 
 _MAX_DOUBTS = 20
+_FILING_WINDOW = 5  # messages: what a failing rule leaves in INBOX until then is taught as ham
 _FILING_ISSUE, _FOLDERS_ISSUE = "filing", "folders"  # of a mailbox
 _NOT_FILED_WARNING = (
     "%s: most of what we call spam comes into INBOX, although `we_file` says that it is put into "
@@ -74,6 +79,66 @@ _DOUBTFUL_WARNING = (
 ResultT = TypeVar("ResultT")
 ScanSteps = Generator[None, None, ResultT]
 """Work that goes on by one step each time: some tenths of a second."""
+
+
+class WatchRule(NamedTuple):
+    """What an entry of `watch:` comes to. we_file: as of `is_spam_filed`."""
+
+    watch: Watch
+    role: RoleLookup
+    we_file: bool
+    evidence: EvidenceRule
+
+
+def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
+    """The rules of all entries. special: as of `find_role`."""
+    return [
+        WatchRule(
+            watch, role_lookup(watch, special), is_spam_filed(watch, settings), evidence_rule(watch)
+        )
+        for watch in settings.watch
+    ]
+
+
+def tagged_spam(arrivals: Iterable[Arrival], rules: ReconcileRules) -> list[Arrival]:
+    """The arrivals that we tagged as spam, and left to others to put into Junk."""
+    return [
+        arrival
+        for arrival in arrivals
+        if arrival.signed
+        and arrival.signed.label in rules.unwanted
+        and arrival.signed.action is Action.TAG
+    ]
+
+
+class FilingDetector:
+    """Whether the last messages that we tagged as spam were first seen in Junk, or in INBOX."""
+
+    def __init__(self) -> None:
+        self._filed: deque[bool] = deque(maxlen=_FILING_WINDOW)
+
+    def observe(self, spam: Iterable[Arrival], rules: ReconcileRules) -> None:
+        """Take in where spam is seen for the first time. Within one scan, filed messages count as
+        the last.
+        """
+        targets = [rules.target(arrival.folder) for arrival in spam]
+        self._filed.extend(
+            sorted(
+                target is MoveTarget.UNWANTED
+                for target in targets
+                if target in (MoveTarget.UNWANTED, MoveTarget.HAM)
+            )
+        )
+
+    @property
+    def is_working(self) -> bool:
+        """Whether most of it is filed."""
+        return 0 < len(self._filed) <= 2 * sum(self._filed)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether more of it is not filed than a user could have moved."""
+        return len(self._filed) - sum(self._filed) > 2 and not self.is_working
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +224,11 @@ class MailboxScanner:
         sightings and ledger agree. MailboxesError, SightingsError, LedgerError, OSError: the next
         scan finds the same.
         """
-        self._teacher.cast_leftovers()
+        if number := self._teacher.cast_pending():
+            _log.info(
+                "lessons that were decided before a stop or a failure, and are taught now: %d",
+                number,
+            )
         watch = self._rule(state.mailbox).watch
         if min(state.next_rescan, state.folders_due) <= now:
             if state.next_rescan <= now:

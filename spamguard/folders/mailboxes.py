@@ -15,7 +15,6 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
@@ -62,27 +61,6 @@ class MessageFile(NamedTuple):
 
     part: str
     name: str
-
-
-class FolderKind(StrEnum):
-    """What a folder is for."""
-
-    CLASS = "class"  # users put messages of one class there
-    NEUTRAL = "neutral"  # watched, says nothing about a message
-    TRASH = "trash"  # watched, says nothing about a message
-    IGNORED = "ignored"  # not watched
-
-
-class Role(NamedTuple):
-    """The role of a folder.
-
-    label: name of the class if kind is CLASS, else empty. doubtful: nothing tells what the folder
-    is for, and its name sounds like spam.
-    """
-
-    kind: FolderKind
-    label: str = ""
-    doubtful: bool = False
 
 
 DOUBT = "doubt"

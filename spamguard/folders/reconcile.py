@@ -8,27 +8,29 @@ appear. Copies of one delivered message belong together (`_Lineage`), as far as 
 server that received it tells: a message that is delivered twice is no copy.
 
 The tables MOVE_LESSONS and EVIDENCE_LABELS say what teaches what; the manual shows them as they
-are. `FilingDetector` sees whether what we call spam really is put into Junk on delivery, as
-`we_file` says. Where it is not, all spam would pass for mail that its user has taken out of Junk.
+are.
+
+`EvidenceRule` says which flags and keywords count. Users set flags for many reasons, and mail
+programs do so by themselves. So no evidence counts unless the operator asks for it, and
+contradictory evidence says nothing.
 
 Must never teach what nobody did: a message that comes into folders of two classes at once waits.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter
 from typing import NamedTuple
 
-from spamguard.config.options import Action
-from spamguard.folders.mailboxes import Role, display_folder
+from spamguard.config.options import Action, Watch
+from spamguard.folders.roles import Role
 from spamguard.keys import SignedVerdict
 
 HAM_LABEL, _SPAM_LABEL = "ham", "spam"
-_FILING_WINDOW = 5  # messages: what a failing rule leaves in INBOX until then is taught as ham
 
 FileKey = tuple[str, int]
 """A file of a mailbox: its folder, and the key of its base name."""
@@ -421,70 +423,72 @@ def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting
     return (copy for copy in copies if copy.gone or copy.folder != folder)
 
 
-class SightingUpdates:
-    """The sightings to store and to remove after a scan, by digest."""
+# ---- evidence
 
-    def __init__(self, outcome: Reconciliation, before: Sequence[Sighting]) -> None:
-        self._updated: defaultdict[bytes, list[Sighting]] = defaultdict(list)
-        self._removed: defaultdict[bytes, list[FileKey]] = defaultdict(list)
-        for sighting in outcome.updated:
-            self._updated[sighting.digest].append(sighting)
-        for sighting in outcome.removed:
-            self._removed[sighting.digest].append(sighting.key)
-        in_order = sorted(before, key=attrgetter("gone", "seen"))
-        self._last = {sighting.digest: sighting for sighting in in_order}
-        self.digests = self._updated.keys() | self._removed.keys()
-
-    def select(self, digests: Iterable[bytes]) -> tuple[list[Sighting], list[FileKey]]:
-        """The updated sightings, and the keys of the removed ones, of some messages."""
-        chosen = list(digests)
-        updated = [sighting for digest in chosen for sighting in self._updated.get(digest, ())]
-        return updated, [key for digest in chosen for key in self._removed.get(digest, ())]
-
-    def previous_folder(self, digest: bytes) -> str:
-        """The folder that a message was in before, for the log."""
-        return display_folder(self._last[digest].folder) if digest in self._last else "-"
+_FLAG_SIGNS = {"R": EvidenceSign.ANSWERED, "F": EvidenceSign.FLAGGED, "S": EvidenceSign.READ}
+_DELETED_FLAG = "T"
+# The opposite of $Junk, folded.
+_NOT_JUNK_KEYWORDS = frozenset(("nonjunk", "$notjunk", "notjunk"))
 
 
-# ---- whether spam is put into Junk on delivery
+class EvidenceRule(NamedTuple):
+    """The evidence that counts. read_after: seconds. keywords: folded."""
+
+    signs: frozenset[EvidenceSign] = frozenset()
+    read_after: float = 0.0
+    keywords: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        """One line, to see whether the rule has changed."""
+        return " ".join((*sorted(self.signs), f"{self.read_after:g}", *sorted(self.keywords)))
+
+    def applies_to(self, target: MoveTarget) -> bool:
+        """Whether any of it can say anything in a folder of this kind."""
+        return any((sign, target) in EVIDENCE_LABELS for sign in self.signs)
 
 
-def tagged_spam(arrivals: Iterable[Arrival], rules: ReconcileRules) -> list[Arrival]:
-    """The arrivals that we tagged as spam, and left to others to put into Junk."""
-    return [
-        arrival
-        for arrival in arrivals
-        if arrival.signed
-        and arrival.signed.label in rules.unwanted
-        and arrival.signed.action is Action.TAG
-    ]
+def evidence_rule(watch: Watch) -> EvidenceRule:
+    """The rule of an entry of `watch:`."""
+    ham = watch.ham_evidence
+    keywords = frozenset(keyword.casefold() for keyword in watch.spam_evidence)
+    chosen = {
+        EvidenceSign.ANSWERED: ham.answered,
+        EvidenceSign.FLAGGED: ham.flagged,
+        EvidenceSign.READ: ham.read_after is not None,
+        EvidenceSign.KEYWORD: bool(keywords),
+    }
+    signs = frozenset(sign for sign, counts in chosen.items() if counts)
+    return EvidenceRule(signs, ham.read_after or 0.0, keywords)
 
 
-class FilingDetector:
-    """Whether the last messages that we tagged as spam were first seen in Junk, or in INBOX."""
+def find_signs(
+    flags: str, keywords: Mapping[str, str], rule: EvidenceRule
+) -> frozenset[EvidenceSign]:
+    """The signs of a message that count.
 
-    def __init__(self) -> None:
-        self._filed: deque[bool] = deque(maxlen=_FILING_WINDOW)
+    flags: of its file name. keywords: the folder's keywords, by letter.
+    """
+    signs = {_FLAG_SIGNS[letter] for letter in flags if letter in _FLAG_SIGNS}
+    if _DELETED_FLAG in flags:  # nobody left it there: some programs only strike it through
+        signs.discard(EvidenceSign.READ)
+    names = {keywords[letter].casefold() for letter in flags if letter in keywords}
+    if names & rule.keywords and not names & _NOT_JUNK_KEYWORDS:
+        signs.add(EvidenceSign.KEYWORD)
+    return rule.signs & signs
 
-    def observe(self, spam: Iterable[Arrival], rules: ReconcileRules) -> None:
-        """Take in where spam is seen for the first time. Within one scan, filed messages count as
-        the last.
-        """
-        targets = [rules.target(arrival.folder) for arrival in spam]
-        self._filed.extend(
-            sorted(
-                target is MoveTarget.UNWANTED
-                for target in targets
-                if target in (MoveTarget.UNWANTED, MoveTarget.HAM)
-            )
-        )
 
-    @property
-    def is_working(self) -> bool:
-        """Whether most of it is filed."""
-        return 0 < len(self._filed) <= 2 * sum(self._filed)
+def choose_sign(
+    signs: Collection[EvidenceSign], target: MoveTarget
+) -> tuple[EvidenceSign, str] | None:
+    """The sign that counts and the class it names; None: nothing is sure.
 
-    @property
-    def is_failing(self) -> bool:
-        """Whether more of it is not filed than a user could have moved."""
-        return len(self._filed) - sum(self._filed) > 2 and not self.is_working
+    Reading is the weakest sign, because users read what they then mark.
+    """
+    labels = {
+        sign: EVIDENCE_LABELS[sign, target]
+        for sign in EvidenceSign
+        if sign in signs and (sign, target) in EVIDENCE_LABELS
+    }
+    if len(labels) > 1:
+        labels.pop(EvidenceSign.READ, None)
+    return next(iter(labels.items())) if len(set(labels.values())) == 1 else None

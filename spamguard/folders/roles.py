@@ -1,103 +1,65 @@
-"""What each folder of a mailbox is for, and what the entries of `watch:` come to. Pure.
+"""What each folder of a mailbox is for, and what the entries of `watch:` come to.
 
 The role of a folder comes from the configuration, else from Dovecot's special uses, else from its
-name, in the languages of the usual mail programs. A folder about which nothing is known is neutral:
-users keep mail there, and where it was before stays known. If its name sounds like spam all the
-same, it is doubtful. Folders of what users write themselves (sent mail, drafts) are ignored: a slip
-of the hand must never teach such mail as spam.
+name, in the languages of the usual mail programs (`names.toml`). A folder about which nothing is
+known is neutral: users keep mail there, and where it was before stays known. If its name sounds
+like spam all the same, it is doubtful. Folders of what users write themselves (sent mail, drafts)
+are ignored: a slip of the hand must never teach such mail as spam.
 
-`EvidenceRule` says which flags and keywords count. Users set flags for many reasons, and mail
-programs do so by themselves. So no evidence counts unless the operator asks for it, and
-contradictory evidence says nothing.
+Special uses (RFC 6154) are not in a Maildir: `read_dovecot` asks `doveconf -n`, whose output no
+library reads, and `parse_dovecot` knows the settings of Dovecot 2.3 and 2.4. Must never wait for
+long, and never fail: without Dovecot nothing is known, and names of folders decide.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import subprocess
+import tomllib
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache, lru_cache
+from importlib.resources import files
+from itertools import islice
 from typing import NamedTuple
 
 from spamguard.config.options import Protocol, Settings, Watch
-from spamguard.folders.mailboxes import INBOX_NAME, FolderKind, Mailbox, Role, folder_parts
-from spamguard.folders.reconcile import EVIDENCE_LABELS, EvidenceSign, MoveTarget
+from spamguard.errors import SpamguardError
+from spamguard.folders.broker import is_maildir
+from spamguard.folders.mailboxes import INBOX_NAME, Mailbox, Mailboxes, folder_parts
+
+_log = logging.getLogger("spamguard.folders")
 
 _MAX_CACHED_ROLES = 50_000  # folders: users make and rename as many as they like
 
 
-# ---- evidence
-
-_FLAG_SIGNS = {"R": EvidenceSign.ANSWERED, "F": EvidenceSign.FLAGGED, "S": EvidenceSign.READ}
-_DELETED_FLAG = "T"
-# The opposite of $Junk, folded.
-_NOT_JUNK_KEYWORDS = frozenset(("nonjunk", "$notjunk", "notjunk"))
-
-
-class EvidenceRule(NamedTuple):
-    """The evidence that counts. read_after: seconds. keywords: folded."""
-
-    signs: frozenset[EvidenceSign] = frozenset()
-    read_after: float = 0.0
-    keywords: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        """One line, to see whether the rule has changed."""
-        return " ".join((*sorted(self.signs), f"{self.read_after:g}", *sorted(self.keywords)))
-
-    def applies_to(self, target: MoveTarget) -> bool:
-        """Whether any of it can say anything in a folder of this kind."""
-        return any((sign, target) in EVIDENCE_LABELS for sign in self.signs)
-
-
-def evidence_rule(watch: Watch) -> EvidenceRule:
-    """The rule of an entry of `watch:`."""
-    ham = watch.ham_evidence
-    keywords = frozenset(keyword.casefold() for keyword in watch.spam_evidence)
-    chosen = {
-        EvidenceSign.ANSWERED: ham.answered,
-        EvidenceSign.FLAGGED: ham.flagged,
-        EvidenceSign.READ: ham.read_after is not None,
-        EvidenceSign.KEYWORD: bool(keywords),
-    }
-    signs = frozenset(sign for sign, counts in chosen.items() if counts)
-    return EvidenceRule(signs, ham.read_after or 0.0, keywords)
-
-
-def find_signs(
-    flags: str, keywords: Mapping[str, str], rule: EvidenceRule
-) -> frozenset[EvidenceSign]:
-    """The signs of a message that count.
-
-    flags: of its file name. keywords: the folder's keywords, by letter.
-    """
-    signs = {_FLAG_SIGNS[letter] for letter in flags if letter in _FLAG_SIGNS}
-    if _DELETED_FLAG in flags:  # nobody left it there: some programs only strike it through
-        signs.discard(EvidenceSign.READ)
-    names = {keywords[letter].casefold() for letter in flags if letter in keywords}
-    if names & rule.keywords and not names & _NOT_JUNK_KEYWORDS:
-        signs.add(EvidenceSign.KEYWORD)
-    return rule.signs & signs
-
-
-def choose_sign(
-    signs: Collection[EvidenceSign], target: MoveTarget
-) -> tuple[EvidenceSign, str] | None:
-    """The sign that counts and the class it names; None: nothing is sure.
-
-    Reading is the weakest sign, because users read what they then mark.
-    """
-    labels = {
-        sign: EVIDENCE_LABELS[sign, target]
-        for sign in EvidenceSign
-        if sign in signs and (sign, target) in EVIDENCE_LABELS
-    }
-    if len(labels) > 1:
-        labels.pop(EvidenceSign.READ, None)
-    return next(iter(labels.items())) if len(set(labels.values())) == 1 else None
-
-
 # ---- roles by name
+
+
+class FolderKind(StrEnum):
+    """What a folder is for."""
+
+    CLASS = "class"  # users put messages of one class there
+    NEUTRAL = "neutral"  # watched, says nothing about a message
+    TRASH = "trash"  # watched, says nothing about a message
+    IGNORED = "ignored"  # not watched
+
+
+class Role(NamedTuple):
+    """The role of a folder.
+
+    label: name of the class if kind is CLASS, else empty. doubtful: nothing tells what the folder
+    is for, and its name sounds like spam.
+    """
+
+    kind: FolderKind
+    label: str = ""
+    doubtful: bool = False
+
 
 HAM_ROLE = Role(FolderKind.CLASS, "ham")
 SPAM_ROLE = Role(FolderKind.CLASS, "spam")
@@ -117,221 +79,12 @@ SPECIAL_USES = {  # RFC 6154, RFC 8457
     "\\important": IGNORED_ROLE,
 }
 
-_JUNK_NAMES = {
-    "English": (
-        "Junk, Spam, Bulk, Bulk Mail, Junk E-mail, Junk Email, Junk Mail, Spam Mail, Unsolicited"
-    ),
-    "German": (
-        "Spamverdacht, Unerwünscht, Unerwünschte E-Mails, Unerwünschte Werbung, Werbung, "
-        "Junk-E-Mail"
-    ),
-    "French": "Courrier indésirable, Indésirables, Pourriel, Pourriels, Messages indésirables",
-    "Spanish": "Correo no deseado, Correo basura, No deseado, No deseados, Basura electrónica",
-    "Italian": "Posta indesiderata, Indesiderata, Posta spazzatura",
-    "Portuguese": (
-        "Lixo Eletrónico, Lixo Eletrônico, Correio eletrónico não solicitado, Correio não "
-        "solicitado, Não solicitado"
-    ),
-    "Catalan": "Correu brossa, Correu no desitjat",
-    "Galician": "Correo lixo, Correo non desexado",
-    "Basque": "Zabor-posta, Zabor posta",
-    "Romanian": "E-mail nedorit, Mesaje nedorite, Nedorite",
-    "Dutch": "Ongewenst, Ongewenste e-mail, Ongewenste mail, Ongewenste post, Reclame",
-    "Swedish": "Skräppost, Skräp-e-post, Oönskad e-post",
-    "Norwegian": "Søppelpost, Søppel-e-post, Uønsket e-post, Useriøs e-post",
-    "Danish": "Uønsket mail, Uønsket e-mail, Uønsket post, Uønsket, Reklamemail",
-    "Finnish": "Roskaposti, Roskapostit",
-    "Icelandic": "Ruslpóstur",
-    "Estonian": "Rämpspost",
-    "Latvian": "Mēstules, Surogātpasts, Nevēlamais pasts",
-    "Lithuanian": "Šlamštas, Nepageidaujami laiškai, Brukalas, Brukalai",
-    "Polish": "Niechciane, Wiadomości-śmieci, Wiadomości śmieci, Niechciana poczta",
-    "Czech": "Nevyžádaná pošta, Nevyžádané, Hromadná pošta",
-    "Slovak": "Nevyžiadaná pošta, Nevyžiadané",
-    "Hungarian": "Levélszemét, Kéretlen levelek, Kéretlen",
-    "Slovenian": "Neželena pošta, Neželeno, Vsiljena pošta",
-    "Croatian": "Neželjena pošta, Neželjeno, Bezvrijedna pošta",
-    "Serbian": "Нежељена пошта, Нежељено, Непожељна пошта",
-    "Bulgarian": "Нежелана поща, Нежелани, Спам",
-    "Macedonian": "Несакана пошта, Ѓубре",
-    "Russian": "Нежелательная почта, Нежелательные, Спам, Сомнительные",
-    "Ukrainian": "Небажана пошта, Спам, Сміття",
-    "Belarusian": "Непажаданая пошта, Спам",
-    "Greek": "Ανεπιθύμητα, Ανεπιθύμητη αλληλογραφία, Ενοχλητική αλληλογραφία",
-    "Turkish": "Önemsiz, Önemsiz E-posta, Gereksiz, Gereksiz E-posta, İstenmeyen, İstenmeyen Posta",
-    "Hebrew": "דואר זבל, ספאם",
-    "Arabic": "البريد غير الهام, البريد غير المرغوب فيه, بريد مزعج, البريد المزعج, غير مرغوب",
-    "Persian": "هرزنامه, هرزنامه‌ها",
-    "Hindi": "जंक ईमेल, स्पैम",
-    "Thai": "อีเมลขยะ, จดหมายขยะ, สแปม",
-    "Vietnamese": "Thư rác, Email rác",
-    "Indonesian": "Email Sampah",
-    "Chinese": "垃圾邮件, 垃圾郵件, 垃圾箱, 垃圾电子邮件, 垃圾電子郵件, 广告邮件",
-    "Japanese": "迷惑メール, 迷惑メイル",
-    "Korean": "스팸, 스팸 메일, 스팸 편지함, 정크 메일",
+_SECTION_ROLES = {  # of the tables of names
+    "ignored": IGNORED_ROLE,
+    "junk": SPAM_ROLE,
+    "trash": TRASH_ROLE,
+    "archive": HAM_ROLE,
 }
-_TRASH_NAMES = {
-    "English": "Trash, Deleted, Deleted Items, Deleted Messages, Bin, Wastebasket",
-    "German": "Papierkorb, Gelöscht, Gelöschte Elemente, Gelöschte Objekte, Mülleimer",
-    "French": "Corbeille, Éléments supprimés, Messages supprimés, Poubelle",
-    "Spanish": "Papelera, Elementos eliminados, Mensajes eliminados, Eliminados",
-    "Italian": "Cestino, Posta eliminata, Messaggi eliminati, Elementi eliminati",
-    "Portuguese": (
-        "Lixo, Lixeira, Reciclagem, Itens Eliminados, Itens Excluídos, Mensagens excluídas"
-    ),
-    "Catalan": "Paperera, Elements suprimits",
-    "Galician": "Papeleira",
-    "Basque": "Zakarrontzia",
-    "Romanian": "Coș de gunoi, Elemente șterse, Gunoi",
-    "Dutch": "Prullenbak, Prullenmand, Verwijderde items, Verwijderd",
-    "Swedish": "Papperskorgen, Borttagna objekt, Borttaget",
-    "Norwegian": "Papirkurv, Papirkurven, Slettede elementer, Slettet",
-    "Danish": "Papirkurv, Slettet post, Slettede beskeder",
-    "Finnish": "Roskakori, Poistetut, Poistetut viestit",
-    "Icelandic": "Rusl, Ruslafata, Eyddur póstur",
-    "Estonian": "Prügikast, Prügi, Kustutatud",
-    "Latvian": "Miskaste, Atkritne, Dzēstās",
-    "Lithuanian": "Šiukšlinė, Šiukšliadėžė, Ištrinta",
-    "Polish": "Kosz, Elementy usunięte, Usunięte",
-    "Czech": "Koš, Odstraněná pošta",
-    "Slovak": "Kôš, Odstránené položky, Odstránená pošta",
-    "Hungarian": "Kuka, Lomtár, Törölt elemek",
-    "Slovenian": "Smeti, Izbrisano",
-    "Croatian": "Smeće, Otpad, Izbrisano",
-    "Serbian": "Смеће, Отпад, Избрисано",
-    "Bulgarian": "Кошче, Изтрити",
-    "Macedonian": "Корпа, Избришани",
-    "Russian": "Корзина, Удаленные, Удалённые",
-    "Ukrainian": "Кошик, Видалені",
-    "Belarusian": "Сметніца, Выдаленыя",
-    "Greek": "Κάδος απορριμμάτων, Απορρίμματα, Διαγραμμένα",
-    "Turkish": "Çöp, Çöp Kutusu, Silinmiş Öğeler, Silinen Öğeler",
-    "Hebrew": "אשפה, פריטים שנמחקו",
-    "Arabic": "المهملات, سلة المهملات, المحذوفات, العناصر المحذوفة",
-    "Persian": "زباله‌دان, حذف‌شده‌ها",
-    "Hindi": "कचरा, रद्दी, हटाए गए आइटम",
-    "Thai": "ถังขยะ, รายการที่ถูกลบ",
-    "Vietnamese": "Thùng rác, Đã xóa",
-    "Indonesian": "Tempat Sampah, Sampah, Item Terhapus",
-    "Chinese": "已删除, 已删除邮件, 已刪除, 刪除的郵件, 废件箱, 回收站, 回收筒, 垃圾桶",
-    "Japanese": "ゴミ箱, ごみ箱, 削除済みアイテム",
-    "Korean": "휴지통, 지운 편지함, 삭제된 항목",
-}
-_ARCHIVE_NAMES = {
-    "English": "Archive, Archives, Archived",
-    "German": "Archiv, Archive",
-    "French": "Archive, Archives",
-    "Spanish": "Archivo, Archivos, Archivado, Archivados",
-    "Italian": "Archivio, Archivi, Archiviata",
-    "Portuguese": "Arquivo, Arquivos, Arquivados, Arquivo Morto",
-    "Catalan": "Arxiu, Arxius",
-    "Galician": "Arquivo",
-    "Basque": "Artxiboa",
-    "Romanian": "Arhivă, Arhive",
-    "Dutch": "Archief, Archieven",
-    "Swedish": "Arkiv, Arkiverat",
-    "Norwegian": "Arkiv, Arkivert",
-    "Danish": "Arkiv, Arkiver, Arkiveret",
-    "Finnish": "Arkisto, Arkistot",
-    "Icelandic": "Safn, Geymsla",
-    "Estonian": "Arhiiv",
-    "Latvian": "Arhīvs",
-    "Lithuanian": "Archyvas, Archyvai",
-    "Polish": "Archiwum, Archiwa",
-    "Czech": "Archiv, Archivy",
-    "Slovak": "Archív, Archívy",
-    "Hungarian": "Archívum, Archív",
-    "Slovenian": "Arhiv",
-    "Croatian": "Arhiva, Arhiv",
-    "Serbian": "Архива",
-    "Bulgarian": "Архив, Архиви",
-    "Macedonian": "Архива",
-    "Russian": "Архив, Архивы",
-    "Ukrainian": "Архів, Архіви",
-    "Belarusian": "Архіў",
-    "Greek": "Αρχείο, Αρχειοθήκη",
-    "Turkish": "Arşiv",
-    "Hebrew": "ארכיון",
-    "Arabic": "الأرشيف, أرشيف",
-    "Persian": "بایگانی",
-    "Hindi": "संग्रह",
-    "Thai": "เก็บถาวร, ที่เก็บถาวร",
-    "Vietnamese": "Lưu trữ",
-    "Indonesian": "Arsip",
-    "Chinese": "归档, 存档, 封存, 已归档",
-    "Japanese": "アーカイブ",
-    "Korean": "보관, 보관함, 아카이브",
-}
-
-# What users write, other views of what lies elsewhere, and what Dovecot keeps of expunged mail.
-_IGNORED_NAMES = {
-    "English": (
-        "Sent, Sent Items, Sent Messages, Sent Mail, Drafts, Draft, Templates, Outbox, Unsent "
-        "Messages, EXPUNGED"
-    ),
-    "German": (
-        "Gesendet, Gesendete Objekte, Gesendete Elemente, Gesendete Nachrichten, Entwürfe, "
-        "Vorlagen, Postausgang"
-    ),
-    "French": "Envoyés, Éléments envoyés, Messages envoyés, Brouillons, Modèles, Boîte d'envoi",
-    "Spanish": (
-        "Enviados, Elementos enviados, Mensajes enviados, Borradores, Plantillas, Bandeja de salida"
-    ),
-    "Italian": "Inviata, Posta inviata, Messaggi inviati, Bozze, Modelli, Posta in uscita",
-    "Portuguese": (
-        "Enviados, Enviadas, Itens enviados, Mensagens enviadas, Rascunhos, Modelos, Caixa de saída"
-    ),
-    "Catalan": "Enviats, Elements enviats, Esborranys, Plantilles",
-    "Galician": "Enviadas, Borradores",
-    "Basque": "Bidalita, Zirriborroak",
-    "Romanian": "Trimise, Elemente trimise, Ciorne, Schițe",
-    "Dutch": "Verzonden, Verzonden items, Verzonden berichten, Concepten, Sjablonen, Postvak uit",
-    "Swedish": "Skickat, Skickade objekt, Skickade, Utkast, Mallar",
-    "Norwegian": "Sendt, Sendte elementer, Sendte, Utkast, Kladd, Maler",
-    "Danish": "Sendt, Sendte beskeder, Sendt post, Kladder, Udkast, Skabeloner",
-    "Finnish": "Lähetetyt, Lähetetyt viestit, Luonnokset, Mallit",
-    "Icelandic": "Sent, Sendur póstur, Drög",
-    "Estonian": "Saadetud, Saadetud kirjad, Mustandid",
-    "Latvian": "Nosūtītās, Nosūtītie, Melnraksti",
-    "Lithuanian": "Išsiųsta, Išsiųsti, Juodraščiai",
-    "Polish": "Wysłane, Elementy wysłane, Kopie robocze, Szkice, Robocze, Szablony",
-    "Czech": "Odeslané, Odeslaná pošta, Koncepty, Rozepsané, Šablony",
-    "Slovak": "Odoslané, Odoslaná pošta, Koncepty, Rozpísané",
-    "Hungarian": "Elküldött, Elküldött elemek, Elküldöttek, Piszkozatok, Vázlatok",
-    "Slovenian": "Poslano, Osnutki",
-    "Croatian": "Poslano, Poslane poruke, Skice, Nacrti",
-    "Serbian": "Послато, Послате, Нацрти, Недовршено",
-    "Bulgarian": "Изпратени, Чернови",
-    "Macedonian": "Испратени, Недовршени",
-    "Russian": "Отправленные, Черновики, Шаблоны",
-    "Ukrainian": "Надіслані, Відправлені, Чернетки",
-    "Belarusian": "Адпраўленыя, Чарнавікі",
-    "Greek": "Απεσταλμένα, Πρόχειρα",
-    "Turkish": "Gönderilmiş, Gönderilmiş Öğeler, Gönderilenler, Gönderilen, Taslaklar",
-    "Hebrew": "נשלחו, פריטים שנשלחו, דואר שנשלח, טיוטות",
-    "Arabic": "المرسلة, العناصر المرسلة, البريد المرسل, المسودات",
-    "Persian": "فرستاده‌ها, ارسال‌شده‌ها, پیش‌نویس‌ها",
-    "Hindi": "भेजे गए, भेजे गए आइटम, ड्राफ़्ट",
-    "Thai": "ส่งแล้ว, รายการที่ส่ง, แบบร่าง, ร่าง",
-    "Vietnamese": "Đã gửi, Mục đã gửi, Thư đã gửi, Nháp, Thư nháp",
-    "Indonesian": "Terkirim, Item Terkirim, Konsep, Draf",
-    "Chinese": "已发送, 已发送邮件, 寄件備份, 已傳送, 草稿, 草稿箱, 草稿夾",
-    "Japanese": "送信済み, 送信済みアイテム, 送信済みトレイ, 下書き, 草稿",
-    "Korean": "보낸 편지함, 보낸 메일함, 임시 보관함, 임시보관함",
-}
-
-# Views of Gmail: what it shows there lies elsewhere, too. Below [Gmail] only, as users give folders
-# of their own such names.
-_GMAIL_VIEWS = (
-    "All Mail, Important, Starred, Alle Nachrichten, Wichtig, Markiert, Tous les messages, "
-    "Suivis, Todos, Importantes, Destacados, Tutti i messaggi, Importanti, Speciali, Todos os "
-    "e-mails, Todo o correio, Importante, Com estrela, Alle berichten, Belangrijk, Met ster, "
-    "Wszystkie, Ważne, Oznaczone gwiazdką, Všechny zprávy, Důležité, S hvězdičkou, Tüm "
-    "Postalar, Önemli, Yıldızlı, Вся почта, Важное, Помеченные, すべてのメール, "
-    "重要, スター付き, 所有邮件, "
-    "已加星标, 所有郵件, 已加星號, 전체보관함, 중요, 별표편지함"
-)
-
 _SPAM_WORDS = re.compile(r"spam|junk|спам|スパム|스팸")
 
 RoleLookup = Callable[[str], Role]
@@ -347,8 +100,8 @@ def parse_role(text: str) -> Role:
 
 def find_role(
     name: tuple[str, ...],
-    configured: Mapping[str, Role] | None = None,
-    special: Mapping[tuple[str, ...], str] | None = None,
+    configured: Mapping[str, Role] = {},
+    special: Mapping[tuple[str, ...], str] = {},
 ) -> Role:
     """The role of a folder by its name, from the top.
 
@@ -359,7 +112,7 @@ def find_role(
 
     configured: pattern to role; the first that fits counts. "/" parts levels, `*` stands for
     anything, case does not matter, and a folder below INBOX may be written as if it were at the
-    top. special: name to special use, as `doveconf` reads it.
+    top. special: name to special use, as Dovecot has it.
     """
     role = _nearest_role(name, configured, special)
     if role is None and len(name) == 1 and "" not in (dotted := tuple(name[0].split("."))):
@@ -371,15 +124,14 @@ def find_role(
 
 def _nearest_role(
     name: tuple[str, ...],
-    configured: Mapping[str, Role] | None,
-    special: Mapping[tuple[str, ...], str] | None,
+    configured: Mapping[str, Role],
+    special: Mapping[tuple[str, ...], str],
 ) -> Role | None:
     name = _strip_inbox(name)
-    uses = {_fold_name(_strip_inbox(folder)): use for folder, use in (special or {}).items()}
+    uses = {_fold_name(_strip_inbox(folder)): use for folder, use in special.items()}
     for length in range(len(name), 0, -1):
-        role = _exact_role(_fold_name(name[:length]), configured or {}, uses)
+        role = _exact_role(_fold_name(name[:length]), configured, uses)
         if role is not None and (length == len(name) or name[:length] != INBOX_NAME):
-            # Whether a name below is usually for anything but ham.
             is_other = any(
                 _usual_roles().get(_fold_name((part,)), HAM_ROLE) != HAM_ROLE
                 for part in name[length:]
@@ -400,19 +152,14 @@ def _exact_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, st
 
 @cache
 def _usual_roles() -> dict[str, Role]:
-    tables = (
-        (_IGNORED_NAMES, IGNORED_ROLE),
-        (_JUNK_NAMES, SPAM_ROLE),
-        (_TRASH_NAMES, TRASH_ROLE),
-        (_ARCHIVE_NAMES, HAM_ROLE),
-    )
+    tables = tomllib.loads(files("spamguard.folders").joinpath("names.toml").read_text("utf-8"))
     roles = {
         _fold_name((name,)): role
-        for table, role in tables
-        for names in table.values()
+        for section, role in _SECTION_ROLES.items()
+        for names in tables[section].values()
         for name in names.split(", ")
     }
-    views = {_fold_name((name,)): IGNORED_ROLE for name in _GMAIL_VIEWS.split(", ")}
+    views = {_fold_name((name,)): IGNORED_ROLE for name in tables["gmail_views"].split(", ")}
     in_gmail = {
         f"{above}/{name}": role
         for above in ("[gmail]", "[google mail]")
@@ -441,25 +188,6 @@ def _fold_name(name: tuple[str, ...]) -> str:
 
 
 # ---- entries of `watch:`
-
-
-class WatchRule(NamedTuple):
-    """What an entry of `watch:` comes to. we_file: as of `is_spam_filed`."""
-
-    watch: Watch
-    role: RoleLookup
-    we_file: bool
-    evidence: EvidenceRule
-
-
-def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
-    """The rules of all entries. special: as of `find_role`."""
-    return [
-        WatchRule(
-            watch, role_lookup(watch, special), is_spam_filed(watch, settings), evidence_rule(watch)
-        )
-        for watch in settings.watch
-    ]
 
 
 def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLookup:
@@ -496,3 +224,233 @@ def find_unmatched_watches(settings: Settings, mailboxes: Iterable[Mailbox]) -> 
         for number, watch in enumerate(settings.watch)
         if number not in matched and not is_next_hop(watch, settings)
     )
+
+
+# ---- what Dovecot says about folders
+
+_TIMEOUT = 10.0  # seconds that doveconf may take
+_MAX_OUTPUT = 4 << 20  # characters
+_MAX_MAILBOXES = 1000  # that are checked for a Maildir
+_SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
+_SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_HOME = re.compile(r"^(%h|%\{home\})(?=/|$)")
+_SETTINGS_SINCE_2_4 = (
+    "mail_driver",
+    "mail_path",
+    "mail_inbox_path",
+    "mailbox_list_layout",
+    "mailbox_directory_name",
+)
+_REMEDY = "let Dovecot tell by IMAPSieve"
+_YES_WORDS = frozenset(("yes", "y", "true", "1"))
+_OTHER_FORMATS = frozenset(("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir"))
+
+
+class DovecotSettings(NamedTuple):
+    """What matters for watching.
+
+    mail_format: of the mailboxes, "" if unknown. special_uses: by name of the folder, without the
+    namespace's prefix. obstacles: what stands in the way of watching, one line each.
+    """
+
+    mail_format: str = ""
+    special_uses: Mapping[tuple[str, ...], str] = {}
+    obstacles: tuple[str, ...] = ()
+
+
+class _MailLocation(NamedTuple):
+    """Where mail is, with Dovecot's variables. subdirectory: of a folder, for its messages."""
+
+    mail_format: str
+    path: str
+    inbox: str
+    layout: str
+    subdirectory: str
+
+
+@dataclass(slots=True)
+class _Section:
+    kind: str = ""
+    name: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    sections: list[_Section] = field(default_factory=list)
+
+    def subsections(self, kind: str) -> Iterator[_Section]:
+        return (section for section in self.sections if section.kind == kind)
+
+    def is_yes(self, setting: str) -> bool:
+        return self.settings.get(setting, "").lower() in _YES_WORDS
+
+
+def read_dovecot(configuration: str = "") -> DovecotSettings:
+    """The settings of a configuration, by default the usual one; empty if `doveconf` cannot be
+    asked, which is logged.
+    """
+    command = ["doveconf", "-n", *(("-c", configuration) if configuration else ())]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT,
+        )
+        return parse_dovecot(done.stdout.decode(errors="surrogateescape"))
+    except FileNotFoundError:
+        _log.info(
+            "there is no doveconf: "
+            "the roles of folders come from the configuration and from their names"
+        )
+    except subprocess.CalledProcessError as error:
+        reason = " ".join(error.stderr.decode(errors="replace").split())
+        _log.warning(
+            "doveconf failed, so Dovecot's special uses of folders are not known: %s", reason[:500]
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.warning(
+            "doveconf cannot be asked, so Dovecot's special uses of folders are not known: %s",
+            error,
+        )
+    return DovecotSettings()
+
+
+def find_obstacles(
+    dovecot: DovecotSettings, settings: Settings, mailboxes: Mailboxes
+) -> tuple[str, ...]:
+    """The obstacles that matter for what is watched. If Dovecot has no Maildirs, there are none:
+    watched Maildirs are not Dovecot's then.
+    """
+    if dovecot.mail_format not in _OTHER_FORMATS:
+        return dovecot.obstacles
+    if all(is_next_hop(watch, settings) for watch in settings.watch):
+        return ()  # the Maildir may come yet, with the first mail
+    with suppress(SpamguardError, OSError):  # the watcher reports them
+        checked = islice(mailboxes.find_mailboxes(), _MAX_MAILBOXES)
+        if any(is_maildir(mailboxes, mailbox, if_unreadable=True) for mailbox in checked):
+            return ()
+    return dovecot.obstacles
+
+
+def parse_dovecot(text: str) -> DovecotSettings:
+    """What `doveconf -n` of Dovecot 2.3 or 2.4 writes. Lines that make no sense are skipped.
+
+    >>> parse_dovecot("mail_location = maildir:~/Maildir").mail_format
+    'maildir'
+    """
+    top = _parse_sections(text[:_MAX_OUTPUT])
+    location = _find_location(top)
+    default = "/" if location.layout == "fs" else "."
+    separator = _main_namespace(top).settings.get("separator", "") or default
+    uses, obstacles = _find_special_uses(top, separator), tuple(_list_obstacles(top, location))
+    return DovecotSettings(location.mail_format, uses, obstacles)
+
+
+def _parse_sections(text: str) -> _Section:
+    top = _Section()
+    open_sections = [top]
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("#"):
+            continue
+        if line == "}":
+            open_sections = open_sections[:-1] or [top]
+        elif setting := _SETTING.fullmatch(line):
+            open_sections[-1].settings[setting[1]] = _unquote(setting[2])
+        elif opened := _SECTION.fullmatch(line):
+            section = _Section(opened[1], _unquote(opened[2] or ""))
+            open_sections[-1].sections.append(section)
+            open_sections.append(section)
+    return top
+
+
+def _unquote(text: str) -> str:
+    quoted = _QUOTED.fullmatch(text)
+    return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else text
+
+
+def _find_location(top: _Section) -> _MailLocation:
+    """Since 2.4 there is a setting for each; before there was one for all, such as
+    `maildir:~/Maildir:LAYOUT=fs`.
+    """
+    namespace = _main_namespace(top).settings
+    settings = top.settings | {name: value for name, value in namespace.items() if value}
+    if "mail_driver" in settings or "mail_path" in settings:
+        driver, path, *values = (settings.get(name, "") for name in _SETTINGS_SINCE_2_4)
+    else:
+        location = settings.get("location") or settings.get("mail_location", "")
+        driver, path, *fields = (*location.split(":"), "")
+        options = dict(field.partition("=")[::2] for field in fields)
+        values = [options.get(name, "") for name in ("INBOX", "LAYOUT", "DIRNAME")]
+    inbox, layout, subdirectory = values
+    return _MailLocation(driver.lower(), path, inbox, layout.lower(), subdirectory)
+
+
+def _main_namespace(top: _Section) -> _Section:
+    return next(
+        (section for section in top.subsections("namespace") if section.is_yes("inbox")), _Section()
+    )
+
+
+def _find_special_uses(top: _Section, separator: str) -> dict[tuple[str, ...], str]:
+    uses = {}
+    for namespace in top.subsections("namespace"):
+        settings = namespace.settings
+        # Folders of other users, and those that lie elsewhere, have names of their own.
+        is_elsewhere = any(settings.get(name) for name in ("location", "mail_path", "mail_driver"))
+        is_private = settings.get("type", "private") == "private"
+        if not namespace.is_yes("inbox") and (is_elsewhere or not is_private):
+            continue
+        prefix = settings.get("prefix", "")
+        for mailbox in namespace.subsections("mailbox"):
+            name = mailbox.settings.get("name", "") or mailbox.name
+            name = name.removeprefix(prefix) or name
+            if use := mailbox.settings.get("special_use", ""):
+                uses[tuple(name.split(settings.get("separator", "") or separator))] = use
+    return uses
+
+
+def _list_obstacles(top: _Section, location: _MailLocation) -> Iterator[str]:
+    if location.mail_format in _OTHER_FORMATS:
+        yield (
+            f"Dovecot keeps its mail as {location.mail_format}, not as Maildir: "
+            f"its folders cannot be watched, {_REMEDY}"
+        )
+    elif location.layout == "index" or location.subdirectory:
+        yield (
+            "Dovecot keeps folders in directories of other names (LAYOUT=index, DIRNAME=): "
+            f"which is Junk cannot be seen, {_REMEDY}"
+        )
+    elif location.inbox and not f"{_fold_home(location.inbox)}/".startswith(
+        f"{_fold_home(location.path)}/"
+    ):
+        yield (
+            f"Dovecot keeps INBOX apart from other folders ({location.inbox}): "
+            f"moving from one to the other teaches nothing, {_REMEDY}"
+        )
+    plugins = _plugins(top)
+    if plugins & {"zlib", "mail_compress"}:
+        # A setting of the plugin's before 2.4, one of its own since.
+        methods = [plugin.settings.get("zlib_save") for plugin in top.subsections("plugin")]
+        if "lz4" in (*methods, top.settings.get("mail_compress_write_method")):
+            yield (
+                "Dovecot compresses with lz4, which cannot be read here: "
+                f"choose zstd or gz, or {_REMEDY}"
+            )
+    if "mail_crypt" in plugins:
+        yield f"Dovecot's plugin mail_crypt is on: encrypted messages cannot be read, {_REMEDY}"
+
+
+def _fold_home(path: str) -> str:
+    """A path with the home directory written in one way."""
+    return _HOME.sub("~", path.rstrip("/"))
+
+
+def _plugins(section: _Section) -> set[str]:
+    """Plugins of all protocols: a list of words before 2.4, a section of switches since."""
+    names = set(section.settings.get("mail_plugins", "").split())
+    for inner in section.sections:
+        if inner.kind == "mail_plugins":
+            names |= {name for name in inner.settings if inner.is_yes(name)}
+        elif inner.kind in ("protocol", "local", "remote"):
+            names |= _plugins(inner)
+    return names

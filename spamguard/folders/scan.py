@@ -34,7 +34,6 @@ from spamguard.errors import SpamguardError
 from spamguard.folders.mailboxes import (
     INBOX_NAME,
     Folder,
-    FolderKind,
     Issue,
     Mailbox,
     Mailboxes,
@@ -46,7 +45,7 @@ from spamguard.folders.mailboxes import (
     parse_file_name,
 )
 from spamguard.folders.reconcile import Arrival, FileKey, short_hash
-from spamguard.folders.roles import RoleLookup
+from spamguard.folders.roles import FolderKind, RoleLookup
 from spamguard.keys import SignedVerdict
 from spamguard.log import WarnOnce
 from spamguard.sources import DamagedFileError, UnreadableFileError, decompress

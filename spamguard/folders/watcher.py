@@ -3,8 +3,7 @@ user moved becomes a vote.
 
 `Watcher` waits for events and decides which mailbox is due; `Schedule` says which of them comes
 first. Events only say where to look, and not even that is needed: every mailbox is scanned now and
-then. `Reextractor` uses the time when there is nothing else to do, after an upgrade that reads mail
-otherwise.
+then. After an upgrade that reads mail otherwise, `Reextractor` uses the time that is left.
 
 Must never write into a mailbox, never let one mailbox wait long while another is scanned (all work
 goes in small steps), and never cost more because of mailboxes in which nothing happens: a site may
@@ -15,9 +14,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import inf
@@ -27,15 +26,19 @@ from spamguard.config.options import Settings
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import MailboxesError, SpamguardError
-from spamguard.folders import doveconf
 from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
-from spamguard.folders.mailbox_scan import OWN_FILES, MailboxScanner, MailboxState, next_pause
+from spamguard.folders.mailbox_scan import (
+    OWN_FILES,
+    MailboxScanner,
+    MailboxState,
+    next_pause,
+    watch_rules,
+)
 from spamguard.folders.mailboxes import (
     CLOSED_WARNING,
     DOUBT,
     Changes,
     Folder,
-    FolderKind,
     Issue,
     Mailbox,
     Mailboxes,
@@ -43,7 +46,13 @@ from spamguard.folders.mailboxes import (
     clear_issues,
     is_below,
 )
-from spamguard.folders.roles import find_unmatched_watches, parse_role, watch_rules
+from spamguard.folders.roles import (
+    FolderKind,
+    find_obstacles,
+    find_unmatched_watches,
+    parse_role,
+    read_dovecot,
+)
 from spamguard.folders.scan import FolderScanner
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
 from spamguard.learning.lessons import LessonService, NewClass
@@ -57,11 +66,12 @@ _log = logging.getLogger("spamguard.folders")
 
 RETRY_SECONDS = 15.0  # after trouble of our own, such as a full disk
 MAX_TURN_SECONDS = 0.5  # after which events are read: to list 20,000 mailboxes takes minutes
-_MAX_WAIT_SECONDS = 3600.0
 _DAY_SECONDS = 86_400
 _MAX_TROUBLES = 200  # in the status file
 _REEXTRACT_ISSUE = "lessons of an older version"
+_REEXTRACT_WARNING = "%s; lessons of an older version are read again when that is mended"
 _BROKER_ISSUE = "mailbox broker"
+_BROKER_WARNING = "%s; what is moved meanwhile is found when that is mended"
 
 
 class Watcher:
@@ -78,6 +88,7 @@ class Watcher:
         mailboxes: Mailboxes,
         settle: Callable[[], object],
     ) -> None:
+        self._settings = settings
         self._mailboxes = mailboxes
         self._warnings = WarnOnce(_log)
         self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
@@ -94,15 +105,14 @@ class Watcher:
             self._lessons,
             self._sightings,
             self._scanner,
-            [watch.lessons_per_day for watch in settings.watch],
+            settings.watch,
             self._status_file,
         )
         self._reextractor = Reextractor(spam_filter, self._sightings, self._scanner)
-        server = doveconf.read()
-        for obstacle in doveconf.find_obstacles(server, settings, mailboxes):
+        dovecot = read_dovecot()
+        for obstacle in find_obstacles(dovecot, settings, mailboxes):
             _log.info("%s", obstacle)
-        self._rules = watch_rules(settings, server.special_uses)
-        self._find_unmatched = partial(find_unmatched_watches, settings)
+        self._rules = watch_rules(settings, dovecot.special_uses)
         self._mailbox_scanner = MailboxScanner(
             spam_filter,
             self._rules,
@@ -116,7 +126,7 @@ class Watcher:
         self._schedule = Schedule()
         self._search_due = 0.0  # when mailboxes are looked for
         self._unreadable: set[str] = set()  # directories on the way to mailboxes
-        self._pause = 0.0  # before these are tried again
+        self._pause = 0.0  # seconds before these are tried again
         for label in {role for rule in self._rules for _, role in rule.watch.folders}:
             if parse_role(label).kind is FolderKind.CLASS:
                 self._lessons.open_class(label, NewClass.CREATE)
@@ -125,8 +135,9 @@ class Watcher:
         """Wait at most `timeout` seconds until something is due, and do it; whether there was
         anything to do.
         """
-        waiting = max(0.0, min(timeout, self._next_due() - time.monotonic()))
-        self._take_changes(self._mailboxes.wait_for_changes(min(waiting, _MAX_WAIT_SECONDS)))
+        due = min(self.next_due, self._lessons.settling_due, self._status_file.next_beat)
+        waiting = max(0.0, min(timeout, due - time.monotonic()))
+        self.take_changes(self._mailboxes.wait_for_changes(waiting))
         now = time.monotonic()
         busy = self._search_due <= now
         if busy:
@@ -135,28 +146,28 @@ class Watcher:
             self._step_mailbox(state, now)
             busy = True
         busy = busy or self._reextract()
-        if self._reset_count != self._sightings.reset_count:
-            self._restart_all()
+        if self._reset_count != self._sightings.reset_count:  # the sightings were lost
+            self._reset_count = self._sightings.reset_count
+            for state in self._schedule.mailboxes.values():
+                self._abandon(state, 0.0)
+                self._schedule.plan(state)
         self._lessons.request_settling()
         self._status_file.beat(len(self._schedule.mailboxes))
         return busy
+
+    @property
+    def next_due(self) -> float:
+        """When there is something to look at, on the clock of `time.monotonic`."""
+        reextract = self._reextractor.due if self._schedule.mailboxes else inf
+        return min(self._search_due, reextract, self._schedule.next_due())
 
     def close(self) -> None:
         """Close the file of the sightings."""
         self._sightings.close()
 
-    # ---- when to scan
+    # ---- what may have changed
 
-    def _next_due(self) -> float:
-        return min(
-            self._search_due,
-            self._lessons.settling_due,
-            self._reextractor.due if self._schedule.mailboxes else inf,
-            self._status_file.next_beat,
-            self._schedule.next_due(),
-        )
-
-    def _take_changes(self, changes: Changes) -> None:
+    def take_changes(self, changes: Changes) -> None:
         """Make due what may have changed, after the debounce."""
         now = time.monotonic()
         states = self._schedule.mailboxes
@@ -169,20 +180,20 @@ class Watcher:
         if changes.users:
             debounce = min(rule.watch.debounce for rule in self._rules)
             self._search_due = min(self._search_due, now + debounce)
-        changed: dict[Mailbox, MailboxState] = {}
+        changed: set[Mailbox] = set()
         for mailbox in changes.mailboxes & states.keys():
-            state = changed[mailbox] = states[mailbox]
             debounce = self._rules[mailbox.watch].watch.debounce
-            state.folders_due = min(state.folders_due, now + debounce)
+            states[mailbox].folders_due = min(states[mailbox].folders_due, now + debounce)
+            changed.add(mailbox)
         for folder in changes.folders:
             if folder.mailbox not in states:
                 continue
             rule = self._rules[folder.mailbox.watch]
             if rule.role(folder.directory).kind is not FolderKind.IGNORED:
-                state = changed[folder.mailbox] = states[folder.mailbox]
-                state.schedule_folder(folder, now + rule.watch.debounce)
-        for state in changed.values():
-            self._schedule.note_change(state)
+                states[folder.mailbox].schedule_folder(folder, now + rule.watch.debounce)
+                changed.add(folder.mailbox)
+        for mailbox in changed:
+            self._schedule.note_change(states[mailbox])
 
     # ---- which mailboxes there are
 
@@ -196,27 +207,24 @@ class Watcher:
             mailboxes = set(self._mailboxes.find_mailboxes())
             unreadable = self._mailboxes.unreadable_directories()
         except (SpamguardError, OSError) as error:
-            self._warnings.warn(
-                _BROKER_ISSUE, "%s; what is moved meanwhile is found when that is mended", error
-            )
+            self._warnings.warn(_BROKER_ISSUE, _BROKER_WARNING, error)
             self._search_due = now + RETRY_SECONDS
             return
         self._warnings.clear(_BROKER_ISSUE)
         self._retry_unreadable(unreadable, now)
-        for text in self._find_unmatched(mailboxes):
+        for text in find_unmatched_watches(self._settings, mailboxes):
             self._warnings.warn(("idle", text), "%s", text)
-        known = set(self._schedule.mailboxes)
-        gone = known - mailboxes
-        for mailbox in gone:
+        removed = self._schedule.mailboxes.keys() - mailboxes
+        for mailbox in removed:
             self._schedule.remove(mailbox)
             self._scanner.forget_mailbox(mailbox)
-        clear_issues(self._warnings, lambda issue: issue.mailbox in gone)
-        for mailbox in sorted(mailboxes - known):
+        clear_issues(self._warnings, lambda issue: issue.mailbox in removed)
+        for mailbox in sorted(mailboxes - self._schedule.mailboxes.keys()):
             self._schedule.add(mailbox, now)
+        present, today = {mailbox.path for mailbox in mailboxes}, int(time.time())
         with suppress(SpamguardError):
-            self._sightings.prune(int(time.time()))
-            present = {mailbox.path for mailbox in mailboxes}
-            for path in self._sightings.forget_missing(present, int(time.time()), unreadable):
+            self._sightings.prune(today)
+            for path in self._sightings.forget_missing(present, today, unreadable):
                 _log.info(
                     "%s: has not been there for 30 days: what lay in it is forgotten, "
                     "what was learnt from it stays",
@@ -261,7 +269,7 @@ class Watcher:
         except MailboxesError:  # `_find_mailboxes` reports it
             self._search_soon()
             self._abandon(state, time.monotonic() + RETRY_SECONDS)
-        except SightingsResetError:  # it was logged, and `_restart_all` follows
+        except SightingsResetError:  # it was logged, and all start again
             pass
         except SpamguardError as error:
             self._warnings.warn(
@@ -283,18 +291,11 @@ class Watcher:
         state.has_changes = state.has_changes and is_due
         self._schedule.plan(state)
 
-    def _abandon(self, state: MailboxState, again: float) -> None:
-        """Give up what is under way: the next scan finds the same lessons and evidence."""
+    def _abandon(self, state: MailboxState, next_rescan: float) -> None:
+        """Give up what is under way: the next scan finds the same."""
         state.work = None
-        state.next_rescan = again
+        state.next_rescan = next_rescan
         self._scanner.forget_mailbox(state.mailbox)
-
-    def _restart_all(self) -> None:
-        """Scan all mailboxes as if for the first time: the sightings were lost."""
-        self._reset_count = self._sightings.reset_count
-        for state in self._schedule.mailboxes.values():
-            self._abandon(state, 0.0)
-            self._schedule.plan(state)
 
     def _reextract(self) -> bool:
         """Take a step of `Reextractor`, if one is due; whether it was."""
@@ -302,15 +303,10 @@ class Watcher:
             return False
         try:
             self._lessons.changed += self._reextractor.step(self._schedule.mailboxes)
-        except SpamguardError as error:
-            self._warnings.warn(
-                _REEXTRACT_ISSUE,
-                "%s; lessons of an older version are read again when that is mended",
-                error,
-            )
-            self._reextractor.due = time.monotonic() + RETRY_SECONDS
-        else:
             self._warnings.clear(_REEXTRACT_ISSUE)
+        except SpamguardError as error:
+            self._warnings.warn(_REEXTRACT_ISSUE, _REEXTRACT_WARNING, error)
+            self._reextractor.due = time.monotonic() + RETRY_SECONDS
         return True
 
 
@@ -350,7 +346,7 @@ class Schedule:
         self.plan(state)
 
     def remove(self, mailbox: Mailbox) -> None:
-        """A mailbox is gone."""
+        """Scan a mailbox no more."""
         del self.mailboxes[mailbox]
         self._due.pop(mailbox, None)
         self._new.pop(mailbox, None)
@@ -397,10 +393,12 @@ class Schedule:
             else:
                 self._push(state)
         due, new = list(self._due.values()), list(self._new.values())
-        others = sorted((state for state in due if not state.has_changes), key=attrgetter("tended"))
+        unchanged = sorted(
+            (state for state in due if not state.has_changes), key=attrgetter("tended")
+        )
         yield from [state for state in due if state.has_changes]
         until = time.monotonic() + MAX_TURN_SECONDS
-        for state in chain(new[:1], others, _until_scanned(new)):
+        for state in chain(new[:1], unchanged, _until_scanned(new)):
             yield state
             if time.monotonic() > until:
                 return
@@ -442,78 +440,58 @@ class Reextractor:
     def step(self, mailboxes: Collection[Mailbox]) -> int:
         """Cast some outdated votes again; how many. SpamguardError: the next step tries again."""
         began = time.monotonic()
-        until = began + STEP_SECONDS
-        while not self._waiting and self._read_up_to < self._end:
+        if not self._waiting:
             self._done = self._read_up_to
             self._read_up_to = min(self._done + _EVENT_BATCH_SIZE, self._end)
             self._waiting = self._filter.ledger.users.outdated_digests(
                 EXTRACTOR, self._done, self._read_up_to
             )
-            if time.monotonic() > until:
-                break
-        cast = 0
-        if self._waiting:
-            cast = self._reextract({mailbox.path: mailbox for mailbox in mailboxes}, until)
-        self._cast += cast
-        if not self._waiting and (cast or self._read_up_to == self._end):
-            self._save_progress(self._read_up_to)
-        now = time.monotonic()
-        self.due = inf if self._done == self._end else 2 * now - began  # as long a pause as a step
-        return cast
-
-    def _save_progress(self, event: int) -> None:
-        """A crash before this finds the same events again, with current votes."""
-        self._filter.ledger.set_meta(_PROGRESS_KEY, str(event))
-        self._done = event
-        if event == self._end and self._cast:
-            _log.info(
-                "%d votes by an older version were read again from the mail in watched folders; "
-                "`spamguard status` tells what is left",
-                self._cast,
-            )
-
-    def _reextract(self, mailboxes: Mapping[str, Mailbox], until: float) -> int:
-        """Read some of the waiting messages, as many as there is time for. mailboxes: by path."""
         visited: set[bytes] = set()
-        cast = 0
-        examples = self._read_examples(
-            self._waiting[:_LOOKUP_BATCH_SIZE], mailboxes, visited, until
-        )
-        for batch in batches(examples, _VOTE_BATCH_SIZE):
+        cast, until = 0, began + STEP_SECONDS
+        for batch in batches(self._read_examples(mailboxes, visited, until), _VOTE_BATCH_SIZE):
             cast += len(reextract_votes(self._filter, batch))
             if time.monotonic() > until:
                 break
         self._waiting = [digest for digest in self._waiting if digest not in visited]
+        self._cast += cast
+        if not self._waiting and (cast or self._read_up_to == self._end):
+            # A crash before this finds the same events again, with current votes.
+            self._filter.ledger.set_meta(_PROGRESS_KEY, str(self._read_up_to))
+            self._done = self._read_up_to
+            if self._done == self._end and self._cast:
+                _log.info(
+                    "%d votes by an older version were read again from the mail in watched "
+                    "folders; `spamguard status` tells what is left",
+                    self._cast,
+                )
+        now = time.monotonic()
+        self.due = inf if self._done == self._end else 2 * now - began  # as long a pause as a step
         return cast
 
     def _read_examples(
-        self,
-        digests: list[bytes],
-        mailboxes: Mapping[str, Mailbox],
-        visited: set[bytes],
-        until: float,
+        self, mailboxes: Collection[Mailbox], visited: set[bytes], until: float
     ) -> Iterator[Example]:
-        """The messages that still lie in a folder and can be read.
+        """The waiting messages that still lie in a folder and can be read, some at a time.
 
         visited: gets all digests that were looked for. After `until`, messages are left out for
         which another folder would have to be listed.
         """
-        copies: dict[bytes, list[tuple[Folder, int]]] = {}
+        by_path = {mailbox.path: mailbox for mailbox in mailboxes}
+        digests = self._waiting[:_LOOKUP_BATCH_SIZE]
+        copies: defaultdict[bytes, list[tuple[Folder, int]]] = defaultdict(list)
         for digest, (path, directory, name) in self._sightings.find_present(digests, _MAX_COPIES):
-            if path in mailboxes:
-                folder = Folder(mailboxes[path], directory)
-                copies.setdefault(digest, []).append((folder, name))
+            if path in by_path:
+                copies[digest].append((Folder(by_path[path], directory), name))
         names = {name for places in copies.values() for _, name in places}
         listed: dict[Folder, dict[int, MessageFile]] = {}
         for digest in digests:
-            places = copies.get(digest, [])
-            folders = {folder for folder, _ in places}
+            folders = {folder for folder, _ in copies[digest]}
             if visited and time.monotonic() > until and not listed.keys() >= folders:
                 continue
             visited.add(digest)
             for folder in folders - listed.keys():
                 listed[folder] = self._scanner.find_files(folder, names)
-            for folder, name in places:
+            for folder, name in copies[digest]:
                 file = listed[folder].get(name)
                 if file and (example := self._scanner.read_example(folder, file, digest)):
                     yield example

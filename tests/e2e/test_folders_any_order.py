@@ -82,7 +82,7 @@ class Looking:
         self._open()
 
     def lose_events(self) -> None:
-        self._watcher._take_changes(Changes(everything=True))
+        self._watcher.take_changes(Changes(everything=True))
 
     def rest(self) -> None:
         rest(self._watcher)

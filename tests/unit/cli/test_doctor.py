@@ -10,7 +10,7 @@ import pytest
 from spamguard import __version__, doctor
 from spamguard.daemon import status
 from spamguard.doctor import proof
-from spamguard.folders import doveconf
+from spamguard.folders import roles
 from spamguard.storage import Owner
 from tests.support.reachable import let_others_pass
 from tests.unit.filters import upgraded
@@ -100,7 +100,7 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
 @pytest.fixture
 def configuration(taught, tmp_path, monkeypatch) -> Path:
     """A configuration whose next hop is down, on a machine whose Postfix does not name us."""
-    monkeypatch.setattr(doveconf, "read", lambda: doveconf.DovecotSettings("maildir"))
+    monkeypatch.setattr(roles, "read_dovecot", lambda: roles.DovecotSettings("maildir"))
     monkeypatch.setattr(doctor, "read_postconf", lambda: "inet_interfaces = all\n")
     path = maildir(tmp_path / "anna", ".Junk")
     file = tmp_path / "spamguard.yaml"

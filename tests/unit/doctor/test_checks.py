@@ -17,9 +17,9 @@ from spamguard import doctor
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
 from spamguard.doctor import StepOutcome
 from spamguard.engine.filter import Filter
-from spamguard.folders import doveconf
-from spamguard.folders.doveconf import DovecotSettings
+from spamguard.folders import roles
 from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.roles import DovecotSettings
 from spamguard.learning import status_files
 from spamguard.learning.status_files import WatcherStatus, WatcherTrouble
 from tests.support.disks import needs_disks, small_disk
@@ -250,7 +250,7 @@ def test_dovecot(state, monkeypatch):
             StepOutcome.FAILED,
         ),
     ):
-        monkeypatch.setattr(doctor.doveconf, "read", lambda found=found: found)
+        monkeypatch.setattr(doctor.roles, "read_dovecot", lambda found=found: found)
         assert (doctor.check_dovecot(None).outcome, doctor.check_dovecot(watched).outcome) == (
             bare,
             full,
@@ -259,8 +259,8 @@ def test_dovecot(state, monkeypatch):
 
 def test_dovecot_is_there_and_has_nothing_to_do_with_what_is_watched(state, tmp_path, monkeypatch):
     """Where Debian's was merely installed an examination never ended well."""
-    mbox = doveconf.parse("mail_location = mbox:~/mail:INBOX=/var/mail/%u\n")
-    monkeypatch.setattr(doctor.doveconf, "read", lambda: mbox)
+    mbox = roles.parse_dovecot("mail_location = mbox:~/mail:INBOX=/var/mail/%u\n")
+    monkeypatch.setattr(doctor.roles, "read_dovecot", lambda: mbox)
     (tmp_path / "home" / "ben").mkdir(parents=True)
     watched = settings(state, watch=(Watch(f"{tmp_path}/home/*"),))
     assert doctor.check_dovecot(watched).outcome is StepOutcome.FAILED  # people's mail is elsewhere

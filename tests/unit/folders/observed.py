@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.config.options import Action
-from spamguard.folders.mailboxes import FolderKind, Role, base_name_key, file_key, parse_file_name
+from spamguard.folders.mailboxes import base_name_key, file_key, parse_file_name
 from spamguard.folders.reconcile import (
     Arrival,
     FileKey,
@@ -22,7 +22,7 @@ from spamguard.folders.reconcile import (
     Sighting,
     reconcile,
 )
-from spamguard.folders.roles import HAM_ROLE, NEUTRAL_ROLE, SPAM_ROLE, TRASH_ROLE
+from spamguard.folders.roles import HAM_ROLE, NEUTRAL_ROLE, SPAM_ROLE, TRASH_ROLE, FolderKind, Role
 from spamguard.folders.scan import compare_listing
 from spamguard.folders.sightings import Sightings
 from spamguard.keys import SignedVerdict

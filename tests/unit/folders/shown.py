@@ -44,5 +44,5 @@ def age(one: Watched, seconds: float) -> None:
 
 def look(one: Watched) -> None:
     """Scan everything, as the watcher does now and then."""
-    one.watcher._take_changes(Changes(everything=True))
+    one.watcher.take_changes(Changes(everything=True))
     one.rest()

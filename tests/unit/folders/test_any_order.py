@@ -120,7 +120,7 @@ def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
             else:
                 message.flag(chance.choice("RFSab"))
         if chance.random() < 0.2:
-            one.watcher._take_changes(Changes(everything=True))
+            one.watcher.take_changes(Changes(everything=True))
         if chance.random() < 0.3:
             killed_while_resting(one, chance, monkeypatch)
         one.rest()

@@ -7,8 +7,14 @@ from __future__ import annotations
 import pytest
 
 from spamguard.config.options import HamEvidence, Watch
-from spamguard.folders.reconcile import EvidenceSign, MoveTarget
-from spamguard.folders.roles import EvidenceRule, choose_sign, evidence_rule, find_signs
+from spamguard.folders.reconcile import (
+    EvidenceRule,
+    EvidenceSign,
+    MoveTarget,
+    choose_sign,
+    evidence_rule,
+    find_signs,
+)
 
 ALL = evidence_rule(
     Watch("/x", ham_evidence=HamEvidence(True, True, 3600.0), spam_evidence=("$Junk", "Junk"))

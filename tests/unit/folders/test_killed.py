@@ -216,7 +216,7 @@ def faulty_look(place: Path, step: int, fault: str) -> bool:
         if fault == "full" and happened():
             os.kill(os.getpid(), signal.SIGKILL)
         limit_writes(resource.RLIM_INFINITY)
-        one.watcher._take_changes(Changes(everything=True))
+        one.watcher.take_changes(Changes(everything=True))
         one.rest()
 
     status = in_child(work)

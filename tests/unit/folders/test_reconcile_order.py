@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spamguard.folders.mailboxes import FolderKind, base_name_key, parse_file_name
+from spamguard.folders.mailboxes import base_name_key, parse_file_name
 from spamguard.folders.reconcile import Arrival, Sighting, reconcile
+from spamguard.folders.roles import FolderKind
 from spamguard.folders.sightings import Sightings
 from tests.unit.folders.observed import (
     FILING,

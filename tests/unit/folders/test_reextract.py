@@ -14,6 +14,7 @@ from spamguard.folders import watcher
 from spamguard.folders.mailboxes import Mailbox
 from spamguard.learning.lessons import LessonService
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import EXTRACTOR, Vote
 from tests.unit.folders.maildirs import deliver, move
 from tests.unit.folders.watched import MAIL, Watched
@@ -115,9 +116,7 @@ def test_what_was_killed_is_finished(watched, monkeypatch):
     upgraded(watched)
     monkeypatch.setattr(watcher, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(
-        watcher.Reextractor,
-        "_save_progress",
-        lambda *_: (_ for _ in ()).throw(LedgerError("the disk is full")),
+        SqliteLedger, "set_meta", lambda *_: (_ for _ in ()).throw(LedgerError("the disk is full"))
     )
     for _ in range(30):
         watched.watcher.run_once(0.01)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from spamguard.folders import roles
-from spamguard.folders.mailboxes import FolderKind, Role
 from spamguard.folders.roles import (
     DOUBTFUL_ROLE,
     HAM_ROLE,
@@ -13,6 +15,8 @@ from spamguard.folders.roles import (
     NEUTRAL_ROLE,
     SPAM_ROLE,
     TRASH_ROLE,
+    FolderKind,
+    Role,
     find_role,
     parse_role,
 )
@@ -88,21 +92,13 @@ def test_the_inbox_is_ham_and_what_lies_below_it_is_not() -> None:
 
 
 def test_every_language_names_all_and_no_name_means_two_things() -> None:
-    assert len(roles._JUNK_NAMES) >= 25
-    assert (
-        roles._JUNK_NAMES.keys()
-        == roles._TRASH_NAMES.keys()
-        == roles._ARCHIVE_NAMES.keys()
-        == roles._IGNORED_NAMES.keys()
-    )
+    tables = tomllib.loads((Path(roles.__file__).parent / "names.toml").read_text("utf-8"))
+    languages, *others = (tables[role] for role in ("junk", "trash", "archive", "ignored"))
+    assert len(languages) >= 25
+    assert all(other.keys() == languages.keys() for other in others)
     names = [
-        {roles._fold_name((name,)) for each in table.values() for name in each.split(", ")}
-        for table in (
-            roles._JUNK_NAMES,
-            roles._TRASH_NAMES,
-            roles._ARCHIVE_NAMES,
-            roles._IGNORED_NAMES,
-        )
+        {roles._fold_name((name,)) for names in table.values() for name in names.split(", ")}
+        for table in (languages, *others)
     ]
     assert sum(map(len, names)) == len(set.union(*names))
 
@@ -151,7 +147,7 @@ def test_the_configuration_comes_before_dovecot_and_that_before_the_name() -> No
     ],
 )
 def test_special_uses(use: str, expected: Role) -> None:
-    assert find_role(("Spam",), None, {("Spam",): use}) == expected
+    assert find_role(("Spam",), {}, {("Spam",): use}) == expected
 
 
 def test_children_have_the_role_of_the_nearest_of_which_one_is_known() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
-from spamguard.folders.mailboxes import FolderKind, Role, display_folder
-from spamguard.folders.roles import is_spam_filed, role_lookup
+from spamguard.folders.mailboxes import display_folder
+from spamguard.folders.roles import FolderKind, Role, is_spam_filed, role_lookup
 
 
 def test_the_role_of_a_directory():

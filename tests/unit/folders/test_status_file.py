@@ -151,12 +151,12 @@ def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, mo
     with monkeypatch.context() as closed:
         forbid(closed, watched.box / ".Junk")
         for _ in range(3):
-            watched.watcher._take_changes(Changes(everything=True))
+            watched.watcher.take_changes(Changes(everything=True))
             watched.rest()
             (trouble,) = status_files.read_watcher_status(watched.state).troubles
             assert "Junk: cannot be looked at (Permission denied)" in trouble.text
     assert caplog.text.count("moves into it teach nothing") == 1
-    watched.watcher._take_changes(Changes(everything=True))
+    watched.watcher.take_changes(Changes(everything=True))
     turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
     watched.stop()
     watched.filter.close()

@@ -101,7 +101,7 @@ def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched
     for user in ("anna", "ben"):
         maildir(watched.place / "home" / user, ".Spamordner")
     watched.rest()
-    watched.watcher._take_changes(Changes(everything=True))
+    watched.watcher.take_changes(Changes(everything=True))
     move(message, watched.box / ".Spamordner")
     watched.rest()
     assert watched.votes() == {}
@@ -117,7 +117,7 @@ def test_a_folder_that_may_be_meant_for_spam_is_told_once_whoever_has_it(watched
     for user, left in ("anna", ["ben"]), ("ben", []):
         shutil.rmtree(watched.place / "home" / user / ".Spamordner")
         for _ in range(3):  # what lay there is missed first, and ben may be looked at before anna
-            watched.watcher._take_changes(Changes(everything=True))
+            watched.watcher.take_changes(Changes(everything=True))
             watched.rest()
         assert [
             one.user for one in status_files.read_watcher_status(watched.state).troubles
@@ -204,7 +204,7 @@ def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(tmp_pat
     one.filter.learn_examples([ready[1]], "ham", user="anna", origin="web")
     one.watcher._sightings.forget(str(one.box))
     move(messages[2], one.box / ".Junk")
-    one.watcher._take_changes(Changes(everything=True))
+    one.watcher.take_changes(Changes(everything=True))
     one.rest()
     assert one.votes() == {"anna 0": None, "anna 1": "ham", "anna 2": "spam"}
     one.stop()
@@ -242,7 +242,7 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
         if "`we_file`" in trouble.text
     ]
     one.box.rename(tmp_path / "elsewhere")
-    one.watcher._take_changes(Changes(everything=True))
+    one.watcher.take_changes(Changes(everything=True))
     one.rest()
     assert not list(
         watcher.standing_troubles(one.watcher._warnings.standing(), 0)
@@ -283,7 +283,7 @@ def test_files_that_are_no_mail_are_told_once_and_the_others_teach(watched, capl
     for message in messages:
         move(message, junk)
     watched.rest()
-    watched.watcher._take_changes(Changes(everything=True))
+    watched.watcher.take_changes(Changes(everything=True))
     watched.rest()
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -323,7 +323,7 @@ def test_who_moves_something_does_not_wait_until_all_mailboxes_were_looked_at(wa
         "list_files",
         lambda place: [looked.append(place.mailbox.user), whole(place)][1],
     )
-    watched.watcher._take_changes(Changes(everything=True))
+    watched.watcher.take_changes(Changes(everything=True))
     watched.watcher.run_once(0.0)
     move(message, watched.box / ".Junk")
     watched.watcher.run_once(0.0)
@@ -359,7 +359,7 @@ def test_of_many_files_that_cannot_be_read_one_a_day_is_told(watched, caplog, mo
     real = time.time
     for days in (0, 2):
         monkeypatch.setattr(time, "time", lambda days=days: real() + days * 86_400)
-        watched.watcher._take_changes(Changes(everything=True))
+        watched.watcher.take_changes(Changes(everything=True))
         watched.rest()
         (trouble,) = watcher.standing_troubles(
             watched.watcher._warnings.standing(), int(time.time())
@@ -389,7 +389,7 @@ def test_what_is_called_otherwise_or_moves_on_before_it_is_taught_is_looked_for_
     monkeypatch.setattr(watched.watcher._scanner, "read_example", late)
     monkeypatch.setattr(watched.mailboxes, "wait_for_changes", lambda _: Changes())
     moved = move(message, watched.box / ".Junk")
-    watched.watcher._take_changes(Changes(everything=True))
+    watched.watcher.take_changes(Changes(everything=True))
     watched.rest()
     assert not moved.exists()
     assert watched.votes() == votes
@@ -499,7 +499,7 @@ def test_damage_that_shows_where_mailboxes_are_looked_for_is_seen_at_once(watche
     damage(watched.watcher._sightings)
     watched.watcher._search_due = 0.0
     watched.watcher.run_once(0)
-    assert watched.watcher._next_due() <= time.monotonic()
+    assert watched.watcher.next_due <= time.monotonic()
     watched.rest()
     move(message, watched.box / ".Junk")
     watched.rest()

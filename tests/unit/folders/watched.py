@@ -28,10 +28,7 @@ def rest(watcher: Watcher) -> None:
 
 def _left(watcher: Watcher) -> float:
     """Seconds until something is due; 0: nothing is due soon."""
-    left = (
-        min(watcher._search_due, watcher._schedule.next_due(), watcher._reextractor.due)
-        - time.monotonic()
-    )
+    left = watcher.next_due - time.monotonic()
     return max(left, 0.001) if left < SOON else 0.0
 
 

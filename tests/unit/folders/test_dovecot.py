@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.folders import doveconf
-from spamguard.folders.doveconf import DovecotSettings, parse, read
+from spamguard.folders import roles
+from spamguard.folders.roles import DovecotSettings, parse_dovecot, read_dovecot
 from tests.unit.folders.watched import Watched
 
 installed = pytest.mark.skipif(
@@ -41,7 +41,7 @@ SPECIAL = r"""
 def configured(directory: Path, text: str) -> DovecotSettings:
     file = directory / "dovecot.conf"
     file.write_text(text)
-    return read(str(file))
+    return read_dovecot(str(file))
 
 
 @installed
@@ -165,14 +165,17 @@ namespace inbox {
   }
 }
 """
-    found = parse(text)
+    found = parse_dovecot(text)
     assert found.mail_format == "maildir"
     assert found.special_uses == {("Junk",): "\\Junk", ("Deleted Items",): "\\Trash"}
     assert len(found.obstacles) == 1
     assert "lz4" in found.obstacles[0]
-    assert not parse(text.replace("lz4", "zstd")).obstacles
-    assert "LAYOUT=index" in parse(text.replace("_layout = fs", "_layout = index")).obstacles[0]
-    assert "/in" in parse(f"mail_inbox_path = /in\n{text}").obstacles[0]
+    assert not parse_dovecot(text.replace("lz4", "zstd")).obstacles
+    assert (
+        "LAYOUT=index"
+        in parse_dovecot(text.replace("_layout = fs", "_layout = index")).obstacles[0]
+    )
+    assert "/in" in parse_dovecot(f"mail_inbox_path = /in\n{text}").obstacles[0]
 
 
 def test_names_that_are_written_inside() -> None:
@@ -181,12 +184,12 @@ def test_names_that_are_written_inside() -> None:
         f"namespace {{\ninbox = yes\nlocation = maildir:/m\n{mailbox}\n"
         "prefix = INBOX.\nseparator = .\n}\n"
     )
-    assert parse(text) == DovecotSettings("maildir", {("Spam Mail",): "\\Junk"})
+    assert parse_dovecot(text) == DovecotSettings("maildir", {("Spam Mail",): "\\Junk"})
 
 
 @given(st.text(alphabet='ab {}="\\#\n', max_size=200))
 def test_no_text_raises(text: str) -> None:
-    parse(text)
+    parse_dovecot(text)
 
 
 def test_without_dovecot_nothing_is_known(
@@ -194,7 +197,7 @@ def test_without_dovecot_nothing_is_known(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level(logging.INFO, "spamguard.folders"):
-        assert read() == DovecotSettings()
+        assert read_dovecot() == DovecotSettings()
     assert "there is no doveconf" in caplog.text
 
 
@@ -212,8 +215,8 @@ def test_a_failing_or_slow_dovecot_is_reported(
     command.write_text(f"#!/bin/sh\n{script}\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(doveconf, "_TIMEOUT", 0.5)
-    assert read() == DovecotSettings()
+    monkeypatch.setattr(roles, "_TIMEOUT", 0.5)
+    assert read_dovecot() == DovecotSettings()
     assert told in caplog.text
     assert len(caplog.records) == 1
 
