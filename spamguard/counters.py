@@ -145,23 +145,16 @@ class CounterSlot:
         self._words[_OFFSETS["seq"]] = value + 1
 
     def _add(self, field: str, name: RowName, number: int = 1) -> None:
-        at = self._rows[field].get(name)
-        if at is None:
-            at = self._new_row(field, name)
-        self._words[at] += number
-
-    def _new_row(self, field: str, name: RowName) -> int:
-        rows = _ROW_FIELDS[field]
-        encoded = "\0".join(name).encode()
-        places = self._rows[field]
-        if len(places) >= rows.max_rows - 1 or len(encoded) > rows.name_words * WORD_BYTES:
-            name, encoded = OTHER_ROW, "\0".join(OTHER_ROW).encode()
-            if name in places:
-                return places[name]
-        at = _OFFSETS[field] + len(places) * (rows.name_words + 1)
-        self._write_text(at, rows.name_words, encoded)
-        places[name] = at + rows.name_words
-        return places[name]
+        places, rows = self._rows[field], _ROW_FIELDS[field]
+        if name not in places:
+            encoded = "\0".join(name).encode()
+            if len(places) >= rows.max_rows - 1 or len(encoded) > rows.name_words * WORD_BYTES:
+                name, encoded = OTHER_ROW, "\0".join(OTHER_ROW).encode()
+        if name not in places:
+            at = _OFFSETS[field] + len(places) * (rows.name_words + 1)
+            self._write_text(at, rows.name_words, encoded)
+            places[name] = at + rows.name_words
+        self._words[places[name]] += number
 
     def _write_text(self, at: int, words: int, text: bytes) -> None:
         data = text[: words * WORD_BYTES].ljust(words * WORD_BYTES, b"\0")
@@ -298,30 +291,20 @@ class CounterTotals:
 def sum_slots(slots: Iterable[CounterSlot]) -> CounterTotals:
     """Sum the counters of these slots, as they are now."""
     slots = list(slots)
+    rows: dict[str, Counter[RowName]] = {field: Counter() for field in _ROW_FIELDS}
+    stages = dict.fromkeys(STAGES, ([0] * _BUCKET_COUNT, 0.0))
+    for slot in slots:
+        for field, counter in rows.items():
+            counter.update(dict(slot.read_rows(field)))
+        for number, name in enumerate(STAGES):
+            (counts, seconds), (more_counts, more_seconds) = stages[name], slot.read_stage(number)
+            stages[name] = [*map(add, counts, more_counts)], seconds + more_seconds
     return CounterTotals(
-        _sum_rows(slots, "messages"),
-        sum(slot.bytes for slot in slots),
-        {name: _sum_stage(slots, number) for number, name in enumerate(STAGES)},
-        _sum_rows(slots, "next_hop_errors"),
-        _sum_rows(slots, "lessons"),
-        sorted((error for slot in slots for error in slot.read_errors()), reverse=True),
+        stages=stages,
+        bytes=sum(slot.bytes for slot in slots),
+        troubles=sorted((error for slot in slots for error in slot.read_errors()), reverse=True),
+        **{field: dict(sorted(counter.items())) for field, counter in rows.items()},
     )
-
-
-def _sum_rows(slots: Iterable[CounterSlot], field: str) -> Mapping[RowName, int]:
-    counter: Counter[RowName] = Counter()
-    for slot in slots:
-        counter.update(dict(slot.read_rows(field)))
-    return dict(sorted(counter.items()))
-
-
-def _sum_stage(slots: Iterable[CounterSlot], number: int) -> tuple[list[int], float]:
-    counts, seconds = [0] * _BUCKET_COUNT, 0.0
-    for slot in slots:
-        slot_counts, slot_seconds = slot.read_stage(number)
-        counts = list(map(add, counts, slot_counts))
-        seconds += slot_seconds
-    return counts, seconds
 
 
 # ---- processes

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from spamguard.errors import SpamguardError, error_text, is_disk_full
@@ -53,6 +53,9 @@ _DAMAGE_CODES = ("SQLITE_CORRUPT", "SQLITE_ERROR")
 _MISUSE_REMEDY = (
     "it was used wrongly (closed, used from another thread, or given a value it cannot hold)"
 )
+_CREATE_CLOCK = "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
+_MAX_JUMP_SECONDS = 86_400.0
+_CLOCK_STEP = 3600.0  # seconds: not each call is worth a page in the log
 # What Python raises of these very types has no code: a text that is no UTF-8, or a missing value.
 _READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
 
@@ -98,24 +101,20 @@ class Schema:
 
     def explain(self, path: Path, error: Exception) -> SpamguardError:
         """The schema's error for one of SQLite or the system: remedy, and in brackets the cause."""
-        return self.make_error(path, f"{self._find_remedy(error)} [{error_text(error)}]")
-
-    def _find_remedy(self, error: Exception) -> str:
         if is_disk_full(error):
-            return _REMEDY_BY_CODE["SQLITE_FULL"]
-        if isinstance(error, OSError):
-            return _REMEDY_BY_CODE["SQLITE_CANTOPEN"]
-        if not isinstance(error, sqlite3.Error):
-            return _MISUSE_REMEDY
-        name = getattr(
-            error, "sqlite_errorname", "SQLITE_CORRUPT" if type(error) in _READ_ERRORS else ""
-        )
-        code = "_".join(name.split("_")[:2])
+            code = "SQLITE_FULL"
+        elif isinstance(error, OSError):
+            code = "SQLITE_CANTOPEN"
+        else:
+            default = "SQLITE_CORRUPT" if type(error) in _READ_ERRORS else ""
+            code = "_".join(getattr(error, "sqlite_errorname", default).split("_")[:2])
         if code in _DAMAGE_CODES:
-            return f"it is damaged: {self.damage_remedy}"
-        if code == "SQLITE_NOTADB":
-            return f"it is not a spamguard {self.kind} file: {self.foreign_remedy}"
-        return _REMEDY_BY_CODE.get(code, _MISUSE_REMEDY)
+            advice = f"it is damaged: {self.damage_remedy}"
+        elif code == "SQLITE_NOTADB":
+            advice = f"it is not a spamguard {self.kind} file: {self.foreign_remedy}"
+        else:
+            advice = _REMEDY_BY_CODE.get(code, _MISUSE_REMEDY)
+        return self.make_error(path, f"{advice} [{error_text(error)}]")
 
     @contextmanager
     def errors(self, path: Path) -> Iterator[None]:
@@ -268,13 +267,18 @@ class Database:
         """
         self.execute(_CREATE_CLOCK)
         row = self.execute("SELECT believed, doubted FROM clock").fetchone()
-        before = _TrustedClock(*row) if row else _TrustedClock(now)
-        after = before.advance(now)
+        # The last time that was believed, and the first one since then that was not, or 0.
+        believed, doubted = row or (now, 0.0)
+        is_jump = now > believed + _MAX_JUMP_SECONDS
+        if is_jump and not (doubted and now >= doubted + _MAX_JUMP_SECONDS):
+            after = (believed, min(doubted or now, now))
+        else:
+            after = (now, 0.0)
         if row is None:
             self.execute("INSERT INTO clock VALUES (?, ?)", after)
-        elif after.doubted != before.doubted or abs(after.believed - before.believed) > _CLOCK_STEP:
+        elif after[1] != doubted or abs(after[0] - believed) > _CLOCK_STEP:
             self.execute("UPDATE clock SET believed = ?, doubted = ?", after)
-        return after.believed
+        return float(after[0])
 
 
 class ClosedOnExit(ABC):
@@ -303,24 +307,6 @@ def _make_file(draft: Path, schema: Schema, fill: Callable[[sqlite3.Connection],
         if schema.wal:
             # Last: closing reports nothing when a full disk keeps the log out of the file.
             connection.execute("PRAGMA journal_mode = WAL")
-
-
-_CREATE_CLOCK = "CREATE TABLE IF NOT EXISTS clock (believed REAL NOT NULL, doubted REAL NOT NULL)"
-_MAX_JUMP_SECONDS = 86_400.0
-_CLOCK_STEP = 3600.0  # seconds: not each call is worth a page in the log
-
-
-class _TrustedClock(NamedTuple):
-    """believed: the last time that was. doubted: the first time since then that was not, or 0."""
-
-    believed: float
-    doubted: float = 0.0
-
-    def advance(self, now: float) -> _TrustedClock:
-        jumped = now > self.believed + _MAX_JUMP_SECONDS
-        if not jumped or (self.doubted and now >= self.doubted + _MAX_JUMP_SECONDS):
-            return _TrustedClock(now)
-        return _TrustedClock(self.believed, min(self.doubted or now, now))
 
 
 # ---- files whose schema is not looked at

@@ -237,17 +237,12 @@ class JournalFormatter(logging.Formatter):
         fields |= {key: value for key, value in facts.items() if key not in fields}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        cut = {
-            key: _truncate(value) if isinstance(value, str) else value
-            for key, value in fields.items()
-        }
-        text = printable(_encode_json(cut), _escape_in_json)
+        for key, value in fields.items():
+            if isinstance(value, str):  # its start, without what no encoding can write
+                start = value[:_MAX_TEXT_LENGTH].encode("utf-8", "backslashreplace")
+                fields[key] = start.decode("utf-8")
+        text = printable(_encode_json(fields), _escape_in_json)
         return f"{_priority_prefix(record.levelno)}{text}"
-
-
-def _truncate(text: str) -> str:
-    """The start of a text, without what no encoding can write."""
-    return text[:_MAX_TEXT_LENGTH].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _escape_in_json(letter: str) -> str:

@@ -175,21 +175,21 @@ def start_child(
 
     CHANNEL, SETTINGS and FILES are numbers of descriptors that the child inherits.
     """
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
+    channel, child_channel = socket.socketpair()
+    channel.setblocking(False)
     settings_file = os.memfd_create("settings")
     try:
         with open(settings_file, "wb", closefd=False) as file:
             pickle.dump(settings, file)
         os.lseek(settings_file, 0, os.SEEK_SET)
-        inherited = [theirs.fileno(), settings_file]
+        inherited = [child_channel.fileno(), settings_file]
         arguments = [*before, *map(str, inherited), *after, *map(str, files)]
-        return start_process(module, arguments, [*inherited, *files]), ours
+        return start_process(module, arguments, [*inherited, *files]), channel
     except BaseException:
-        ours.close()
+        channel.close()
         raise
     finally:
-        theirs.close()
+        child_channel.close()
         os.close(settings_file)
 
 
@@ -284,7 +284,14 @@ def listen_at(path: Path, mode: int) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.bind(str(draft))
-        _chmod_socket(draft, mode)
+        # The owner of the directory may have put something else there, and we may be root.
+        descriptor = os.open(draft, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                raise _not_a_socket_error(draft)
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode)
+        finally:
+            os.close(descriptor)
         listening.listen(_UNIX_BACKLOG)
         draft.rename(path)
     except BaseException:
@@ -307,35 +314,15 @@ def is_listening(path: Path) -> bool:
     return True
 
 
-def _chmod_socket(path: Path, mode: int) -> None:
-    """The owner of the directory may have put something else there, and we may be root."""
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            raise _not_a_socket_error(path)
-        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
-    finally:
-        os.close(descriptor)
-
-
 def _not_a_socket_error(path: Path) -> FileExistsError:
     return FileExistsError(errno.EEXIST, "something else is there, and is no socket", str(path))
 
 
-def peer_pid(connection: socket.socket) -> int:
-    """The id of the process at the other end, when it connected or began to listen."""
-    return _peer_credentials(connection)[0]
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """The user of the process at the other end, as the kernel says, when it connected."""
-    return _peer_credentials(connection)[1]
-
-
-def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
+def peer_credentials(connection: socket.socket) -> tuple[int, int]:
+    """Process and user id of the other end, as the kernel says, when it connected or listened."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, user, group = _UCRED.unpack(data)
-    return pid, user, group
+    pid, uid, _ = _UCRED.unpack(data)
+    return pid, uid
 
 
 # ---- systemd

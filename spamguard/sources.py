@@ -300,19 +300,19 @@ def _read_live_files(list_files: Callable[[], list[Path]], limit: int) -> Iterat
     """
     pending = list_files()
     for _ in range(_MAX_ROUNDS):
-        gone: set[str] = set()
+        missing: set[str] = set()
         for path in pending:
             with _map_read_errors(path):
                 try:
                     raw = _read_start(path, limit)
                 except FileNotFoundError:
-                    gone.add(_unique_name(path))
+                    missing.add(_unique_name(path))
                     continue
             if raw:
                 yield SourceMessage(_printable_path(path), raw)
-        if not gone:
+        if not missing:
             return
-        pending = [path for path in list_files() if _unique_name(path) in gone]
+        pending = [path for path in list_files() if _unique_name(path) in missing]
 
 
 def _unique_name(path: Path) -> str:

@@ -218,24 +218,21 @@ class Spool:
     def write(self, data: bytes) -> None:
         """Append all of it, or fail for good, as on a full disk."""
         self._raise_failure()
-        try:
-            self._append(data)
-        except OSError as error:
-            self._release(error)
-            raise
+        if self._file is None and self.size + len(data) <= MAX_MEMORY_BYTES:
+            if not isinstance(self._memory, bytearray):
+                self._memory = bytearray(self._memory)
+            self._memory += data
+        else:
+            try:
+                if self._file is None:
+                    self._file = _open_unlinked(self._directory)
+                    _write_all(self._file, self._memory)
+                    self._memory = bytearray()
+                _write_all(self._file, data)
+            except OSError as error:
+                self._release(error)
+                raise
         self.size += len(data)
-
-    def _append(self, data: bytes) -> None:
-        if self._file is None:
-            if self.size + len(data) <= MAX_MEMORY_BYTES:
-                if not isinstance(self._memory, bytearray):
-                    self._memory = bytearray(self._memory)
-                self._memory += data
-                return
-            self._file = _open_unlinked(self._directory)
-            _write_all(self._file, self._memory)
-            self._memory = bytearray()
-        _write_all(self._file, data)
 
     def read_start(self, length: int) -> bytes:
         """The first bytes."""
@@ -252,18 +249,15 @@ class Spool:
         """The bytes from `start` on, a chunk at a time."""
         self._raise_failure()
         while start < self.size:
-            chunk = self._read_chunk(start)
+            self._raise_failure()  # it may have been closed meanwhile
+            if self._file is None:
+                chunk = self._freeze_memory()[start:]
+            else:
+                chunk = os.pread(self._file, min(_CHUNK_BYTES, self.size - start), start)
+                if not chunk:
+                    raise OSError(errno.EIO, "the message has become shorter")
             yield chunk
             start += len(chunk)
-
-    def _read_chunk(self, start: int) -> bytes:
-        self._raise_failure()
-        if self._file is None:
-            return self._freeze_memory()[start:]
-        chunk = os.pread(self._file, min(_CHUNK_BYTES, self.size - start), start)
-        if not chunk:
-            raise OSError(errno.EIO, "the message has become shorter")
-        return chunk
 
     def _freeze_memory(self) -> bytes:
         self._memory = bytes(self._memory)

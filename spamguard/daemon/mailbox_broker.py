@@ -138,7 +138,8 @@ class MailboxBroker:
             self._warnings.warn(error.errno, "cannot take a connection: %s", error.strerror)
             time.sleep(_ACCEPT_PAUSE_SECONDS)
             return
-        refusal = self._find_refusal(process.peer_uid(channel))
+        _, account = process.peer_credentials(channel)
+        refusal = self._find_refusal(account)
         if refusal:
             with channel, suppress(OSError):
                 channel.setblocking(False)
@@ -249,9 +250,11 @@ def become_reader(name: str) -> None:
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
         os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
         # The effective and the permitted set; the inheritable one is empty.
-        kept = 1 << CAP_DAC_READ_SEARCH
+        capabilities = 1 << CAP_DAC_READ_SEARCH
         header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION, 0))
-        data = ctypes.create_string_buffer(struct.pack("6I", kept, kept, 0, 0, 0, 0))
+        data = ctypes.create_string_buffer(
+            struct.pack("6I", capabilities, capabilities, 0, 0, 0, 0)
+        )
         if libc.capset(header, data) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

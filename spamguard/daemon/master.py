@@ -180,18 +180,18 @@ class Master:
             self._sockets[startup.endpoint_address(door.listen)] for door in settings.doors
         ]
         self._supervisor.begin(settings, listening, settings.workers or _default_workers())
-        for module, wanted in (
+        for module, is_configured in (
             ("learner", settings.watch or settings.accepts_lessons),
             ("web", settings.web or settings.metrics),
         ):
-            self._services[module].begin(settings if wanted else None)
-        for slot_number, wanted in (  # what `find_absent` misses if nobody beats there
+            self._services[module].begin(settings if is_configured else None)
+        for slot_number, is_configured in (  # what `find_absent` misses if nobody beats there
             (WATCHER_SLOT, settings.watch),
             (TEACHER_SLOT, settings.accepts_lessons),
             (WEB_SLOT, settings.web),
         ):
             slot = self._board.slot(slot_number)
-            slot.assign(os.getpid() if wanted else 0, time.time())
+            slot.assign(os.getpid() if is_configured else 0, time.time())
             slot.beat(time.monotonic_ns())  # the process has time to start
 
     def _reload(self) -> None:

@@ -108,8 +108,10 @@ def open_all(
     return listening
 
 
-def _open_endpoint(endpoint: Endpoint, deadline: float, ours: Collection[Address]) -> socket.socket:
-    """Open a socket; try again while the address is in use. ours: addresses of our own sockets."""
+def _open_endpoint(
+    endpoint: Endpoint, deadline: float, our_addresses: Collection[Address]
+) -> socket.socket:
+    """Open a socket; try again while the address is in use."""
     while True:
         try:
             if endpoint.path is None:
@@ -121,7 +123,7 @@ def _open_endpoint(endpoint: Endpoint, deadline: float, ours: Collection[Address
             return listening
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                advice = _advise(endpoint, error.errno, ours)
+                advice = _advise(endpoint, error.errno, our_addresses)
                 raise StartError(
                     f"cannot listen on {endpoint} ({error.strerror}): {advice}"
                 ) from error
@@ -139,11 +141,11 @@ _PORT_REMEDIES = {
 }
 
 
-def _advise(endpoint: Endpoint, number: int | None, ours: Collection[Address]) -> str:
+def _advise(endpoint: Endpoint, number: int | None, our_addresses: Collection[Address]) -> str:
     if endpoint.path is not None:
         return _PATH_REMEDIES.get(number or 0, "make its directory, which must belong to us")
     host, port = endpoint_address(endpoint)
-    for our_host, our_port in ours if number == errno.EADDRINUSE else ():
+    for our_host, our_port in our_addresses if number == errno.EADDRINUSE else ():
         # 0.0.0.0 and any address of IPv4 exclude each other, and so do :: and any of IPv6.
         is_same_family = (":" in our_host) == (":" in host)
         has_any_host = not {our_host, host}.isdisjoint(("0.0.0.0", "::"))  # noqa: S104  compared
@@ -207,15 +209,15 @@ def check_inherited(inherited: Collection[Address], endpoints: Iterable[Endpoint
         None does: they would hold connections that nobody ever answers. Some of several are only
         logged.
     """
-    wanted = {endpoint_address(endpoint): endpoint for endpoint in endpoints}
-    others = [format_address(address) for address in inherited if address not in wanted]
-    if not others:
+    listeners = {endpoint_address(endpoint): endpoint for endpoint in endpoints}
+    unused = [format_address(address) for address in inherited if address not in listeners]
+    if not unused:
         return
-    problem = f"systemd listens on {', '.join(others)}, where no listener of the configuration is"
+    problem = f"systemd listens on {', '.join(unused)}, where no listener of the configuration is"
     advice = "write the same addresses into ListenStream= of spamguard.socket and `listen`"
-    if len(others) == len(inherited):
+    if len(unused) == len(inherited):
         raise ConfigError(
-            f"{problem} ({', '.join(map(str, wanted.values()))}): {advice}, "
+            f"{problem} ({', '.join(map(str, listeners.values()))}): {advice}, "
             "or mask spamguard.socket (systemctl mask --now)"
         )
     _log.warning("%s: connections there are never answered: %s", problem, advice)

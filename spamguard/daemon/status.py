@@ -138,7 +138,7 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
         try:
             with _short_path(state) as directory:
                 connection.connect(str(directory / STATUS_SOCKET))
-            pid = process.peer_pid(connection)
+            pid, _ = process.peer_credentials(connection)
         except OSError:  # nobody listens, or accepted for so long that the queue is full
             return None
         deadline, data = time.monotonic() + ANSWER_TIMEOUT, bytearray()

@@ -44,35 +44,23 @@ _MAX_DESCRIBED = 200  # workers
 class Child:
     """A process of this package and our end of its channel.
 
-    Parameters
-    ----------
-    start
-        Starts the process: `process.start_child` with its arguments. OSError passes through.
-    on_bytes
-        Called with the bytes that the process sends over its channel.
+    process, channel: as `process.start_child` returns them. on_bytes: called with the bytes that
+    the process sends over its channel.
     """
 
     def __init__(
         self,
-        start: Callable[[], tuple[subprocess.Popen[bytes], socket.socket]],
+        process: subprocess.Popen[bytes],
+        channel: socket.socket,
         selector: selectors.BaseSelector,
         on_bytes: Callable[[bytes], None],
     ) -> None:
         self.started_at = time.monotonic()
+        self.process = process
+        self.channel = channel
         self._selector = selector
         self._on_bytes = on_bytes
-        self.process, self.channel = start()
-        selector.register(self.channel, selectors.EVENT_READ, self._receive)
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self.process.pid
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs; negative: the number of the signal that ended it."""
-        return self.process.poll()
+        selector.register(channel, selectors.EVENT_READ, self._receive)
 
     def describe_exit(self) -> str:
         """Say how the process ended, as a verb phrase."""
@@ -148,7 +136,7 @@ class SupervisedProcess:
     @property
     def pid(self) -> int | None:
         """The id of its process; None while there is none."""
-        return self._child.pid if self._child else None
+        return self._child.process.pid if self._child else None
 
     def begin(self, settings: Settings | None) -> None:
         """Run with these settings from now on; None: do not run."""
@@ -159,7 +147,7 @@ class SupervisedProcess:
 
     def maintain(self) -> None:
         """Notice that the process has ended, and start it when that is due."""
-        if self._child is not None and (status := self._child.exit_status) is not None:
+        if self._child is not None and (status := self._child.process.poll()) is not None:
             if time.monotonic() - self._child.started_at > _LONG_LIFE_SECONDS:
                 self._backoff.reset(FIRST_PAUSE_SECONDS)
             else:
@@ -170,13 +158,17 @@ class SupervisedProcess:
             _log.error("%s has ended (%s): started again in %.1f s", self._name, status, pause)
         if self._settings is not None and self.next_start() == 0:
             try:
-                self._child = self._start(self._settings)
+                files, after = self._files, [str(os.getpid())]
+                started = children.start_child(
+                    self._module, self._settings, after=after, files=files
+                )
             except OSError as error:  # no memory or no processes left: that passes
                 self._backoff.lengthen()
                 text = "cannot start %s: %s; tried again every now and then"
                 self._start_errors.report(text, self._name, error)
             else:
                 self._start_errors.clear()
+                self._child = Child(*started, self._selector, self._on_bytes)
 
     def next_start(self) -> float:
         """Seconds until the process is to be started; inf: it runs, or is not wanted."""
@@ -195,14 +187,6 @@ class SupervisedProcess:
             self._child.process.wait()
         self._child.close()
         self._child = None
-
-    def _start(self, settings: Settings) -> Child:
-        after = [str(os.getpid())]
-        return Child(
-            lambda: children.start_child(self._module, settings, after=after, files=self._files),
-            self._selector,
-            self._on_bytes,
-        )
 
     def _on_bytes(self, data: bytes) -> None:
         self.settling_due = self.settling_due or SETTLE_BYTE in data
@@ -316,7 +300,7 @@ class Supervisor:
     def kill(self) -> None:
         """Kill the workers that still run; `maintain` removes them."""
         for worker in self.workers:
-            _log.error("worker %d does not stop: killed", worker.child.pid)
+            _log.error("worker %d does not stop: killed", worker.child.process.pid)
             worker.child.process.kill()
 
     def end(self) -> None:
@@ -352,7 +336,7 @@ class Supervisor:
                 # a healthy worker needs a moment to be heard again.
                 worker.last_heard = min(worker.last_heard + since_check, now)
             allowed = self.timing.silent if worker.ready else worker.start_timeout
-            if worker.child.exit_status is not None:
+            if worker.child.process.poll() is not None:
                 self._remove_ended(worker, now)
             elif now - worker.last_heard > allowed:
                 self._kill_silent(worker, now)
@@ -382,7 +366,7 @@ class Supervisor:
         now = time.monotonic()
         return [
             {
-                "pid": worker.child.pid,
+                "pid": worker.child.process.pid,
                 "ready": worker.ready,
                 "draining": worker.draining,
                 "silent": round(now - worker.last_heard, 1),
@@ -400,6 +384,7 @@ class Supervisor:
         slot = self.board.free_slot()
         files = [self.board.descriptor, *(listening.fileno() for listening in self.sockets)]
         before = [self.assembly, str(slot.number)]
+        started = children.start_child("spamguard.daemon.worker", settings, before, files=files)
 
         def on_bytes(data: bytes) -> None:
             if BEAT_BYTE in data or READY_BYTE in data:
@@ -407,18 +392,16 @@ class Supervisor:
             worker.ready = worker.ready or READY_BYTE in data
             self.settling_due = self.settling_due or SETTLE_BYTE in data
 
-        child = Child(
-            lambda: children.start_child("spamguard.daemon.worker", settings, before, files=files),
-            self.selector,
-            on_bytes,
-        )
-        slot.assign(child.pid, time.time())
+        child = Child(*started, self.selector, on_bytes)
+        slot.assign(child.process.pid, time.time())
         worker = WorkerChild(child, slot, self.generation, child.started_at, self.start_timeout)
         self.workers.append(worker)
 
     def _kill_silent(self, worker: WorkerChild, now: float) -> None:
         silence = now - worker.last_heard
-        _log.error("worker %d has been silent for %.0f s: killed", worker.child.pid, silence)
+        _log.error(
+            "worker %d has been silent for %.0f s: killed", worker.child.process.pid, silence
+        )
         worker.child.process.kill()
         worker.last_heard = now
         if not worker.ready:
@@ -431,7 +414,7 @@ class Supervisor:
         if worker.draining:
             failed = worker.child.process.returncode != 0
             how = worker.child.describe_exit() if failed else "has drained"
-            _log.info("worker %d %s", worker.child.pid, how)
+            _log.info("worker %d %s", worker.child.process.pid, how)
             return
         if now - worker.child.started_at < self.timing.short_life:
             self._backoff.lengthen()
@@ -439,4 +422,4 @@ class Supervisor:
             self._backoff.reset()
         pause = f" in {self._backoff.pause:.1f} s" if self._backoff.pause else ""
         how = worker.child.describe_exit()
-        _log.error("worker %d %s: replaced%s", worker.child.pid, how, pause)
+        _log.error("worker %d %s: replaced%s", worker.child.process.pid, how, pause)

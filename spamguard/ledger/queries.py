@@ -98,7 +98,7 @@ class UserQueries:
         counts = self._count_in_force(schema.VOTES_BY_DAY, schema.SUPERSEDED_BY_DAY)
         for (day, _), number in counts.items():
             days[day] += number
-        return {day: days[day] for day in sorted(days)}
+        return dict(sorted(days.items()))
 
     def _count_in_force(self, cast: str, superseded: str) -> Counter[tuple[Any, str]]:
         """Votes in force by a key and class, from statements that count votes of both kinds."""
@@ -320,10 +320,6 @@ class ChangeWalk:
         rows = query_digests(self._query, schema.EARLIER_VOTES_OF_DIGESTS, new, seq)
         winning = cached | votes_in_force(map(Vote._make, rows))
         changes = list(lesson_changes(winning, events, extractor, partial(load_vote, self._query)))
-        self._cache_votes(winning, events)
-        return changes
-
-    def _cache_votes(self, winning: VotesInForce, events: Sequence[tuple[int, Vote]]) -> None:
         self._cache |= {
             digest: votes for digest, votes in winning.items() if len(votes) >= _MIN_CACHED_VOTES
         }
@@ -334,6 +330,7 @@ class ChangeWalk:
         excess = sum(map(len, self._cache.values())) - _MAX_CACHED_VOTES
         while excess > 0:
             excess -= len(self._cache.pop(next(iter(self._cache))))
+        return changes
 
 
 # ---- first scores

@@ -89,47 +89,39 @@ def open_ledger_file(path: Path, fingerprint: str, *, durable: bool) -> Database
                 f"it is gone, but its log {logs[0]} is not: put the ledger back, or move its log "
                 "away",
             )
-        if (path.exists() or path.is_symlink()) and not _is_usable(path):
+        is_usable = path.is_file() and os.access(path, os.R_OK | os.W_OK)
+        if os.path.lexists(path) and not (is_usable and os.access(path.parent, os.W_OK)):
             raise LEDGER_SCHEMA.make_error(
                 path,
                 "it must be a file that this user may read and write, in a directory that it may "
                 "write",
             )
+        meta = {
+            "ledger.fingerprint": fingerprint,
+            "ledger.node": secrets.token_hex(8),
+            "ledger.clock": "0",
+            "ledger.compacted": "0",
+        }
         database = Database.open(
-            path, LEDGER_SCHEMA, lambda db: _write_meta(db, fingerprint), durable=durable
+            path,
+            LEDGER_SCHEMA,
+            lambda db: db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items()),
+            durable=durable,
         )
         try:
-            _check_fingerprint(database, fingerprint)
+            rows = database.query(META_VALUE, ("ledger.fingerprint",))
+            if not rows:
+                raise sqlite3.DatabaseError("no ledger.fingerprint")
+            if rows[0][0] != fingerprint:
+                raise LEDGER_SCHEMA.make_error(
+                    path,
+                    f"it was taught with key {rows[0][0]}, this installation has {fingerprint}: "
+                    "restore its key from the backup",
+                )
         except BaseException:
             database.close()
             raise
     return database
-
-
-def _is_usable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)
-
-
-def _write_meta(db: sqlite3.Connection, fingerprint: str) -> None:
-    values = {
-        "ledger.fingerprint": fingerprint,
-        "ledger.node": secrets.token_hex(8),
-        "ledger.clock": "0",
-        "ledger.compacted": "0",
-    }
-    db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-
-
-def _check_fingerprint(database: Database, fingerprint: str) -> None:
-    values = dict(database.query("SELECT key, value FROM meta"))
-    if "ledger.fingerprint" not in values:
-        raise sqlite3.DatabaseError("no ledger.fingerprint")
-    if values["ledger.fingerprint"] != fingerprint:
-        raise LEDGER_SCHEMA.make_error(
-            database.path,
-            f"it was taught with key {values['ledger.fingerprint']}, this installation has "
-            f"{fingerprint}: restore its key from the backup",
-        )
 
 
 # ---- statements

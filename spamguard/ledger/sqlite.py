@@ -157,14 +157,10 @@ class SqliteLedger(ClosedOnExit):
 
     def _is_redundant(self, vote: NewVote, unless_voted_since: int | None = None) -> bool:
         rows = self._db.query(schema.STANDING_LABEL, (vote.digest, vote.user))
-        if not rows:
-            return vote.label is None
-        label, extractor, seq = rows[0]
+        label, extractor, seq = rows[0] if rows else (None, 0, 0)
         if unless_voted_since is not None and seq > unless_voted_since:
             return True
-        if label is None:
-            return vote.label is None
-        return bool(label == vote.label and extractor >= vote.extractor)
+        return label == vote.label and (label is None or extractor >= vote.extractor)
 
     def _insert(self, vote: Vote) -> bool:
         return self._db.execute(schema.INSERT_VOTE, vote).rowcount > 0
@@ -186,7 +182,7 @@ class SqliteLedger(ClosedOnExit):
         return added
 
     def _merge_vote(self, vote: Vote) -> bool:
-        """Whether the vote, or what it says if its version is known, is new here."""
+        """Whether the vote is new here, or says something new for its version."""
         if self._insert(vote):
             return True
         values = (vote.digest, vote.user, *vote.version)
@@ -221,7 +217,8 @@ class SqliteLedger(ClosedOnExit):
             if dropped:
                 compacted = max(upto, self._read_number("ledger.compacted"))
                 self._set_meta("ledger.compacted", str(compacted))
-                self._set_meta(_DROPPED_KEY, str(int(self.get_meta(_DROPPED_KEY) or 0) + dropped))
+                before = int(self.get_meta(_DROPPED_KEY) or 0)
+                self._set_meta(_DROPPED_KEY, str(before + dropped))
         return dropped
 
     def trusted_time(self, now: float) -> int:
@@ -436,11 +433,10 @@ class SqliteLedger(ClosedOnExit):
         """Do as `set_meta` if the value still is the expected one; whether it was."""
         self._check_key(key)
         with self._writing():
-            rows = self._db.query(schema.META_VALUE, (key,))
-            as_expected = (rows[0][0] if rows else None) == expected
-            if as_expected:
+            is_expected = self.get_meta(key) == expected
+            if is_expected:
                 self._set_meta(key, value)
-        return as_expected
+        return is_expected
 
     def drop_meta(self, keys: Iterable[str]) -> None:
         """Remove the texts under these keys of the caller's."""
@@ -457,6 +453,7 @@ class SqliteLedger(ClosedOnExit):
         self._db.execute(schema.SET_META, (key, value))
 
     def _read_meta(self, key: str) -> str:
+        """A text that every ledger has."""
         rows = self._db.query(schema.META_VALUE, (key,))
         if not rows:
             raise sqlite3.DatabaseError(f"no {key}")

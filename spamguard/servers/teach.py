@@ -127,7 +127,7 @@ class TeachingDoor:
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        uid = process.peer_uid(writer.get_extra_info("socket"))
+        _, uid = process.peer_credentials(writer.get_extra_info("socket"))
         self._connections[uid] += 1
         try:
             async with asyncio.timeout(LESSON_TIMEOUT):

@@ -56,4 +56,4 @@ def test_what_others_put_in_its_place_is_not_opened_to_anybody(tmp_path, monkeyp
 def test_who_is_at_the_other_end() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert process.peer_uid(ours) == os.getuid()
+        assert process.peer_credentials(ours) == (os.getpid(), os.getuid())

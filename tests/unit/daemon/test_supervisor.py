@@ -31,7 +31,7 @@ def test_a_pause_of_the_master_is_neither_silence_nor_credit(ago: float, silent:
         subprocess.Popen(["sleep", "60"]) as process,
     ):
         workers = Supervisor("none", WorkerTiming(), selector, board, last_check=now - 100)
-        child = Child(lambda: (process, ours), selector, lambda _: None)
+        child = Child(process, ours, selector, lambda _: None)
         workers.workers.append(WorkerChild(child, board.free_slot(), 1, now - ago, 120, ready=True))
         workers.maintain()
         silence = workers.describe()[0]["silent"]
