@@ -7,9 +7,9 @@ one goes on adding where that left off, so no sum ever goes down.
 Each process also writes its heartbeat into its slot, by which others see whether it works
 (`find_stuck`, `find_absent`).
 
-The layout of a slot is the table `_LAYOUT`, in signed words of eight bytes. An aligned word is read
-and written whole. A number with a name of its own, such as that of a class, is a row: the name,
-filled with zeros, and the number; a row whose number is zero is not there yet.
+The layout of a slot is the structure `_Layout`. Its words of eight bytes are aligned, so each is
+read and written whole. A number with a name of its own, such as that of a class, is a row: the name
+and the number; a row whose number is zero is not there yet.
 
 It is written by hand because prometheus_client takes a lock for each increment, and keeps a file of
 each process that has ended.
@@ -19,17 +19,17 @@ Must never take a lock or make a system call on the way of a message.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from ctypes import c_char, c_int64
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import add
-from typing import NamedTuple
+from typing import Any
 
-WORD_BYTES = 8
 STAGES = ("receive", "judge", "hand_on")
 BUCKET_BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -37,42 +37,42 @@ BUCKET_BOUNDS = (
 )
 """Upper bounds of the latency histograms, in seconds; one more bucket is for longer times."""
 _BUCKET_COUNT = len(BUCKET_BOUNDS) + 1
-_STAGE_WORDS = _BUCKET_COUNT + 1  # and the sum, in microseconds
+_MAX_ERRORS, _ERROR_BYTES = 4, 240  # last errors of next hops; bytes of the text of one
+_ROW_FIELDS = {"messages": (48, 48), "next_hop_errors": (24, 128), "lessons": (64, 48)}
+"""Each field of rows: how many it may have, and the bytes of a name."""
+_SEPARATOR = "\x1f"  # between the two parts of a name
 
 
-class _RowField(NamedTuple):
-    """Numbers with names. name_words: words that a name takes."""
-
-    max_rows: int
-    name_words: int
+class _Stage(ctypes.Structure):
+    _fields_ = (("buckets", c_int64 * _BUCKET_COUNT), ("microseconds", c_int64))
 
 
-_ROW_FIELDS = {
-    "messages": _RowField(48, 6),
-    "next_hop_errors": _RowField(24, 16),
-    "lessons": _RowField(64, 6),
-}
-_MAX_ERRORS, _ERROR_WORDS = 4, 30  # last errors of next hops; words of the text of one
+class _Error(ctypes.Structure):
+    _fields_ = (("time", c_int64), ("text", c_char * _ERROR_BYTES))  # time: seconds since 1970
 
 
-def _field_words(rows: _RowField) -> int:
-    return rows.max_rows * (rows.name_words + 1)
+def _rows_type(max_rows: int, name_bytes: int) -> Any:
+    class Row(ctypes.Structure):
+        _fields_ = (("name", c_char * name_bytes), ("number", c_int64))
+
+    return Row * max_rows
 
 
-# Name and words of each field of a slot, in their order.
-_LAYOUT = {
-    "pid": 1,  # of its process, 0: none; only the master writes it
-    "began": 1,  # when that process was started, seconds since 1970; 0: the slot was never used
-    "beat": 1,  # when the process was last alive: nanoseconds of the monotonic clock
-    "scoring": 1,  # 1 while it can have messages judged
-    "bytes": 1,
-    "stages": len(STAGES) * _STAGE_WORDS,
-    "troubles": _MAX_ERRORS * (1 + _ERROR_WORDS),  # seconds since 1970, text
-    "seq": 1,  # of the last lesson counted, plus one; 0: none was
-    **{name: _field_words(rows) for name, rows in _ROW_FIELDS.items()},
-}
-_SLOT_WORDS = 2048  # words, so that no two processes write to one page
-_OFFSETS = dict(zip(_LAYOUT, accumulate(_LAYOUT.values(), initial=0), strict=False))
+class _Layout(ctypes.Structure):
+    _fields_ = (
+        ("pid", c_int64),  # of its process, 0: none; only the master writes it
+        ("began", c_int64),  # when that process was started, seconds since 1970; 0: never used
+        ("beat", c_int64),  # when the process was last alive: nanoseconds of the monotonic clock
+        ("scoring", c_int64),  # 1 while it can have messages judged
+        ("bytes", c_int64),
+        ("stages", _Stage * len(STAGES)),
+        ("errors", _Error * _MAX_ERRORS),
+        ("seq", c_int64),  # of the last lesson counted, plus one; 0: none was
+        *((field, _rows_type(*sizes)) for field, sizes in _ROW_FIELDS.items()),
+    )
+
+
+SLOT_BYTES = 16_384  # whole pages, so that no two processes write to one
 # For workers of the present settings and of older ones that drain; unused slots take no memory.
 MAX_SLOTS = 2500
 # Slots of tasks. The web process has two (metrics; page and API) and the learner two (folders;
@@ -85,15 +85,16 @@ RowName = tuple[str, str]
 
 
 class CounterSlot:
-    """The counters of a worker or a task. Only its process adds to them."""
+    """The counters of a worker or a task. Only its process adds to them.
 
-    def __init__(self, words: memoryview, number: int) -> None:
+    memory: of the board. number: of the slot.
+    """
+
+    def __init__(self, memory: Any, number: int) -> None:
         self.number = number
-        self._all_words = words
-        self._words = words[number * _SLOT_WORDS : (number + 1) * _SLOT_WORDS]
-        self._rows = {
-            field: {name: at for at, name, _ in self._iter_rows(field)} for field in _ROW_FIELDS
-        }
+        self._memory = memory
+        self._slot = _Layout.from_buffer(memory, number * SLOT_BYTES)
+        self._rows = {field: dict(self._iter_rows(field)) for field in _ROW_FIELDS}
         self._error_indexes: dict[str, int] = {}
 
     # ---- adding
@@ -101,21 +102,21 @@ class CounterSlot:
     def count_message(self, verdict: str, action: str, size: int) -> None:
         """Count a message that has passed. size: bytes received."""
         self._add("messages", (verdict, action))
-        self._words[_OFFSETS["bytes"]] += size
+        self._slot.bytes += size
 
     def add_seconds(self, stage: int, seconds: float) -> None:
         """Count one duration. stage: index into `STAGES`."""
-        at = _OFFSETS["stages"] + stage * _STAGE_WORDS
-        self._words[at + bisect_left(BUCKET_BOUNDS, seconds)] += 1
-        self._words[at + _BUCKET_COUNT] += int(seconds * 1e6)
+        durations = self._slot.stages[stage]
+        durations.buckets[bisect_left(BUCKET_BOUNDS, seconds)] += 1
+        durations.microseconds += int(seconds * 1e6)
 
     def count_next_hop_error(self, endpoint: str, kind: str, text: str, now: int) -> None:
         """Count an error of a next hop. text: what happened. now: seconds since 1970."""
         self._add("next_hop_errors", (endpoint[:90], kind))
         index = self._error_indexes.setdefault(endpoint, len(self._error_indexes) % _MAX_ERRORS)
-        at = _OFFSETS["troubles"] + index * (1 + _ERROR_WORDS)
-        self._write_text(at + 1, _ERROR_WORDS, f"{endpoint}: {text}".encode())
-        self._words[at] = now
+        error = self._slot.errors[index]
+        error.text = f"{endpoint}: {text}".encode()[:_ERROR_BYTES]
+        error.time = now
 
     def count_lessons(self, label: str, origin: str, number: int) -> None:
         """Count lessons of one class and origin."""
@@ -126,74 +127,67 @@ class CounterSlot:
 
         now: nanoseconds of the monotonic clock. scoring: whether it can have messages judged.
         """
-        self._words[_OFFSETS["beat"]] = now
-        self._words[_OFFSETS["scoring"]] = scoring
+        self._slot.beat = now
+        self._slot.scoring = scoring
 
     def assign(self, pid: int, now: float) -> None:
         """Give the slot to a process; 0: to none. For the master. now: seconds since 1970."""
-        self._words[_OFFSETS["beat"]] = self._words[_OFFSETS["scoring"]] = 0
-        self._words[_OFFSETS["began"]] = int(now)
-        self._words[_OFFSETS["pid"]] = pid
+        self._slot.beat = self._slot.scoring = 0
+        self._slot.began = int(now)
+        self._slot.pid = pid
 
     @property
     def seq(self) -> int:
         """The number of the last lesson counted; -1: none was."""
-        return int(self._words[_OFFSETS["seq"]]) - 1
+        return int(self._slot.seq) - 1
 
     @seq.setter
     def seq(self, value: int) -> None:
-        self._words[_OFFSETS["seq"]] = value + 1
+        self._slot.seq = value + 1
 
     def _add(self, field: str, name: RowName, number: int = 1) -> None:
-        places, rows = self._rows[field], _ROW_FIELDS[field]
-        if name not in places:
-            encoded = "\0".join(name).encode()
-            if len(places) >= rows.max_rows - 1 or len(encoded) > rows.name_words * WORD_BYTES:
-                name, encoded = OTHER_ROW, "\0".join(OTHER_ROW).encode()
-        if name not in places:
-            at = _OFFSETS[field] + len(places) * (rows.name_words + 1)
-            self._write_text(at, rows.name_words, encoded)
-            places[name] = at + rows.name_words
-        self._words[places[name]] += number
-
-    def _write_text(self, at: int, words: int, text: bytes) -> None:
-        data = text[: words * WORD_BYTES].ljust(words * WORD_BYTES, b"\0")
-        for number in range(words):
-            self._words[at + number] = int.from_bytes(
-                data[number * WORD_BYTES : (number + 1) * WORD_BYTES], "little", signed=True
-            )
+        rows = self._rows[field]
+        if name not in rows:
+            encoded = _SEPARATOR.join(name).encode()
+            max_rows, name_bytes = _ROW_FIELDS[field]
+            if len(rows) >= max_rows - 1 or len(encoded) > name_bytes:
+                name, encoded = OTHER_ROW, _SEPARATOR.join(OTHER_ROW).encode()
+            if name not in rows:
+                rows[name] = getattr(self._slot, field)[len(rows)]
+                rows[name].name = encoded
+        rows[name].number += number
 
     # ---- reading
 
     @property
     def pid(self) -> int:
         """The id of its process; 0: none."""
-        return int(self._words[_OFFSETS["pid"]])
+        return int(self._slot.pid)
 
     @property
     def began(self) -> int:
         """When its last process was started or ended, seconds since 1970; 0: it was never used."""
-        return int(self._words[_OFFSETS["began"]])
+        return int(self._slot.began)
 
     @property
     def last_beat(self) -> int:
         """When its process was last alive, nanoseconds of the monotonic clock; 0: never."""
-        return int(self._words[_OFFSETS["beat"]])
+        return int(self._slot.beat)
 
     @property
     def scoring(self) -> bool:
         """Whether its process can have messages judged."""
-        return bool(self._words[_OFFSETS["scoring"]])
+        return bool(self._slot.scoring)
 
     @property
     def bytes(self) -> int:
         """Bytes received."""
-        return int(self._words[_OFFSETS["bytes"]])
+        return int(self._slot.bytes)
 
     def used_slots(self) -> Iterator[CounterSlot]:
         """All slots that were ever used, the master's first."""
         for number in range(MAX_SLOTS):
-            slot = CounterSlot(self._all_words, number)
+            slot = CounterSlot(self._memory, number)
             if number >= _FIRST_WORKER_SLOT and not slot.began:
                 return
             yield slot
@@ -204,31 +198,26 @@ class CounterSlot:
         field: messages (verdict, action), next_hop_errors (endpoint, kind), lessons (class,
         origin).
         """
-        return ((name, number) for _, name, number in self._iter_rows(field) if number)
+        return ((name, row.number) for name, row in self._iter_rows(field) if row.number)
 
     def read_stage(self, stage: int) -> tuple[list[int], float]:
         """The number of durations in each bucket (`BUCKET_BOUNDS`), and the seconds of all."""
-        at = _OFFSETS["stages"] + stage * _STAGE_WORDS
-        return self._words[at : at + _BUCKET_COUNT].tolist(), self._words[at + _BUCKET_COUNT] / 1e6
+        durations = self._slot.stages[stage]
+        return list(durations.buckets), durations.microseconds / 1e6
 
     def read_errors(self) -> Iterator[tuple[int, str]]:
         """Time in seconds since 1970, and text, of the last errors of next hops."""
-        start, step = _OFFSETS["troubles"], 1 + _ERROR_WORDS
-        for at in range(start, start + _MAX_ERRORS * step, step):
-            if self._words[at]:
-                yield int(self._words[at]), self._read_text(at + 1, _ERROR_WORDS)
+        for error in self._slot.errors:
+            if error.time:
+                yield error.time, error.text.decode("utf-8", "replace")
 
-    def _iter_rows(self, field: str) -> Iterator[tuple[int, RowName, int]]:
-        """Place of the number, name and number of each row."""
-        rows, start = _ROW_FIELDS[field], _OFFSETS[field]
-        for at in range(start, start + _field_words(rows), rows.name_words + 1):
-            first, _, second = self._read_text(at, rows.name_words).partition("\0")
+    def _iter_rows(self, field: str) -> Iterator[tuple[RowName, Any]]:
+        """Name of each row, and the row."""
+        for row in getattr(self._slot, field):
+            first, _, second = row.name.decode("utf-8", "replace").partition(_SEPARATOR)
             if not first:
                 return
-            yield at + rows.name_words, (first, second), int(self._words[at + rows.name_words])
-
-    def _read_text(self, at: int, words: int) -> str:
-        return self._words[at : at + words].tobytes().rstrip(b"\0").decode("utf-8", "replace")
+            yield (first, second), row
 
 
 class CounterBoard:
@@ -240,24 +229,23 @@ class CounterBoard:
     def __init__(self, descriptor: int) -> None:
         """Map the file. descriptor: stays open, and the caller's."""
         self.descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, MAX_SLOTS * _SLOT_WORDS * WORD_BYTES)
-        self._words = memoryview(self._memory).cast("q")
+        self._memory = mmap.mmap(descriptor, MAX_SLOTS * SLOT_BYTES)
 
     @classmethod
     def create(cls) -> CounterBoard:
         """An empty board, in a file without a name."""
         descriptor = os.memfd_create("counters")
-        os.ftruncate(descriptor, MAX_SLOTS * _SLOT_WORDS * WORD_BYTES)
+        os.ftruncate(descriptor, MAX_SLOTS * SLOT_BYTES)
         return cls(descriptor)
 
     def slot(self, number: int) -> CounterSlot:
         """The slot of this number."""
-        return CounterSlot(self._words, number)
+        return CounterSlot(self._memory, number)
 
     def free_slot(self) -> CounterSlot:
         """A slot without a process. OSError: there is none for now."""
         for number in range(_FIRST_WORKER_SLOT, MAX_SLOTS):
-            if not self._words[number * _SLOT_WORDS + _OFFSETS["pid"]]:
+            if not _Layout.from_buffer(self._memory, number * SLOT_BYTES).pid:
                 return self.slot(number)
         raise OSError("too many processes to count for")
 

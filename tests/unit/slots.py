@@ -7,6 +7,4 @@ from spamguard.counters import CounterSlot
 
 
 def unshared() -> CounterSlot:
-    return CounterSlot(
-        memoryview(bytearray(counters._SLOT_WORDS * counters.WORD_BYTES)).cast("q"), 0
-    )
+    return CounterSlot(bytearray(counters.SLOT_BYTES), 0)
