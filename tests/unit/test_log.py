@@ -1,6 +1,4 @@
-"""The log: an event is a line for people or an object for the journal, whatever senders put into
-it.
-"""
+"""The log, and how texts, times and this machine are named."""
 
 from __future__ import annotations
 
@@ -9,10 +7,11 @@ import logging
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard import log
+from spamguard.config.options import Endpoint, Hop, Protocol
+from spamguard.delivery.smtp import SmtpNextHop
+from spamguard.log import hostname, local_time, rfc3339, utc_datetime
 from tests.support.waiting import PATIENCE
 
 CODE = """
@@ -251,3 +253,57 @@ def test_a_repeated_trouble_is_logged_again_only_when_its_text_changes(
     trouble.report("cannot be written: %s", "gone")
     told = [("WARNING", f"cannot be written: {why}") for why in ("full", "gone", "gone")]
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == told
+
+
+# ---- times
+
+
+@pytest.fixture
+def east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC-14")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("east")
+def test_people_are_told_their_own_time_and_programs_that_of_all() -> None:
+    assert (local_time(1.9), local_time(1.9, exact=True)) == (
+        "1970-01-01 14:00",
+        "1970-01-01 14:00:01",
+    )
+    assert rfc3339(1.9) == "1970-01-01T00:00:01+00:00"
+
+
+@pytest.mark.usefixtures("east")
+@pytest.mark.parametrize("seconds", [-1e30, -1, 1e12, 10**30, float("inf")])
+def test_what_has_no_date(seconds: float) -> None:
+    year = 9999 if seconds > 0 else 1970
+    assert utc_datetime(seconds).year == year
+    assert local_time(seconds).startswith(str(year))
+
+
+# ---- the name of this machine
+
+
+@pytest.mark.parametrize(
+    ("machine", "told"),
+    [
+        ("mx.example.org", "mx.example.org"),
+        ("under_scored", "under_scored"),
+        ("MX-1", "MX-1"),
+        ("bücherei.example", "xn--bcherei-n2a.example"),
+        ("", "localhost"),
+        ("two words", "localhost"),
+        ("evil\r\nRSET", "localhost"),
+        (b"caf\xe9".decode("utf-8", "surrogateescape"), "localhost"),
+        ("ü" * 60, "localhost"),
+    ],
+)
+def test_it_can_be_said_to_any_server(
+    monkeypatch: pytest.MonkeyPatch, machine: str, told: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: machine)
+    assert hostname() == told
+    SmtpNextHop(Hop(Endpoint(Protocol.SMTP, "127.0.0.1", 25)), hostname())

@@ -1,11 +1,11 @@
-"""Reading mail from disk: every kind of store, byte for byte, and one clear line for what cannot be
-read.
-"""
+"""Mail in files, in the form that it has there."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import sys
 import threading
@@ -18,7 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.errors import SourceError
-from spamguard.sources import SourceMessage, count_messages, read_messages
+from spamguard.sources import (
+    SourceMessage,
+    UnreadableFileError,
+    count_messages,
+    decompress,
+    is_compressed,
+    read_messages,
+)
 
 MAIL = b"Subject: one\nX: y\n\nbody\n"
 OTHER = b"Subject: two\n\nother\n"
@@ -435,3 +442,33 @@ def test_unreadable_as_the_system_says_it(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(SourceError, match=r"m: cannot be read \(Permission denied\)"):
         raws(path)
+
+
+# ---- compressed files
+
+RAW = b"Subject: x\n\n" + b"hello\n" * 1000
+MOST = 1 << 20
+
+
+def test_what_is_not_packed_is_as_it_is():
+    assert decompress(RAW, MOST) == RAW
+    assert not is_compressed(RAW)
+    assert is_compressed(gzip.compress(RAW))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_what_is_packed_is_bounded(pack):
+    assert decompress(pack(b"x" * 10_000_000), 1000) == b"x" * 1000
+    assert decompress(pack(RAW[:100]) + pack(RAW[100:]), MOST) == RAW
+    with pytest.raises(
+        UnreadableFileError, match="more than 16 pieces"
+    ):  # never a part for the whole
+        decompress(b"".join(pack(b"x") for _ in range(50)) + pack(RAW), MOST)
+
+
+def test_zstd():
+    assert decompress(zstandard.compress(RAW), MOST) == RAW
+    assert decompress(zstandard.compress(RAW[:100]) + zstandard.compress(RAW[100:]), MOST) == RAW
+    with pytest.raises(UnreadableFileError, match="damaged"):
+        decompress(zstandard.compress(RAW)[:4] + b"\xff" * 50, MOST)
+    assert decompress(zstandard.compress(b"x" * 10_000_000), 1000) == b"x" * 1000
