@@ -99,12 +99,25 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
         While iterating: the path is missing, unreadable or holds nothing that could be mail.
     """
     if os.fspath(path) == "-":
-        yield from _read_stdin(limit)
+        is_empty = True
+        with _map_read_errors("-"):
+            for message in _split_stream("-", sys.stdin.buffer, limit):
+                is_empty = False
+                yield message
+        if is_empty:  # most likely a mistake in a pipe
+            remedy = "send a message or an mbox to it, or name a file instead of '-'"
+            raise SourceError(f"standard input is empty; {remedy}")
         return
     root = Path(path)
     with _map_read_errors(root):
         if index := _find_index(root):
-            yield from _read_indexed(index, limit)
+            for number, label, file in _read_index(index):
+                with _map_read_errors(file, f"{_printable_path(index)}:{number}: "):
+                    raw = _read_start(file, limit)
+                    if _FROM_LINE.match(raw):  # an mbox of one
+                        body = _QUOTED_FROM_LINES.sub(rb"\1", _strip_envelope(raw))
+                        raw = _finish_body(body, limit)
+                    yield SourceMessage(_printable_path(file), raw, label)
         elif root.is_dir():
             yield from _read_directory(root, limit)
         else:
@@ -132,17 +145,6 @@ def count_messages(path: str | Path) -> int | None:
 
 
 # ---- one file, or standard input
-
-
-def _read_stdin(limit: int) -> Iterator[SourceMessage]:
-    is_empty = True
-    with _map_read_errors("-"):
-        for message in _split_stream("-", sys.stdin.buffer, limit):
-            is_empty = False
-            yield message
-    if is_empty:  # most likely a mistake in a pipe
-        remedy = "send a message or an mbox to it, or name a file instead of '-'"
-        raise SourceError(f"standard input is empty; {remedy}")
 
 
 def _read_file(path: Path, limit: int) -> Iterator[SourceMessage]:
@@ -199,14 +201,6 @@ def _strip_envelope(data: bytes) -> bytes:
 def _finish_body(body: bytes | bytearray, limit: int) -> bytes:
     """The message without the empty line that the mbox put after it."""
     return _LAST_EMPTY_LINE.sub(b"", bytes(body))[:limit]
-
-
-def _read_single(path: Path, limit: int) -> bytes:
-    """A file that is one message, as an index says, unwrapped as an mbox of one would be."""
-    raw = _read_start(path, limit)
-    if not _FROM_LINE.match(raw):
-        return raw
-    return _finish_body(_QUOTED_FROM_LINES.sub(rb"\1", _strip_envelope(raw)), limit)
 
 
 def _read_start(path: Path, limit: int) -> bytes:
@@ -374,13 +368,6 @@ def _read_index(index: Path) -> Iterator[tuple[int, str, Path]]:
                 if label.lower() in ("spam", "ham"):  # TREC corpora also write Spam and HAM
                     label = label.lower()
                 yield number, label, index.parent / os.fsdecode(words[1].rstrip())
-
-
-def _read_indexed(index: Path, limit: int) -> Iterator[SourceMessage]:
-    """The messages that an index names, in its order, which is that of arrival."""
-    for number, label, path in _read_index(index):
-        with _map_read_errors(path, f"{_printable_path(index)}:{number}: "):
-            yield SourceMessage(_printable_path(path), _read_single(path, limit), label)
 
 
 # ---- names and errors
