@@ -406,7 +406,15 @@ def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path
                 path.rename(state / path.name)
             # Sightings first: a file that is seen twice does no harm, one that is not seen would.
             for name in (SIGHTINGS_FILE, LEDGER_FILE, KEY_FILE):
-                _install_file(draft / name, state / name)
+                new, path = draft / name, state / name
+                for end in _DATABASE_SUFFIXES:  # the log belongs to the file that had the name
+                    path.with_name(path.name + end).unlink(missing_ok=True)
+                if new.exists():
+                    with new.open("rb") as file:
+                        os.fsync(file.fileno())
+                    new.replace(path)
+                else:
+                    path.unlink(missing_ok=True)
             sync_directory(state)
             for path in stale:
                 path.unlink(missing_ok=True)
@@ -461,14 +469,3 @@ def _keep_aside(state: Path) -> Path | None:
         (aside / path.name).hardlink_to(path)
     sync_directory(aside)
     return aside
-
-
-def _install_file(new: Path, path: Path) -> None:
-    for end in _DATABASE_SUFFIXES:  # the log belongs to the file that had the name before
-        path.with_name(path.name + end).unlink(missing_ok=True)
-    if new.exists():
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
-        new.replace(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -83,26 +83,21 @@ class MailboxBroker:
             wakeups = stack.enter_context(process.signal_socket(_SIGNALS))
             stack.callback(self._hang_up)
             self._report_ready()
-            while self._run_once(listening, wakeups):
-                pass
+            interval = self._notifier.watchdog_seconds
+            while True:
+                ready, _, _ = select.select([listening, wakeups], [], [], interval and interval / 3)
+                signals = wakeups.recv(4096) if wakeups in ready else b""
+                if signal.SIGTERM in signals or signal.SIGINT in signals:
+                    break
+                if signal.SIGHUP in signals:
+                    self._reload()
+                if listening in ready:
+                    self._accept(listening)
+                if interval:
+                    self._notifier.ping_watchdog()
             self._notifier.stopping()
         _log.info("stopped")
         return 0
-
-    def _run_once(self, listening: socket.socket, wakeups: socket.socket) -> bool:
-        """Wait for an event and handle it; False: it was SIGTERM or SIGINT."""
-        interval = self._notifier.watchdog_seconds
-        ready, _, _ = select.select([listening, wakeups], [], [], interval and interval / 3)
-        signals = wakeups.recv(4096) if wakeups in ready else b""
-        if signal.SIGTERM in signals or signal.SIGINT in signals:
-            return False
-        if signal.SIGHUP in signals:
-            self._reload()
-        if listening in ready:
-            self._accept(listening)
-        if interval:
-            self._notifier.ping_watchdog()
-        return True
 
     def _report_ready(self) -> None:
         patterns = ", ".join(watch.maildir for watch in self._settings.watch) or "no mailboxes"

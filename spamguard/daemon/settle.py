@@ -40,7 +40,12 @@ def main(arguments: Sequence[str]) -> int:
         settled = settle_if_due(state)
         remove_stale_drafts(Path(state))
         if first:
-            _report_losses(state, settled=settled)
+            with Filter.open(state, _load=False) as spam_filter:
+                outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
+            if outdated:
+                _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
+            if loss is not None and not settled:  # else settling has logged it
+                _log.error("%s: %s", store.describe_loss(loss), store.LOSS_REMEDY)
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)
         return 1
@@ -58,20 +63,10 @@ def settle_if_due(state: str) -> bool:
         _log.error("%s; trying to make all tables anew", error)
         due = True
     if due:
-        # load=False: only the ledger is read, and once, as the tables may be what is damaged
+        # _load=False: only the ledger is read, and once, as the tables may be what is damaged
         with Filter.open(state, _load=False) as spam_filter:
             spam_filter.settle()
     return due
-
-
-def _report_losses(state: str, *, settled: bool) -> None:
-    """Log lessons of no use, and lost events unless settling has logged these already."""
-    with Filter.open(state, _load=False) as spam_filter:
-        outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
-    if outdated:
-        _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
-    if loss is not None and not settled:
-        _log.error("%s: %s", store.describe_loss(loss), store.LOSS_REMEDY)
 
 
 if __name__ == "__main__":

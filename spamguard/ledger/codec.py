@@ -136,7 +136,11 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
         tokens = _high_bits(bitmaps, counts, offsets)
         tokens.view("<u2")[::2] = np.frombuffer(b"".join(lows), "<u2")
         tokens.view(np.uint8)[2::4] |= _middle_bits(sizes, middles)
-        _check_order(tokens, offsets)
+        rising = tokens[1:] > tokens[:-1]
+        borders = offsets[1:-1]
+        rising[borders[(borders > 0) & (borders < len(tokens))] - 1] = True
+        if not rising.all():
+            raise _damage_error("its tokens are out of order")
     return ReceiptColumns(tokens, offsets, *_traits_and_numbers(shapes, evidence))
 
 
@@ -208,14 +212,6 @@ def _high_bits(
         raise _damage_error("a bit stands beyond its bitmap")
     high <<= widths.repeat(counts)
     return high
-
-
-def _check_order(tokens: NDArray[np.uint32], offsets: NDArray[np.int64]) -> None:
-    rising = tokens[1:] > tokens[:-1]
-    borders = offsets[1:-1]
-    rising[borders[(borders > 0) & (borders < len(tokens))] - 1] = True
-    if not rising.all():
-        raise _damage_error("its tokens are out of order")
 
 
 def _traits_and_numbers(

@@ -365,24 +365,17 @@ class SqliteLedger(ClosedOnExit):
         for after, last in digest_ranges(self._db.query, backwards=backwards):
             with self._db.transaction("BEGIN"):
                 self._check_compacted(upto)
-                lessons = self._read_lessons((after, last, upto), extractor)
-            yield from reversed(lessons) if backwards else lessons
+                rows = self._db.execute(schema.LESSONS_OF_DIGESTS, (after, last, upto))
+                lessons = [
+                    Lesson(digest, label, packed, scores)
+                    for digest, label, packed, scores, version in rows
+                    if label is not None and extractor in (None, version)
+                ]
+                rows = self._db.execute(schema.EVENTS_OF_DIGESTS, (after, last, upto))
+                votes = map(Vote._make, rows)
+                lessons += resolve_lessons(votes, extractor, partial(load_vote, self._db.query))
+            yield from sorted(lessons, key=attrgetter("digest"), reverse=backwards)
         self._check_compacted(upto)
-
-    def _read_lessons(
-        self, events: tuple[bytes, bytes, int], extractor: int | None
-    ) -> list[Lesson]:
-        """events: the range of their digests, and the last number."""
-        lessons = [
-            Lesson(digest, label, packed, scores)
-            for digest, label, packed, scores, version in self._db.execute(
-                schema.LESSONS_OF_DIGESTS, events
-            )
-            if label is not None and extractor in (None, version)
-        ]
-        votes = map(Vote._make, self._db.execute(schema.EVENTS_OF_DIGESTS, events))
-        lessons += resolve_lessons(votes, extractor, partial(load_vote, self._db.query))
-        return sorted(lessons, key=attrgetter("digest"))
 
     def lesson_counts(
         self, extractor: int | None = None, upto_seq: int | None = None
