@@ -245,10 +245,7 @@ def copy_state(state: Path, beside: Path) -> Iterator[dict[str, Path]]:
     Sightings are copied before the ledger: a move in between is then seen again, and a lesson that
     stands already changes nothing. The other way round it would be lost.
 
-    Raises
-    ------
-    LedgerError
-        There is no room, the state directory cannot be read, or the ledger is damaged.
+    LedgerError: there is no room, the state directory cannot be read, or the ledger is damaged.
     """
     for abandoned in beside.glob(f"{_COPY_PREFIX}*"):  # by a killed process; it holds a key
         with suppress(OSError):
@@ -313,14 +310,8 @@ def prove_backup(
     no two may give the same version to two votes. Until the end, root has only the rights of the
     owner of the state directory, and follows nothing that lies there any further.
 
-    Raises
-    ------
-    SourceError
-        The backup is no filter, or there is no room for it.
-    UsageError
-        Somebody else restores there.
-    LedgerError
-        The directory cannot be used.
+    SourceError: the backup is no filter, or there is no room for it. UsageError: somebody else
+    restores there. LedgerError: the directory cannot be used.
     """
     store.make_state_directory(state)
     with as_directory_owner(state), _lock_restore(state):
@@ -390,12 +381,7 @@ def install_backup(draft: Path, state: Path, refuse: Callable[[], None]) -> Path
     Return where the old files are kept; None: there were none. At every moment the old files have
     their names or lie in that directory. refuse: raises if a daemon has started meanwhile.
 
-    Raises
-    ------
-    UsageError
-        Somebody has the ledger open.
-    LedgerError
-        The disk refuses.
+    UsageError: somebody has the ledger open. LedgerError: the disk refuses.
     """
     with _lock_ledger(state / LEDGER_FILE):
         refuse()

@@ -174,15 +174,8 @@ def fetch_archive(
 ) -> str:
     """Fetch an archive to a new file; return its SHA-256.
 
-    Parameters
-    ----------
-    pinned
-        SHA-256 of which it must have one, unless its own is known.
-
-    Raises
-    ------
-    SourceError
-        The archive cannot be had, or is another one; nothing is kept.
+    pinned: SHA-256 of which it must have one, unless its own is known. SourceError: the archive
+    cannot be had, or is another one; nothing is kept.
     """
     try:
         with create_private(target) as file:
@@ -429,12 +422,8 @@ def make_corpus(
 ) -> MadeCorpus:
     """Make the corpus at `target`, which must not exist; whole, or not at all.
 
-    Parameters
-    ----------
-    archives
-        Files that are here already; none: fetch them.
-    pinned
-        SHA-256 that archives must have.
+    archives: files that are here already; none: fetch them. pinned: SHA-256 that archives must
+    have.
     """
     if target.exists():
         raise UsageError(f"{target}: is there already: name a directory that is to be made")

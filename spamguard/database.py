@@ -62,38 +62,18 @@ _READ_ERRORS = (sqlite3.OperationalError, sqlite3.DatabaseError)
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a file of one kind must be.
+    """What a file of one kind must be."""
 
-    Parameters
-    ----------
-    kind
-        Name of the file in errors.
-    error
-        Type of its errors.
-    application_id, version
-        Numbers in the file's header.
-    tables
-        Statements that make its tables.
-    pragmas
-        Of the file, set before its tables are made.
-    wal
-        Whether readers and writers need not wait for each other.
-    busy_seconds
-        How long a statement waits for another process.
-    damage_remedy, foreign_remedy
-        What to do with a damaged file, and with one of another program.
-    """
-
-    kind: str
+    kind: str  # name of the file in errors
     error: type[SpamguardError]
-    application_id: int
+    application_id: int  # this and the version are numbers in the file's header
     version: int
-    tables: str
-    pragmas: Sequence[str] = ()
-    wal: bool = True
-    busy_seconds: float = 5.0
+    tables: str  # statements that make them
+    pragmas: Sequence[str] = ()  # of the file, set before its tables are made
+    wal: bool = True  # readers and writers need not wait for each other
+    busy_seconds: float = 5.0  # how long a statement waits for another process
     damage_remedy: str = NEW_FILE_REMEDY
-    foreign_remedy: str = NEW_FILE_REMEDY
+    foreign_remedy: str = NEW_FILE_REMEDY  # for a file of another program
 
     def make_error(self, path: Path, problem: str) -> SpamguardError:
         """The schema's error about this file."""
@@ -150,18 +130,10 @@ class Database:
     ) -> Self:
         """Open the file; make it, with mode 0600, when there is none.
 
-        Parameters
-        ----------
-        fill
-            Writes the first rows of a new file.
-        durable
-            Whether what is committed survives a power cut (SQLite: synchronous FULL). Without it a
-            power cut may cost the last transactions, never the file (NORMAL, with a WAL).
-
-        Raises
-        ------
-        SpamguardError
-            The schema's: the file cannot be opened, or is of another kind or schema.
+        fill: writes the first rows of a new file. durable: whether what is committed survives a
+        power cut (SQLite: synchronous FULL). Without it a power cut may cost the last transactions,
+        never the file (NORMAL, with a WAL). The schema's error: the file cannot be opened, or is of
+        another kind or schema.
         """
         with schema.errors(path), as_directory_owner(path.parent):
             if not path.exists():
@@ -260,10 +232,7 @@ class Database:
         for its sake. The file keeps this, so a restart changes nothing. After a pause of more than
         a day, rows are removed a day later.
 
-        Parameters
-        ----------
-        now
-            By the system's clock, seconds since 1970.
+        now: by the system's clock, seconds since 1970.
         """
         self.execute(_CREATE_CLOCK)
         row = self.execute("SELECT believed, doubted FROM clock").fetchone()

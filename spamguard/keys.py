@@ -45,10 +45,7 @@ _KEY_BYTES = 32
 def load_key(path: Path, *, create: bool) -> bytes:
     """The bytes of the key. create: make it if it is missing.
 
-    Raises
-    ------
-    LedgerError
-        The key is missing, cannot be read or is no key.
+    LedgerError: the key is missing, cannot be read or is no key.
     """
     try:
         with path.open("rb") as file:
@@ -141,19 +138,8 @@ def sign_verdict(
 ) -> bytes:
     """The value of the header field.
 
-    Parameters
-    ----------
-    key
-        `derive_key(installation_key, b"verdict")`.
-    id
-        Up to 64 of A-Z a-z 0-9 . _ -, never used twice.
-    digest
-        Of the message.
-
-    Raises
-    ------
-    ValueError
-        The field cannot hold this label or id.
+    key: `derive_key(installation_key, b"verdict")`. id: up to 64 of A-Z a-z 0-9 . _ -, never used
+    twice. digest: of the message. ValueError: the field cannot hold this label or id.
     """
     if not _LABEL_PATTERN.fullmatch(verdict.label) or not _ID_PATTERN.fullmatch(id):
         raise ValueError(f"cannot be signed: {verdict.label!r}, {id!r}")
@@ -219,12 +205,7 @@ def new_id(now: float, random: bytes) -> str:
     The alphabet is that of RFC 4648, section 7, in lower case: unlike that of section 6 it keeps
     the order of what it encodes.
 
-    Parameters
-    ----------
-    now
-        Seconds since 1970.
-    random
-        `RANDOM_BYTES` bytes, other ones each time.
+    now: seconds since 1970. random: `RANDOM_BYTES` bytes, other ones each time.
     """
     if len(random) != RANDOM_BYTES:
         raise ValueError(f"an id takes {RANDOM_BYTES} random bytes, not {len(random)}")

@@ -112,12 +112,8 @@ def log_lesson(
 ) -> None:
     """Log a lesson; nothing of what the message says is in the line.
 
-    Parameters
-    ----------
-    way
-        `by`: how it came; or `from` and `to`: between which folders.
-    label
-        The class; "": the user's vote was taken back.
+    way: `by`: how it came; or `from` and `to`: between which folders. label: the class; "": the
+    user's vote was taken back.
     """
     facts = {"user": user, **way, "class": label or "-"}
     text = " ".join(
@@ -139,10 +135,7 @@ class StandingWarning(NamedTuple):
 class WarnOnce:
     """Logs each trouble once, however often it is met, until it is over.
 
-    Parameters
-    ----------
-    logger, level
-        Where and how loud a trouble is logged.
+    logger, level: where and how loud a trouble is logged.
     """
 
     def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:

@@ -95,10 +95,7 @@ def check_installation() -> None:
 def memory_shortage(state: Path, *, serving: bool = False) -> str:
     """Say how far RLIMIT_AS is too low for the filter in this directory; "" if it is enough.
 
-    Parameters
-    ----------
-    serving
-        Whether this is for the daemon, whose processes also settle and serve the page.
+    serving: whether this is for the daemon, whose processes also settle and serve the page.
     """
     table_sizes = []
     for path in state.glob("tables-*.bin"):
@@ -148,10 +145,7 @@ def start_process(
     Signals typed at a terminal then reach the master alone. With -P and PYTHONPATH the child
     imports from where this process does, and never from the current directory.
 
-    Raises
-    ------
-    OSError
-        The process cannot be started. ReplacedError is one of these.
+    OSError: the process cannot be started. ReplacedError is one of these.
     """
     check_installation()
     path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -209,14 +203,8 @@ def child_context(
 ) -> Iterator[tuple[Settings, socket.socket, CounterBoard]]:
     """Begin a process that runs beside the workers and ends with the master.
 
-    Parameters
-    ----------
-    arguments
-        CHANNEL SETTINGS MASTER COUNTERS, as `supervisor.Service` passes them.
-
-    Yields
-    ------
-    The settings, the channel to the master and the counters.
+    arguments: CHANNEL SETTINGS MASTER COUNTERS, as `SupervisedProcess` passes them. Yields the
+    settings, the channel to the master and the counters.
     """
     begin_child()
     channel, settings, master, counters = map(int, arguments)
@@ -331,12 +319,9 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 class Notifier:
     """Sends states to the service manager, if there is one; nothing happens when nobody listens.
 
-    Parameters
-    ----------
-    address
-        The Unix datagram socket; with a leading @ in the abstract namespace (unix(7)).
-    watchdog_seconds
-        The interval within which the service manager expects a ping; None: it expects none.
+    address: the Unix datagram socket; with a leading @ in the abstract namespace (unix(7)).
+    watchdog_seconds: the interval within which the service manager expects a ping; None: it expects
+    none.
     """
 
     def __init__(self, address: str | None, watchdog_seconds: float | None = None) -> None:

@@ -93,10 +93,8 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
     mail servers and symbolic links. Any other file is a TREC index, an mbox or one message. An
     empty Maildir or file has no messages.
 
-    Raises
-    ------
-    SourceError
-        While iterating: the path is missing, unreadable or holds nothing that could be mail.
+    SourceError: while iterating: the path is missing, unreadable or holds nothing that could be
+    mail.
     """
     if os.fspath(path) == "-":
         is_empty = True

@@ -58,12 +58,7 @@ _NO_TMPFILE_ERRNOS = (errno.EISDIR, errno.EOPNOTSUPP)
 def create_private(path: Path) -> BinaryIO:
     """Open a new file, mode 0600, for writing.
 
-    Raises
-    ------
-    FileExistsError
-        There is a file of that name.
-    OSError
-        The file cannot be made.
+    FileExistsError: there is a file of that name. OSError: the file cannot be made.
     """
 
     def open_private(name: str, flags: int) -> int:
@@ -147,10 +142,7 @@ def unnamed_file(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     Flush the file before the call. Without the call nothing stays, even if the process is killed;
     where the system has no files without names, a draft stays.
 
-    Raises
-    ------
-    OSError
-        The file cannot be made, or the name is taken.
+    OSError: the file cannot be made, or the name is taken.
     """
     descriptor = open_unnamed(path.parent) if _FD_DIRECTORY.is_dir() else None
     if descriptor is None:
@@ -193,10 +185,7 @@ _CHUNK_BYTES = 256 << 10
 class Spool:
     """The bytes of one message. size: how many were written.
 
-    Parameters
-    ----------
-    directory
-        Where the file is made, if one is needed.
+    directory: where the file is made, if one is needed.
     """
 
     def __init__(self, directory: Path) -> None:

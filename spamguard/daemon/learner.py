@@ -115,10 +115,7 @@ def _watch_folders(
 class ClassRegistry:
     """The classes of the filter: the thread that has the filter updates them, the door reads them.
 
-    Parameters
-    ----------
-    wake
-        Makes that thread update at once.
+    wake: makes that thread update at once.
     """
 
     def __init__(self, wake: Callable[[], object]) -> None:

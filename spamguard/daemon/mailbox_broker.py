@@ -50,12 +50,8 @@ _ACCEPT_PAUSE_SECONDS = 0.1  # after a connection could not be accepted
 class MailboxBroker:
     """The process.
 
-    Parameters
-    ----------
-    read
-        Reads the configuration; raises ConfigError.
-    user
-        The user to become if root has started this process.
+    read: reads the configuration; raises ConfigError. user: the user to become if root has started
+    this process.
     """
 
     def __init__(self, read: Callable[[], Settings], user: str) -> None:
@@ -69,10 +65,7 @@ class MailboxBroker:
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT and return the exit status.
 
-        Raises
-        ------
-        ConfigError, StartError
-            Nothing has been started.
+        ConfigError, StartError: nothing has been started.
         """
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         self._notifier = Notifier.from_environment(os.environ)
@@ -220,10 +213,7 @@ def become_reader(name: str) -> None:
 
     Call this before any thread starts: capabilities belong to threads.
 
-    Raises
-    ------
-    StartError
-        There is no such user, or the kernel refuses.
+    StartError: there is no such user, or the kernel refuses.
     """
     if os.geteuid() != 0:
         return

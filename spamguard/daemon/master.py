@@ -42,12 +42,8 @@ _TICK_SECONDS = 1.0  # between two rounds of what is due
 class Master:
     """The daemon.
 
-    Parameters
-    ----------
-    read
-        Reads the configuration; raises ConfigError.
-    assembly
-        The module whose `assemble` the workers run.
+    read: reads the configuration; raises ConfigError. assembly: the module whose `assemble` the
+    workers run.
     """
 
     def __init__(
@@ -84,10 +80,7 @@ class Master:
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT and return the exit status.
 
-        Raises
-        ------
-        ConfigError, StartError
-            Nothing has been started.
+        ConfigError, StartError: nothing has been started.
         """
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         settings = self._read()

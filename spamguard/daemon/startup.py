@@ -89,10 +89,7 @@ def open_all(
 ) -> dict[Address, socket.socket]:
     """Return a listening socket for each endpoint: an open one, or else a new one.
 
-    Raises
-    ------
-    StartError
-        One cannot be opened; none of the new ones is left open.
+    StartError: one cannot be opened; none of the new ones is left open.
     """
     listening: dict[Address, socket.socket] = {}
     deadline = time.monotonic() + timeout
@@ -203,11 +200,8 @@ def take_inherited(environment: MutableMapping[str, str]) -> dict[Address, socke
 def check_inherited(inherited: Collection[Address], endpoints: Iterable[Endpoint]) -> None:
     """Check that the sockets of systemd belong to listeners of the configuration.
 
-    Raises
-    ------
-    ConfigError
-        None does: they would hold connections that nobody ever answers. Some of several are only
-        logged.
+    ConfigError: none of them does, so they would hold connections that nobody ever answers. Some
+    of several are only logged.
     """
     listeners = {endpoint_address(endpoint): endpoint for endpoint in endpoints}
     unused = [format_address(address) for address in inherited if address not in listeners]
@@ -234,12 +228,8 @@ _INSTALL_REMEDY = (
 def drop_privileges(settings: Settings) -> None:
     """Make the state directory if it is missing, become its owner, and make the spool directory.
 
-    Raises
-    ------
-    StartError
-        The state directory cannot be used so.
-    ConfigError
-        Files that root has read cannot be read by that user: every worker would end at once.
+    StartError: the state directory cannot be used so. ConfigError: that user cannot read files that
+    root has read, so every worker would end at once.
     """
     os.umask(0o022)  # the user must get through the directories above the state directory
     try:
@@ -289,13 +279,7 @@ def service_account(settings: Settings) -> pwd.struct_passwd:
 
 
 def check_account(settings: Settings) -> pwd.struct_passwd:
-    """Return that account, having checked that root could start the daemon so; changes nothing.
-
-    Raises
-    ------
-    StartError
-        It could not.
-    """
+    """Return that account; StartError: root could not start the daemon so. Changes nothing."""
     account = service_account(settings)
     if account.pw_uid == 0:
         addresses = [
@@ -341,13 +325,7 @@ def find_unreadable(files: Iterable[Path]) -> list[str]:
 
 
 def check_program() -> None:
-    """Check that the present user can run this program once more, as for a worker.
-
-    Raises
-    ------
-    StartError
-        It cannot, as with one installed under /root.
-    """
+    """Raise StartError unless this user can run the program again; one under /root cannot be."""
     for path, access, verb in (
         (Path(sys.executable), os.X_OK, "run"),
         (Path(__file__), os.R_OK, "read"),

@@ -165,10 +165,7 @@ def _short_path(directory: Path) -> Iterator[Path]:
 class StateLock:
     """Keeps a state directory for this daemon until `release` or the end of the process.
 
-    Raises
-    ------
-    StartError
-        Another daemon has the lock.
+    StartError: another daemon has the lock.
     """
 
     def __init__(self, state: Path) -> None:
@@ -216,10 +213,7 @@ def _state_in_use(state: Path, answer: Mapping[str, object]) -> StartError:
 def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object]:
     """Describe the running daemon in values for JSON.
 
-    Parameters
-    ----------
-    settings
-        Those that are in force, or about to be.
+    settings: those that are in force, or about to be.
     """
     totals, master = sum_slots(board.used_slots()), board.slot(MASTER_SLOT)
     return {

@@ -114,10 +114,7 @@ class SupervisedProcess:
 
     The process ends on SIGTERM at once, whatever it is doing, and by itself with this process.
 
-    Attributes
-    ----------
-    settling_due
-        Whether the process has asked for settling.
+    settling_due: whether the process has asked for settling.
     """
 
     def __init__(
@@ -194,34 +191,20 @@ class SupervisedProcess:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTiming:
-    """Periods of the workers, in seconds.
+    """Periods of the workers, in seconds."""
 
-    Attributes
-    ----------
-    silent
-        A ready worker that has not been heard for so long is killed.
-    starting, longest_starting
-        The same for one that is not ready yet; twice as long after each such kill, up to the
-        longest: a slow machine would otherwise never have a worker.
-    fresh
-        A ready worker that has been heard within so long counts as alive.
-    first_pause, longest_pause, short_life
-        The pause before the next start when a worker lived no longer than `short_life`.
-    drain
-        From the wish to stop to killing.
-    settle
-        Between two starts of the process that settles.
-    """
-
-    silent: float = 20.0
+    silent: float = 20.0  # a ready worker that has not been heard for so long is killed
+    # The same for one that is not ready yet; twice as long after each such kill, up to the longest:
+    # a slow machine would otherwise never have a worker.
     starting: float = 120.0
     longest_starting: float = 600.0
-    fresh: float = 5.0
+    fresh: float = 5.0  # a ready worker that has been heard within so long counts as alive
+    # The pause before the next start when a worker lived no longer than `short_life`.
     first_pause: float = 0.1
     longest_pause: float = 5.0
     short_life: float = 5.0
-    drain: float = 8.0
-    settle: float = 60.0
+    drain: float = 8.0  # from the wish to stop to killing
+    settle: float = 60.0  # between two starts of the process that settles
 
 
 @dataclass(slots=True, eq=False)
@@ -247,14 +230,9 @@ class WorkerChild:
 class Supervisor:
     """All workers; after a reload also those of older generations while they drain.
 
-    Attributes
-    ----------
-    generation
-        Counts the calls of `begin`; `settings`, `sockets` and `worker_count` are its arguments.
-    settling_due
-        Whether a worker has asked for settling.
-    start_timeout
-        For the next worker, see `WorkerTiming.starting`.
+    generation: counts the calls of `begin`; `settings`, `sockets` and `worker_count` are its
+    arguments. settling_due: whether a worker has asked for settling. start_timeout: for the next
+    worker, see `WorkerTiming.starting`.
     """
 
     assembly: str

@@ -140,18 +140,9 @@ def open_door(
 ) -> Door:
     """A door that is not open yet.
 
-    Parameters
-    ----------
-    sockets : bound and listening; they stay the caller's.
-    hostname : ours.
-    on_data_received : called with the seconds that the data of each message took.
-
-    Raises
-    ------
-    ValueError
-        A network is none.
-    StartError
-        The certificate cannot be used.
+    sockets: bound and listening; they stay the caller's. hostname: ours. on_data_received: called
+    with the seconds that the data of each message took. ValueError: a network is none. StartError:
+    the certificate cannot be used.
     """
     is_behind_queue = listener.position is Position.AFTER_QUEUE
     default = OddBytes.NORMALISE if is_behind_queue else OddBytes.REFUSE

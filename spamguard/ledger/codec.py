@@ -119,10 +119,7 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
     Takes about 40 bytes of memory for each token while it works, so pass some hundreds of receipts
     at a time.
 
-    Raises
-    ------
-    LedgerError
-        A receipt is damaged, or they differ in shape.
+    LedgerError: a receipt is damaged, or they differ in shape.
     """
     parts = list(zip(*map(_split_receipt, packed), strict=True)) or [()] * 6
     sizes, shapes, evidence, lows, middles, bitmaps = parts

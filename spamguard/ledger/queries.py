@@ -133,14 +133,8 @@ class UserQueries:
         back. Votes that were cast while the clock was far ahead do not count until the clock comes
         there.
 
-        Parameters
-        ----------
-        max_votes
-            So many votes may be cast from these origins within 24 hours.
-        now
-            Seconds since 1970.
-        vote
-            Digest and class of a lesson.
+        max_votes: so many votes may be cast from these origins within 24 hours. now: seconds since
+        1970. vote: digest and class of a lesson.
         """
         start, end = now - _DAY_SECONDS, now + _DAY_SECONDS
         done = sum(self.count_votes(user, origin, start, end, 2 * max_votes) for origin in origins)

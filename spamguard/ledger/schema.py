@@ -73,12 +73,7 @@ CREATE INDEX events_of_users ON events (user, time, origin, label);
 def open_ledger_file(path: Path, fingerprint: str, *, durable: bool) -> Database:
     """Open the ledger at `path`; make it when there is none. LedgerError: it cannot be used.
 
-    Parameters
-    ----------
-    fingerprint
-        Of the installation's key.
-    durable
-        As in `SqliteLedger.open`.
+    fingerprint: of the installation's key. durable: as in `SqliteLedger.open`.
     """
     with LEDGER_SCHEMA.errors(path), as_directory_owner(path.parent):
         # Looked for first: another process that makes the ledger makes the file before its log.

@@ -79,19 +79,10 @@ class SqliteLedger(ClosedOnExit):
     def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> Self:
         """Open the ledger at `path`; make it, with mode 0600, when there is none.
 
-        Parameters
-        ----------
-        fingerprint
-            Of the installation's key.
-        durable
-            Whether a committed vote survives a power cut (SQLite: synchronous FULL). Without it a
-            power cut may cost the last votes, never the file (NORMAL), and writing is three times
-            as fast.
-
-        Raises
-        ------
-        LedgerError
-            The file is of another key, schema or program, or cannot be read and written.
+        fingerprint: of the installation's key. durable: whether a committed vote survives a power
+        cut (SQLite: synchronous FULL). Without it a power cut may cost the last votes, never the
+        file (NORMAL), and writing is three times as fast. LedgerError: the file is of another key,
+        schema or program, or cannot be read and written.
         """
         database = schema.open_ledger_file(path, fingerprint, durable=durable)
         try:
@@ -115,11 +106,8 @@ class SqliteLedger(ClosedOnExit):
         the same or a newer extractor, or when it takes back what is not taught. Later votes see
         earlier ones.
 
-        Parameters
-        ----------
-        unless_voted_since
-            Number of an event; 0: the beginning. A vote changes nothing either when its user has
-            voted on its message, or taken a vote back, after that event.
+        unless_voted_since: number of an event; 0: the beginning. A vote changes nothing either when
+        its user has voted on its message, or taken a vote back, after that event.
         """
         if not votes:
             return []
@@ -200,15 +188,8 @@ class SqliteLedger(ClosedOnExit):
         less are refused from then on (`changes_after`). SQLite uses the room again; the file does
         not shrink.
 
-        Parameters
-        ----------
-        replaced_before
-            Seconds since 1970. A vote that was superseded later stays, so that this can be undone,
-            unless it was only extracted again.
-
-        Returns
-        -------
-        How many events were dropped.
+        replaced_before: seconds since 1970. A vote that was superseded later stays, so that this
+        can be undone, unless it was only extracted again. Returns how many events were dropped.
         """
         with self._writing():
             upto = min(upto_seq, self.last_seq())
@@ -305,16 +286,9 @@ class SqliteLedger(ClosedOnExit):
     def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
         """What each event after `seq` changes, up to the last event at the start.
 
-        Parameters
-        ----------
-        extractor
-            As in `votes.resolve_lesson`.
-
-        Raises
-        ------
-        LedgerError
-            `seq` is beyond the end, as after an older ledger was restored, or events after it were
-            compacted. Then the reader must throw away what it has folded and begin at 0.
+        extractor: as in `votes.resolve_lesson`. LedgerError: `seq` is beyond the end, as after an
+        older ledger was restored, or events after it were compacted. Then the reader must throw
+        away what it has folded and begin at 0.
         """
         end = self.last_seq()
         if seq > end:
@@ -349,17 +323,8 @@ class SqliteLedger(ClosedOnExit):
     ) -> Iterator[Lesson]:
         """Every lesson that the events up to `upto_seq` teach, in order of digest or backwards.
 
-        Parameters
-        ----------
-        extractor
-            As in `votes.resolve_lesson`.
-        upto_seq
-            Default: all events at the start.
-
-        Raises
-        ------
-        LedgerError
-            Events after `upto_seq` were compacted.
+        extractor: as in `votes.resolve_lesson`. upto_seq: default: all events at the start.
+        LedgerError: events after `upto_seq` were compacted.
         """
         upto = self.last_seq() if upto_seq is None else upto_seq
         for after, last in digest_ranges(self._db.query, backwards=backwards):

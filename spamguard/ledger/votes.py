@@ -159,11 +159,8 @@ def resolve_lesson(votes: Iterable[Vote], extractor: int | None = None) -> Lesso
 
     Features and scores are those of the lowest version among the winning votes for the class.
 
-    Parameters
-    ----------
-    extractor
-        Features of this version only: a lesson without a vote of this version is None, although
-        votes of any version count. None: any version.
+    extractor: features of this version only: a lesson without a vote of this version is None,
+    although votes of any version count. None: any version.
     """
     return next(resolve_lessons(votes, extractor), None)
 
@@ -215,14 +212,8 @@ def lesson_changes(
     There is one change for each event, of nothing to nothing where the same vote decides as before,
     so that the reader always knows how far it has come.
 
-    Parameters
-    ----------
-    winning
-        The votes in force, before the first event, on the messages of the events; kept up to date.
-    events
-        Numbers and votes, in the order of the log.
-    extractor
-        As in `resolve_lesson`.
+    winning: the votes in force, before the first event, on the messages of the events; kept up to
+    date. events: numbers and votes, in the order of the log. extractor: as in `resolve_lesson`.
     """
     deciding: dict[bytes, Vote | None] = {}
     for seq, vote in events:
