@@ -183,7 +183,7 @@ class Database:
 
     @contextmanager
     def errors(self, *decoding: type[Exception]) -> Iterator[None]:
-        """As `Schema.errors`. decoding: errors by which the caller finds that a row is damaged."""
+        """Explain errors (`Schema.errors`). decoding: those by which callers find damaged rows."""
         try:
             with self.schema.errors(self.path):
                 yield

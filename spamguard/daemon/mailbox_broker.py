@@ -209,7 +209,7 @@ _MAX_CAPABILITIES = 64
 
 
 def become_reader(name: str) -> None:
-    """As root, become a user who may read everything and has no other right of root's.
+    """Become a user who may read everything and has no other right of root's; as root only.
 
     Call this before any thread starts: capabilities belong to threads.
 

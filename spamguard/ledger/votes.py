@@ -191,8 +191,8 @@ def _deciding_vote(winning: Collection[Vote], extractor: int | None) -> Vote | N
     """
     cast = [vote for vote in winning if vote.label is not None]
     if len(cast) > 1:
-        (label, count), *others = Counter(vote.label for vote in cast).most_common(2)
-        if others and others[0][1] == count:
+        (label, count), *runner_up = Counter(vote.label for vote in cast).most_common(2)
+        if runner_up and runner_up[0][1] == count:  # a tie
             return None
         cast = [vote for vote in cast if vote.label == label]
     votes = [vote for vote in cast if extractor in (None, vote.extractor)]
