@@ -101,8 +101,9 @@ class Recorder:
 def walk(run: Callable[[], None], recorder: Recorder) -> set[str]:
     """Return the files that a second run enters: the first one opens what stays open."""
     run()
-    time.sleep(3)
-    idle = recorder.record(lambda: time.sleep(3))
+    idle: set[str] = set()
+    while not (entered := recorder.record(lambda: time.sleep(3))) <= idle:  # it still starts
+        idle |= entered
     entered = recorder.record(run) - idle
     return {function.partition(" ")[0] for function in entered}
 
