@@ -126,13 +126,7 @@ _MAX_METHOD, _MAX_PATH = 20, 200  # letters in the log
 
 
 class AccessMiddleware:
-    """Admits requests to the application.
-
-    Parameters
-    ----------
-    spool
-        Directory for messages.
-    """
+    """Admits requests to the application. spool: directory for messages."""
 
     def __init__(
         self,
@@ -206,10 +200,7 @@ class AccessMiddleware:
     ) -> Iterator[None]:
         """Keep room for visitors beside anonymous clients, and for each visitor beside others.
 
-        Raises
-        ------
-        RefusalError
-            There are too many requests at once.
+        RefusalError: there are too many requests at once.
         """
         key = visitor.person if visitor is not None else client_prefix(client)
         anonymous = sum(n for other, n in self._running.items() if isinstance(other, str))
@@ -406,12 +397,7 @@ def add_security_fields(
 ) -> list[tuple[bytes, bytes]]:
     """Add those fields that an answer does not set itself.
 
-    Parameters
-    ----------
-    now
-        Seconds since 1970.
-    secure
-        The request came over HTTPS; browsers then use HTTPS only.
+    now: seconds since 1970. secure: the request came over HTTPS; browsers then use HTTPS only.
     """
     date = (b"date", formatdate(now, usegmt=True).encode())
     present = {name.lower() for name, _ in fields}

@@ -160,10 +160,7 @@ class CredentialStore:
     ) -> str:
         """Make a new secret, which cannot be shown again.
 
-        Raises
-        ------
-        AccessError
-            There is a token of that name, or there are too many tokens.
+        AccessError: there is a token of that name, or there are too many tokens.
         """
         identity = b32hexencode(secrets.token_bytes(10)).decode("ascii").lower()
         secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -292,10 +289,7 @@ class Visitor:
 class SessionManager:
     """Finds the visitor of a request, and logs people in and out.
 
-    Parameters
-    ----------
-    operators
-        Users of the reverse proxy who are operators.
+    operators: users of the reverse proxy who are operators.
     """
 
     def __init__(self, store: CredentialStore, operators: frozenset[str]) -> None:
@@ -306,12 +300,8 @@ class SessionManager:
         """Use up a one-time link, and return the person and the secret of a new session.
 
         Call it for POST only, because programs that check mail fetch the links in it. The session
-        of the visitor, if there is one, ends.
-
-        Raises
-        ------
-        UnauthenticatedError
-            The link is wrong, too old or used up.
+        of the visitor, if there is one, ends. UnauthenticatedError: the link is wrong, too old or
+        used up.
         """
         now = int(time.time())
         credential = self._store.redeem(link, now)
@@ -332,10 +322,7 @@ class SessionManager:
     def identify(self, context: RequestContext, now: int) -> Visitor | None:
         """Return the visitor, or None for an anonymous request.
 
-        Raises
-        ------
-        UnauthenticatedError
-            The token is not valid, or no longer.
+        UnauthenticatedError: the token is not valid, or no longer.
         """
         authorization = context.header(b"authorization")
         if authorization[: len(_BEARER)].lower() == _BEARER:  # other schemes are for the proxy

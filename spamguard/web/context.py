@@ -54,14 +54,8 @@ Item = TypeVar("Item")
 class UserTtlStore(Generic[Item]):
     """Keeps items of people for some time, each under a name that nobody can guess.
 
-    Parameters
-    ----------
-    max_per_user, max_items
-        Beyond so many, the oldest are dropped.
-    clock
-        A monotonic clock, in seconds.
-    drop
-        Called with each item that is dropped.
+    max_per_user, max_items: beyond so many, the oldest are dropped. clock: a monotonic clock, in
+    seconds. drop: called with each item that is dropped.
     """
 
     def __init__(

@@ -407,12 +407,8 @@ def build_explanation(
 ) -> ExplanationView:
     """Arrange an explanation in tables.
 
-    Parameters
-    ----------
-    then
-        The verdict when the message passed.
-    page
-        Of the features. What the first page leaves out holds a third of the log-odds at most.
+    then: the verdict when the message passed. page: of the features. What the first page leaves out
+    holds a third of the log-odds at most.
     """
     features = explain_text.list_features(why)
     groups = explain_text.sum_groups(features)

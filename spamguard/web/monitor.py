@@ -205,14 +205,8 @@ ERROR_TTL_SECONDS = 2.0
 class AsyncTtlCache(Generic[Value]):
     """Keeps the result of a slow async call.
 
-    Parameters
-    ----------
-    load
-        The call; never runs twice at once.
-    ttl_seconds
-        How long a result is good; an error is good for less.
-    timeout
-        How many seconds `get` waits.
+    load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
+    good for less. timeout: how many seconds `get` waits.
     """
 
     def __init__(
@@ -287,12 +281,8 @@ def encode_metrics(
 def counter_metrics(began: int, workers: int, totals: CounterTotals) -> Iterator[Metric]:
     """Yield what the processes of the daemon have counted.
 
-    Parameters
-    ----------
-    began
-        When the daemon started, in seconds since 1970.
-    workers
-        Number of processes that speak SMTP.
+    began: when the daemon started, in seconds since 1970. workers: number of processes that speak
+    SMTP.
     """
     yield _gauge_by(
         "spamguard_build_info", "Version of the program; always 1.", "version", [(__version__, 1)]

@@ -81,11 +81,8 @@ def find_page(
 ) -> tuple[list[Row], str]:
     """Return the rows of a page, and where the next page begins; "" after the last page.
 
-    Parameters
-    ----------
-    look
-        Called with an id and a number: returns up to so many rows before that id, and the id down
-        to which it has searched; "" for everything.
+    look: called with an id and a number: returns up to so many rows before that id, and the id down
+    to which it has searched; "" for everything.
     """
     limit, deadline = max(1, min(limit, models.MAX_ROWS)), time.monotonic() + PAGE_SECONDS
     rows: list[Row] = []
@@ -102,14 +99,9 @@ def find_page(
 def next_page_start(searched_to: str, last: str) -> str:
     """Return where the next page begins, without telling the id or time of other people's mail.
 
-    It is the end of the minute of `searched_to`, but not beyond `last`.
-
-    Parameters
-    ----------
-    searched_to
-        The id, of anybody's message, down to which all was searched; "" for everything.
-    last
-        The oldest row that was found; "" for none.
+    It is the end of the minute of `searched_to`, but not beyond `last`. searched_to: the id, of
+    anybody's message, down to which all was searched; "" for everything. last: the oldest row that
+    was found; "" for none.
     """
     if not searched_to:
         return ""
@@ -256,10 +248,7 @@ class QuarantineQueries:
     ) -> tuple[QuarantineEntry, models.ReleaseResult]:
         """Deliver a message to those who wait, and return its new note.
 
-        Raises
-        ------
-        UsageError
-            The next hop is unknown.
+        UsageError: the next hop is unknown.
         """
         hop = create_next_hop(self._find_next_hop(entry), hostname())
         try:
@@ -337,12 +326,8 @@ def _as_busy_error(entry: QuarantineEntry) -> Iterator[None]:
 class HistoryQueries:
     """The history as a person may see it.
 
-    Parameters
-    ----------
-    settings
-        What the history keeps.
-    is_held
-        Whether the message with an id waits in the quarantine.
+    settings: what the history keeps. is_held: whether the message with an id waits in the
+    quarantine.
     """
 
     def __init__(

@@ -167,14 +167,8 @@ async def read_form_with_file(
 ) -> AsyncIterator[tuple[Mapping[str, str], UploadFile | None]]:
     """Yield the texts of a form and its file, and close the file at the end.
 
-    Number and size of the fields are limited, the file by the limit for messages.
-
-    Raises
-    ------
-    NotAllowedError
-        The form is not ours.
-    HTTPException
-        The body is not a form (400), or a field is too long (413).
+    Number and size of the fields are limited, the file by the limit for messages. NotAllowedError:
+    the form is not ours. HTTPException: the body is not a form (400), or a field is too long (413).
     """
     content_type = request.headers.get("content-type", "").lower()
     # No browser names a charset, and some of Python's raise or take minutes for a field.
@@ -300,11 +294,8 @@ class RequestReader:
     def read(self, scope: Scope) -> RequestContext:
         """Read the head of a request.
 
-        Raises
-        ------
-        RefusalError
-            For another host (421), too long (414, 431), contradictory (400), or past the reverse
-            proxy (403).
+        RefusalError: for another host (421), too long (414, 431), contradictory (400), or past the
+        reverse proxy (403).
         """
         raw_fields = scope["headers"]
         self._check_host([value for name, value in raw_fields if name == b"host"])

@@ -76,12 +76,8 @@ Result = TypeVar("Result")
 class Service:
     """The service of one process. Any number of tasks may use it at once.
 
-    Parameters
-    ----------
-    settle
-        Tells the master that lessons wait for settling.
-    ask_daemon
-        Returns the status of the daemon, or None; may block.
+    settle: tells the master that lessons wait for settling. ask_daemon: returns the status of the
+    daemon, or None; may block.
     """
 
     def __init__(
@@ -162,10 +158,7 @@ class Service:
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
         """Take back the person's vote on a message. An earlier vote does not come back.
 
-        Parameters
-        ----------
-        digest
-            The message digest, in hexadecimal.
+        digest: the message digest, in hexadecimal.
         """
         try:
             digest_bytes = bytes.fromhex(digest)
@@ -178,10 +171,7 @@ class Service:
     async def preview(self, person: Person, message: Spool, label: str) -> models.PreviewDetails:
         """Predict what a lesson would change, and explain the verdict. Nothing is changed.
 
-        Raises
-        ------
-        BusyError
-            Also when another preview for this person is under way.
+        BusyError: also when another preview for this person is under way.
         """
         if person in self._previewing:
             raise BusyError("another preview for you is under way: try again when it is done")

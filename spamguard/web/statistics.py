@@ -244,10 +244,7 @@ Content-Disposition: attachment; filename="{0}"
 def count_word(spam_filter: Filter, word: str, min_lessons: int = 1) -> Sequence[TokenCounts]:
     """Count all tokens of a word, or of two neighbours; the most frequent token comes first.
 
-    Raises
-    ------
-    UsageError
-        The text is not a word.
+    UsageError: the text is not a word.
     """
     word = " ".join(word.split())
     if not word or word != readable(word, _MAX_WORD):
@@ -300,12 +297,8 @@ def preview_lesson(
 ) -> models.Preview:
     """Predict what a lesson would change at once.
 
-    Parameters
-    ----------
-    judged_for
-        The user whose verdicts are compared.
-    latest
-        Messages and their packed features, newest first; judged as far as the time allows.
+    judged_for: the user whose verdicts are compared. latest: messages and their packed features,
+    newest first; judged as far as the time allows.
     """
     check_class(spam_filter.ledger, label)
     spam_filter.require_receipts()

@@ -72,10 +72,7 @@ Result = TypeVar("Result")
 class ResourceThread(Generic[ResourceT]):
     """One or more threads that work off one queue, each with a resource of its own.
 
-    Parameters
-    ----------
-    open_resource
-        Called in the thread that will use the resource, when there is work for it.
+    open_resource: called in the thread that will use the resource, when there is work for it.
     """
 
     def __init__(self, name: str, open_resource: Callable[[], ResourceT], threads: int = 1) -> None:
@@ -94,10 +91,7 @@ class ResourceThread(Generic[ResourceT]):
     ) -> Result:
         """Return or raise what the work does in a thread.
 
-        Raises
-        ------
-        BusyError
-            The queue is full, or the time is up. Work that has begun may still finish.
+        BusyError: the queue is full, or the time is up. Work that has begun may still finish.
         """
         future: Future[Result] = Future()
         try:
@@ -212,12 +206,8 @@ _TEMPORARY_REASONS = ("busy", "stopping", "no-model", "unreadable", "crashed", "
 class UploadScanner:
     """Judges uploaded messages in a scorer pool of its own. Call `start` first.
 
-    Parameters
-    ----------
-    one_wrong_in
-        As in `Policy`.
-    settle
-        Called when lessons wait for settling, or when there are no usable tables.
+    one_wrong_in: as in `Policy`. settle: called when lessons wait for settling, or when there are
+    no usable tables.
     """
 
     def __init__(self, settings: Settings, one_wrong_in: int, settle: Callable[[], object]) -> None:
@@ -238,12 +228,7 @@ class UploadScanner:
     async def scan(self, message: Spool, person: Person, users: Sequence[str] = ()) -> Scan:
         """Judge a message as its sender wrote it, without a prefix that we put before its subject.
 
-        Raises
-        ------
-        UsageError
-            The message cannot be judged.
-        BusyError
-            The message cannot be judged now.
+        UsageError: the message cannot be judged. BusyError: the message cannot be judged now.
         """
         max_messages = _MAX_MESSAGES if person.operator else _MAX_MESSAGES_PER_PERSON
         if self._running.total() >= _MAX_MESSAGES or self._running[person] >= max_messages:
@@ -302,10 +287,7 @@ _REFRESH_SECONDS = 5.0
 class Visibility:
     """Decides whose mail a person may see. Call `refresh` first.
 
-    Parameters
-    ----------
-    aliases
-        Addresses and their users, as in `Settings`.
+    aliases: addresses and their users, as in `Settings`.
     """
 
     def __init__(self, aliases: Sequence[tuple[str, str]]) -> None:
