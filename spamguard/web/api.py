@@ -39,7 +39,8 @@ from spamguard.web import models, requests
 from spamguard.web.context import render_page
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.monitor import HealthReporter
-from spamguard.web.requests import RefusalError
+from spamguard.web.queries import Search
+from spamguard.web.requests import PROBLEM_JSON, RefusalError
 from spamguard.web.service import Service
 
 ROOT = "/api/v1"
@@ -246,16 +247,11 @@ _PROBLEMS = {
     431: "Header too large",
     503: "Busy, or a problem of the filter's own",
 }
-_PROBLEM_CONTENT = {
-    "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-}
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {
-        status: {"description": _PROBLEMS[status], "content": _PROBLEM_CONTENT}
-        for status in statuses
-    }
+    content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": _PROBLEMS[status], "content": content} for status in statuses}
 
 
 _WITH_VALUES: dict[str, Any] = {"responses": _problems(422)}
@@ -335,7 +331,7 @@ async def history(
     before: Before = "",
     limit: Limit = 50,
 ) -> models.JudgementPage:
-    search = models.Search(sender, recipient, subject, label, taught, since, until, before, limit)
+    search = Search(sender, recipient, subject, label, taught, since, until, before, limit)
     return await call.service.history(call.person, search)
 
 

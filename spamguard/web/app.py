@@ -337,9 +337,7 @@ class _LoggedResponse:
     """One answer on its way out. status: 0 before it begins. user: "" if anonymous."""
 
     def __init__(self, scope: Scope, body: RequestBody, send: Send) -> None:
-        self._scope = scope
-        self._body = body
-        self._send = send
+        self._scope, self._body, self._send = scope, body, send
         self._start_time = time.monotonic()
         self.status = 0
         self.user = self.client = ""
@@ -376,18 +374,15 @@ CONTENT_SECURITY_POLICY = (
 """Pages load our own files and nothing else, and contain no script or style."""
 
 _SECURITY_FIELDS = [
-    (name.lower().encode(), value.encode())
-    for name, value in (
-        ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
-        ("X-Content-Type-Options", "nosniff"),
-        ("X-Frame-Options", "DENY"),
-        # Not no-referrer: with that, browsers say `Origin: null` of our own forms.
-        ("Referrer-Policy", "same-origin"),
-        ("Cross-Origin-Opener-Policy", "same-origin"),
-        ("Cross-Origin-Resource-Policy", "same-origin"),
-        ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
-        ("Cache-Control", "no-store"),
-    )
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    # Not no-referrer: with that, browsers say `Origin: null` of our own forms.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"cache-control", b"no-store"),
 ]
 _HSTS = (b"strict-transport-security", b"max-age=31536000")
 
@@ -456,10 +451,15 @@ class _PageConnection(H11Protocol):
         super().connection_made(cast("asyncio.Transport", transport))
         self._check_header(None)
         if len(self.connections) >= MAX_CONNECTIONS:
-            others = [one for one in self.connections if isinstance(one, _PageConnection)]
-            silent = [other for other in others if other.is_silent and other is not self]
+            silent = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, _PageConnection)
+                and connection.is_silent
+                and connection is not self
+            ]
             if silent:  # the one whose header has been awaited for longest goes
-                min(silent, key=lambda other: other.next_check.when()).transport.abort()
+                min(silent, key=lambda silent: silent.next_check.when()).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.next_check.cancel()

@@ -41,8 +41,9 @@ from spamguard.storage import Spool
 from spamguard.web import formatting
 from spamguard.web.auth import AuthMethod, Person, SessionManager
 from spamguard.web.formatting import count_noun, label_text
-from spamguard.web.models import LessonReceipt, PreviewDetails, ReleaseResult, Search
+from spamguard.web.models import LessonReceipt, PreviewDetails, ReleaseResult
 from spamguard.web.monitor import HealthReporter
+from spamguard.web.queries import Search
 from spamguard.web.requests import CSRF_FIELD, Problem, csrf_token, current_visitor, root_path
 from spamguard.web.service import Service
 

@@ -78,10 +78,7 @@ def action_text(action: str) -> str:
 
 
 def tone(label: str, unwanted: Mapping[str, bool]) -> str:
-    """Return the tone of a label, which has a colour and a sign: one of `charts.TONES`.
-
-    unwanted: whether each class is.
-    """
+    """Return one of `TONES` for a label; each has a colour and a sign. unwanted: of each class."""
     return _TONES.get(label) or ("unwanted" if unwanted.get(label, label == "spam") else "wanted")
 
 
@@ -129,10 +126,7 @@ def signed(part: float) -> str:
 
 
 def moment(seconds: float, *, exact: bool = False) -> Markup:
-    """Format a time in UTC, which the script changes to the reader's time zone.
-
-    exact: with seconds.
-    """
+    """Format a time in UTC, which the script changes to the reader's time zone."""
     when = utc_datetime(seconds)
     text = when.strftime("%Y-%m-%d %H:%M:%S UTC" if exact else "%Y-%m-%d %H:%M UTC")
     return Markup('<time datetime="{}">{}</time>').format(when.strftime("%Y-%m-%dT%H:%M:%SZ"), text)
@@ -348,10 +342,12 @@ def count_mistakes(cells: Sequence[ConfusionCell]) -> Mistakes:
     rows = sorted(
         cells, key=lambda row: (row.said == row.taught, row.said in UNDECIDED, -row.messages)
     )
-    spoken = sum(row.messages for row in rows)
-    wrong = sum(row.messages for row in rows if row.said not in (*UNDECIDED, row.taught))
-    unsure = sum(row.messages for row in rows if row.said == UNSURE)
-    return Mistakes(spoken, wrong, unsure, rows)
+    return Mistakes(
+        spoken=sum(row.messages for row in rows),
+        wrong=sum(row.messages for row in rows if row.said not in (*UNDECIDED, row.taught)),
+        unsure=sum(row.messages for row in rows if row.said == UNSURE),
+        rows=rows,
+    )
 
 
 # ---- explanations
@@ -363,9 +359,9 @@ _PAGE_FEATURES = 100  # on every page of features but the first
 class ExplanationRow:
     """One part of the log-odds, rounded so that all parts add up.
 
-    kind: a key of `explain_text.KINDS`, or "". bar: None where it would not fit. counts: as of
-    `ExplainedFeature`. then: what the word added when the message passed; None if it was not among
-    the strongest words.
+    kind: a key of `explain_text.KINDS`, or "". counts: as of `ExplainedFeature`. then: what the
+    word added when the message passed; None if it was not among the strongest words. is_sum: it
+    stands for several features, so that its bar would dwarf all others and is None.
     """
 
     name: str
@@ -374,6 +370,7 @@ class ExplanationRow:
     remark: str = ""
     counts: Mapping[str, int] | None = None
     then: float | None = None
+    is_sum: bool = False
     bar: Mark | None = None
 
 
@@ -412,7 +409,7 @@ def build_explanation(
     """
     features = explain_text.list_features(why)
     groups = explain_text.sum_groups(features)
-    shown, page, pages = _page_of(features, why.log_odds, page)
+    on_page, page, pages = _page_of(features, why.log_odds, page)
     before = {word.text: word.part for word in then.words} if then else {}
     rows = [
         ExplanationRow(
@@ -422,47 +419,42 @@ def build_explanation(
             count_noun(feature.tokens, "feature") if feature.tokens > 1 else "",
             feature.counts,
             before.get(feature.text) if feature.text else None,
+            is_sum=feature.tokens > 1,
         )
-        for feature in shown
+        for feature in on_page
     ]
-    others = ExplanationRow(
+    rest = ExplanationRow(
         "all other features",
-        why.log_odds - sum(feature.part for feature in shown),
-        remark=count_noun(len(features) - len(shown), "feature"),
+        why.log_odds - sum(feature.part for feature in on_page),
+        remark=count_noun(len(features) - len(on_page), "feature"),
+        is_sum=True,
     )
-    shares = sorted(why.shares.items(), key=lambda item: -abs(item[1]))
+    experts = [("prior", why.prior), *sorted(why.shares.items(), key=lambda item: -abs(item[1]))]
     flip = explain_text.describe_flip(why)
     return ExplanationView(
         why,
-        explain_text.describe_verdict(why, groups, label_text),
-        explain_text.describe_odds(why, label_text),
-        _make_rows(
+        sentence=explain_text.describe_verdict(why, groups, label_text),
+        question=explain_text.describe_odds(why, label_text),
+        groups=_make_rows(
             [
                 ExplanationRow(group.title, group.part, remark=f"{group.features:,}")
                 for group in groups
             ],
             why.log_odds,
         ),
-        _make_rows(
-            [*rows, others],
-            why.log_odds,
-            unbarred=[feature.tokens > 1 for feature in shown] + [True],
-        ),
-        [
+        features=_make_rows([*rows, rest], why.log_odds),
+        kinds=[
             (kind, about.about)
             for kind, about in explain_text.KINDS.items()
-            if any(feature.kind == kind for feature in shown)
+            if any(feature.kind == kind for feature in on_page)
         ],
-        sum(1 for clue in why.clues if not clue.text),
-        any(clue.part for clue in why.clues),
-        page,
-        pages,
-        _make_rows(
-            [ExplanationRow(name, part) for name, part in (("prior", why.prior), *shares)],
-            why.log_odds,
-        ),
-        round(why.log_odds, 3),
-        f"{flip[0].upper()}{flip[1:]}.",
+        unkept=sum(1 for clue in why.clues if not clue.text),
+        has_words=any(clue.part for clue in why.clues),
+        page=page,
+        pages=pages,
+        experts=_make_rows([ExplanationRow(*expert) for expert in experts], why.log_odds),
+        total=round(why.log_odds, 3),
+        flip=f"{flip[0].upper()}{flip[1:]}.",
     )
 
 
@@ -482,19 +474,14 @@ def _page_of(
     return (listed[start : start + _PAGE_FEATURES] if page > 1 else listed[:first]), page, pages
 
 
-def _make_rows(
-    rows: Sequence[ExplanationRow], total: float, unbarred: Sequence[bool] = ()
-) -> list[ExplanationRow]:
-    """Round the parts so that they add up, and draw bars; rows that round to nothing go.
-
-    unbarred: rows that are sums themselves, which would dwarf every bar.
-    """
+def _make_rows(rows: Sequence[ExplanationRow], total: float) -> list[ExplanationRow]:
+    """Round the parts so that they add up, and draw bars; rows that round to nothing go."""
     steps = explain_text.round_parts([row.part for row in rows], total)
     parts = [step / explain_text.STEPS_PER_NAT for step in steps]
-    has_bar = [not flag for flag in unbarred] or [True] * len(rows)
-    longest = max((abs(part) for part, bar in zip(parts, has_bar, strict=True) if bar), default=0.0)
+    single = (abs(part) for row, part in zip(rows, parts, strict=True) if not row.is_sum)
+    longest = max(single, default=0.0)
     return [
-        replace(row, part=part, bar=part_bar(part, longest) if bar else None)
-        for row, part, bar in zip(rows, parts, has_bar, strict=True)
+        replace(row, part=part, bar=None if row.is_sum else part_bar(part, longest))
+        for row, part in zip(rows, parts, strict=True)
         if part
     ]

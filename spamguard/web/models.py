@@ -1,4 +1,4 @@
-"""The values that the service takes and returns, shared by API, page and the commands' `--json`.
+"""The values that the service returns, shared by API, page and the commands' `--json`.
 
 They are plain dataclasses. pydantic checks nothing here: it writes them as JSON (`to_json`) and
 describes them in the OpenAPI document, with their docstrings. What differs from a field in JSON
@@ -34,30 +34,8 @@ def to_json(kind: Any, value: Any) -> Any:
     return TypeAdapter(kind).dump_python(value, mode="json", by_alias=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A search of the history. Empty fields do not matter; texts match anywhere, in any case.
-
-    sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
-    or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
-    most `MAX_ROWS`.
-    """
-
-    sender: str = ""
-    recipient: str = ""
-    subject: str = ""
-    label: str = ""
-    taught: str = ""
-    since: float = 0.0
-    until: float = 0.0
-    before: str = ""
-    limit: int = 50
-
-
-MAX_ROWS = 500
-"""Of one page."""
-MAX_HOURS = 31 * 24
-"""Of the numbers of the last hours."""
+MAX_ROWS = 500  # of one page
+MAX_HOURS = 31 * 24  # of the numbers of the last hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +53,12 @@ def word_parts(words: Sequence[Word]) -> list[WordPart]:
 
 @dataclass(frozen=True, slots=True)
 class MessageOutcome:
-    """What became of a message, as `spamguard explain --json ID` tells it too.
-
-    label, probability, log_odds: the verdict then; personal: other verdicts, by user. next_hop: its
-    reply. from: envelope sender. author: the header's From, in which senders write what they like:
-    "Name <address>" or the address alone, shortened where it is long, "" if unknown. to: people who
-    are not operators see only their own addresses. message: its name in the log lines of lessons,
-    "" if it was not scanned.
+    """What became of a message, as `spamguard explain --json ID` tells it too. label, probability,
+    log_odds: the verdict then; personal: other verdicts, by user. next_hop: its reply. from:
+    envelope sender. author: the header's From, in which senders write what they like: "Name
+    <address>" or the address alone, shortened where it is long, "" if unknown. to: people who are
+    not operators see only their own addresses. message: its name in the log lines of lessons, "" if
+    it was not scanned.
     """
 
     time: Moment
@@ -403,10 +380,9 @@ class ExplanationGroup:
 @dataclass(frozen=True, slots=True)
 class VerdictExplanation(Verdict):
     """The parts of a verdict. The groups' parts sum to `sum`; so do prior and shares of the
-    experts, and so do words, other_words, traits, numbers, biases and prior.
-
-    sentence: verdict and reasons in words. flip: how many of the strongest words would have to go
-    for another label; null if all of them are not enough, or too little has been taught.
+    experts, and so do words, other_words, traits, numbers, biases and prior. sentence: verdict and
+    reasons in words. flip: how many of the strongest words would have to go for another label; null
+    if all of them are not enough, or too little has been taught.
     """
 
     sentence: str
@@ -479,7 +455,7 @@ class Health:
 def summarize_explanation(why: Explanation, max_words: int | None = None) -> VerdictExplanation:
     """Convert an explanation. max_words: as of `explain_text.choose_features`."""
     features = explain_text.list_features(why)
-    shown = explain_text.choose_features(features, why.log_odds, max_words)
+    chosen = explain_text.choose_features(features, why.log_odds, max_words)
     groups = explain_text.sum_groups(features)
     return VerdictExplanation(
         **asdict(why.verdict),
@@ -503,9 +479,9 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
                 group=word.group,
                 tokens=word.tokens,
             )
-            for word in shown.words
+            for word in chosen.words
         ],
-        other_words=shown.other_words,
+        other_words=chosen.other_words,
         traits=why.traits,
         numbers=why.numbers,
         biases=why.biases,

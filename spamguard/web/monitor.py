@@ -81,14 +81,18 @@ class HealthReporter:
 
     def __init__(self, settings: Settings, board: CounterBoard) -> None:
         self._board = board
-        self._hops = [listener.next_hop for listener in settings.listeners]
-        self._filter_probe = FilterProbe(settings.state, board.slot(REPORTER_SLOT))
+        hops = [listener.next_hop for listener in settings.listeners]
+        probe = FilterProbe(settings.state, board.slot(REPORTER_SLOT))
         # A thread of its own: monitors are answered while the page keeps all others busy.
         self._thread = ThreadPoolExecutor(1, "probe")
         self._filter_cache = AsyncTtlCache(
-            self._probe_filter, _FILTER_CACHE_SECONDS, _PROBE_TIMEOUT
+            lambda: asyncio.get_running_loop().run_in_executor(self._thread, probe.probe),
+            _FILTER_CACHE_SECONDS,
+            _PROBE_TIMEOUT,
         )
-        self._hops_cache = AsyncTtlCache(self._probe_next_hops, _HOPS_CACHE_SECONDS, _PROBE_TIMEOUT)
+        self._hops_cache = AsyncTtlCache(
+            lambda: find_unreachable(hops, log.hostname()), _HOPS_CACHE_SECONDS, _PROBE_TIMEOUT
+        )
 
     async def metrics(self, accept: str = "") -> MonitorAnswer:
         """Answer /metrics. accept: formats that the client accepts, as in its header field."""
@@ -102,7 +106,7 @@ class HealthReporter:
 
     async def ready(self) -> MonitorAnswer:
         """Answer /readyz: whether mail can be judged and delivered."""
-        report, hops = await asyncio.gather(self._get_filter(), self._get_next_hops())
+        report, hops = await asyncio.gather(self._get_filter(), self._find_unreachable())
         state = [report] if isinstance(report, str) else []
         stuck = find_stuck(self._board, time.monotonic_ns())
         return _health_answer([*stuck, *state, *find_missing_scorers(self._board), *hops], "ready")
@@ -121,18 +125,11 @@ class HealthReporter:
         except (SpamguardError, OSError) as error:
             return f"state: {error}"
 
-    async def _get_next_hops(self) -> list[str]:
+    async def _find_unreachable(self) -> list[str]:
         try:
             return await self._hops_cache.get()
         except TimeoutError:
             return [f"next hops: no answer within {_PROBE_TIMEOUT:.0f} s"]
-
-    async def _probe_filter(self) -> FilterReport:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._filter_probe.probe)
-
-    async def _probe_next_hops(self) -> list[str]:
-        return await find_unreachable(self._hops, log.hostname())
 
 
 def _health_answer(problems: list[str], well: str) -> MonitorAnswer:
@@ -183,11 +180,8 @@ class FilterProbe:
             self._slot.seq = last
         upto = min(last, self._slot.seq + _MAX_EVENTS)
         for label, origin, number, newest in users.votes_by_origin(self._slot.seq, upto):
-            first = (
-                origin.split(maxsplit=1)[0].strip(",")[:_MAX_ORIGIN_LENGTH]
-                if origin.strip()
-                else ""
-            )
+            words = origin.split(maxsplit=1)
+            first = words[0].strip(",")[:_MAX_ORIGIN_LENGTH] if words else ""
             self._slot.count_lessons(label, first or "other", number)
             if first in PERSON_ORIGINS:
                 self._last_taught = max(self._last_taught or 0, newest)

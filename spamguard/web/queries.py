@@ -18,19 +18,16 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from threading import Lock
 from typing import Protocol, TypeVar
 
-from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.config.options import Action, HistorySettings, Hop, Settings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import create_next_hop
-from spamguard.engine.policy import unwanted_classes
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
-from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.log import hostname, quote_value
 from spamguard.proxy import history
@@ -46,7 +43,7 @@ from spamguard.records import EXTRACTOR
 from spamguard.storage import Spool
 from spamguard.web import models
 from spamguard.web.auth import Person
-from spamguard.web.models import HeldMessage, Judgement, JudgementDetails, Search
+from spamguard.web.models import HeldMessage, Judgement, JudgementDetails
 from spamguard.web.workers import ReadConnection, Visibility, acting_user, require_operator
 
 _log = logging.getLogger("spamguard.web")
@@ -323,6 +320,25 @@ def _as_busy_error(entry: QuarantineEntry) -> Iterator[None]:
 # ---- history
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search of the history. Empty fields do not matter; texts match anywhere, in any case.
+    sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
+    or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
+    most `models.MAX_ROWS`.
+    """
+
+    sender: str = ""
+    recipient: str = ""
+    subject: str = ""
+    label: str = ""
+    taught: str = ""
+    since: float = 0.0
+    until: float = 0.0
+    before: str = ""
+    limit: int = 50
+
+
 class HistoryQueries:
     """The history as a person may see it.
 
@@ -467,28 +483,3 @@ class HistoryQueries:
 def can_teach(row: HistoryRow, fingerprint: str) -> bool:
     """Whether a row has features of this extractor, made with this key."""
     return row.was_scanned and (row.extractor, row.fingerprint) == (EXTRACTOR, fingerprint)
-
-
-# ---- classes
-
-
-def known_classes(ledger: SqliteLedger) -> Mapping[str, bool]:
-    """Return whether each class that can be taught is unwanted, *spam* and *ham* first."""
-    classes = ledger.classes()
-    unwanted = unwanted_classes(classes)
-    names = (*BASE_CLASSES, *sorted(classes.keys() - set(BASE_CLASSES)))
-    return {name: name in unwanted for name in names}
-
-
-def check_class(ledger: SqliteLedger, label: str) -> None:
-    """Raise UsageError if there is no such class.
-
-    `LessonService` checks the same; here a person gets the list of classes, and before the message
-    is read.
-    """
-    classes = known_classes(ledger)
-    if label not in classes:
-        raise UsageError(
-            f"{label[:40]!r} is not a class here. There are {', '.join(classes)}; "
-            "`spamguard learn` makes new classes"
-        )

@@ -18,13 +18,15 @@ from itertools import accumulate, islice
 
 import numpy as np
 
+from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.judge import open_what_if
-from spamguard.engine.policy import UNSURE, missing_lessons
+from spamguard.engine.policy import UNSURE, missing_lessons, unwanted_classes
 from spamguard.engine.prepare import Example, ExampleReader
 from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import RANDOM_BYTES, new_id
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.mail.headers import host_token
 from spamguard.proxy.delivery_log import NOT_SCANNED
@@ -34,7 +36,6 @@ from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
 from spamguard.web.auth import Person
 from spamguard.web.models import Judgement, TokenCounts
-from spamguard.web.queries import check_class
 from spamguard.web.workers import ReadConnection, Visibility, acting_user
 
 _HOUR_SECONDS = 3600
@@ -49,16 +50,16 @@ def summarize_hours(
     hours = max(1, min(hours, models.MAX_HOURS))
     start = (int(time.time()) // _HOUR_SECONDS - hours + 1) * _HOUR_SECONDS
     parts = visibility.search_parts(person)
-    wanted = HistoryFilter(since=start, first=new_id(start, bytes(RANDOM_BYTES)), parts=parts)
+    period = HistoryFilter(since=start, first=new_id(start, bytes(RANDOM_BYTES)), parts=parts)
     search = reading.history
     mail: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    for hour, label, recipients, number in search.count_by_hour(start, wanted):
+    for hour, label, recipients, number in search.count_by_hour(start, period):
         if visibility.may_see(person, recipients):
             mail[hour][label] += number
-    wrong: Counter[tuple[str, str]] = Counter()
-    for label, taught, recipients, number in search.count_verdicts_and_lessons(wanted):
+    confusion: Counter[tuple[str, str]] = Counter()
+    for label, lesson, recipients, number in search.count_verdicts_and_lessons(period):
         if visibility.may_see(person, recipients):
-            wrong[label, taught] += number
+            confusion[label, lesson] += number
     user, end = None if person.operator else acting_user(person), start + hours * _HOUR_SECONDS
     lessons = reading.ledger.users.count_by_hour(user, start, end)
     corrections = _count_corrections(reading, user, start, end)
@@ -68,7 +69,7 @@ def summarize_hours(
     ]
     passed = sum(counts.total() for counts in mail.values())
     mistakes = [
-        models.ConfusionCell(label, taught, n) for (label, taught), n in sorted(wrong.items())
+        models.ConfusionCell(label, lesson, n) for (label, lesson), n in sorted(confusion.items())
     ]
     return models.Today(rows, passed, sum(row.lessons for row in rows), mistakes)
 
@@ -90,6 +91,31 @@ def _count_corrections(
             for label, personal in verdicts[vote.digest]
         )
     )
+
+
+# ---- classes
+
+
+def known_classes(ledger: SqliteLedger) -> Mapping[str, bool]:
+    """Return whether each class that can be taught is unwanted, *spam* and *ham* first."""
+    classes = ledger.classes()
+    unwanted = unwanted_classes(classes)
+    names = (*BASE_CLASSES, *sorted(classes.keys() - set(BASE_CLASSES)))
+    return {name: name in unwanted for name in names}
+
+
+def check_class(ledger: SqliteLedger, label: str) -> None:
+    """Raise UsageError if there is no such class.
+
+    `LessonService` checks the same; here a person gets the list of classes, and before the message
+    is read.
+    """
+    classes = known_classes(ledger)
+    if label not in classes:
+        raise UsageError(
+            f"{label[:40]!r} is not a class here. There are {', '.join(classes)}; "
+            "`spamguard learn` makes new classes"
+        )
 
 
 # ---- the model
@@ -253,9 +279,9 @@ def count_word(spam_filter: Filter, word: str, min_lessons: int = 1) -> Sequence
     in_text = extractor.token_texts(f"\n{word}\n".encode()).values()
     words = {text for text in in_text if ":" not in text}
     neighbours = {text for text in words if " " in text}
-    wanted = {*(neighbours or words), host_token(word.lower().encode()).decode()}
+    texts = {*(neighbours or words), host_token(word.lower().encode()).decode()}
     everywhere = extractor.token_texts(_WORD_EVERYWHERE.format(word).encode())
-    tokens = (item for item in everywhere.items() if item[1].rpartition(":")[2] in wanted)
+    tokens = (item for item in everywhere.items() if item[1].rpartition(":")[2] in texts)
     rows = []
     for token, text in islice(tokens, _MAX_TOKENS):
         message = Features(np.array([token], np.uint32), _NO_TRAITS, _NO_NUMBERS)

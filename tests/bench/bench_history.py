@@ -58,7 +58,7 @@ from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from spamguard.records import EXTRACTOR, Scan
 from spamguard.storage import Spool
 from spamguard.web.auth import Person
-from spamguard.web.models import Search
+from spamguard.web.queries import Search
 from spamguard.web.service import Service
 
 _TIMES = 9

@@ -15,7 +15,8 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 from spamguard.errors import HistoryError
 from spamguard.records import Clue
 from spamguard.web.auth import CredentialKind, Person
-from spamguard.web.models import JudgementPage, LessonReceipt, ReleaseResult, Search
+from spamguard.web.models import JudgementPage, LessonReceipt, ReleaseResult
+from spamguard.web.queries import Search
 from tests.support.browser import (
     DESK,
     PHONE,

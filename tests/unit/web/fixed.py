@@ -42,7 +42,6 @@ from spamguard.web.models import (
     QuarantinePage,
     RecipientReply,
     ReleaseResult,
-    Search,
     Table,
     Today,
     TokenCounts,
@@ -50,6 +49,7 @@ from spamguard.web.models import (
     WordPart,
 )
 from spamguard.web.monitor import MonitorAnswer
+from spamguard.web.queries import Search
 from spamguard.web.requests import problem_from_error
 
 NOW = 1_790_000_000.0

@@ -16,7 +16,8 @@ from jsonschema import Draft202012Validator
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import api
 from spamguard.web.api import router
-from spamguard.web.models import Search, TokenCounts
+from spamguard.web.models import TokenCounts
+from spamguard.web.queries import Search
 from tests.unit.web.fixed import DIGEST, NAME, OTHER
 from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
 

@@ -18,7 +18,8 @@ from spamguard.proxy import history_search
 from spamguard.records import Word
 from spamguard.web import queries, workers
 from spamguard.web.auth import Person
-from spamguard.web.models import MAX_ROWS, JudgementPage, Search
+from spamguard.web.models import MAX_ROWS, JudgementPage
+from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened
 from tests.unit.web.office import (

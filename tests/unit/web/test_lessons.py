@@ -23,7 +23,8 @@ from spamguard.records import Verdict
 from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import workers
 from spamguard.web.auth import Person
-from spamguard.web.models import MAX_ROWS, Flip, Opinion, Search
+from spamguard.web.models import MAX_ROWS, Flip, Opinion
+from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
 from tests.unit.proxy.scorers import ODD_COMMAND

@@ -19,7 +19,8 @@ from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
 from spamguard.web import queries
 from spamguard.web.auth import Person
-from spamguard.web.models import QuarantinePage, Search
+from spamguard.web.models import QuarantinePage
+from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
 from tests.unit.web.office import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spamguard.errors import UsageError
 from spamguard.web.context import HISTORY_ROWS, SearchQuery
-from spamguard.web.models import Search
+from spamguard.web.queries import Search
 from tests.unit.web.fixed import NAME
 
 FIELDS = ("subject", "sender", "recipient", "label", "taught", "since", "until", "before")

@@ -15,7 +15,8 @@ from spamguard.config.options import HistorySettings
 from spamguard.errors import NotAllowedError, UsageError
 from spamguard.web import statistics
 from spamguard.web.auth import Person
-from spamguard.web.models import ConfusionCell, Search
+from spamguard.web.models import ConfusionCell
+from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import READER, opened, teach
