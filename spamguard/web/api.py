@@ -31,11 +31,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJs
 from pydantic_core import PydanticCustomError
 
 from spamguard import __version__
-from spamguard.errors import BusyError, NotAllowedError
+from spamguard.errors import BusyError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.history import readable
 from spamguard.storage import Spool
 from spamguard.web import models, requests
+from spamguard.web.auth import require_operator
 from spamguard.web.context import render_page
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.monitor import HealthReporter
@@ -98,9 +99,8 @@ async def _open_call(request: Request) -> AsyncIterator[ApiCall]:
 Call = Annotated[ApiCall, Depends(_open_call, scope="function")]
 
 
-async def _require_operator(request: Request) -> None:
-    if not requests.current_person(request).operator:
-        raise NotAllowedError("only operators may do this")
+async def _check_operator(request: Request) -> None:
+    require_operator(requests.current_person(request))
 
 
 def _check_query(request: Request) -> None:
@@ -267,7 +267,7 @@ _WITH_MESSAGE: dict[str, Any] = {
         }
     },
 }
-_FOR_OPERATORS = [Depends(_require_operator)]
+_FOR_OPERATORS = [Depends(_check_operator)]
 
 router = APIRouter(
     prefix=ROOT,

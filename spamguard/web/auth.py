@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from spamguard.database import Database, Schema
-from spamguard.errors import AccessError, SpamguardError
+from spamguard.errors import AccessError, NotAllowedError, SpamguardError
 
 if TYPE_CHECKING:
     from spamguard.web.requests import RequestContext
@@ -49,6 +49,17 @@ class Person:
 
     name: str
     operator: bool = False
+
+    @property
+    def voter(self) -> str:
+        """The user in whose name they teach; an operator teaches for the site ("")."""
+        return "" if self.operator else self.name
+
+
+def require_operator(person: Person) -> None:
+    """Raise NotAllowedError for everybody else."""
+    if not person.operator:
+        raise NotAllowedError("only operators may do this")
 
 
 # ---- credentials

@@ -42,9 +42,9 @@ from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
 from spamguard.storage import Spool
 from spamguard.web import models
-from spamguard.web.auth import Person
+from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import HeldMessage, Judgement, JudgementDetails
-from spamguard.web.workers import ReadConnection, Visibility, acting_user, require_operator
+from spamguard.web.workers import ReadConnection, Visibility
 
 _log = logging.getLogger("spamguard.web")
 
@@ -427,7 +427,7 @@ class HistoryQueries:
     ) -> list[JudgementDetails]:
         """Return rows that a person may see, without what is hidden from them."""
         digests = [row.digest for row in rows if row.was_scanned]
-        standings = reading.ledger.users.find_standings(digests, acting_user(person))
+        standings = reading.ledger.users.find_standings(digests, person.voter)
         fingerprint = reading.ledger.fingerprint
         judgements = []
         for row in rows:

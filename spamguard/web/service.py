@@ -40,7 +40,7 @@ from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
 from spamguard.web import models, statistics
-from spamguard.web.auth import Person
+from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
 from spamguard.web.monitor import AsyncTtlCache
 from spamguard.web.queries import (
@@ -55,8 +55,6 @@ from spamguard.web.workers import (
     ResourceThread,
     UploadScanner,
     Visibility,
-    acting_user,
-    require_operator,
 )
 
 _log = logging.getLogger("spamguard.web")
@@ -128,13 +126,10 @@ class Service:
     async def judge(self, person: Person, message: Spool) -> models.Opinion:
         """Judge a message."""
         scan = await self._scan(person, message)
-        standing = await self._standing(scan, acting_user(person))
+        standing = await self._standing(scan, person.voter)
         verdict = scan.personal.get(self._verdict_user(person), scan.verdict)
         return models.Opinion(
-            verdict.label,
-            verdict.probability,
-            verdict.log_odds,
-            verdict.probabilities,
+            **asdict(verdict),
             digest=scan.digest.hex(),
             taught=standing.label or "",
             own=standing.user_label or "",
@@ -178,7 +173,7 @@ class Service:
         try:
             await self._readers.run(lambda reading: statistics.check_class(reading.ledger, label))
             scan = await self._scan(person, message)
-            lesson, user = _example_from_scan(scan), acting_user(person)
+            lesson, user = _example_from_scan(scan), person.voter
             latest = await self._read(lambda reading: self._latest_messages(reading, person))
             why = await self._explain(person, lambda _: lesson, scan.words)
             judged_for = self._verdict_user(person)
@@ -270,7 +265,7 @@ class Service:
     async def _learn(
         self, person: Person, lesson: Callable[[Filter], Example], label: str, origin: str
     ) -> LessonReceipt:
-        user, judged_for = acting_user(person), self._verdict_user(person)
+        user, judged_for = person.voter, self._verdict_user(person)
 
         def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
             example, limit = lesson(spam_filter), self._max_lessons
@@ -293,7 +288,7 @@ class Service:
     async def _forget(
         self, person: Person, digest: Callable[[Filter], bytes], origin: str
     ) -> LessonReceipt:
-        user, judged_for = acting_user(person), self._verdict_user(person)
+        user, judged_for = person.voter, self._verdict_user(person)
 
         def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
             message = digest(spam_filter)

@@ -36,7 +36,7 @@ from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
 from spamguard.web.auth import Person
 from spamguard.web.models import Judgement, TokenCounts
-from spamguard.web.workers import ReadConnection, Visibility, acting_user
+from spamguard.web.workers import ReadConnection, Visibility
 
 _HOUR_SECONDS = 3600
 _MAX_VOTES = 20_000  # the latest votes that are compared with verdicts
@@ -60,7 +60,7 @@ def summarize_hours(
     for label, lesson, recipients, number in search.count_verdicts_and_lessons(period):
         if visibility.may_see(person, recipients):
             confusion[label, lesson] += number
-    user, end = None if person.operator else acting_user(person), start + hours * _HOUR_SECONDS
+    user, end = None if person.operator else person.voter, start + hours * _HOUR_SECONDS
     lessons = reading.ledger.users.count_by_hour(user, start, end)
     corrections = _count_corrections(reading, user, start, end)
     rows = [
@@ -160,7 +160,7 @@ def summarize_ledger(reading: ReadConnection) -> LedgerSummary:
 def summarize_model(spam_filter: Filter, ledger: LedgerSummary, person: Person) -> models.Model:
     """Describe the filter as it is now."""
     status = spam_filter.status()
-    name = acting_user(person)
+    name = person.voter
     return models.Model(
         summarize_classes(status),
         missing_lessons(status.classes, status.unwanted),

@@ -341,14 +341,3 @@ def _address_parts(address: str) -> list[str]:
         recipient_pattern(address, at_start=True, at_end=True),
         *(recipient_pattern((local_part or address) + sign, at_start=True) for sign in signs),
     ]
-
-
-def acting_user(person: Person) -> str:
-    """Return the user in whose name a person teaches; an operator teaches for the site ("")."""
-    return "" if person.operator else person.name
-
-
-def require_operator(person: Person) -> None:
-    """Raise NotAllowedError for everybody else."""
-    if not person.operator:
-        raise errors.NotAllowedError("only operators may do this")
