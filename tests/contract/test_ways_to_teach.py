@@ -44,7 +44,7 @@ from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import Watched
 from tests.unit.mail.test_forwarded_attached import forward
 from tests.unit.servers.test_forward_training import OK, Behind
-from tests.unit.web.service import office
+from tests.unit.web import office
 
 MAIL = [raw for _, raw in mail(40)]
 DAILY = 3  # lessons of one user, where a case counts them
