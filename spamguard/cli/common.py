@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
 
 from spamguard import log, process, sources
 from spamguard.errors import ConfigError, MemoryLimitError, SourceError, UsageError, remedy
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
 
 Item = TypeVar("Item")
-Painter = Callable[[str, str], str]
 
 EXIT_ERROR = 2
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h: a service that restarting would not mend
@@ -231,19 +230,14 @@ def open_to_teach(options: argparse.Namespace) -> Iterator[Filter]:
                 is_unused = spam_filter.ledger.is_unused()
                 raise
     finally:
-        if is_unused:
-            _remove_new_filter(state, before)
+        if is_unused:  # remove what was made
+            for path in frozenset(state.iterdir()) - (before or frozenset()):
+                if path.is_file():
+                    path.unlink()
+            if before is None:
+                with suppress(OSError):  # somebody else has put something there
+                    state.rmdir()
     say(f"note: {state} {_NEW_FILTER_NOTE}")
-
-
-def _remove_new_filter(state: Path, before: frozenset[Path] | None) -> None:
-    """Remove the files that were made. before: what was in the directory; None: there was none."""
-    for path in frozenset(state.iterdir()) - (before or frozenset()):
-        if path.is_file():
-            path.unlink()
-    if before is None:
-        with suppress(OSError):  # somebody else has put something there
-            state.rmdir()
 
 
 @contextmanager
@@ -322,16 +316,16 @@ def read_messages(paths: Sequence[str]) -> Iterator[sources.SourceMessage]:
 
 @contextmanager
 def open_seekable(name: str) -> Iterator[BinaryIO]:
-    """Open a file to read it twice; a pipe is copied to a temporary file first."""
+    """Open a file to read it twice; a pipe is copied to a temporary file, with a name, first."""
     with nullcontext(sys.stdin.buffer) if name == "-" else _open_file(name) as stream:
         if name != "-" and stream.seekable():
             yield stream
             return
-        with tempfile.TemporaryFile() as copy:
+        with tempfile.NamedTemporaryFile() as copy:
             with name_path_in_errors(Path(tempfile.gettempdir())):
                 shutil.copyfileobj(stream, copy)
                 copy.flush()
-            yield copy
+            yield cast("BinaryIO", copy)
 
 
 def _open_file(name: str) -> BinaryIO:
@@ -405,13 +399,6 @@ def to_json(values: object, indent: int | None = None) -> str:
 def count_text(number: int, noun: str = "message") -> str:
     """`1 message`, `1,200 messages`, `2 mailboxes`."""
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('x') else 's'}"
-
-
-def painter() -> Painter:
-    """Return a function that colours words (SGR codes, "31" is red) if the terminal can."""
-    if log.supports_colours(sys.stdout, os.environ):
-        return lambda text, code: f"\x1b[{code}m{text}\x1b[m"
-    return lambda text, _: text
 
 
 def is_regular_file(name: str) -> bool:

@@ -15,8 +15,9 @@ bytes and the exit status is 0. Only if the message cannot be read or written is
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -28,14 +29,14 @@ from unicodedata import east_asian_width
 from spamguard.cli import arguments, common
 from spamguard.errors import MemoryLimitError, SourceError, UsageError
 from spamguard.keys import is_id
-from spamguard.log import local_time, message_name, printable, rfc3339
+from spamguard.log import local_time, message_name, printable, rfc3339, supports_colours
 
 if TYPE_CHECKING:
     from spamguard.engine.explain_text import ExplainedFeature
     from spamguard.engine.filter import Filter
     from spamguard.proxy.history import HistoryRow
     from spamguard.proxy.history_search import HistoryFilter, HistorySearch
-    from spamguard.records import Explanation, Verdict, Vote
+    from spamguard.records import Explanation, Vote
 
 # ---- judge
 
@@ -49,7 +50,7 @@ JUDGE_EXAMPLE = """  spamguard judge message.eml
   spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted"""
 
 EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
-_COLOURS = {EXIT_WANTED: "32", EXIT_UNWANTED: "31", EXIT_UNSURE: "33"}
+_COLOURS = {EXIT_WANTED: "32", EXIT_UNWANTED: "31", EXIT_UNSURE: "33"}  # of SGR
 
 
 def add_judge(commands: arguments.Commands) -> None:
@@ -62,7 +63,7 @@ def add_judge(commands: arguments.Commands) -> None:
 def run_judge(options: argparse.Namespace) -> int:
     """Judge every message and print its verdict."""
     statuses: set[int] = set()
-    paint = common.painter()
+    is_coloured = supports_colours(sys.stdout, os.environ)
     messages = common.read_messages(options.paths)
     if not sys.stdout.isatty():  # on a terminal the verdicts would break the bar
         messages = common.with_progress(messages, common.expected_count(options.paths))
@@ -70,33 +71,22 @@ def run_judge(options: argparse.Namespace) -> int:
         named, read = tee(messages)
         verdicts = spam_filter.judge_all((message.raw for message in read), user=options.user)
         for message, verdict in zip(named, verdicts, strict=True):
-            status = _exit_status(verdict, spam_filter.unwanted)
+            if verdict.label not in verdict.probabilities:
+                status = EXIT_UNSURE
+            else:
+                status = EXIT_UNWANTED if verdict.label in spam_filter.unwanted else EXIT_WANTED
             statuses.add(status)
-            print(
-                _verdict_json(message.name, verdict)
-                if options.json
-                else _verdict_line(message.name, verdict, paint, _COLOURS[status])
-            )
+            if options.json:
+                print(common.to_json({"name": message.name, **asdict(verdict)}))
+                continue
+            label = verdict.label.ljust(max(len("unsure"), *map(len, verdict.probabilities)))
+            if is_coloured:
+                label = f"\x1b[{_COLOURS[status]}m{label}\x1b[m"
+            print(f"{label}  {verdict.probability:.4f}  {message.name}")
     if not statuses:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
-    return next(
-        status for status in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if status in statuses
-    )
-
-
-def _exit_status(verdict: Verdict, unwanted: frozenset[str]) -> int:
-    if verdict.label not in verdict.probabilities:
-        return EXIT_UNSURE
-    return EXIT_UNWANTED if verdict.label in unwanted else EXIT_WANTED
-
-
-def _verdict_line(name: str, verdict: Verdict, paint: common.Painter, colour: str) -> str:
-    width = max(len("unsure"), *map(len, verdict.probabilities))
-    return f"{paint(verdict.label.ljust(width), colour)}  {verdict.probability:.4f}  {name}"
-
-
-def _verdict_json(name: str, verdict: Verdict) -> str:
-    return common.to_json({"name": name, **asdict(verdict)})
+    by_weight = (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED)
+    return next(status for status in by_weight if status in statuses)
 
 
 # ---- explain
@@ -157,11 +147,12 @@ def run_explain(options: argparse.Namespace) -> int:
             digest = reader.digest(message.raw)
             name = message_name(digest)
             votes = list(spam_filter.ledger.users.votes_on_message(digest))
-            common.print_answer(
-                options,
-                _explanation_text(f"{message.name}, message={name}", why, votes, options.words),
-                {"message": name, **_explanation_values(options, message.name, why, votes)},
-            )
+            if options.json:
+                values = _explanation_values(message.name, why, votes, options.words)
+                print(common.to_json({"message": name, **values}))
+            else:
+                title = f"{message.name}, message={name}"
+                print(_explanation_text(title, why, votes, options.words))
             explained += 1
     if not explained:
         raise SourceError(f"{', '.join(paths)}: no message there to explain; check the path")
@@ -170,46 +161,43 @@ def run_explain(options: argparse.Namespace) -> int:
 
 def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
-    text = row_text(row, options.words)
-    values = {}
-    if options.json:
-        values = {"name": row.id, "message": row.message, "then": row_values(row)}
-    if not row.was_scanned:
-        common.print_answer(options, text, values)
-        return
     from spamguard.proxy.history_search import example_from_row
 
+    texts: list[str] = []
+    values: dict[str, object] = {}
+    if options.json:
+        values = {"name": row.id, "message": row.message, "then": _row_values(row, words=True)}
+    else:
+        texts.append(_row_text(row, options.words))
     try:
-        features = example_from_row(spam_filter, row).features
+        features = example_from_row(spam_filter, row).features if row.was_scanned else None
     except UsageError as error:
-        reason = common.describe_error(error)
-        text = f"{text}\nnow: cannot be told. {reason}\n"
-        common.print_answer(options, text, values | {"no_now": reason})
-        return
-    word_texts = {word.token: word.text for word in row.words}
-    why = spam_filter.explain_features(features, word_texts, options.user)
-    votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
-    common.print_answer(
-        options,
-        f"{text}\n{_explanation_text('now', why, votes, options.words)}",
-        values | _explanation_values(options, row.id, why, votes),
-    )
+        features = None
+        values["no_now"] = common.describe_error(error)
+        texts.append(f"now: cannot be told. {values['no_now']}\n")
+    if features is not None:
+        word_texts = {word.token: word.text for word in row.words}
+        why = spam_filter.explain_features(features, word_texts, options.user)
+        votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
+        if options.json:
+            values |= _explanation_values(row.id, why, votes, options.words)
+        else:
+            texts.append(_explanation_text("now", why, votes, options.words))
+    common.print_answer(options, "\n".join(texts), values)
 
 
 def _explanation_values(
-    options: argparse.Namespace, name: str, why: Explanation, votes: Sequence[Vote]
+    name: str, why: Explanation, votes: Sequence[Vote], max_words: int | None
 ) -> dict[str, object]:
-    """The explanation for JSON, if that is asked for: it needs pydantic, which takes time."""
-    if not options.json:
-        return {}
+    """The explanation for JSON. It needs pydantic, which takes time to load."""
     from spamguard.web.models import VerdictExplanation, summarize_explanation, to_json
 
-    taught = [
+    lessons = [
         {"class": vote.label, "user": vote.user, "origin": vote.origin, "time": rfc3339(vote.time)}
         for vote in votes
     ]
-    summary = summarize_explanation(why, options.words)
-    return {"name": name, "taught": taught, **to_json(VerdictExplanation, summary)}
+    summary = summarize_explanation(why, max_words)
+    return {"name": name, "taught": lessons, **to_json(VerdictExplanation, summary)}
 
 
 def _explanation_text(
@@ -225,37 +213,34 @@ def _explanation_text(
 
     verdict, features = why.verdict, list_features(why)
     groups = sum_groups(features)
-    more_votes = len(votes) - _MAX_VOTES
+    experts = sorted(why.shares.items(), key=lambda share: -abs(share[1]))
+    sums = {
+        "group": [
+            SumPart(group.part, group.title, f"{group.features:,} of them") for group in groups
+        ],
+        "expert": [
+            SumPart(why.prior, "prior"),
+            *(SumPart(part, expert) for expert, part in experts),
+        ],
+        "feature": _feature_parts(features, why.log_odds, max_words),
+    }
     lines = [
         name,
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
         describe_verdict(why, groups),
         describe_flip(why),
-        *map(_vote_line, votes[:_MAX_VOTES]),
-        *([f"and by {more_votes:,} more (--json shows all)"] if more_votes > 0 else ()),
-        "",
-        f"by group: log-odds of {describe_odds(why)}",
-        *_sum_lines(
-            [SumPart(group.part, group.title, f"{group.features:,} of them") for group in groups],
-            why.log_odds,
-        ),
-        "",
-        f"by expert: log-odds of {describe_odds(why)}",
-        *_sum_lines([SumPart(why.prior, "prior"), *_sorted_parts(why.shares)], why.log_odds),
-        "",
-        f"by feature: log-odds of {describe_odds(why)}",
-        *_sum_lines(_feature_parts(features, why.log_odds, max_words), why.log_odds),
-        "",
     ]
-    return "\n".join(lines)
-
-
-def _vote_line(vote: Vote) -> str:
-    return printable(
-        f"taught as {vote.label} by {vote.user or arguments.SITE}: "
-        f"{vote.origin}, {local_time(vote.time)}"
-    )
+    for vote in votes[:_MAX_VOTES]:
+        user = vote.user or arguments.SITE
+        lesson = f"taught as {vote.label} by {user}: {vote.origin}, {local_time(vote.time)}"
+        lines.append(printable(lesson))
+    if len(votes) > _MAX_VOTES:
+        lines.append(f"and by {len(votes) - _MAX_VOTES:,} more (--json shows all)")
+    for kind, parts in sums.items():
+        title = f"by {kind}: log-odds of {describe_odds(why)}"
+        lines += ["", title, *_sum_lines(parts, why.log_odds)]
+    return "\n".join((*lines, ""))
 
 
 def _feature_parts(
@@ -263,36 +248,23 @@ def _feature_parts(
 ) -> list[SumPart]:
     from spamguard.engine.explain_text import OTHERS_LABEL, choose_features
 
-    words, others, n_others, beside = choose_features(features, log_odds, max_words)
-    return [
-        *(
-            SumPart(word.part, word.name, f"{word.tokens:,} of them", has_bar=False)
-            if word.counts is None
-            else SumPart(
-                word.part, printable(word.name), f"{word.kind}: {_counts_text(word.counts)}"
-            )
-            for word in words
-        ),
-        SumPart(others, OTHERS_LABEL, f"{n_others:,} of them", has_bar=False),
-        *(SumPart(feature.part, feature.name, feature.kind) for feature in beside),
-    ]
+    words, rest, n_rest, beside = choose_features(features, log_odds, max_words)
+    parts = []
+    for word in words:
+        if word.counts is None:
+            parts.append(SumPart(word.part, word.name, f"{word.tokens:,} of them", has_bar=False))
+        else:
+            counts = ", ".join(f"{number:,} {name}" for name, number in word.counts.items())
+            parts.append(SumPart(word.part, printable(word.name), f"{word.kind}: {counts}"))
+    parts.append(SumPart(rest, OTHERS_LABEL, f"{n_rest:,} of them", has_bar=False))
+    return parts + [SumPart(feature.part, feature.name, feature.kind) for feature in beside]
 
 
-def _sorted_parts(parts: Mapping[str, float]) -> Iterator[SumPart]:
-    """The parts with their names, the strongest first."""
-    for name, part in sorted(parts.items(), key=lambda item: -abs(item[1])):
-        yield SumPart(part, name)
-
-
-def _counts_text(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {name}" for name, number in counts.items())
-
-
-def _sum_lines(parts: Sequence[SumPart], whole: float) -> list[str]:
+def _sum_lines(parts: Sequence[SumPart], total: float) -> list[str]:
     """The lines of a sum, each with a bar; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
-    steps = round_parts([line.part for line in parts], whole)
+    steps = round_parts([line.part for line in parts], total)
     rows = list(zip(steps, parts, strict=True))
     longest = max(1, *(abs(step) for step, line in rows if line.has_bar))
     width = min(40, max(_display_width(line.name) for line in parts))
@@ -454,20 +426,18 @@ def run_history(options: argparse.Namespace) -> int:
             if number == options.limit:
                 common.say(f"note: there are older ones: --limit {2 * options.limit}")
                 break
-            if not number and not options.json:
+            if options.json:
+                print(common.to_json({"id": row.id, **_row_values(row)}))
+                continue
+            if not number:
                 print(_row_line("time", "id", "message", "verdict", "", "from", "to", "subject"))
-            _print_row(options, row)
+            first, *more = row.recipients or ("nobody",)
+            recipients = f"{first} +{len(more)}" if more else first
+            probability = f"{100 * row.probability:.1f} %" if row.was_scanned else ""
+            sender = row.author or row.sender
+            cells = (row.id, row.message, row.label, probability, sender, recipients, row.subject)
+            print(_row_line(local_time(row.time), *cells))
     return 0
-
-
-def _print_row(options: argparse.Namespace, row: HistoryRow) -> None:
-    values = {"id": row.id, **outcome_values(row)} if options.json else {}
-    first, *others = row.recipients or ("nobody",)
-    recipients = f"{first} +{len(others)}" if others else first
-    probability = f"{100 * row.probability:.1f} %" if row.was_scanned else ""
-    sender = row.author or row.sender
-    cells = (row.id, row.message, row.label, probability, sender, recipients, row.subject)
-    common.print_answer(options, _row_line(local_time(row.time), *cells), values)
 
 
 def _row_line(*cells: str) -> str:
@@ -522,44 +492,36 @@ def _open_history(options: argparse.Namespace, consequence: str) -> HistorySearc
     return HistorySearch.open(path, limits.size, limits.age)
 
 
-def outcome_values(row: HistoryRow) -> dict[str, Any]:
-    """A row for JSON, without features and words."""
-    from spamguard.web.models import MessageOutcome, outcome_fields, to_json
+def _row_values(row: HistoryRow, *, words: bool = False) -> dict[str, Any]:
+    """A row for JSON, without features."""
+    from spamguard.web.models import MessageOutcome, WordPart, outcome_fields, to_json, word_parts
 
     values: dict[str, Any] = to_json(MessageOutcome, MessageOutcome(**outcome_fields(row)))
-    return values
+    return values | ({"words": to_json(list[WordPart], word_parts(row.words))} if words else {})
 
 
-def row_values(row: HistoryRow) -> dict[str, Any]:
-    """A row for JSON, without features."""
-    from spamguard.web.models import WordPart, to_json, word_parts
-
-    return {**outcome_values(row), "words": to_json(list[WordPart], word_parts(row.words))}
-
-
-def row_text(row: HistoryRow, words: int | None = None) -> str:
+def _row_text(row: HistoryRow, max_words: int | None) -> str:
     """A row for people: the envelope, the verdict, the action, the strongest words each way."""
-    first, *others = row.recipients or ("nobody",)
-    recipients = f"<{first}>" + (f" and {len(others)} more" if others else "")
-    up = [word for word in row.words if word.part > 0][:words]
-    down = [word for word in row.words if word.part < 0][:words]
-    strongest = sorted((*up, *down), key=lambda word: -abs(word.part))
+    first, *more = row.recipients or ("nobody",)
+    recipients = f"<{first}>" + (f" and {len(more)} more" if more else "")
+    verdict = row.label
+    if row.was_scanned:
+        verdict += (
+            f": probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
+        )
     lines = [
         f"{row.id}, {local_time(row.time)}, from {sender_text(row.author, row.sender)} "
         f"at {row.client or 'an unknown client'} to {recipients}",
         f'"{row.subject}", {row.size:,} bytes, message={row.message or "-"}',
+        f"then: {verdict}",
     ]
-    if row.was_scanned:
-        lines.append(
-            f"then: {row.label}: probability {row.probability:.4f} of being unwanted, "
-            f"log-odds {row.log_odds:+.3f}"
-        )
-        if row.personal:
-            own = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
-            lines.append(f"by what users have taught themselves: {own}")
-    else:
-        lines.append(f"then: {row.label}")
+    if row.was_scanned and row.personal:
+        labels = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
+        lines.append(f"by what users have taught themselves: {labels}")
     lines.append(f"{row.action or 'handed on'}; answered: {row.reply}")
+    up = [word for word in row.words if word.part > 0][:max_words]
+    down = [word for word in row.words if word.part < 0][:max_words]
+    strongest = sorted((*up, *down), key=lambda word: -abs(word.part))
     lines += (f"  {word.part:+9.3f}  {word.text}" for word in strongest)
     return "\n".join((*lines, ""))
 

@@ -31,19 +31,12 @@ from spamguard import keys
 from spamguard.cli import arguments, common
 from spamguard.errors import LedgerError, SourceError, UsageError
 from spamguard.log import printable
-from spamguard.records import Vote
-from spamguard.storage import (
-    KEY_FILE,
-    LEDGER_FILE,
-    batches,
-    create_private,
-    draft_file,
-)
+from spamguard.records import EXTRACTOR, Vote
+from spamguard.storage import KEY_FILE, LEDGER_FILE, batches, create_private, draft_file
 
 if TYPE_CHECKING:
     from spamguard.bayes.training import WordOdds
     from spamguard.engine.filter import Filter
-    from spamguard.learning.importers import WordListFormat
     from spamguard.ledger.votes import WordListInfo
 
 # ---- export
@@ -72,7 +65,6 @@ def run_export(options: argparse.Namespace) -> int:
     from spamguard import __version__
     from spamguard.database import Schema
     from spamguard.ledger.votes import check_votes
-    from spamguard.records import EXTRACTOR
 
     with (
         common.open_existing(options) as spam_filter,
@@ -141,7 +133,6 @@ IMPORT_EXAMPLE = """  spamguard import filter.spamguard
   spamguard import --dry-run hammie.csv"""
 
 _WORD_LIST_FORMATS = ("bogofilter", "spambayes", "popfile")
-_VOTES_PER_BATCH = 128
 
 
 def add_import(commands: arguments.Commands) -> None:
@@ -159,7 +150,6 @@ def add_import(commands: arguments.Commands) -> None:
 
 def run_import(options: argparse.Namespace) -> int:
     """Recognise the file and take it in."""
-
     path = None if options.file == "-" else Path(options.file)
     if path is not None and path.is_dir():
         return _import_word_list(options, b"", path, io.BytesIO())
@@ -167,31 +157,15 @@ def run_import(options: argparse.Namespace) -> int:
         stream.seek(0)
         head = stream.read(HEAD_BYTES)
         stream.seek(0)
-        if is_export(head) and options.source is None:
-            with _open_export(options.file, stream) as reader:
+        is_sqlite, application = head.startswith(_SQLITE_MAGIC), int.from_bytes(head[68:72])
+        if is_sqlite and application == _APPLICATION_ID and options.source is None:
+            with closing(ExportReader(options.file, Path(stream.name))) as reader:
                 return _import_export(options, reader)
         return _import_word_list(options, head, path, stream)
 
 
-@contextmanager
-def _open_export(name: str, stream: BinaryIO) -> Iterator[ExportReader]:
-    """Open an export. SQLite opens files by name, so a pipe is copied to a temporary file."""
-
-    if common.is_regular_file(name):
-        with closing(ExportReader(name, Path(name))) as reader:
-            yield reader
-        return
-    with tempfile.NamedTemporaryFile() as copy:
-        shutil.copyfileobj(stream, copy)
-        copy.flush()
-        with closing(ExportReader(name, Path(copy.name))) as reader:
-            yield reader
-
-
 def _import_export(options: argparse.Namespace, reader: ExportReader) -> int:
     """Check the whole export, then take it in."""
-    from spamguard.records import EXTRACTOR
-
     header, labels, receipts = reader.check()
     # Receipts of another extractor are kept for a program that reads them. Tables are of no use.
     if not header.receipts and header.extractor != EXTRACTOR:
@@ -220,7 +194,6 @@ def _check_votes(name: str, reader: ExportReader) -> None:
     from spamguard.engine.fold import unpack_features
     from spamguard.ledger import codec
     from spamguard.ledger.votes import check_votes
-    from spamguard.records import EXTRACTOR
 
     readable = (
         vote
@@ -228,7 +201,7 @@ def _check_votes(name: str, reader: ExportReader) -> None:
         if vote.label is not None and vote.extractor == EXTRACTOR
     )
     try:
-        for votes in batches(readable, _VOTES_PER_BATCH):
+        for votes in batches(readable):
             unpack_features([vote.packed for vote in votes])
             for vote in votes:
                 codec.unpack_scores(vote.scores)
@@ -293,9 +266,8 @@ def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str])
             spam_filter.define_class(name, unwanted=unwanted)
         elif unwanted != classes[name]:
             # With the same receipts both filters would go on judging differently.
-            here, there, where = (
-                ("wanted", "unwanted", "here") if unwanted else ("unwanted", "wanted", "there")
-            )
+            sides = ("wanted", "unwanted", "here") if unwanted else ("unwanted", "wanted", "there")
+            here, there, where = sides
             common.say(
                 f"note: {name} is {here} here, and stays so, but {there} there; "
                 f"`learn --unwanted --as {name}` {where} ends that"
@@ -309,66 +281,37 @@ def _import_word_list(
     options: argparse.Namespace, head: bytes, path: Path | None, stream: BinaryIO
 ) -> int:
     """Recognise a word list by its first bytes and take it in. path: None for standard input."""
-    from spamguard.learning.importers import WordListFormat, detect_format
+    from spamguard.engine.policy import missing_lessons
+    from spamguard.learning import importers
     from spamguard.ledger.votes import LIST_NAME
 
-    chosen = options.source and WordListFormat(options.source)
-    list_format = chosen or detect_format(options.file, head, path)
+    chosen = options.source and importers.WordListFormat(options.source)
+    list_format = chosen or importers.detect_format(options.file, head, path)
     name = options.name or list_format.value
     if not LIST_NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a word list: use up to 64 letters, digits and . @ _ -"
         )
+
+    def read_words(key: bytes) -> tuple[WordListInfo, WordOdds]:
+        entries = importers.read_entries(list_format, path, stream)
+        counted = common.with_progress(entries, None, " words")
+        return importers.compute_word_odds(counted, f"{list_format.value} ({options.file})", key)
+
     new = None
-    if options.dry_run:
-        about, _ = _read_words(options, list_format, path, stream, secrets.token_bytes(32))
-    else:
-        about, new = _take_in_words(options, list_format, name, path, stream)
+    # A file that is no word list must not leave a new filter.
+    if options.dry_run or not common.has_filter(options):
+        about, _ = read_words(secrets.token_bytes(32))
+        stream.seek(0)
+    if not options.dry_run:
+        with common.open_filter(options) as spam_filter:
+            about, odds = read_words(spam_filter.key)
+            new = importers.import_word_list(spam_filter, name, about, odds)
+            status = spam_filter.status()
+        if missing := missing_lessons(status.classes, status.unwanted):
+            common.say(f"note: {missing}")
     values = {"name": name, "source": about.source, "ham": about.ham, "spam": about.spam}
     values |= {"words": about.words, "used": about.used, "new": new, "dry_run": new is None}
-    common.print_answer(options, _words_summary(about, name, new), values)
-    return 0
-
-
-def _take_in_words(
-    options: argparse.Namespace,
-    list_format: WordListFormat,
-    name: str,
-    path: Path | None,
-    stream: BinaryIO,
-) -> tuple[WordListInfo, bool]:
-    """Take in a word list; return what it is, and whether it is new here."""
-    from spamguard.engine.policy import missing_lessons
-    from spamguard.learning import importers
-
-    if not common.has_filter(options):  # a file that is no word list must not leave a new filter
-        _read_words(options, list_format, path, stream, secrets.token_bytes(32))
-        stream.seek(0)
-    with common.open_filter(options) as spam_filter:
-        about, odds = _read_words(options, list_format, path, stream, spam_filter.key)
-        new = importers.import_word_list(spam_filter, name, about, odds)
-        status = spam_filter.status()
-    if missing := missing_lessons(status.classes, status.unwanted):
-        common.say(f"note: {missing}")
-    return about, new
-
-
-def _read_words(
-    options: argparse.Namespace,
-    list_format: WordListFormat,
-    path: Path | None,
-    stream: BinaryIO,
-    key: bytes,
-) -> tuple[WordListInfo, WordOdds]:
-    from spamguard.learning import importers
-
-    entries = importers.read_entries(list_format, path, stream)
-    return importers.compute_word_odds(
-        common.with_progress(entries, None, " words"), f"{list_format.value} ({options.file})", key
-    )
-
-
-def _words_summary(about: WordListInfo, name: str, new: bool | None) -> str:
     unit = "words" if about.source.startswith("popfile") else "messages"
     content = (
         f"{common.count_text(about.used, 'word')} of {about.words:,} from "
@@ -376,10 +319,13 @@ def _words_summary(about: WordListInfo, name: str, new: bool | None) -> str:
         f"and {about.spam:,} of spam"
     )
     if new is None:
-        return f"would import {content}"
-    if new:
-        return f"imported {content}, as {name!r}"
-    return f"{name!r} had been imported already: {content}"
+        text = f"would import {content}"
+    elif new:
+        text = f"imported {content}, as {name!r}"
+    else:
+        text = f"{name!r} had been imported already: {content}"
+    common.print_answer(options, text, values)
+    return 0
 
 
 # ---- the file
@@ -467,11 +413,6 @@ def write_export(
     return max(number, 0)
 
 
-def is_export(head: bytes) -> bool:
-    """Whether these are the first bytes of an export."""
-    return head.startswith(_SQLITE_MAGIC) and head[68:72] == _APPLICATION_ID.to_bytes(4, "big")
-
-
 class ExportReader:
     """An export whose checksum is right. Every method raises SourceError for a damaged file.
 
@@ -492,7 +433,13 @@ class ExportReader:
 
     def check(self) -> tuple[ExportHeader, set[str], int]:
         """Look at the whole file: its header, the labels of all votes, and how many there are."""
-        self._check_digest()
+        checksum, unread = hashlib.sha256(), self._path.stat().st_size - _DIGEST_BYTES
+        with self._path.open("rb") as file:
+            while unread > 0 and (data := file.read(min(unread, _PIECE_BYTES))):
+                checksum.update(data)
+                unread -= len(data)
+            if file.read() != checksum.digest():
+                self._refuse("it is damaged: its checksum is wrong")
         with self._map_errors():
             ((version,),) = self._db.execute("PRAGMA user_version")
             if version > EXPORT_FORMAT:
@@ -520,20 +467,11 @@ class ExportReader:
         """The table file, piece by piece."""
         with self._map_errors():
             for (piece,) in self._db.execute("SELECT piece FROM tables ORDER BY rowid"):
-                whole = zlib.decompressobj()
-                data = whole.decompress(piece, _PIECE_BYTES + 1)
-                if not whole.eof:
+                decompressor = zlib.decompressobj()
+                data = decompressor.decompress(piece, _PIECE_BYTES + 1)
+                if not decompressor.eof:
                     self._refuse("it is damaged: a piece of its tables is cut off or too long")
                 yield data
-
-    def _check_digest(self) -> None:
-        checksum, unread = hashlib.sha256(), self._path.stat().st_size - _DIGEST_BYTES
-        with self._path.open("rb") as file:
-            while unread > 0 and (data := file.read(min(unread, _PIECE_BYTES))):
-                checksum.update(data)
-                unread -= len(data)
-            if file.read() != checksum.digest():
-                self._refuse("it is damaged: its checksum is wrong")
 
     def _read_header(self) -> ExportHeader:
         rows = self._db.execute("SELECT * FROM about").fetchall()

@@ -111,7 +111,6 @@ def public():
 
 AS_NOBODY = """
 import locale, os, sys
-from spamguard.cli import transfer
 from spamguard.cli import main
 from spamguard.cli.arguments import build_parser
 from spamguard import sources
