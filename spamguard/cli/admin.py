@@ -15,8 +15,8 @@ import argparse
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common, judge
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spamguard.delivery.quarantine import Quarantine, QuarantineEntry
     from spamguard.engine.filter import Filter
     from spamguard.smtp.envelope import Recipient, Reply
-    from spamguard.web.auth import Credential, CredentialStore, Person
+    from spamguard.web.auth import CredentialStore, Person
 
 # ---- quarantine
 
@@ -43,8 +43,6 @@ QUARANTINE_EXAMPLE = """  spamguard quarantine list
   spamguard quarantine release 0iq5r8jo4c1n2f3g --next-hop smtp://127.0.0.1:10026
   spamguard quarantine delete 0iq5r8jo4c1n2f3g"""
 
-QuarantineAction = Callable[["Quarantine", Sequence["QuarantineEntry"], argparse.Namespace], int]
-Replies = Sequence[tuple["Recipient", "Reply"]]
 
 EXIT_REFUSED = 1  # of `release`: at least one recipient has not got the message
 _MAX_AUTHOR = 1000  # characters
@@ -96,8 +94,7 @@ def run_quarantine(options: argparse.Namespace) -> int:
 
     quarantine = Quarantine(common.existing_state_directory(options) / DIRECTORY)
     entries = [quarantine.entry(message_id) for message_id in options.ids]
-    work: QuarantineAction = options.work
-    return work(quarantine, entries, options)
+    return int(options.work(quarantine, entries, options))
 
 
 def _list_entries(
@@ -113,7 +110,19 @@ def _list_entries(
         with suppress(QuarantineError, OSError):  # it was deleted meanwhile
             header = quarantine.header(entry.id)
         values = _entry_values(entry, header)
-        common.print_answer(options, _entry_line(entry, values), values)
+        state = "held"
+        if entry.released:
+            state = "released"
+        elif entry.delivered:
+            state = f"waits for {len(entry.waiting)}"
+        sender = judge.sender_text(values["author"], values["from"])
+        first, *more = values["to"] or [""]
+        and_more = f" and {len(more)} more" if more else ""
+        line = (
+            f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  "
+            f"{entry.reason:8}  {sender} to <{first}>{and_more}"
+        )
+        common.print_answer(options, printable(line), values)
     if not entries:
         common.say("note: nothing is held there")
     if entries[MAX_ENTRIES:]:
@@ -126,11 +135,16 @@ def _show_entries(
 ) -> int:
     for entry in entries:
         header = quarantine.header(entry.id)
-        values = _entry_values(entry, header) | {
-            "file": str(quarantine.file(entry.id)),
-            "header": header.decode("utf-8", "replace"),
-        }
-        common.print_answer(options, _entry_text(values | {"time": local_time(entry.when)}), values)
+        values = _entry_values(entry, header)
+        values["file"] = str(quarantine.file(entry.id))
+        text = header.decode("utf-8", "replace")
+        fields = (
+            f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
+            for name, value in (values | {"time": local_time(entry.when)}).items()
+        )
+        lines = (line.expandtabs() for line in text.splitlines())
+        answer = "\n".join((*map(printable, fields), "", *map(printable, lines), ""))
+        common.print_answer(options, answer, values | {"header": text})
     return 0
 
 
@@ -163,31 +177,6 @@ def _entry_values(entry: QuarantineEntry, header: bytes) -> dict[str, Any]:
     }
 
 
-def _entry_line(entry: QuarantineEntry, values: dict[str, Any]) -> str:
-    state = "held"
-    if entry.released:
-        state = "released"
-    elif entry.delivered:
-        state = f"waits for {len(entry.waiting)}"
-    first, *others = values["to"] or [""]
-    more = f" and {len(others)} more" if others else ""
-    sender = judge.sender_text(values["author"], values["from"])
-    return printable(
-        f"{entry.id}  {local_time(entry.when)}  {state:8}  {entry.size:10,}  {entry.reason:8}  "
-        f"{sender} to <{first}>{more}"
-    )
-
-
-def _entry_text(values: dict[str, Any]) -> str:
-    fields = (
-        f"{name:9} {', '.join(value) if isinstance(value, list) else value}"
-        for name, value in values.items()
-        if name != "header"
-    )
-    header = (line.expandtabs() for line in values["header"].splitlines())
-    return "\n".join((*map(printable, fields), "", *map(printable, header), ""))
-
-
 # ---- release
 
 
@@ -197,12 +186,12 @@ def _release_entries(
     import asyncio
 
     _refuse_mail_loop(options)
-    with ExitStack() as stack:
-        teacher = None if options.no_learn else stack.enter_context(common.open_filter(options))
-        if teacher is not None:
+    if options.no_learn:
+        complete = asyncio.run(_release_all(quarantine, entries, None, options))
+    else:
+        with common.open_filter(options) as teacher:
             teacher.require_receipts()  # before anything is released
-        complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
-        if teacher is not None:
+            complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
             common.settle_if_due(teacher)
     return 0 if complete else EXIT_REFUSED
 
@@ -239,17 +228,11 @@ async def _release_all(
         for entry in entries:
             replies = await quarantine.release(entry.id, next_hop)
             after = quarantine.entry(entry.id)
-            taught = (
-                teacher is not None
-                and bool(after.delivered)
-                and _learn_ham(quarantine, entry.id, teacher)
-            )
+            learnt = False
+            if teacher is not None and after.delivered:
+                learnt = _learn_ham(quarantine, entry.id, teacher)
             complete &= after.released
-            common.print_answer(
-                options,
-                _release_text(after, replies, taught=taught),
-                _release_values(after, replies, taught=taught),
-            )
+            _print_release(options, after, replies, learnt=learnt)
     finally:
         await next_hop.close()
     return complete
@@ -266,31 +249,28 @@ def _learn_ham(quarantine: Quarantine, message_id: str, teacher: Filter) -> bool
     return outcomes == [LessonOutcome.LEARNT]
 
 
-def _release_text(entry: QuarantineEntry, replies: Replies, *, taught: bool) -> str:
+def _print_release(
+    options: argparse.Namespace,
+    entry: QuarantineEntry,
+    replies: Sequence[tuple[Recipient, Reply]],
+    *,
+    learnt: bool,
+) -> None:
     if not replies:
         outcome = "had been released before"
     elif entry.released:
         outcome = f"released to {common.count_text(len(replies), 'recipient')}"
     else:
         outcome = f"not released to {common.count_text(len(entry.waiting), 'recipient')}"
-    refusals = (
-        printable(f"  <{recipient.address}>: {reply.code} {_reply_text(reply)}")
-        for recipient, reply in replies
-        if not reply.is_positive
-    )
-    return "\n".join((f"{entry.id} {outcome}{', learned as ham' if taught else ''}", *refusals))
-
-
-def _release_values(entry: QuarantineEntry, replies: Replies, *, taught: bool) -> dict[str, Any]:
-    recipients = [
-        {"address": recipient.address, "code": reply.code, "reply": _reply_text(reply)}
-        for recipient, reply in replies
-    ]
-    return {"id": entry.id, "released": entry.released, "recipients": recipients, "taught": taught}
-
-
-def _reply_text(reply: Reply) -> str:
-    return b" ".join(reply.lines).decode("utf-8", "replace")
+    lines = [f"{entry.id} {outcome}{', learned as ham' if learnt else ''}"]
+    recipients = []
+    for recipient, reply in replies:
+        text = b" ".join(reply.lines).decode("utf-8", "replace")
+        recipients.append({"address": recipient.address, "code": reply.code, "reply": text})
+        if not reply.is_positive:
+            lines.append(printable(f"  <{recipient.address}>: {reply.code} {text}"))
+    values = {"id": entry.id, "released": entry.released, "recipients": recipients}
+    common.print_answer(options, "\n".join(lines), values | {"taught": learnt})
 
 
 # ---- who is let in
@@ -359,8 +339,6 @@ TOKEN_EXAMPLE = """  spamguard token create backup-check --operator --expires 90
 EXIT_NOT_FOUND = 1  # of `revoke`
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-TokenAction = Callable[["CredentialStore", argparse.Namespace], int]
-
 
 def add_token(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "token", run_token, TOKEN_ABOUT, TOKEN_EXAMPLE)
@@ -380,9 +358,8 @@ def add_token(commands: arguments.Commands) -> None:
 
 def run_token(options: argparse.Namespace) -> int:
     """Perform the action on the store."""
-    work: TokenAction = options.work
     with _open_credentials(options) as store:
-        return work(store, options)
+        return int(options.work(store, options))
 
 
 def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
@@ -413,36 +390,34 @@ def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
 
 
 def _list_credentials(store: CredentialStore, options: argparse.Namespace) -> int:
-    credentials = [each for each in store.list_valid(int(time.time())) if each.kind != "link"]
-    if credentials or options.json:
-        lines = (printable(_credential_line(each)) for each in credentials)
-        values = [_credential_values(each) for each in credentials]
-        common.print_answer(options, "\n".join(lines), values)
-    if not credentials:
+    lines, values = [], []
+    for credential in store.list_valid(int(time.time())):
+        if credential.kind == "link":
+            continue
+        name, is_operator = credential.person.name, credential.person.operator
+        user = name + (" (operator)" if is_operator else "")
+        until = local_time(credential.expires) if credential.expires else "revoked"
+        lines.append(
+            f"{credential.kind:7}  {credential.name or '-':20}  {user:24}  "
+            f"since {local_time(credential.created)}, until {until}, "
+            f"used {local_time(credential.last_used)}"
+        )
+        values.append(
+            {
+                "kind": str(credential.kind),
+                "name": credential.name,
+                "user": name,
+                "operator": is_operator,
+                "created": _time_value(credential.created),
+                "expires": _time_value(credential.expires),
+                "seen": _time_value(credential.last_used),
+            }
+        )
+    if values or options.json:
+        common.print_answer(options, "\n".join(map(printable, lines)), values)
+    if not values:
         common.say("note: there are neither tokens nor sessions")
     return 0
-
-
-def _credential_values(credential: Credential) -> dict[str, Any]:
-    return {
-        "kind": str(credential.kind),
-        "name": credential.name,
-        "user": credential.person.name,
-        "operator": credential.person.operator,
-        "created": _time_value(credential.created),
-        "expires": _time_value(credential.expires),
-        "seen": _time_value(credential.last_used),
-    }
-
-
-def _credential_line(credential: Credential) -> str:
-    user = credential.person.name + (" (operator)" if credential.person.operator else "")
-    until = local_time(credential.expires) if credential.expires else "revoked"
-    return (
-        f"{credential.kind:7}  {credential.name or '-':20}  {user:24}  "
-        f"since {local_time(credential.created)}, until {until}, "
-        f"used {local_time(credential.last_used)}"
-    )
 
 
 def _revoke_token(store: CredentialStore, options: argparse.Namespace) -> int:

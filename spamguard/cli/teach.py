@@ -18,18 +18,18 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common, judge
 from spamguard.errors import SourceError, UsageError
 from spamguard.learning import client
 from spamguard.log import printable
+from spamguard.records import EXTRACTOR
 from spamguard.sources import SourceMessage
 from spamguard.storage import batches
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
     from spamguard.engine.prepare import LabelledExample
     from spamguard.folders.mailboxes import Mailbox, Mailboxes
-    from spamguard.folders.roles import RoleLookup
     from spamguard.folders.scan import FiledMessage, FolderScanner, StoredMessage
     from spamguard.learning.lessons import LessonService
 
@@ -93,8 +92,6 @@ def run_learn(options: argparse.Namespace) -> int:
         common.read_messages(options.paths), common.expected_count(options.paths)
     )
     refused: list[str] = []
-    if not options.force:
-        messages = _refuse_other_files(messages, refused)
     opener = common.open_for_dry_run if options.dry_run else common.open_to_teach
     with opener(options) as spam_filter:
         passed = [
@@ -109,34 +106,30 @@ def run_learn(options: argparse.Namespace) -> int:
         )
         if options.label is not None:
             open_class(options.label)
-        labelled = _label_messages(messages, options.label, open_class)
+        labelled = _label_messages(messages, options, open_class, refused)
         examples = chain(passed, extract_examples(spam_filter.key, labelled))
         learn = _count_batches if options.dry_run else _learn_batches
-        taught, known, outvoted = learn(spam_filter, service, examples, options.user)
-        if refused and not taught:
+        learnt, unchanged, outvoted = learn(spam_filter, service, examples, options.user)
+        if refused and not learnt:
             raise SourceError(_describe_refused(refused))
         # the command settles by itself: there may be no daemon to do it
         settled = not options.dry_run and common.settle_if_due(spam_filter)
     if refused:
         common.say(f"note: {_describe_refused(refused)}")
-    values = {"taught": taught, "known": known, "outvoted": outvoted, "refused": len(refused)}
+    values = {"taught": learnt, "known": unchanged, "outvoted": outvoted, "refused": len(refused)}
     values |= {"settled": settled, "dry_run": options.dry_run}
-    text = _learn_summary(taught, known, outvoted, dry_run=options.dry_run)
+    verb = "would teach" if options.dry_run else "taught"
+    counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(learnt.items()))
+    text = f"{verb} {', '.join(counts)}" if learnt else f"{verb} nothing: no messages there"
+    if repeated := sum(unchanged.values()):
+        text += f" ({repeated:,} already known)"
+    if outvoted:
+        text += (
+            f"; {outvoted:,} of these others call something else, so that it does not count: "
+            "see `explain`"
+        )
     common.print_answer(options, text, values)
     return 0
-
-
-def _refuse_other_files(
-    messages: Iterable[SourceMessage], refused: list[str]
-) -> Iterator[SourceMessage]:
-    """Yield what is mail; append the names of what has no header field to `refused`."""
-    from spamguard.mail.mime import has_header
-
-    for message in messages:
-        if has_header(message.raw):
-            yield message
-        else:
-            refused.append(message.name)
 
 
 _MAX_REFUSED = 3  # names in a line
@@ -145,34 +138,41 @@ _MAX_REFUSED = 3  # names in a line
 def _describe_refused(names: Sequence[str]) -> str:
     listed = ", ".join(names[:_MAX_REFUSED]) + (", …" if len(names) > _MAX_REFUSED else "")
     text = "not taught, since there is no header field at all: --force teaches it all the same"
-    return (
-        f"{listed}: no mail, {text}"
-        if len(names) == 1
-        else (f"{len(names):,} of the messages are no mail ({listed}), {text}")
-    )
+    if len(names) == 1:
+        return f"{listed}: no mail, {text}"
+    return f"{len(names):,} of the messages are no mail ({listed}), {text}"
 
 
 def _label_messages(
-    messages: Iterable[SourceMessage], label: str | None, open_class: Callable[[str], None]
+    messages: Iterable[SourceMessage],
+    options: argparse.Namespace,
+    open_class: Callable[[str], None],
+    refused: list[str],
 ) -> Iterator[SourceMessage]:
-    """Yield the messages, each with its class.
+    """Yield what is mail, each with its class.
 
-    label: of the command line. open_class: called with each class before its first message.
+    open_class: called with each class before its first message. refused: gets the names of files
+    without a header field.
     """
+    from spamguard.mail.mime import has_header
+
     for message in messages:
-        if label is None and message.label is None:
+        if not options.force and not has_header(message.raw):
+            refused.append(message.name)
+            continue
+        if options.label is None and message.label is None:
             raise UsageError(
                 f"{message.name}: say what it is with --as CLASS; "
                 "only a TREC index tells that by itself"
             )
-        if label and message.label not in (None, label):
+        if options.label and message.label not in (None, options.label):
             raise UsageError(
-                f"{message.name}: its index calls it {message.label}, --as says {label}: "
+                f"{message.name}: its index calls it {message.label}, --as says {options.label}: "
                 "leave --as out, or name the files"
             )
-        message_label = label or message.label or ""
-        open_class(message_label)
-        yield replace(message, label=message_label)
+        label = options.label or message.label or ""
+        open_class(label)
+        yield replace(message, label=label)
 
 
 def _learn_batches(
@@ -191,18 +191,18 @@ def _learn_batches(
     from spamguard.engine.prepare import group_by_class
     from spamguard.learning.lessons import LessonOutcome
 
-    taught: Counter[str] = Counter()
-    known: Counter[str] = Counter()
+    learnt: Counter[str] = Counter()
+    unchanged: Counter[str] = Counter()
     outvoted = 0
     for batch in chain.from_iterable(map(_split_contradictions, batches(examples))):
         for label, lessons in group_by_class(batch).items():
             outcomes = service.submit(lessons, label, user, "cli")
-            taught[label] += outcomes.count(LessonOutcome.LEARNT)
-            known[label] += outcomes.count(LessonOutcome.UNCHANGED)
+            learnt[label] += outcomes.count(LessonOutcome.LEARNT)
+            unchanged[label] += outcomes.count(LessonOutcome.UNCHANGED)
             digests = [lesson.digest for lesson in lessons]
             standings = spam_filter.ledger.users.find_standings(digests, user)
             outvoted += sum(standing.label != label for standing in standings.values())
-    return dict(taught), dict(known), outvoted
+    return dict(learnt), dict(unchanged), outvoted
 
 
 def _count_batches(
@@ -210,8 +210,8 @@ def _count_batches(
 ) -> tuple[dict[str, int], dict[str, int], int]:
     """Count as `_learn_batches` does, without teaching: nobody can be outvoted yet."""
     spam_filter.require_receipts()
-    taught: Counter[str] = Counter()
-    known: Counter[str] = Counter()
+    learnt: Counter[str] = Counter()
+    unchanged: Counter[str] = Counter()
     labels: dict[bytes, str | None] = {}  # by this run
     for batch in batches(examples):
         new = [labelled.example.digest for labelled in batch]
@@ -220,10 +220,10 @@ def _count_batches(
             digest, label = labelled.example.digest, str(labelled.label)
             standing = standings.get(digest)
             before = labels.get(digest, standing.user_label if standing else None)
-            taught[label] += before != label
-            known[label] += before == label
+            learnt[label] += before != label
+            unchanged[label] += before == label
             labels[digest] = label
-    return dict(taught), dict(known), 0
+    return dict(learnt), dict(unchanged), 0
 
 
 def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[LabelledExample]]:
@@ -237,24 +237,6 @@ def _split_contradictions(batch: list[LabelledExample]) -> Iterator[list[Labelle
             labels, part = {digest: labelled.label}, []
         part.append(labelled)
     yield part
-
-
-def _learn_summary(
-    taught: dict[str, int], known: dict[str, int], outvoted: int, *, dry_run: bool
-) -> str:
-    verb = "would teach" if dry_run else "taught"
-    if not taught:
-        return f"{verb} nothing: no messages there"
-    counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(taught.items()))
-    text = f"{verb} {', '.join(counts)}"
-    if repeated := sum(known.values()):
-        text += f" ({repeated:,} already known)"
-    if outvoted:
-        text += (
-            f"; {outvoted:,} of these others call something else, so that it does not count: "
-            "see `explain`"
-        )
-    return text
 
 
 # ---- forget
@@ -357,6 +339,7 @@ def run_teach_folders(options: argparse.Namespace) -> int:
     """Teach every mailbox; print what each has taught."""
     from spamguard.folders.broker import make_mailboxes
     from spamguard.folders.roles import read_dovecot, role_lookup
+    from spamguard.folders.scan import QUIET_SECONDS, FolderScanner, find_filed
 
     watches, broker_socket = _chosen_watches(options)
     special_uses = read_dovecot().special_uses
@@ -364,9 +347,21 @@ def run_teach_folders(options: argparse.Namespace) -> int:
     with closing(make_mailboxes(watches, broker_socket, notify=False)) as mailboxes:
         owned = list(mailboxes.find_mailboxes())
         _require_maildirs(mailboxes, owned, watches, each=bool(options.maildirs))
-        results = _teach_mailboxes(options, mailboxes, owned, roles)
-    lines = map(_dry_run_line if options.dry_run else _taught_line, results)
-    common.print_answer(options, "\n".join(lines), results)
+        results = []
+        opener = common.open_for_dry_run if options.dry_run else common.open_filter
+        with opener(options) as spam_filter:
+            # A file younger than this counts as unfinished and would be passed over in silence.
+            time.sleep(QUIET_SECONDS)
+            scanner = FolderScanner(mailboxes, spam_filter.key)
+            for mailbox in owned:
+                filed = find_filed(mailboxes, mailbox, roles[mailbox.watch])
+                work = _count_lessons if options.dry_run else _teach_mailbox
+                counts = work(spam_filter, scanner, mailbox, filed)
+                path = printable(mailbox.path)
+                results.append({"user": mailbox.user, "maildir": path, **counts})
+            if not options.dry_run:
+                common.settle_if_due(spam_filter)
+    common.print_answer(options, "\n".join(map(_mailbox_line, results)), results)
     return 0
 
 
@@ -403,72 +398,33 @@ def _require_maildirs(
             )
 
 
-def _teach_mailboxes(
-    options: argparse.Namespace,
-    mailboxes: Mailboxes,
-    owned: Iterable[Mailbox],
-    roles: list[RoleLookup],
-) -> list[dict[str, Any]]:
-    """What each mailbox has taught; or would teach, for which no filter is made."""
-    from spamguard.folders.scan import QUIET_SECONDS, FolderScanner, find_filed
-
-    results = []
-    with _teaching_filter(options) as spam_filter:
-        # A file younger than this counts as unfinished and would be passed over in silence.
-        time.sleep(QUIET_SECONDS)
-        key = token_bytes(32) if spam_filter is None else spam_filter.key
-        scanner = FolderScanner(mailboxes, key)
-        for mailbox in owned:
-            filed = find_filed(mailboxes, mailbox, roles[mailbox.watch])
-            if options.dry_run or spam_filter is None:
-                counts = _count_lessons(spam_filter, scanner, mailbox, filed)
-            else:
-                counts = _teach_mailbox(spam_filter, scanner, mailbox, filed)
-            path = printable(mailbox.path)
-            results.append({"user": mailbox.user, "maildir": path, **counts})
-        if spam_filter is not None and not options.dry_run:
-            common.settle_if_due(spam_filter)
-    return results
-
-
-def _teaching_filter(options: argparse.Namespace) -> AbstractContextManager[Filter | None]:
-    if not options.dry_run:
-        return common.open_filter(options)
-    if common.has_filter(options):
-        return common.open_existing(options, load=False)
-    return nullcontext()
-
-
 def _count_lessons(
-    spam_filter: Filter | None, scanner: FolderScanner, mailbox: Mailbox, filed: list[FiledMessage]
+    spam_filter: Filter, scanner: FolderScanner, mailbox: Mailbox, filed: list[FiledMessage]
 ) -> dict[str, Any]:
     """Count, for a dry run, the messages that each folder would teach, and the others."""
     from spamguard.folders.mailboxes import display_folder
-    from spamguard.records import EXTRACTOR
 
     new: Counter[tuple[str, str]] = Counter()
     digests: set[bytes] = set()
-    known = renewed = taken_back = 0
-    unwanted = frozenset(("spam",)) if spam_filter is None else spam_filter.unwanted
-    for lesson, stored in _read_lessons(scanner, mailbox, filed, unwanted):
-        digest = stored.digest
-        vote = None if spam_filter is None else spam_filter.ledger.get_vote(digest, mailbox.user)
-        if digest in digests:
-            known += 1
+    unchanged = renewed = retracted = 0
+    for lesson, stored in _read_lessons(scanner, mailbox, filed, spam_filter.unwanted):
+        vote = spam_filter.ledger.get_vote(stored.digest, mailbox.user)
+        if stored.digest in digests:
+            unchanged += 1
         elif vote is not None and vote.label is None:
-            taken_back += 1
+            retracted += 1
         elif vote is not None and vote.extractor < EXTRACTOR:
             renewed += 1
         elif vote is not None and vote.label == lesson.label:
-            known += 1
+            unchanged += 1
         else:
             new[lesson.label, display_folder(lesson.folder.directory)] += 1
-        digests.add(digest)
+        digests.add(stored.digest)
     folders = {
         folder: {"class": label, "messages": count}
         for (label, folder), count in sorted(new.items())
     }
-    return {"folders": folders, "known": known, "renewed": renewed, "taken_back": taken_back}
+    return {"folders": folders, "known": unchanged, "renewed": renewed, "taken_back": retracted}
 
 
 def _teach_mailbox(
@@ -479,11 +435,11 @@ def _teach_mailbox(
     from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
     from spamguard.learning.undo import reextract_votes
 
-    service = LessonService(spam_filter)
+    service, ledger = LessonService(spam_filter), spam_filter.ledger
     for label in sorted({message.label for message in filed}):
         service.open_class(label, NewClass.CREATE)
-    taught: Counter[str] = Counter()
-    known = taken_back = 0
+    learnt: Counter[str] = Counter()
+    unchanged = n_retracted = 0
     messages = (
         SourceMessage(lesson.file.name, stored.message.raw, lesson.label)
         for lesson, stored in _read_lessons(scanner, mailbox, filed, spam_filter.unwanted)
@@ -491,24 +447,19 @@ def _teach_mailbox(
     for batch in batches(extract_examples(spam_filter.key, messages)):
         # The class of an old vote weighs more than the folder.
         renewed = reextract_votes(spam_filter, [each.example for each in batch], mailbox.user)
-        standings = spam_filter.ledger.users.find_standings(renewed, mailbox.user)
-        taught.update(str(standing.user_label) for standing in standings.values())
-        retracted = _retracted_digests(spam_filter, mailbox.user, batch)
-        taken_back += len(retracted)
+        standings = ledger.users.find_standings(renewed, mailbox.user)
+        learnt.update(str(standing.user_label) for standing in standings.values())
+        votes = [ledger.get_vote(each.example.digest, mailbox.user) for each in batch]
+        retracted = {vote.digest for vote in votes if vote is not None and vote.label is None}
+        n_retracted += len(retracted)
         done = {*renewed, *retracted}
         for label, examples in group_by_class(batch).items():
             lessons = [example for example in examples if example.digest not in done]
             # without a quota: the administrator asks for all of it
             outcomes = service.submit(lessons, label, mailbox.user, _ORIGIN)
-            taught[label] += outcomes.count(LessonOutcome.LEARNT)
-            known += outcomes.count(LessonOutcome.UNCHANGED)
-    return {"taught": dict(sorted(taught.items())), "known": known, "taken_back": taken_back}
-
-
-def _retracted_digests(spam_filter: Filter, user: str, batch: list[LabelledExample]) -> set[bytes]:
-    """The messages on which this user's vote was taken back."""
-    votes = (spam_filter.ledger.get_vote(each.example.digest, user) for each in batch)
-    return {vote.digest for vote in votes if vote is not None and vote.label is None}
+            learnt[label] += outcomes.count(LessonOutcome.LEARNT)
+            unchanged += outcomes.count(LessonOutcome.UNCHANGED)
+    return {"taught": dict(sorted(learnt.items())), "known": unchanged, "taken_back": n_retracted}
 
 
 def _read_lessons(
@@ -522,28 +473,18 @@ def _read_lessons(
             yield lesson, stored
 
 
-def _dry_run_line(result: dict[str, Any]) -> str:
-    parts = [
-        f"{row['messages']:,} in {name} as {row['class']}"
-        for name, row in result["folders"].items()
-    ]
-    return _mailbox_line(result, "would teach", parts)
-
-
-def _taught_line(result: dict[str, Any]) -> str:
-    counts = result["taught"].items()
-    parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
-    return _mailbox_line(result, "taught", parts)
-
-
-def _mailbox_line(result: dict[str, Any], verb: str, parts: Sequence[str]) -> str:
-    others = {
+def _mailbox_line(result: dict[str, Any]) -> str:
+    if "folders" in result:
+        verb, rows = "would teach", result["folders"].items()
+        parts = [f"{row['messages']:,} in {name} as {row['class']}" for name, row in rows]
+    else:
+        verb, counts = "taught", result["taught"].items()
+        parts = [f"{common.count_text(count)} as {label}" for label, count in counts if count]
+    remarks = {
         "already known": result["known"],
         "to be read again, and to keep their class": result.get("renewed"),
         "taken back before, and left so": result["taken_back"],
     }
-    remarks = ", ".join(f"{number:,} {remark}" for remark, number in others.items() if number)
-    return printable(
-        f"{result['user']}: {verb} {', '.join(parts) or 'nothing'}"
-        + (f" ({remarks})" if remarks else "")
-    )
+    remark = ", ".join(f"{number:,} {about}" for about, number in remarks.items() if number)
+    text = f"{result['user']}: {verb} {', '.join(parts) or 'nothing'}"
+    return printable(text + (f" ({remark})" if remark else ""))
