@@ -198,8 +198,7 @@ def _release_entries(
 
 def _refuse_mail_loop(options: argparse.Namespace) -> None:
     """UsageError if the daemon itself listens there: it would hold the messages once more."""
-    from spamguard.config.options import parse_endpoint
-    from spamguard.config.schema import reaches
+    from spamguard.config.values import parse_endpoint, reaches
     from spamguard.daemon import status
 
     daemon = status.ask_daemon(common.state_directory(options)) or {}

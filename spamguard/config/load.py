@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import ValidationError
@@ -31,8 +31,6 @@ from spamguard.errors import ConfigError
 
 DEFAULT_LISTEN = "smtp://127.0.0.1:10025"
 _DEFAULT_PAGE = "127.0.0.1:10088"  # not 10080: browsers refuse that port
-
-T = TypeVar("T", Listener, Scanner, Web)
 
 
 def load_settings(path: Path) -> Settings:
@@ -115,7 +113,7 @@ class _Document:
             self.overrides[path] = option
 
     def override_in_listener(self, key: str, value: str, option: str) -> None:
-        """The same for the only listener. ConfigError: there is not exactly one."""
+        """Override an option of the only listener. ConfigError: there is not exactly one."""
         value_of_file = self.tree.value
         listeners = value_of_file.get("listeners", []) if isinstance(value_of_file, dict) else None
         if not isinstance(listeners, list):
@@ -175,7 +173,7 @@ def _find_problems(value: Any) -> Iterator[schema.ConfigProblem]:
         yield from schema.duplicate_alias_problems(aliases)
 
 
-def _valid_entries(entries: Any, kind: type[T]) -> dict[int, tuple[T, dict[str, Any]]]:
+def _valid_entries(entries: Any, kind: Any) -> dict[int, tuple[Any, dict[str, Any]]]:
     """Settings and plain values of those that are valid alone: a wrong entry must not hide what the
     others contradict.
     """
@@ -386,7 +384,7 @@ def parse_yaml(data: bytes) -> YamlTree:
         line = data.count(b"\n", 0, error.start) + 1
         return _broken_tree(TextPosition(line, 1), "expected text in UTF-8: save it so")
     try:
-        node = _compose(text)
+        node = yaml.compose(text, Loader=_BoundedLoader)
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = TextPosition(before.count("\n") + 1, error.position - before.rfind("\n"))
@@ -404,14 +402,6 @@ def parse_yaml(data: bytes) -> YamlTree:
 
 def _broken_tree(place: TextPosition, text: str) -> YamlTree:
     return YamlTree(problems=[(place, text)], broken=True)
-
-
-def _compose(text: str) -> yaml.Node | None:
-    loader = _BoundedLoader(text)
-    try:
-        return loader.get_single_node()
-    finally:
-        loader.dispose()
 
 
 def _position(mark: yaml.Mark) -> TextPosition:

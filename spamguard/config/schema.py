@@ -9,7 +9,7 @@ one types. It says less than `spamguard check`: it looks for no file, and compar
 another.
 
 Imported by the master process and the commands only, as it imports pydantic. It must never read a
-file, and of this machine it asks for the name only.
+file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import cache
 from ipaddress import ip_address
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
@@ -28,19 +29,18 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from spamguard.config.options import (
-    Action,
-    Endpoint,
-    Listener,
-    Position,
-    Protocol,
-    Rule,
-    Scanner,
-    Settings,
-    Web,
-)
+from spamguard.config.options import Listener, Rule, Scanner, Settings, Web
 from spamguard.config.types import AT_LEAST_ONE, NON_TEACHING_ROLES, Inline, Option, Shorthand
-from spamguard.log import hostname
+from spamguard.config.values import Action, Endpoint, Position, Protocol, reaches
+
+MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
+
+KeyPath = tuple[str | int, ...]
+ConfigProblem = tuple[KeyPath, str]
+Entry = Mapping[str, Any]
+
+
+# ---- the models, option by option
 
 
 class Part(BaseModel):
@@ -101,13 +101,9 @@ def _keys(kind: type[Any]) -> Iterator[tuple[str, Any, Field[Any]]]:
             yield from (entry for entry in _keys(annotation) if entry[0] in inline)
 
 
-_MODELS: dict[type[Any], type[Part]] = {}
-
-
+@cache
 def part_model(kind: type[Any]) -> type[Part]:
     """The model of a dataclass. None is the default of all that need not be said."""
-    if kind in _MODELS:
-        return _MODELS[kind]
     options: dict[str, Any] = {}
     for key, annotation, field in _keys(kind):
         notes = getattr(annotation, "__metadata__", ())
@@ -124,7 +120,6 @@ def part_model(kind: type[Any]) -> type[Part]:
         )
     model: type[Part] = pydantic.create_model(kind.__name__, __base__=Part, **options)
     model.fills = kind
-    _MODELS[kind] = model
     return model
 
 
@@ -188,17 +183,12 @@ def dump_settings(settings: Settings) -> str:
     return yaml.safe_dump(to_plain(settings), sort_keys=False, allow_unicode=True, width=120)
 
 
-def to_plain(settings: Settings) -> dict[str, Any]:
-    """The whole configuration as mappings, lists, texts and numbers."""
-    plain: dict[str, Any] = _to_plain(settings, Settings)
-    return plain
-
-
-def _to_plain(value: Any, annotation: Any) -> Any:
+def to_plain(value: Any, annotation: Any = Settings) -> Any:
+    """Settings, or a value of this type, as mappings, lists, texts and numbers."""
     if is_dataclass(annotation):
         plain: dict[str, Any] = {}
         for name, kind, inline in _options(type(value)):
-            entry = _to_plain(getattr(value, name), kind)
+            entry = to_plain(getattr(value, name), kind)
             if inline is None:
                 plain[name] = entry
             else:
@@ -208,15 +198,15 @@ def _to_plain(value: Any, annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         notes = annotation.__metadata__
         option = next((note for note in notes if isinstance(note, Option)), None)
-        return option.write(value) if option else _to_plain(value, inner[0])
+        return option.write(value) if option else to_plain(value, inner[0])
     if value is None or not inner:
         return value
     if get_origin(annotation) is not tuple:  # a union
-        return _to_plain(value, next(kind for kind in inner if kind is not NoneType))
+        return to_plain(value, next(kind for kind in inner if kind is not NoneType))
     if get_origin(inner[0]) is tuple:
         key_type, value_type = get_args(inner[0])
-        return {_to_plain(key, key_type): _to_plain(held, value_type) for key, held in value}
-    return [_to_plain(held, inner[0]) for held in value]
+        return {to_plain(key, key_type): to_plain(item, value_type) for key, item in value}
+    return [to_plain(item, inner[0]) for item in value]
 
 
 # ---- the JSON Schema
@@ -229,7 +219,7 @@ def schema_for_editors() -> dict[str, Any]:
         place = schema if part is FILE_PART else schema["$defs"][part.__name__]
         for key, annotation, field in _keys(part.fills):
             if field.default is not MISSING:
-                place["properties"][key]["default"] = _to_plain(field.default, annotation)
+                place["properties"][key]["default"] = to_plain(field.default, annotation)
     return schema | {
         "$schema": _SchemaGenerator.schema_dialect,
         "title": "spamguard",
@@ -253,13 +243,6 @@ class _SchemaGenerator(GenerateJsonSchema):
         return False
 
 
-MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
-
-KeyPath = tuple[str | int, ...]
-ConfigProblem = tuple[KeyPath, str]
-Entry = Mapping[str, Any]
-
-
 # ---- contradictions
 
 
@@ -276,30 +259,39 @@ def find_contradictions(
     listeners: Mapping[int, tuple[Listener, Entry]], scanners: Mapping[int, tuple[Scanner, Entry]]
 ) -> Iterator[ConfigProblem]:
     """Everything that contradicts, by the number of the listener or scanner in the file."""
-    listener_names: dict[tuple[str, int], str] = {}
+    doors: list[tuple[KeyPath, str, str, Endpoint, Entry]] = [
+        *(
+            (("listeners", number), f"listener {number + 1}", "send", listener.listen, entry)
+            for number, (listener, entry) in listeners.items()
+        ),
+        *(
+            (("scanners", number), f"scanner {number + 1}", "ask", scanner.listen, entry)
+            for number, (scanner, entry) in scanners.items()
+        ),
+    ]
+    names: dict[tuple[str, int], str] = {}
+    for here, name, verb, listen, entry in doors:
+        address = (str(listen.path or listen.host), listen.port)
+        if address in names:
+            yield (*here, "listen"), f"{names[address]} listens there already"
+        names.setdefault(address, name)
+        is_exposed = listen.path is None and not ip_address(listen.host).is_loopback
+        if is_exposed and "clients" not in entry:
+            remedy = f"list the networks that may {verb}, as in clients: [192.0.2.0/24]"
+            yield (*here, "listen"), f"{listen} can be reached from other machines: {remedy}"
     for number, (listener, entry) in listeners.items():
-        here: KeyPath = ("listeners", number)
-        yield from (((*here, *path), text) for path, text in _listener_problems(listener, entry))
-        address = (listener.listen.host, listener.listen.port)
-        if address in listener_names:
-            yield (*here, "listen"), f"{listener_names[address]} listens there already"
-        listener_names.setdefault(address, f"listener {number + 1}")
+        for path, text in _listener_problems(listener, entry):
+            yield ("listeners", number, *path), text
         target = listener.next_hop.to
         if any(reaches(target, other.listen) for other, _ in listeners.values()):
             text = f"mail would come back: {target} is where this daemon listens"
-            yield (*here, "next_hop"), text
-    for number, (scanner, entry) in scanners.items():
-        address = (str(scanner.listen.path or scanner.listen.host), scanner.listen.port)
-        if address in listener_names:
-            yield ("scanners", number, "listen"), f"{listener_names[address]} listens there already"
-        listener_names.setdefault(address, f"scanner {number + 1}")
-        problems = _scanner_problems(scanner, entry)
-        yield from ((("scanners", number, key), text) for key, text in problems)
+            yield ("listeners", number, "next_hop"), text
+    for number, (scanner, _) in scanners.items():
+        for key, text in _scanner_problems(scanner):
+            yield ("scanners", number, key), text
 
 
 def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProblem]:
-    if "clients" not in entry and not is_loopback(listener.listen):
-        yield ("listen",), _exposure(listener.listen, "send")
     target = listener.next_hop.to
     if (
         listener.speed_adjust
@@ -318,12 +310,6 @@ def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProbl
         has_probability = "from_probability" in entry["rules"][number]
         problems = _rule_problems(rule, listener.position, has_probability=has_probability)
         yield from ((("rules", number, key), text) for key, text in problems)
-
-
-def _exposure(listen: Endpoint, verb: str) -> str:
-    """Whoever can be reached by others must say whom it takes mail from."""
-    remedy = f"list the networks that may {verb}, as in clients: [192.0.2.0/24]"
-    return f"{listen} can be reached from other machines: {remedy}"
 
 
 def _rule_problems(
@@ -354,10 +340,8 @@ _UNSUPPORTED_KEYS = {
 }
 
 
-def _scanner_problems(scanner: Scanner, entry: Entry) -> Iterator[tuple[str, str]]:
+def _scanner_problems(scanner: Scanner) -> Iterator[tuple[str, str]]:
     protocol = scanner.listen.protocol
-    if "clients" not in entry and not is_loopback(scanner.listen):
-        yield "listen", _exposure(scanner.listen, "ask")
     if scanner.reject_from is not None and scanner.reject_from < MIN_REFUSAL_PROBABILITY:
         yield "reject_from", f"expected {MIN_REFUSAL_PROBABILITY} or more, or null"
     if scanner.greylist_from == 0:
@@ -399,28 +383,6 @@ def duplicate_alias_problems(aliases: Iterable[object]) -> Iterator[ConfigProble
             yield ("aliases", alias), text
 
 
-def is_loopback(endpoint: Endpoint) -> bool:
-    """Whether only this machine can connect."""
-    return endpoint.path is not None or ip_address(endpoint.host).is_loopback
-
-
-def reaches(target: Endpoint, listening: Endpoint) -> bool:
-    """Whether mail that is sent to the target arrives at a listener of ours, as far as texts and
-    this machine's name tell.
-    """
-    if target.path is not None or target.port != listening.port or not target.port:
-        return False
-    host = "127.0.0.1" if target.host.lower() == "localhost" else target.host
-    if host == listening.host:
-        return True
-    if not ip_address(listening.host).is_unspecified:
-        return False
-    try:
-        return host.lower() == hostname().lower() or ip_address(host).is_loopback
-    except ValueError:  # another host's name
-        return False
-
-
 # ---- warnings
 
 
@@ -431,33 +393,29 @@ def find_warnings(settings: Settings) -> Sequence[str]:
         *_shadowed_rules(settings),
         *_watch_warnings(settings),
         *_port_conflicts(settings),
-        *_subject_warnings(settings),
-        *_reach_warnings(settings),
+        *_subject_and_reach_warnings(settings),
     ]
 
 
 def _misspelt_classes(settings: Settings) -> Iterator[str]:
     """Spam that is moved to a folder of class `spamm` would be learnt as good mail."""
+    labels: list[tuple[str, str]] = []  # each with the place where it stands
+    for listener in settings.listeners:
+        for rule in listener.policy.rules:
+            labels.append((f"{listener.listen}: rule for {rule.when}", rule.when))
+        for address, label in listener.teach.addresses if listener.teach is not None else ():
+            labels.append((f"{listener.listen}: teach: {address}", label))
+    for watch in settings.watch:
+        for pattern, label in watch.folders:
+            labels.append((f"{watch.maildir}: folders: {pattern}", label))
     usual_names = ("spam", "ham", "unsure", *NON_TEACHING_ROLES)
-    for where, label in _named_classes(settings):
+    for where, label in labels:
         near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
         if near and label not in usual_names:
             yield (
                 f"{where}: {label} is a class of its own, of good mail unless it was made with "
                 f"`learn --unwanted`: did you mean {near[0]}?"
             )
-
-
-def _named_classes(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Each class with the place where it is named."""
-    for listener in settings.listeners:
-        for rule in listener.policy.rules:
-            yield f"{listener.listen}: rule for {rule.when}", rule.when
-        for address, label in listener.teach.addresses if listener.teach is not None else ():
-            yield f"{listener.listen}: teach: {address}", label
-    for watch in settings.watch:
-        for pattern, label in watch.folders:
-            yield f"{watch.maildir}: folders: {pattern}", label
 
 
 def _shadowed_rules(settings: Settings) -> Iterator[str]:
@@ -523,7 +481,8 @@ def _port_conflicts(settings: Settings) -> Iterator[str]:
             door_names.setdefault(address, name)
 
 
-def _subject_warnings(settings: Settings) -> Iterator[str]:
+def _subject_and_reach_warnings(settings: Settings) -> Iterator[str]:
+    """Changed subjects, monitors that anybody can ask, and aliases that nobody asks for."""
     for listener in settings.listeners:
         for number, rule in enumerate(listener.policy.rules, 1):
             if rule.subject_prefix:
@@ -532,10 +491,6 @@ def _subject_warnings(settings: Settings) -> Iterator[str]:
                     "subject, which breaks the DKIM signature of nearly all mail; mark with header "
                     "fields instead"
                 )
-
-
-def _reach_warnings(settings: Settings) -> Iterator[str]:
-    """Monitors that anybody can ask, and aliases that nobody asks for."""
     if settings.metrics is not None and not ip_address(settings.metrics.host).is_loopback:
         yield (
             f"metrics: {settings.metrics} can be reached from other machines, and asks for no "

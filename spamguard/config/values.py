@@ -1,9 +1,9 @@
 """Values of options as people write them: endpoints, choices, durations and sizes.
 
-Pure: text in, values out, and back. An endpoint says where to listen or where mail goes on
-(`smtp://HOST:PORT`, `lmtp:/path/socket`); a duration is seconds (`30s`, `1.5h`), a size is bytes
-(`20MB`, `512KiB`). Each parser raises ValueError with a whole sentence: what was expected, and what
-was found.
+Pure, apart from this machine's name: text in, values out, and back. An endpoint says where to
+listen or where mail goes on (`smtp://HOST:PORT`, `lmtp:/path/socket`); a duration is seconds
+(`30s`, `1.5h`), a size is bytes (`20MB`, `512KiB`). Each parser raises ValueError with a whole
+sentence: what was expected, and what was found.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
+
+from spamguard.log import hostname
 
 # ---- endpoints
 
@@ -82,6 +85,23 @@ def _parse(text: str, host_protocols: str, path_protocols: str, forms: str) -> E
     if match := re.fullmatch(rf"({path_protocols}):(/[^/\x00][^\x00]*)", text, re.DOTALL):
         return Endpoint(Protocol(match[1]), path=Path(match[2]))
     raise ValueError(f"{text!r} is no endpoint: write {forms}")
+
+
+def reaches(target: Endpoint, listening: Endpoint) -> bool:
+    """Whether mail that is sent to the target arrives at a listener of ours, as far as texts and
+    this machine's name tell.
+    """
+    if target.path is not None or target.port != listening.port or not target.port:
+        return False
+    host = "127.0.0.1" if target.host.lower() == "localhost" else target.host
+    if host == listening.host:
+        return True
+    if not ip_address(listening.host).is_unspecified:
+        return False
+    try:
+        return host.lower() == hostname().lower() or ip_address(host).is_loopback
+    except ValueError:  # another host's name
+        return False
 
 
 # ---- choices
