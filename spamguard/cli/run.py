@@ -331,7 +331,7 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     yield from doctor.check_installation(state)
     if not doctor.is_unreadable(state):  # else the daemon does not answer this user either
         yield from _daemon_steps(settings, state)
-        yield from doctor.check_watcher(state, wanted=bool(settings and settings.watch))
+        yield from doctor.check_watcher(state, expected=bool(settings and settings.watch))
     yield doctor.check_file_events(settings)
     yield doctor.check_dovecot(settings)
     if settings:

@@ -53,7 +53,7 @@ MAILDIR_REMEDY = (
 BROKER_REMEDY = (
     "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
 )
-_COMMAND_TIMEOUT = 10.0
+_TIMEOUT = 10.0  # of another program
 _SEARCH_TIMEOUT = 10.0  # to look for a Maildir: homes may have thousands of directories
 _MIN_FREE_BYTES = 64 << 20  # one message may take as much, before anything is learnt
 _MAX_CLOCK_SKEW = 60.0  # between machines that share a disk
@@ -64,8 +64,6 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class StepOutcome(StrEnum):
-    """The outcome of a step."""
-
     OK = "ok"
     FAILED = "failed"
     SKIPPED = "skipped"  # nothing to look at, or no way to look; no failure
@@ -81,17 +79,14 @@ class Step(NamedTuple):
 
 
 def ok(name: str, detail: str = "") -> Step:
-    """A step that is as it should be."""
     return Step(name, StepOutcome.OK, detail)
 
 
 def failed(name: str, detail: str, remedy: str) -> Step:
-    """A step that is not as it should be."""
     return Step(name, StepOutcome.FAILED, detail, remedy)
 
 
 def skipped(name: str, detail: str) -> Step:
-    """A step that could not be taken."""
     return Step(name, StepOutcome.SKIPPED, detail)
 
 
@@ -101,7 +96,11 @@ def skipped(name: str, detail: str) -> Step:
 def check_installation(state: Path) -> Iterator[Step]:
     """The state directory, its key, free space, and the clock."""
     try:
-        status, files = state.stat(), _list_state_files(state)
+        status, files = state.stat(), {}
+        with os.scandir(state) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # a daemon makes and removes some all the time
+                    files[entry.name] = entry.stat(follow_symlinks=False)
     except OSError as error:
         remedy = "name it with --state, or start the daemon once, which makes it"
         if isinstance(error, PermissionError):
@@ -124,16 +123,6 @@ def is_unreadable(state: Path) -> bool:
     except OSError as error:
         return isinstance(error, PermissionError)
     return False
-
-
-def _list_state_files(state: Path) -> dict[str, os.stat_result]:
-    """The files in the state directory by name; a daemon makes and removes some all the time."""
-    files = {}
-    with os.scandir(state) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                files[entry.name] = entry.stat(follow_symlinks=False)
-    return files
 
 
 def _check_directory(
@@ -196,8 +185,8 @@ def _check_clock(written: Mapping[str, float]) -> Step:
     detail = local_time(now, exact=True)
     newest = max(written, key=written.__getitem__, default="")
     if newest and written[newest] > now + _MAX_CLOCK_SKEW:
-        detail = f"it is {detail}, and {newest} was written at "
-        detail += local_time(written[newest], exact=True)
+        moment = local_time(written[newest], exact=True)
+        detail = f"it is {detail}, and {newest} was written at {moment}"
         return failed("clock", detail, "set the clock, as with `timedatectl set-ntp true`")
     return ok("clock", detail)
 
@@ -220,13 +209,13 @@ def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:
 # ---- the folder watcher
 
 
-def check_watcher(state: Path, *, wanted: bool) -> Iterator[Step]:
-    """The daemon's watcher, by its status file. wanted: the configuration names mailboxes."""
+def check_watcher(state: Path, *, expected: bool) -> Iterator[Step]:
+    """The daemon's watcher, by its status file. expected: the configuration names mailboxes."""
     status = status_files.read_watcher_status(state)
     remedy = "start the daemon, with `watch` in its configuration"
     if status is None:
         detail = "none has run with this state directory"
-        yield failed("watcher", detail, remedy) if wanted else skipped("watcher", detail)
+        yield failed("watcher", detail, remedy) if expected else skipped("watcher", detail)
         return
     detail = f"last seen {local_time(status.seen, exact=True)}"
     if status.is_alive(time.time()):
@@ -234,12 +223,10 @@ def check_watcher(state: Path, *, wanted: bool) -> Iterator[Step]:
         yield ok("watcher", f"{detail}, watches {status.mailboxes:,} mailbox{plural}")
     else:
         yield failed("watcher", detail, remedy)
-    troubles = [trouble.text for trouble in status.troubles if not trouble.doubt]
-    doubts = [trouble.text for trouble in status.troubles if trouble.doubt]
-    for text in troubles[-_MAX_LINES:]:
-        yield failed("watcher", text, "see the log of the daemon")
-    for text in doubts[-_MAX_LINES:]:
-        yield skipped("watcher", text)
+    for trouble in [trouble for trouble in status.troubles if not trouble.doubt][-_MAX_LINES:]:
+        yield failed("watcher", trouble.text, "see the log of the daemon")
+    for doubt in [trouble for trouble in status.troubles if trouble.doubt][-_MAX_LINES:]:
+        yield skipped("watcher", doubt.text)
 
 
 def check_file_events(settings: Settings | None) -> Step:
@@ -377,11 +364,7 @@ def run_command(*command: str) -> str:
     """Standard output of a program; "" if there is no such program, or if it fails."""
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_COMMAND_TIMEOUT,
+            command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -429,18 +412,17 @@ def check_filing(settings: Settings, configuration: str = "") -> Iterator[Step]:
         if _files_spam(Path(script)):
             yield ok("filing", f"{script} files what is tagged as spam")
             return
-    has_sieve = _SIEVE_SETTING.search(dovecot)
+    reason = "no Sieve where it delivers"
+    if _SIEVE_SETTING.search(dovecot):
+        reason = "no script for all that asks for X-Spam-Flag"
     detail = (
-        "what is tagged as spam stays in INBOX, unless people's own rules file it: Dovecot runs "
-    )
-    detail += (
-        "no script for all that asks for X-Spam-Flag" if has_sieve else "no Sieve where it delivers"
+        "what is tagged as spam stays in INBOX, unless people's own rules file it: Dovecot runs"
     )
     remedy = "see config/dovecot, lmtp.conf and file-by-header.sieve"
     if any(watch.we_file for watch in settings.watch):
-        yield failed("filing", detail, remedy)
+        yield failed("filing", f"{detail} {reason}", remedy)
     else:
-        yield skipped("filing", f"{detail} ({remedy})")
+        yield skipped("filing", f"{detail} {reason} ({remedy})")
 
 
 def _files_spam(path: Path) -> bool:
@@ -465,9 +447,8 @@ def check_postfix(settings: Settings) -> Iterator[Step]:
         for listener in settings.listeners
         if listener.position is not Position.STANDALONE  # the world connects to these
     ]
-    for scanner in settings.scanners:
-        if scanner.listen.protocol is Protocol.MILTER:
-            doors.append(scanner.listen)
+    listens = [scanner.listen for scanner in settings.scanners]
+    doors += [listen for listen in listens if listen.protocol is Protocol.MILTER]
     if not doors:
         return
     postfix = read_postconf()
@@ -500,12 +481,12 @@ def find_unnamed(postfix: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
     Postfix sees depends on its chroot.
     """
     values = "\n".join(line.partition(" = ")[2] for line in postfix.splitlines())
-    unnamed = []
-    for door in doors:
-        name = rf":{door.port}\b" if door.path is None else rf"/{re.escape(door.path.name)}\b"
-        if not re.search(name, values):
-            unnamed.append(door)
-    return unnamed
+
+    def is_named(door: Endpoint) -> bool:
+        name = f":{door.port}" if door.path is None else f"/{re.escape(door.path.name)}"
+        return re.search(rf"{name}\b", values) is not None
+
+    return [door for door in doors if not is_named(door)]
 
 
 def check_next_hops(settings: Settings) -> Iterator[Step]:

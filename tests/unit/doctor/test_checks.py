@@ -171,17 +171,17 @@ def test_what_an_upgrade_has_left_behind(state):
 
 
 def test_the_watcher(state):
-    assert outcomes(doctor.check_watcher(state, wanted=False)) == [("watcher", "skipped")]
-    assert outcomes(doctor.check_watcher(state, wanted=True)) == [("watcher", "failed")]
+    assert outcomes(doctor.check_watcher(state, expected=False)) == [("watcher", "skipped")]
+    assert outcomes(doctor.check_watcher(state, expected=True)) == [("watcher", "failed")]
     now = int(time.time())
     (state / status_files.WATCHER_FILE).write_text(json.dumps(asdict(WatcherStatus(now, now, 3))))
-    assert outcomes(doctor.check_watcher(state, wanted=False)) == [("watcher", "ok")]
+    assert outcomes(doctor.check_watcher(state, expected=False)) == [("watcher", "ok")]
     (state / status_files.WATCHER_FILE).write_text(
         json.dumps(
             asdict(WatcherStatus(now, now - 900, 3, {}, (WatcherTrouble("anna", "no Junk", now),)))
         )
     )
-    first, second = doctor.check_watcher(state, wanted=True)
+    first, second = doctor.check_watcher(state, expected=True)
     assert (first.outcome, second.outcome, second.detail) == (
         StepOutcome.FAILED,
         StepOutcome.FAILED,
@@ -197,10 +197,8 @@ def test_the_watcher(state):
             )
         )
     )
-    told = [(step.detail, str(step.outcome)) for step in doctor.check_watcher(state, wanted=True)][
-        1:
-    ]
-    assert told == [
+    steps = list(doctor.check_watcher(state, expected=True))
+    assert [(step.detail, str(step.outcome)) for step in steps[1:]] == [
         ("no Junk", "failed"),
         *((f"Spam {number}", "skipped") for number in range(15, 20)),
     ]
