@@ -114,9 +114,9 @@ class JudgingFilter:
         extractor = self._reader.extractor
         for batch in batch_by_size(messages, check_bytes):
             if self._profile.words_only:
-                yield from map(self.judge_features, extractor.word_features_batch(batch))
+                yield from map(self.judge_features, map(extractor.word_features, batch))
                 continue
-            features = [message.features for message in extractor.read_batch(batch)]
+            features = list(map(extractor.features, batch))
             if self._is_default and not user:
                 yield from self._judge_batch(features)
             else:

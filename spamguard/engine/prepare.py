@@ -19,19 +19,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from spamguard import keys
 from spamguard.errors import SpamguardError
-from spamguard.mail.extract import (
-    ExtractedMessage,
-    FeatureExtractor,
-    WordFinder,
-    drop_repeats,
-)
+from spamguard.mail.extract import ExtractedMessage, FeatureExtractor, WordFinder
 from spamguard.mail.message import header_start, message_digest, remove_subject_prefix
 from spamguard.records import Features
 
@@ -92,8 +87,8 @@ class ExampleReader:
         return SplitMessage(raw, self.extractor, self._digest_key)
 
     def read_features(self, raw: bytes) -> Features:
-        """The features for judging one message; tokens may repeat."""
-        extracted = self.extractor.read_with_repeats(check_bytes(raw))
+        """The features for judging one message."""
+        extracted = self.extractor.read(check_bytes(raw))
         self._last = (raw, extracted) if len(raw) <= _MAX_CACHED_BYTES else None
         return extracted.features
 
@@ -101,16 +96,13 @@ class ExampleReader:
         """Everything that teaching one message needs."""
         written = remove_subject_prefix(check_bytes(raw))
         if self._last is not None and self._last[0] == written:
-            message, features = self._last[1]
-            unique = replace(features, tokens=drop_repeats(features.tokens))
-            return self._make_example(written, ExtractedMessage(message, unique))
-        return self._make_example(written, self.extractor.read_batch([written])[0])
+            return self._make_example(written, self._last[1])
+        return self._make_example(written, self.extractor.read(written))
 
     def read_examples(self, messages: Sequence[bytes]) -> list[Example]:
-        """`read_example` for several messages, at less cost for each."""
+        """`read_example` for several messages."""
         written = [remove_subject_prefix(raw) for raw in messages]
-        extracted = self.extractor.read_batch(written)
-        return list(map(self._make_example, written, extracted))
+        return [self._make_example(raw, self.extractor.read(raw)) for raw in written]
 
     def _make_example(self, raw: bytes, extracted: ExtractedMessage) -> Example:
         digest = message_digest(raw, self._digest_key, extracted.message)

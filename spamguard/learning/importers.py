@@ -35,7 +35,7 @@ from spamguard.engine.filter import Filter
 from spamguard.errors import SourceError, UsageError
 from spamguard.ledger import votes
 from spamguard.ledger.votes import WordList, WordListInfo
-from spamguard.mail.tokens import WordListHasher
+from spamguard.mail.extract import TokenHasher
 from spamguard.records import EXTRACTOR
 from spamguard.storage import batches
 
@@ -400,7 +400,7 @@ def compute_word_odds(
         The list does not say how much mail was learnt, knows one class only, or has no words.
     """
     sizes = ClassSizes(0, 0)
-    hasher = WordListHasher(keys.derive_key(key, b"tokens"))
+    hasher = TokenHasher(keys.derive_key(key, b"tokens"))
     parts: list[_CountedTokens] = []
     n_words = 0
     for batch in batches(entries, _HASH_BATCH):
@@ -424,7 +424,7 @@ def compute_word_odds(
     return WordListInfo(source, digest, sizes.ham, sizes.spam, n_words, len(odds.tokens)), odds
 
 
-def _hash_words(hasher: WordListHasher, words: list[WordCounts]) -> Iterator[_CountedTokens]:
+def _hash_words(hasher: TokenHasher, words: list[WordCounts]) -> Iterator[_CountedTokens]:
     """Tokens and counts of the words that are one token of ours."""
     ours = [word for word in words if word.section is not None]
     if ours:

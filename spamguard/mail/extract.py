@@ -1,20 +1,27 @@
-"""Bytes of one message to `Features`.
+"""Bytes of one message to `Features`: keyed hashes of its tokens, and its traits and numbers.
 
-A message is taken apart (`mime`), read into sections of text (`content`), and hashed: by the
-compiled functions where they exist, else by numpy, with the same result bit for bit. Traits and
-numbers come beside the tokens.
+A message is taken apart (`mime`) and read into sections of text (`content`). All sections stand in
+one buffer, and a table of byte classes gives the borders of the tokens, so that no token becomes a
+Python object. A token's hash comes from three eight-byte loads (its first sixteen bytes and its
+last eight), each mixed with a multiplier that only this installation knows, and from the seed of
+its section. So tokens of up to 24 bytes are hashed whole, and longer ones by both ends and their
+length: a spammer who wants a token that collides with a good word can simply write the good word.
 
-This is the only module through which the layers above read mail. Pure; must never raise.
+The compiled functions and numpy do the same, bit for bit. Scripts without spaces are for numpy
+alone. Pure; must never raise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence, Set
+from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spamguard import native
 from spamguard.mail.content import (
     NUMBERS,
     TRAITS,
@@ -25,31 +32,20 @@ from spamguard.mail.content import (
 )
 from spamguard.mail.headers import Section
 from spamguard.mail.mime import DEFAULT_LIMITS, MimeMessage, ParseLimits, parse_message
-from spamguard.mail.tokens import (
-    CLUES,
-    GRAMS,
-    PAIR_SEPARATORS,
-    PAIRS,
-    WORDS,
-    NativeTokens,
-    TokenHasher,
-    TokenRun,
-    narrow_hashes,
-)
+from spamguard.mail.text import fold, has_spaceless
 from spamguard.records import Features, Word
 
+Hashes = NDArray[np.uint64]
+
+WORDS, CLUES, PAIRS, GRAMS = (np.uint32(value << 30) for value in range(4))
 # Sections whose order of tokens says little: no pairs (RESULTS.md, "Pairs of which sections").
 _UNPAIRED_SECTIONS = frozenset(
     b"end tags names address url host clue id-shape id-host date-shape references"
     b" in-reply-to".split()
 )
-_BODY_SECTIONS = frozenset((b"",))
-_GRAM_SECTIONS = frozenset((b"", b"subject"))  # what people write
+_LETTERED_SECTIONS = frozenset((b"", b"subject"))  # what people write; grams are made of it
 # How many tokens behind the body's make pairs with a gap (RESULTS.md, "Grams of characters").
 _MAX_SKIPS = 50
-_TOKEN_SETS = np.array((WORDS, CLUES, PAIRS, GRAMS))
-
-UnsignedInteger = TypeVar("UnsignedInteger", np.uint32, np.uint64)
 
 
 class ExtractedMessage(NamedTuple):
@@ -76,255 +72,361 @@ class FeatureExtractor:
         message: from `split`, if the message was taken apart.
         """
         content = read_content(raw, self._limits, message=message)
-        (tokens,) = self._distinct_tokens([content])
-        return self._make_result(raw, content, tokens).features
+        return self._features(raw, content, self._hasher.find_tokens(content))
 
-    def read_with_repeats(self, raw: bytes) -> ExtractedMessage:
-        """The features of a message; tokens are sorted and may repeat.
-
-        For judging: buckets of tokens repeat anyway, so repeats are dropped there, once.
-        """
-        content = read_content(raw, self._limits)
-        native = self._native_tokens(content)
-        if native is not None:
-            return self._make_result(raw, content, native.distinct_tokens())
-        if content.spaceless:
-            tokens = _distinct_by_message(self._token_groups([content]), 1)[0]
-        else:
-            tokens = self._tokens_of_one(content.sections)
-            tokens.sort()
-        return self._make_result(raw, content, tokens)
-
-    def read_batch(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
-        """The features of several messages, hashed in one pass, which costs less for each."""
-        contents = [read_content(raw, self._limits) for raw in messages]
-        return [
-            self._make_result(raw, content, tokens)
-            for raw, content, tokens in zip(
-                messages, contents, self._distinct_tokens(contents), strict=True
-            )
-        ]
+    def read(self, raw: bytes) -> ExtractedMessage:
+        """The features of a message, and the message taken apart."""
+        return self.read_with_words(raw)[0]
 
     def read_with_words(self, raw: bytes) -> tuple[ExtractedMessage, WordFinder]:
-        """The features of one message, and a way to its words."""
+        """The features of a message, and a way to its words."""
         content = read_content(raw, self._limits)
-        native = self._native_tokens(content)
-        if native is not None:
-            return self._make_result(raw, content, native.distinct_tokens()), native
-        if content.spaceless:
-            groups = self._token_groups([content])
-            candidates = np.concatenate([group.tokens for group in groups])
-            tokens = candidates.copy()
-        else:
-            hashed, counts, run = self._hash_sections(content.sections)
-            gram_groups = list(self._gram_groups(0, content.sections))
-            grams = [group.tokens for group in gram_groups]
-            groups = [*_group_neighbours(hashed, run), *gram_groups]
-            # A pair that does not count must not be found: it repeats the first token instead.
-            candidates = np.concatenate((np.where(counts, hashed, hashed[:1]), *grams))
-            tokens = np.concatenate((hashed[counts], *grams))
-        return self._make_result(raw, content, sort_unique(tokens)), _TokenList(candidates, groups)
+        tokens = self._hasher.find_tokens(content)
+        return ExtractedMessage(content.message, self._features(raw, content, tokens)), tokens
 
-    def _make_result(
-        self, raw: bytes, content: MessageContent, tokens: NDArray[np.uint32]
-    ) -> ExtractedMessage:
+    def _features(self, raw: bytes, content: MessageContent, tokens: WordFinder) -> Features:
         # The header grows on the way by fields that are no evidence, so only the body counts.
         size = len(content.message.body) + max(len(raw) - self._limits.message_bytes, 0)
-        features = Features(tokens, compute_traits(content), compute_numbers(content, size))
-        return ExtractedMessage(content.message, features)
+        numbers = compute_numbers(content, size)
+        return Features(tokens.distinct_tokens(), compute_traits(content), numbers)
 
     def word_features(self, raw: bytes) -> Features:
         """The words of the body only, for profiles that look at nothing else.
 
         Traits and numbers are zero.
         """
-        return self.word_features_batch([raw])[0]
-
-    def word_features_batch(self, messages: Sequence[bytes]) -> list[Features]:
-        """`word_features` of several messages in one pass."""
-        contents = [read_content(raw, self._limits, body_only=True) for raw in messages]
-        native = None
-        if len(contents) == 1 and not contents[0].spaceless:
-            native = self._hasher.native_tokens(contents[0].sections, _BODY_SECTIONS)
-        if native is not None:
-            by_message = [native.distinct_tokens()]
-        else:
-            run = self._hasher.hash_tokens([content.sections[0] for content in contents])
-            owners = np.arange(len(contents)).repeat(run.counts)
-            tokens = narrow_hashes(run.hashes) | WORDS
-            groups = [
-                TokenGroup(tokens, owners, run, np.arange(len(owners))),
-                *self._spaceless_groups(contents, pairs=False),
-            ]
-            by_message = _distinct_by_message(groups, len(contents))
-        return [
-            Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
-            for tokens in by_message
-        ]
+        content = read_content(raw, self._limits, body_only=True)
+        tokens = self._hasher.find_tokens(content, words_only=True).distinct_tokens()
+        return Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
 
     def token_texts(self, raw: bytes) -> dict[int, str]:
         """Readable text of every token of a message, by its hash.
 
         For explanations only: it makes one Python object for each token.
         """
-        texts: dict[int, str] = {}
-        for group in self._token_groups([read_content(raw, self._limits)]):
-            texts.update(zip(group.tokens.tolist(), group.token_texts(), strict=True))
-        return texts
+        content = read_content(raw, self._limits)
+        return {
+            token: group.token_text(number)
+            for group in self._hasher.token_groups(content.sections, content.spaceless)
+            for number, token in enumerate(group.tokens.tolist())
+        }
 
-    def _native_tokens(self, content: MessageContent) -> NativeTokens | None:
-        """Tokens by the compiled functions, which cannot do scripts without spaces."""
-        if content.spaceless:
-            return None
-        return self._hasher.native_tokens(
-            content.sections, _UNPAIRED_SECTIONS, _MAX_SKIPS, _GRAM_SECTIONS
+
+# ---- hashing
+
+_TOKEN_CHARACTERS = frozenset(
+    b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789'$_-!%"
+) | frozenset(range(128, 256))
+_TOKEN_BYTE_TABLE = bytes(value in _TOKEN_CHARACTERS for value in range(256))
+_LOW_BYTES = np.array([(1 << (8 * size)) - 1 for size in range(8)] + [2**64 - 1], np.uint64)
+# Constants are arrays without dimensions: with a scalar every operation would take a third longer.
+_SHIFT = np.array(32, np.uint64)
+_EIGHT = np.array(8, np.intp)
+_NARROW_SHIFT = np.array(2, np.uint32)
+_SECTION_GAP = b"\n"
+_PADDING = bytes(24)  # keeps the loads of the last token inside the buffer
+_MAX_SEEDS = 4096
+_NO_PAIRS, _WITH_GRAMS = 1, 2  # marks of a section for the compiled functions
+
+# Grams are characters of what people write (corpora/RESULTS.md, "Grams of characters"). The
+# compiled functions have the same numbers.
+_GRAM_SECTION = b"letters"
+_MAX_GRAM_TEXT_BYTES = 2000  # bytes of a section of which grams are made, blanks put together
+_GRAM_CHARACTERS = 5
+_MAX_GRAM_BYTES = 8  # a gram has fewer characters when they take more bytes
+_GRAM_MASK = np.uint64(3)  # a gram is kept when these bits of its hash are zero
+
+_MAX_WORD_CHARACTERS = 64  # other filters cut words off much earlier
+
+
+class TokenHasher:
+    """Keyed hashes of tokens and token pairs. key: the installation's, at most 64 bytes."""
+
+    def __init__(self, key: bytes) -> None:
+        self._seeds = _SectionSeeds(key)
+        digest = blake2b(b"multipliers", key=key, digest_size=64).digest()
+        multipliers = np.frombuffer(digest, "<u8") | np.uint64(1)
+        self._multipliers = multipliers.tobytes()
+        first, second, last, length, left, right, skip, final = map(np.array, multipliers)
+        self._first, self._second, self._last, self._length = first, second, last, length
+        self._left, self._right, self._skip, self._final = left, right, skip, final
+
+    def find_tokens(self, content: MessageContent, *, words_only: bool = False) -> WordFinder:
+        """The tokens of one message. words_only: no pairs and no grams."""
+        functions = native.functions()
+        if functions is None or content.spaceless:
+            groups = self.token_groups(content.sections, content.spaceless, words_only=words_only)
+            return _NumpyTokens(list(groups))
+        names, texts = zip(*content.sections, strict=True)
+        seeds = b"".join(map(self._seeds.__getitem__, (*names, _GRAM_SECTION)))
+        kinds = bytes(
+            [
+                _NO_PAIRS * (words_only or name in _UNPAIRED_SECTIONS)
+                + _WITH_GRAMS * (not words_only and name in _LETTERED_SECTIONS)
+                for name in names
+            ]
         )
+        arguments = (texts, seeds, kinds, self._multipliers, _TOKEN_BYTE_TABLE)
+        max_skips = 0 if words_only else _MAX_SKIPS
+        return _NativeTokens(functions, content.sections, arguments, max_skips)
 
-    def _distinct_tokens(self, contents: list[MessageContent]) -> list[NDArray[np.uint32]]:
-        """The distinct tokens of each message, sorted."""
-        natives = [self._native_tokens(content) for content in contents]
-        others = [
-            content for content, native in zip(contents, natives, strict=True) if native is None
-        ]
-        if len(others) == 1 and not others[0].spaceless:
-            by_numpy = iter([sort_unique(self._tokens_of_one(others[0].sections))])
-        else:
-            by_numpy = iter(
-                _distinct_by_message(self._token_groups(others), len(others)) if others else ()
-            )
-        return [
-            next(by_numpy) if native is None else native.distinct_tokens() for native in natives
-        ]
+    def token_groups(
+        self,
+        sections: list[Section],
+        spaceless: Sequence[tuple[bytes, str]] = (),
+        *,
+        words_only: bool = False,
+    ) -> Iterator[_TokenGroup]:
+        """The tokens of one message by numpy. The first section is the body."""
+        run = self.hash_tokens(sections, _UNPAIRED_SECTIONS)
+        tokens, words = narrow_hashes(run.hashes) | WORDS, int(run.borders[0])
+        tokens[words:] |= CLUES
+        yield _TokenGroup(tokens, run, np.arange(len(tokens)))
+        if not words_only:
+            yield self._pair_group(run, run.pairs_with_next.nonzero()[0], 1)
+            near = run.pairs_with_next[words : words + _MAX_SKIPS - 1]
+            yield self._pair_group(run, words + (near[:-1] & near[1:]).nonzero()[0], 2)
+            for name, text in sections:
+                if name in _LETTERED_SECTIONS:
+                    grams = self.hash_grams(text)
+                    tokens = narrow_hashes(grams.hashes) | GRAMS
+                    yield _TokenGroup(tokens, grams, np.arange(len(tokens)))
+        for name, letters in spaceless:
+            bigrams = self.hash_bigrams(name, letters)
+            tokens = narrow_hashes(bigrams.hashes) | (CLUES if name else WORDS)
+            yield _TokenGroup(tokens, bigrams, np.arange(len(tokens)))
+            if not words_only:
+                yield self._pair_group(bigrams, bigrams.pairs_with_next.nonzero()[0], 1)
 
-    def _tokens_of_one(self, sections: list[Section]) -> NDArray[np.uint32]:
-        """The tokens of one message, in no order, in half the time that `_token_groups` takes:
-        nothing has to be looked up.
-        """
-        hashed, counts, _ = self._hash_sections(sections)
-        return np.concatenate(
-            (hashed[counts], *[group.tokens for group in self._gram_groups(0, sections)])
-        )
+    def _pair_group(self, run: TokenRun, left: NDArray[np.intp], step: int) -> _TokenGroup:
+        """The tokens of pairs, each of a token and that `step` tokens later."""
+        pairs = self.hash_pairs(run.hashes.take(left), run.hashes.take(left + step), step - 1)
+        return _TokenGroup(narrow_hashes(pairs) | (PAIRS if step == 1 else GRAMS), run, left, step)
 
-    def _hash_sections(
-        self, sections: list[Section]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.bool_], TokenRun]:
-        """All single tokens of one message, all neighbours, and pairs with a gap.
+    def hash_words(
+        self, words: Sequence[tuple[bytes, str]]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+        """Words of other filters' lists as tokens of ours.
+
+        Parameters
+        ----------
+        words
+            Section (b"" is the body) and word.
 
         Returns
         -------
-        tuple
-            Tokens; which of them count; where they stand.
+        tuple of uint32 and bool arrays, (len(words),)
+            The tokens, and which words are exactly one token of ours.
         """
-        run = self._hasher.hash_tokens(sections, _UNPAIRED_SECTIONS)
-        words, singles = int(run.counts[0]), len(run.hashes)
-        pairs, skips = max(singles - 1, 0), max(min(singles - words, _MAX_SKIPS) - 2, 0)
-        tokens = narrow_hashes(self._hasher.hash_neighbours(run.hashes, words, skips))
-        tokens |= _TOKEN_SETS.repeat((words, singles - words, pairs, skips))
-        joined, end = run.pairs_with_next, words + skips
-        gapped = joined[words:end] & joined[words + 1 : end + 1]
-        return tokens, np.concatenate((np.ones(singles, np.bool_), joined[:pairs], gapped)), run
-
-    def _token_groups(self, contents: list[MessageContent]) -> list[TokenGroup]:
-        """All tokens of some messages."""
-        sections = [section for content in contents for section in content.sections]
-        run = self._hasher.hash_tokens(sections, _UNPAIRED_SECTIONS)
-        counts = [len(content.sections) for content in contents]
-        owners = np.arange(len(contents)).repeat(counts).repeat(run.counts)
-        sets = np.where([name != b"" for name, _ in sections], CLUES, WORDS).repeat(run.counts)
-        # Pairs with a gap: the first tokens beside the body's, in each message.
-        beside = sets == CLUES
-        before = beside.cumsum() - beside
-        early = beside & (before - before.take(owners.searchsorted(owners)) < _MAX_SKIPS)
-        joined = run.pairs_with_next
-        left = (joined[:-2] & joined[1:-1] & early[:-2] & early[2:]).nonzero()[0]
-        hashes = self._hasher.hash_pairs(run.hashes.take(left), run.hashes.take(left + 2), 1)
-        return [
-            TokenGroup(narrow_hashes(run.hashes) | sets, owners, run, np.arange(len(owners))),
-            self._pair_group(run, owners),
-            TokenGroup(narrow_hashes(hashes) | GRAMS, owners.take(left), run, left, 2),
-            *[
-                group
-                for number, content in enumerate(contents)
-                for group in self._gram_groups(number, content.sections)
-            ],
-            *self._spaceless_groups(contents, pairs=True),
+        # Runs of scripts without spaces become bigrams, never words.
+        texts = [
+            b""
+            if len(word) > _MAX_WORD_CHARACTERS or has_spaceless(word)
+            else fold(word.lower()).encode("utf-8", "replace")
+            for _, word in words
         ]
+        sections = [section for section, _ in words]
+        run = self.hash_tokens(list(zip(sections, texts, strict=True)))
+        counts = np.diff(run.borders, prepend=0)
+        is_token = counts == 1
+        kinds = np.where([section != b"" for section in sections], CLUES, WORDS)
+        tokens = np.zeros(len(words), np.uint32)
+        hashes = run.hashes[is_token.repeat(counts)]
+        tokens[is_token] = narrow_hashes(hashes) | kinds[is_token]
+        return tokens, is_token
 
-    def _spaceless_groups(
-        self, contents: list[MessageContent], *, pairs: bool
-    ) -> Iterator[TokenGroup]:
-        """Bigrams of scripts without spaces, and pairs of them."""
-        for number, content in enumerate(contents):
-            for section, text in content.spaceless:
-                run = self._hasher.hash_bigrams(section, text)
-                owners = np.full(len(run.hashes), number)
-                tokens = narrow_hashes(run.hashes) | (CLUES if section else WORDS)
-                yield TokenGroup(tokens, owners, run, np.arange(len(owners)))
-                if pairs:
-                    yield self._pair_group(run, owners)
+    def hash_tokens(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> TokenRun:
+        """Hashes of all tokens, in order. unpaired: sections whose tokens make no pairs."""
+        names, texts = zip(*sections, strict=True)
+        buffer = _SECTION_GAP + _SECTION_GAP.join(texts) + _PADDING
+        mask = np.frombuffer(buffer.translate(_TOKEN_BYTE_TABLE), np.bool_)
+        edges = (mask[1:] != mask[:-1]).nonzero()[0]
+        edges += 1
+        starts, ends = edges[::2], edges[1::2]
+        lengths = np.array(list(map(len, texts)))
+        lengths += len(_SECTION_GAP)
+        borders = starts.searchsorted(lengths.cumsum(), "right")
+        counts = borders.copy()
+        counts[1:] -= borders[:-1]
+        joined = ~np.frombuffer(bytes(map(unpaired.__contains__, names)), np.bool_).repeat(counts)
+        if len(joined):
+            joined[borders - 1] = False  # the last token of each section
+        seeds = np.frombuffer(b"".join(map(self._seeds.__getitem__, names)), "<u8")
+        hashes = self._mix(buffer, starts, ends, seeds.repeat(counts))
+        return TokenRun(names, borders, hashes, joined, starts, ends, buffer)
 
-    def _pair_group(self, run: TokenRun, owners: NDArray[np.intp]) -> TokenGroup:
-        """Neighbouring tokens, never across the border of a section."""
-        left = run.pairs_with_next.nonzero()[0]
-        hashes = self._hasher.hash_pairs(run.hashes.take(left), run.hashes.take(left + 1), 0)
-        return TokenGroup(narrow_hashes(hashes) | PAIRS, owners.take(left), run, left, 1)
+    def hash_bigrams(self, section: bytes, text: str) -> TokenRun:
+        """Hashes of all pairs of neighbouring characters. text: its runs are separated by NUL."""
+        points = np.frombuffer(text.encode("utf-32-le", "replace"), "<u4").astype(np.uint64)
+        starts = np.flatnonzero((points[1:] != 0) & (points[:-1] != 0))
+        seed = np.frombuffer(self._seeds[b"bigram:" + section], "<u8")
+        mixed = ((points.take(starts) << _SHIFT) | points.take(starts + 1)) ^ seed
+        mixed *= self._first
+        mixed ^= mixed >> _SHIFT
+        mixed *= self._final
+        mixed ^= mixed >> _SHIFT
+        joined = np.zeros(len(starts), np.bool_)
+        # Pairs of bigrams stay inside one run of characters.
+        np.equal(starts[1:], starts[:-1] + 1, out=joined[:-1])
+        borders = np.array([len(starts)])
+        return TokenRun([section], borders, mixed, joined, starts, starts + 2, text)
 
-    def _gram_groups(self, number: int, sections: list[Section]) -> Iterator[TokenGroup]:
-        """Grams of message `number`."""
-        for name, text in sections:
-            if name in _GRAM_SECTIONS:
-                run = self._hasher.hash_grams(text)
-                places = np.arange(len(run.hashes))
-                owners = np.full(len(places), number)
-                yield TokenGroup(narrow_hashes(run.hashes) | GRAMS, owners, run, places)
+    def hash_grams(self, text: bytes) -> TokenRun:
+        """Hashes of five characters at a time from the start of a section, in order.
+
+        One gram in four is kept, as the key decides. Grams show what words do not: the beginnings
+        and endings that words share, signs, and letters put between others.
+        """
+        # No more words are looked at than the size can hold.
+        text = b" ".join(text.split(None, _MAX_GRAM_TEXT_BYTES))[:_MAX_GRAM_TEXT_BYTES]
+        if text.isascii():
+            starts = np.arange(max(len(text) - _GRAM_CHARACTERS + 1, 0))
+            ends = starts + _GRAM_CHARACTERS
+        else:  # begin and end where characters do in UTF-8
+            heads = (np.frombuffer(text, np.uint8) & 0xC0 != 0x80).nonzero()[0]
+            behind = np.append(heads, len(text))
+            starts = heads[: max(len(heads) - _GRAM_CHARACTERS + 1, 0)]
+            ends = np.minimum(behind[1 : len(starts) + 1], starts + _MAX_GRAM_BYTES)
+            for more in range(2, _GRAM_CHARACTERS + 1):
+                later = behind[more : more + len(starts)]
+                ends = np.where(later - starts <= _MAX_GRAM_BYTES, later, ends)
+        seed = np.frombuffer(self._seeds[_GRAM_SECTION], "<u8")
+        hashes = self._mix(text + _PADDING, starts, ends, seed)
+        kept = (hashes & _GRAM_MASK == 0).nonzero()[0]
+        return TokenRun(
+            [_GRAM_SECTION],
+            np.array([len(kept)]),
+            hashes[kept],
+            np.zeros(len(kept), np.bool_),
+            starts[kept],
+            ends[kept],
+            text.replace(b" ", b"_"),  # as people read it
+        )
+
+    def _mix(
+        self, buffer: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp], seeds: Hashes
+    ) -> Hashes:
+        sizes = ends - starts
+        windows = np.ndarray(shape=(len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
+        mixed: Hashes = windows[starts]
+        mixed &= _LOW_BYTES.take(sizes, mode="clip")
+        mixed ^= seeds
+        mixed *= self._first
+        mixed ^= mixed >> _SHIFT
+        long = (sizes > _EIGHT).nonzero()[0]
+        if len(long):
+            # The second eight bytes of long tokens, their last eight, and their length.
+            size, more = sizes.take(long), mixed.take(long)
+            more ^= windows[starts.take(long) + _EIGHT] & _LOW_BYTES.take(
+                size - _EIGHT, mode="clip"
+            )
+            more *= self._second
+            more ^= more >> _SHIFT
+            more ^= windows[ends.take(long) - _EIGHT]
+            more ^= size.astype(np.uint64) * self._length
+            more *= self._last
+            more ^= more >> _SHIFT
+            mixed[long] = more
+        mixed *= self._final
+        mixed ^= mixed >> _SHIFT
+        return mixed
+
+    def hash_pairs(self, left: Hashes, right: Hashes, gap: int) -> Hashes:
+        """Hashes of pairs with `gap` tokens between (sparse bigrams: Siefkes et al. 2004)."""
+        mixed: Hashes = left * self._left
+        mixed += right * self._right
+        mixed += np.uint64(gap) * self._skip
+        mixed ^= mixed >> _SHIFT
+        mixed *= self._final
+        return mixed
 
 
-class TokenGroup(NamedTuple):
-    """Tokens with the numbers of their messages, and where in a run each comes from.
+class _SectionSeeds(dict[bytes, bytes]):
+    """Seed of each section. Bounded, since senders invent names of fields."""
 
-    positions: of the token itself, or of the first of a pair; the second is `step` tokens later.
-    """
+    def __init__(self, key: bytes) -> None:
+        self._key = key
 
-    tokens: NDArray[np.uint32]
-    message_numbers: NDArray[np.intp]
-    run: TokenRun
-    positions: NDArray[np.intp]
-    step: int = 0
-
-    def token_texts(self) -> list[str]:
-        """Readable text of each token."""
-        return list(map(self.token_text, range(len(self.positions))))
-
-    def token_text(self, number: int) -> str:
-        """Readable text of one token."""
-        left = int(self.positions[number])
-        text = self.run.token_text(left)
-        if not self.step:
-            return text
-        right = self.run.token_text(left + self.step).rpartition(":")[2]
-        return text + PAIR_SEPARATORS[self.step] + right
+    def __missing__(self, section: bytes) -> bytes:
+        if len(self) == _MAX_SEEDS:
+            self.clear()
+        self[section] = seed = blake2b(b"section:" + section, key=self._key, digest_size=8).digest()
+        return seed
 
 
-class _TokenList(NamedTuple):
-    """All tokens of one message by numpy, repeats among them, and the groups they come from."""
+def narrow_hashes(hashes: Hashes) -> NDArray[np.uint32]:
+    """The thirty highest bits of each hash, low: the token set goes into the two bits above."""
+    high: NDArray[np.uint32] = hashes.view("<u4")[1::2]
+    return high >> _NARROW_SHIFT
 
-    tokens: NDArray[np.uint32]
-    groups: list[TokenGroup]
+
+# ---- tokens and the words behind them
+
+_PAIR_SEPARATORS = ("", " ", " … ")  # between the two tokens of a pair, by their distance
+_MADE_OF_GRAM = 3  # the compiled functions' mark of a gram; smaller marks are such a distance
+
+
+class _NativeTokens(NamedTuple):
+    """The tokens of one message by the compiled functions. arguments: theirs, about sections."""
+
+    functions: native.NativeFunctions
+    sections: list[Section]
+    arguments: tuple[tuple[bytes, ...], bytes, bytes, bytes, bytes]
+    max_skips: int
+
+    def distinct_tokens(self) -> NDArray[np.uint32]:
+        """All tokens, each once, sorted."""
+        return np.frombuffer(self.functions.tokens(*self.arguments, self.max_skips), np.uint32)
 
     def words(
         self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
     ) -> tuple[Word, ...]:
-        """As `NativeTokens.words`."""
-        if not len(buckets):
-            return ()
-        narrow = self.tokens >> np.uint32(shift)
-        places = (buckets.astype(np.uint32)[:, np.newaxis] == narrow).argmax(axis=1)
+        """The first token in each of these buckets (`token >> shift`), and what the bucket adds.
+        IndexError: a bucket has no token.
+        """
+        places = self.functions.places(
+            *self.arguments, buckets.astype(np.uint32), self.max_skips, shift
+        )
         return tuple(
             [
-                Word(token, self._token_text(place), part)
-                for token, place, part in zip(
-                    self.tokens.take(places).tolist(), places.tolist(), parts.tolist(), strict=True
-                )
+                Word(place[0], self._token_text(*place[1:]), part)
+                for place, part in zip(places, parts.tolist(), strict=True)
+            ]
+        )
+
+    def _token_text(self, origin: int, section: int, text: bytes, partner: bytes) -> str:
+        if origin == _MADE_OF_GRAM:
+            return _label_token(_GRAM_SECTION, text.replace(b" ", b"_"))
+        label = _label_token(self.sections[section][0], text)
+        return label + _PAIR_SEPARATORS[origin] + _label_token(b"", partner) if origin else label
+
+
+class _NumpyTokens(NamedTuple):
+    """The tokens of one message by numpy."""
+
+    groups: list[_TokenGroup]
+
+    def distinct_tokens(self) -> NDArray[np.uint32]:
+        """All tokens, each once, sorted."""
+        tokens = np.concatenate([group.tokens for group in self.groups])
+        tokens.sort()
+        keep = np.ones(len(tokens), np.bool_)
+        np.not_equal(tokens[1:], tokens[:-1], out=keep[1:])
+        return tokens[keep]
+
+    def words(
+        self, buckets: NDArray[np.intp], parts: NDArray[np.float64], shift: int
+    ) -> tuple[Word, ...]:
+        """The first token in each of these buckets, as the compiled functions find it."""
+        if not len(buckets):
+            return ()
+        tokens = np.concatenate([group.tokens for group in self.groups])
+        in_bucket = buckets.astype(np.uint32)[:, np.newaxis] == tokens >> np.uint32(shift)
+        places = in_bucket.argmax(axis=1).tolist()
+        return tuple(
+            [
+                Word(int(tokens[place]), self._token_text(place), part)
+                for place, part in zip(places, parts.tolist(), strict=True)
             ]
         )
 
@@ -336,45 +438,53 @@ class _TokenList(NamedTuple):
         raise IndexError(place)
 
 
-WordFinder = NativeTokens | _TokenList
+WordFinder = _NativeTokens | _NumpyTokens
 """A way to the words of one message: `words(buckets, parts, shift)`."""
 
 
-def _group_neighbours(tokens: NDArray[np.uint32], run: TokenRun) -> list[TokenGroup]:
-    """Groups of what `_hash_sections` returns: single tokens, neighbours, pairs with a gap."""
-    singles, words = len(run.hashes), int(run.counts[0])
-    pairs, places = max(singles - 1, 0), np.arange(singles)
-    parts = np.split(tokens, (singles, singles + pairs))
-    return [
-        TokenGroup(part, places[: len(part)], run, places[first : first + len(part)], step)
-        for step, (part, first) in enumerate(zip(parts, (0, 0, words), strict=True))
-    ]
+class TokenRun(NamedTuple):
+    """Tokens in order of appearance, and where they stand.
+
+    sections, borders: names of the sections, and the running sum of their numbers of tokens.
+    hashes, pairs_with_next: (n,); the last token never pairs. starts, ends: (n,), into buffer.
+    """
+
+    sections: Sequence[bytes]
+    borders: NDArray[np.intp]
+    hashes: Hashes
+    pairs_with_next: NDArray[np.bool_]
+    starts: NDArray[np.intp]
+    ends: NDArray[np.intp]
+    buffer: bytes | str
+
+    def token_text(self, number: int) -> str:
+        """Readable text of one token."""
+        section = self.sections[bisect_right(self.borders, number)]
+        return _label_token(section, self.buffer[self.starts[number] : self.ends[number]])
 
 
-def _distinct_by_message(groups: list[TokenGroup], messages: int) -> list[NDArray[np.uint32]]:
-    """The distinct tokens of each message, sorted."""
-    tokens = np.concatenate([group.tokens for group in groups])
-    if messages == 1:
-        return [sort_unique(tokens)]
-    owners = np.concatenate([group.message_numbers for group in groups])
-    keyed = owners.astype(np.uint64) << np.uint64(32)
-    keyed |= tokens
-    distinct = sort_unique(keyed)
-    borders = distinct.searchsorted(np.arange(1, messages, dtype=np.uint64) << np.uint64(32))
-    return np.split(distinct.astype(np.uint32), borders)
+class _TokenGroup(NamedTuple):
+    """Tokens that were made in one way, and where in a run each comes from.
+
+    positions: of the token itself, or of the first of a pair; the second is `step` tokens later.
+    """
+
+    tokens: NDArray[np.uint32]
+    run: TokenRun
+    positions: NDArray[np.intp]
+    step: int = 0
+
+    def token_text(self, number: int) -> str:
+        """Readable text of one token."""
+        left = int(self.positions[number])
+        text = self.run.token_text(left)
+        if not self.step:
+            return text
+        right = self.run.token_text(left + self.step).rpartition(":")[2]
+        return text + _PAIR_SEPARATORS[self.step] + right
 
 
-def sort_unique(tokens: NDArray[UnsignedInteger]) -> NDArray[UnsignedInteger]:
-    """The distinct tokens, sorted; `tokens` is sorted in place."""
-    tokens.sort()
-    return drop_repeats(tokens)
-
-
-def drop_repeats(tokens: NDArray[UnsignedInteger]) -> NDArray[UnsignedInteger]:
-    """The distinct ones of sorted tokens."""
-    if len(tokens) < 2:
-        return tokens
-    keep = np.empty(len(tokens), np.bool_)
-    keep[0] = True
-    np.not_equal(tokens[1:], tokens[:-1], out=keep[1:])
-    return tokens[keep]
+def _label_token(section: bytes, token: bytes | str) -> str:
+    """A token's text with its section in front, unless that is the body."""
+    text = token.decode("utf-8", "replace") if isinstance(token, bytes) else token
+    return f"{section.decode('utf-8', 'replace')}:{text}" if section else text

@@ -39,7 +39,7 @@ class NativeFunctions(Protocol):
         skipped: int,
         /,
     ) -> bytes:
-        """The distinct tokens of one message, sorted, uint32, as `mail.tokens` defines them.
+        """The distinct tokens of one message, sorted, uint32, as `mail.extract` defines them.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-/* Text to token hashes: the loop over bytes of `spamguard.mail.tokens`, which says what is hashed
+/* Text to token hashes: the loop over bytes of `spamguard.mail.extract`, which says what is hashed
  * and why.
  *
  * Tokens are runs of bytes that the caller's table marks. The hash of a token comes from the seed

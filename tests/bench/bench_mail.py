@@ -16,10 +16,9 @@ from typing import Any
 from corpora.synthetic import generate
 from spamguard.mail import content, headers
 from spamguard.mail.content import compute_numbers, compute_traits
-from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.extract import FeatureExtractor, TokenHasher
 from spamguard.mail.message import message_digest
 from spamguard.mail.mime import DEFAULT_LIMITS, parse_message
-from spamguard.mail.tokens import TokenHasher
 from tests.bench.streams import labelled
 
 KEY = b"a key of this installation"

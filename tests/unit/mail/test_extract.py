@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corpora.synthetic import generate
 from spamguard.mail import html
-from spamguard.mail.extract import FeatureExtractor, sort_unique
+from spamguard.mail.extract import FeatureExtractor
 from spamguard.mail.mime import ParseLimits
 from tests.unit.mail.support import KEY, header, messages, page, repeatable
 
@@ -44,21 +44,6 @@ def test_features_are_sorted_distinct_and_always_the_same(raw: bytes) -> None:
     assert all(
         np.array_equal(getattr(first, name), getattr(second, name))
         for name in ("tokens", "traits", "numbers")
-    )
-
-
-@repeatable
-@given(st.sampled_from(MAIL) | messages())
-def test_features_that_may_repeat_are_sorted_and_otherwise_the_same(raw: bytes) -> None:
-    once, repeated = (
-        FeatureExtractor(KEY).features(raw),
-        FeatureExtractor(KEY).read_with_repeats(raw).features,
-    )
-    assert (repeated.tokens[1:] >= repeated.tokens[:-1]).all()
-    assert np.unique(repeated.tokens).tolist() == once.tokens.tolist()
-    assert all(
-        np.array_equal(getattr(once, name), getattr(repeated, name))
-        for name in ("traits", "numbers")
     )
 
 
@@ -375,11 +360,6 @@ def test_nul_parts_no_words() -> None:
 def test_an_empty_message_has_features() -> None:
     features = FeatureExtractor(KEY).features(b"")
     assert len(features.tokens) == len(FeatureExtractor(KEY).token_texts(b""))
-
-
-def test_unique() -> None:
-    assert sort_unique(np.array([3, 1, 3, 2, 1], np.uint32)).tolist() == [1, 2, 3]
-    assert sort_unique(np.array([], np.uint32)).tolist() == []
 
 
 PAGE = (

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spamguard.mail import html
-from spamguard.mail.extract import FeatureExtractor
+from spamguard.mail.extract import WORDS, FeatureExtractor
 from spamguard.mail.text import describe_makeup, handful_clues
-from spamguard.mail.tokens import WORDS
 from tests.unit.mail.support import KEY, header
 
 LINK = b'<a href="http://shop.example/x"><center><img src="cid:p1"></center></a>'

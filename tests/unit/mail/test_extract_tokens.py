@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.mail.tokens import TokenHasher, narrow_hashes
+from spamguard.mail.extract import TokenHasher, TokenRun, narrow_hashes
 from tests.unit.mail.support import KEY, repeatable
 
 WORD = 2**64 - 1
@@ -46,6 +46,10 @@ class Reference:
         )
 
 
+def texts_of(run: TokenRun) -> list[str]:
+    return list(map(run.token_text, range(len(run.hashes))))
+
+
 def number(data: bytes) -> int:
     return int.from_bytes(data, "little")
 
@@ -71,7 +75,8 @@ def test_hashes_equal_the_reference(sections: list[tuple[bytes, bytes]]) -> None
         reference.token(token, name) for name, text in sections for token in TOKEN.findall(text)
     ]
     assert run.hashes.tolist() == expected
-    assert run.counts.tolist() == [len(TOKEN.findall(text)) for _, text in sections]
+    counts = [len(TOKEN.findall(text)) for _, text in sections]
+    assert np.diff(run.borders, prepend=0).tolist() == counts
 
 
 @repeatable
@@ -112,7 +117,7 @@ def test_grams_equal_the_reference(text: bytes) -> None:
     kept = [letters for letters in windows(text) if reference.token(letters, b"letters") % 4 == 0]
     run = hasher.hash_grams(text)
     assert run.hashes.tolist() == [reference.token(letters, b"letters") for letters in kept]
-    assert run.token_texts() == [
+    assert texts_of(run) == [
         "letters:" + letters.replace(b" ", b"_").decode("utf-8", "replace") for letters in kept
     ]
 
@@ -127,7 +132,7 @@ def test_grams_are_made_of_the_start_of_a_text_and_one_in_four_is_kept() -> None
         hasher.hash_grams(b" \n" * 5000 + words.replace(b" ", b"\r\n\t  ")).hashes.tolist()
         == start.hashes.tolist()
     )
-    assert set(TokenHasher(b"another").hash_grams(words).token_texts()) != set(start.token_texts())
+    assert set(texts_of(TokenHasher(b"another").hash_grams(words))) != set(texts_of(start))
 
 
 def test_thirty_bits_are_counted() -> None:
@@ -178,20 +183,17 @@ def test_no_text_no_tokens(text: bytes) -> None:
 
 
 def test_names_show_section_and_token() -> None:
-    assert TokenHasher(KEY).hash_tokens(
+    run = TokenHasher(KEY).hash_tokens(
         [(b"", b"one"), (b"", b""), (b"subject", "zwei drüben".encode())]
-    ).token_texts() == [
-        "one",
-        "subject:zwei",
-        "subject:drüben",
-    ]
+    )
+    assert texts_of(run) == ["one", "subject:zwei", "subject:drüben"]
 
 
 def test_scripts_without_spaces_become_pairs_of_characters() -> None:
     hasher = TokenHasher(KEY)
     run = hasher.hash_bigrams(b"", "今日は\0天気\0東")
-    assert run.token_texts() == ["今日", "日は", "天気"]
+    assert texts_of(run) == ["今日", "日は", "天気"]
     assert run.pairs_with_next.tolist() == [True, False, False]
     assert hasher.hash_bigrams(b"", "日は").hashes.tolist() == run.hashes.tolist()[1:2]
     assert hasher.hash_bigrams(b"subject", "日は").hashes.tolist() != run.hashes.tolist()[1:2]
-    assert hasher.hash_bigrams(b"subject", "日は").token_texts() == ["subject:日は"]
+    assert texts_of(hasher.hash_bigrams(b"subject", "日は")) == ["subject:日は"]
