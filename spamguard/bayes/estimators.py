@@ -250,14 +250,15 @@ class CategoricalNB(NaiveBayes):
             sums.append(FixedPoint.from_array(counts.reshape(n_classes, width)))
         return tuple(sums)
 
-    def _align(self, old: FixedPoint, new: FixedPoint) -> tuple[FixedPoint, FixedPoint]:
-        width = max(old.numerators.shape[1], new.numerators.shape[1])
-        return _pad_categories(old, width), _pad_categories(new, width)
-
-    def _trim(self, sums: FixedPoint) -> FixedPoint:
+    def _combine(self, operation: Any, evidence: ExactSums) -> ExactSums:
         """Unlearning takes categories away: there are as many as the last one counted."""
-        used = np.flatnonzero(sums.numerators.any(axis=0))
-        return FixedPoint(sums.numerators[:, : used.max(initial=-1) + 1], sums.bits)
+        sums = [operation(self._sums[0], evidence[0])]
+        for old, new in zip(self._sums[1:], evidence[1:], strict=True):
+            width = max(old.numerators.shape[1], new.numerators.shape[1])
+            counts = operation(_pad_categories(old, width), _pad_categories(new, width))
+            used = np.flatnonzero(counts.numerators.any(axis=0))
+            sums.append(FixedPoint(counts.numerators[:, : used.max(initial=-1) + 1], counts.bits))
+        return tuple(sums)
 
     def _set_estimates(self, sums: ExactSums) -> None:
         widths = [values.numerators.shape[1] for values in sums[1:]]

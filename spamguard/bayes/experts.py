@@ -270,13 +270,8 @@ def multinomial_parts(counts: NDArray[np.integer], scales: Floats, sizes: Sizes)
 def look_up_ratios(ratios: Floats, values: NDArray[np.integer]) -> Floats:
     """Entries of ratios (K-1, m, V) for values (..., m): (K-1, ..., m)."""
     rows, features, each = ratios.shape
-    return ratios.reshape(rows, -1).take(values + _value_offsets(features, each), axis=1)
-
-
-@lru_cache(maxsize=8)
-def _value_offsets(features: int, each: int) -> Sizes:
-    """Where the values of each feature begin, when those of all stand side by side."""
-    return np.arange(features) * each
+    starts = np.arange(features) * each  # the values of all features stand side by side
+    return np.asarray(ratios.reshape(rows, -1).take(values + starts, axis=1))
 
 
 def damping_factors(sizes: Sizes, traits: int, numbers: int) -> Floats:

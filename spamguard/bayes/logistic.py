@@ -110,16 +110,11 @@ def errors_from_truth(log_odds: Integers, true: Floats) -> Integers:
     return np.subtract(true, powers, out=powers).astype(np.int64)
 
 
-def weight_steps(errors: Integers, roots: Integers) -> Ints32:
+def weight_steps(errors: Integers, gains: Integers) -> Ints32:
     """What a lesson adds to the weight of each of its features, before `weight_moves`.
 
-    Nothing, when the lesson was all but certain already.
+    Nothing, when the lesson was all but certain already. gains are LEARNING_RATE times roots.
     """
-    return scale_steps(errors, LEARNING_RATE * roots)
-
-
-def scale_steps(errors: Integers, gains: Integers) -> Ints32:
-    """`weight_steps`, from precomputed products of rate and roots."""
     steps = errors * (np.abs(errors) > MIN_ERROR)
     steps *= gains
     steps >>= _ROOT_BITS + 4
@@ -200,6 +195,11 @@ class TableColumn(NamedTuple):
     cells: Ints32
     width: int
     offset: Indices
+
+    @property
+    def values(self) -> Ints32:
+        """All its cells: a view."""
+        return self.cells[int(self.offset[0]) :: self.width]
 
     def locate(self, buckets: Indices) -> Indices:
         """The places of these buckets, as the other methods take them.

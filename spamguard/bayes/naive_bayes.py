@@ -70,13 +70,9 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         """Whether samples can have these sums; no sum of counts is negative."""
         return all(bool((values.numerators >= 0).all()) for values in sums)
 
-    def _align(self, old: FixedPoint, new: FixedPoint) -> tuple[FixedPoint, FixedPoint]:
-        """Two of the family's sums brought to the same shape."""
-        return old, new
-
-    def _trim(self, sums: FixedPoint) -> FixedPoint:
-        """One of the family's sums in the shape that its values need."""
-        return sums
+    def _combine(self, operation: Any, evidence: ExactSums) -> ExactSums:
+        """All sums after `operator.add` or `operator.sub` of new evidence."""
+        return tuple(map(operation, self._sums, evidence))
 
     # Teaching
 
@@ -133,8 +129,8 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
             )
         sums = self._combine(sub, self._sum_samples(X, y, self.classes_))
         sizes = sums[0].numerators
-        left_over = any(values.numerators[sizes == 0].any() for values in sums)
-        if left_over or (sizes < 0).any() or not self._is_possible(sums):
+        remainder = any(values.numerators[sizes == 0].any() for values in sums)
+        if remainder or (sizes < 0).any() or not self._is_possible(sums):
             raise TableError(
                 "Some of these samples were never taught (a count would become negative): "
                 "nothing was unlearned."
@@ -160,14 +156,6 @@ class NaiveBayes(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):  # type: ig
         codes = np.searchsorted(classes, y)
         sizes = FixedPoint.from_array(np.bincount(codes, minlength=len(classes)))
         return (sizes, *self._sum_evidence(X, codes, len(classes)))
-
-    def _combine(self, operation: Any, evidence: ExactSums) -> ExactSums:
-        """All sums after `operator.add` or `operator.sub` of new evidence."""
-        pairs = zip(self._sums[1:], evidence[1:], strict=True)
-        return (
-            operation(self._sums[0], evidence[0]),
-            *(self._trim(operation(*self._align(old, new))) for old, new in pairs),
-        )
 
     def _set_sums(self, sums: ExactSums) -> Self:
         self._sums = sums
@@ -334,7 +322,7 @@ def class_sums(matrix: Any, codes: NDArray[np.intp], n_classes: int) -> FixedPoi
     if isinstance(matrix, np.ndarray):
         fixed = FixedPoint.from_array(matrix)
         rows = _ensure_room(fixed.numerators, len(codes))
-        parts = [part.sum(axis=0) for part in _rows_by_class(rows, codes, n_classes)]
+        parts = [rows[codes == code].sum(axis=0) for code in range(n_classes)]
         return _canonicalise(np.stack(parts), fixed.bits)
     matrix = matrix.tocoo()
     fixed = FixedPoint.from_array(matrix.data)
@@ -347,19 +335,16 @@ def class_sums(matrix: Any, codes: NDArray[np.intp], n_classes: int) -> FixedPoi
 def class_squares(matrix: NDArray[Any], codes: NDArray[np.intp], n_classes: int) -> FixedPoint:
     """Exact sum of the squares in each column over the rows of each class, (n_classes, n)."""
     rows, bits = _rows_for_products(matrix)
-    parts = [(part * part).sum(axis=0) for part in _rows_by_class(rows, codes, n_classes)]
+    squares = rows * rows
+    parts = [squares[codes == code].sum(axis=0) for code in range(n_classes)]
     return _canonicalise(np.stack(parts), bits)
 
 
 def class_products(matrix: NDArray[Any], codes: NDArray[np.intp], n_classes: int) -> FixedPoint:
     """Exact sum of x xᵀ over the rows x of each class, (n_classes, n, n)."""
     rows, bits = _rows_for_products(matrix)
-    parts = [part.T @ part for part in _rows_by_class(rows, codes, n_classes)]
+    parts = [part.T @ part for part in (rows[codes == code] for code in range(n_classes))]
     return _canonicalise(np.stack(parts), bits)
-
-
-def _rows_by_class(rows: Integers, codes: NDArray[np.intp], n_classes: int) -> list[Integers]:
-    return [rows[codes == code] for code in range(n_classes)]
 
 
 def _rows_for_products(matrix: NDArray[Any]) -> tuple[Integers, int]:
@@ -385,7 +370,7 @@ def _max_magnitude(numerators: Integers) -> int:
 
 
 def _ensure_room(numerators: Integers, growth: int) -> Integers:
-    """The same integers in a type that still holds them when multiplied by growth."""
+    """These integers in a type that still holds them when multiplied by growth."""
     if numerators.dtype == object or _max_magnitude(numerators) * growth < _INT64_LIMIT:
         return numerators
     return numerators.astype(object)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,28 +116,18 @@ def make_evidence(features: Features, bits: int) -> Evidence:
         starts, sizes = packed[:N_TOKEN_SETS], packed[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
         buckets = packed[2 * N_TOKEN_SETS :]
         return Evidence(buckets, sizes, starts, features.traits, features.numbers)
-    narrow = features.tokens >> _bucket_shift(bits)
+    narrow = features.tokens >> np.uint32(32 - bits)
     if len(narrow) > 1:
         keep = np.empty(len(narrow), np.bool_)
         keep[0] = True
         np.not_equal(narrow[1:], narrow[:-1], out=keep[1:])
         narrow = narrow[keep]
-    borders = narrow.searchsorted(_set_borders(bits))
+    borders = narrow.searchsorted(
+        np.arange(N_TOKEN_SETS + 1, dtype=np.uint32) << np.uint32(bits - 2)
+    )
     starts = borders[:-1]
     sizes = borders[1:] - starts
     return Evidence(narrow.astype(np.intp), sizes, starts, features.traits, features.numbers)
-
-
-@lru_cache(maxsize=32)
-def _bucket_shift(bits: int) -> NDArray[np.uint32]:
-    """Bits that a bucket drops, as an array without dimensions: faster than a scalar."""
-    return np.array(32 - bits, np.uint32)
-
-
-@lru_cache(maxsize=32)
-def _set_borders(bits: int) -> NDArray[np.uint32]:
-    """The first bucket of each token set, and the end of the last set."""
-    return (np.arange(N_TOKEN_SETS + 1) << (bits - 2)).astype(np.uint32)
 
 
 class EvidenceBatch(NamedTuple):
@@ -304,16 +293,6 @@ def read_counts(tables: Tables, buckets: Buckets) -> NDArray[np.int32]:
     if not tables.columns:
         return base
     return np.vstack([base, *(column[buckets, 0] for column in tables.columns)])
-
-
-def count_column(tables: Tables, index: int) -> NDArray[np.int32]:
-    """The counts of class `index` in all buckets: a view."""
-    return tables.rows[:, index] if index < N_BASE else tables.columns[index - N_BASE][:, 0]
-
-
-def weight_column(tables: Tables, index: int) -> NDArray[np.int32]:
-    """The logistic weights of class `index`, any but the first, in all buckets: a view."""
-    return tables.rows[:, N_BASE] if index < N_BASE else tables.columns[index - N_BASE][:, 1]
 
 
 def ensure_class_index(tables: Tables, name: str) -> int:

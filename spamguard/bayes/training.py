@@ -34,9 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamguard.bayes import experts, fusion, logistic, tables
-from spamguard.bayes.logistic import Floats, Indices, Integers, Ints32
+from spamguard.bayes.logistic import Indices, Integers, Ints32
 from spamguard.bayes.tables import (
-    BASE_CLASSES,
     N_BASE,
     N_TOKEN_SETS,
     N_TRAIT_VALUES,
@@ -69,7 +68,7 @@ def apply_prior(learnt: Tables, word_odds: Iterable[WordOdds], lessons: int) -> 
 
     lessons says how many lessons the tables will be taught.
     """
-    weights = tables.weight_column(learnt, BASE_CLASSES.index("spam"))
+    weights = logistic.weight_table_columns(learnt)[0].values
     fading = _HALF_WEIGHT_LESSONS + lessons
     for tokens, log_odds in word_odds:
         steps = log_odds.astype(np.int64) * (_STEP_WEIGHT * _HALF_WEIGHT_LESSONS) // fading
@@ -80,7 +79,6 @@ def apply_prior(learnt: Tables, word_odds: Iterable[WordOdds], lessons: int) -> 
 
 
 def add_lesson(learnt: Tables, evidence: Evidence, name: str) -> None:
-    """Teach one message as class `name`."""
     index = tables.ensure_class_index(learnt, name)
     counts = tables.read_counts(learnt, evidence.buckets)
     roots, margins = _lesson_margins(learnt, evidence)
@@ -131,7 +129,8 @@ def _apply_step(learnt: Tables, evidence: Evidence, roots: Integers, errors: Int
     errors are (SETS, K-1).
     """
     learnt.biases += logistic.bias_steps(errors).T
-    moves = np.ascontiguousarray(logistic.weight_steps(errors, roots).T)
+    steps = logistic.weight_steps(errors, logistic.LEARNING_RATE * roots)
+    moves = np.ascontiguousarray(steps.T)
     for weights, move in zip(logistic.weight_table_columns(learnt), moves, strict=True):
         weights.apply_steps(
             weights.locate(evidence.buckets), evidence.sizes, move, learnt.rows, _NO_DECAY
@@ -172,7 +171,6 @@ STEP_LESSONS = 8  # learnt together by the logistic experts: one gather, one sca
 # fusion learns from the last lessons of each direction (corpora/RESULTS.md, "How many lessons
 # fusion learns from")
 FUSION_LESSONS = 2048
-_ONE = np.int32(1)
 _TEMPORARY_BYTES = 1 << 24  # more than all temporaries of a block
 
 
@@ -231,7 +229,7 @@ def replay(
 
 
 class _LearntWeights(NamedTuple):
-    """What depends on the order of lessons.
+    """What depends on the order of lessons, without the tables.
 
     weights (buckets,) are of every class but the first. fusion_lessons counts lessons of the rarer
     side from which fusion has learnt.
@@ -242,22 +240,6 @@ class _LearntWeights(NamedTuple):
     fusion_weights: Integers
     fusion_biases: Integers
     fusion_lessons: int
-
-
-class _LessonStep(NamedTuple):
-    """m lessons that are learnt together.
-
-    places are those of their features in the weights of each class; starts and sizes, (m * SETS,),
-    are the runs of each token set of each lesson. roots and gains are (m, SETS, 1), truth is (m, 1,
-    K-1).
-    """
-
-    places: list[Indices]
-    starts: Indices
-    sizes: Indices
-    roots: Integers
-    gains: Integers
-    truth: Floats
 
 
 class _Replayer:
@@ -272,9 +254,9 @@ class _Replayer:
         self.unwanted, self.sides = unwanted, tables.partition_classes(empty.classes, unwanted)
         self.class_numbers = {name: index for index, name in enumerate(empty.classes)}
         numbers = range(len(empty.classes))
-        self.counts = [tables.count_column(empty, index) for index in numbers]
+        self.counts = [logistic.count_table_column(empty, index).values for index in numbers]
         self.weight_columns = logistic.weight_table_columns(empty)
-        self.weights = [tables.weight_column(empty, index) for index in numbers[1:]]
+        self.weights = [column.values for column in self.weight_columns]
         self.lessons, self.lessons_done = lessons, 0
         self.fusion_lessons = np.zeros(2, np.intp)  # of wanted and unwanted mail
 
@@ -297,7 +279,7 @@ class _Replayer:
         self.lessons_done += len(targets)
 
     def _learn_batch(self, batch: EvidenceBatch, targets: Indices) -> Integers:
-        """Learn weights and counts, some lessons at a time.
+        """Learn weights and counts, STEP_LESSONS at a time.
 
         Returns the logistic log-odds before each step, (m, SETS, K-1).
         """
@@ -312,36 +294,23 @@ class _Replayer:
             last = min(first + STEP_LESSONS, len(targets))
             start, end = borders[first], borders[last]
             runs = slice(first * N_TOKEN_SETS, last * N_TOKEN_SETS)
-            step = _LessonStep(
-                [column[start:end] for column in places],
-                starts[runs] - start,
-                sizes[runs],
-                roots[first:last],
-                gains[first:last],
-                truth[first:last],
-            )
-            margins.append(self._apply_step(step))
+            run_sizes = sizes[runs]
+            run_places = [column[start:end] for column in places]
+            sums = np.empty((len(places), len(run_sizes)), np.int64)
+            for column, at, out in zip(self.weight_columns, run_places, sums, strict=True):
+                column.sum_runs(at, starts[runs] - start, run_sizes, out)
+            by_lesson = sums.T.reshape(last - first, N_TOKEN_SETS, -1)
+            before = logistic.margins(by_lesson, self.tables.biases.T, roots[first:last])
+            errors = logistic.errors_from_truth(before, truth[first:last])
+            self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
+            moves = logistic.weight_steps(errors, gains[first:last]).reshape(len(run_sizes), -1)
+            decay, moves = logistic.weight_decay(run_sizes), np.ascontiguousarray(moves.T)
+            for column, at, move in zip(self.weight_columns, run_places, moves, strict=True):
+                column.apply_steps(at, run_sizes, move, self.tables.rows, decay)
+            margins.append(before)
             # counted now, while their rows are in the cache
             self._count_features(batch.buckets, borders[first : last + 1], targets[first:last])
         return np.concatenate(margins)
-
-    def _apply_step(self, step: _LessonStep) -> Integers:
-        """Move weights and biases; returns the log-odds before."""
-        sums = np.empty((len(step.places), len(step.sizes)), np.int64)
-        for column, places, out in zip(self.weight_columns, step.places, sums, strict=True):
-            column.sum_runs(places, step.starts, step.sizes, out)
-        by_lesson = sums.T.reshape(step.truth.shape[0], N_TOKEN_SETS, -1)
-        margins = logistic.margins(by_lesson, self.tables.biases.T, step.roots)
-        errors = logistic.errors_from_truth(margins, step.truth)
-        self.tables.biases += logistic.bias_steps(np.add.reduce(errors)).T
-        moves = logistic.scale_steps(errors, step.gains).reshape(len(step.sizes), -1)
-        decay = logistic.weight_decay(step.sizes)
-        of_classes = zip(
-            self.weight_columns, step.places, np.ascontiguousarray(moves.T), strict=True
-        )
-        for column, places, move in of_classes:
-            column.apply_steps(places, step.sizes, move, self.tables.rows, decay)
-        return margins
 
     def _count_features(self, buckets: Indices, borders: list[int], targets: Indices) -> None:
         """Count the features of some lessons, whose buckets are cut at the borders."""
@@ -351,7 +320,7 @@ class _Replayer:
             return
         for number, target in enumerate(targets.tolist()):
             here = buckets[borders[number] : borders[number + 1]]
-            np.add.at(self.counts[target], here, _ONE)
+            np.add.at(self.counts[target], here, np.int32(1))
 
     def _learn_fusion(self, scores: Integers, targets: Indices) -> None:
         """Learn from scores (m, R, EXPERTS) which mail is unwanted, and which class of its side."""
@@ -382,7 +351,6 @@ class _Replayer:
             learnt.number_products[index] += (numbers.T @ numbers).astype(np.int64)
 
     def learnt_weights(self) -> _LearntWeights:
-        """What depends on the order in which lessons were replayed, without the tables."""
         return _LearntWeights(
             [column.copy() for column in self.weights],
             self.tables.biases,

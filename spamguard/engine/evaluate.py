@@ -286,23 +286,23 @@ def _parse_score(row: Mapping[str, str]) -> ScoredMessage:
 
 
 def roca_difference(
-    ours: Sequence[ScoredMessage],
-    theirs: Sequence[ScoredMessage],
+    rows: Sequence[ScoredMessage],
+    other_rows: Sequence[ScoredMessage],
     unwanted: Collection[str] = (measures.SPAM,),
 ) -> Interval:
-    """1-ROCA % of ours minus that of theirs, with its 95 % interval; below zero, ours is better.
+    """1-ROCA % of a run minus that of another, with its 95 % interval; below zero, it is better.
 
     unwanted names classes. UsageError: the runs did not judge the same messages, known by their
     number and true class.
     """
-    if [(row.n, row.gold) for row in ours] != [(row.n, row.gold) for row in theirs]:
+    if [(row.n, row.gold) for row in rows] != [(row.n, row.gold) for row in other_rows]:
         raise UsageError(
-            f"{len(theirs)} scores belong to other mail than these {len(ours)}: "
+            f"{len(other_rows)} scores belong to other mail than these {len(rows)}: "
             "compare runs of one protocol on one corpus in one order"
         )
-    gold = [row.gold in unwanted for row in ours]
-    our_scores, their_scores = ([row.score for row in rows] for rows in (ours, theirs))
-    return measures.paired_bootstrap(gold, our_scores, their_scores)
+    gold = [row.gold in unwanted for row in rows]
+    scores, other_scores = ([row.score for row in run] for run in (rows, other_rows))
+    return measures.paired_bootstrap(gold, scores, other_scores)
 
 
 # ---- pictures
@@ -386,8 +386,8 @@ def calibration_figure(gold: ArrayLike, probability: ArrayLike) -> Figure:
     filled = by_bin.messages > 0
     predicted, observed = by_bin.predicted[filled], by_bin.observed[filled]
     intervals = [
-        measures.share_interval(round(part * whole), int(whole))
-        for part, whole in zip(observed, by_bin.messages[filled], strict=True)
+        measures.share_interval(round(share * messages), int(messages))
+        for share, messages in zip(observed, by_bin.messages[filled], strict=True)
     ]
     low, high = ([getattr(each, bound) for each in intervals] for bound in ("low", "high"))
     curve.plot([0, 1], [0, 1], color=OTHER_COLOUR, linewidth=1, linestyle=":", label="perfect")
@@ -396,11 +396,10 @@ def calibration_figure(gold: ArrayLike, probability: ArrayLike) -> Figure:
     curve.set(ylabel="share that was spam", xlim=(0, 1), ylim=(0, 1))
     curve.legend(loc="upper left", frameon=False, fontsize=9)
     edges = np.linspace(0, 1, len(by_bin.messages) + 1)
-    widths = np.diff(edges)
     bars.bar(
         edges[:-1],
         by_bin.messages,
-        widths,
+        np.diff(edges),
         align="edge",
         color=OTHER_COLOUR,
         edgecolor="white",

@@ -35,30 +35,23 @@ PERSONAL_EXPERT = "personal"  # the part of the user's own votes, among the expe
 # ---- putting an explanation together
 
 
-class WeighedMessage(NamedTuple):
-    """A message's features, its log-odds taken apart, and the user's correction, if any."""
-
-    evidence: Evidence
-    breakdown: LogOddsBreakdown
-    correction: UserCorrection | None
-
-
 def explain_verdict(
     tables: Tables,
     verdict: Verdict,
     unwanted: frozenset[str],
     spam_from: float,
-    message: WeighedMessage,
+    evidence: Evidence,
+    parts: LogOddsBreakdown,
+    correction: UserCorrection | None,
     texts: Mapping[int, str],
     *,
-    cautious: bool = False,
+    cautious: bool,
 ) -> Explanation:
     """Why a verdict, by the likeliest class of each side.
 
     texts: of the tokens that have one. cautious: whether spam_from is above the usual threshold,
     because little good mail is known.
     """
-    parts, correction = message.breakdown, message.correction
     favoured, against = policy.likeliest_sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
@@ -67,10 +60,9 @@ def explain_verdict(
         numbers = tables.classes.index(favoured), tables.classes.index(against)
         log_odds = verdict.log_odds
         shares[PERSONAL_EXPERT] = share = verdict.log_odds - parts.log_odds
-        evidence = correction.class_difference(correction.evidence, *numbers)
-        scores[PERSONAL_EXPERT] = float(evidence)
+        scores[PERSONAL_EXPERT] = float(correction.class_difference(correction.evidence, *numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
-    clues = _sorted_clues(tables, texts, message)
+    clues = _sorted_clues(tables, texts, evidence, parts)
     distance = policy.distance_to_threshold(verdict.log_odds, spam_from)
     few = policy.has_too_few_lessons(policy.lesson_counts(tables), unwanted)
     flip = None if few else policy.count_flips([clue.part for clue in clues], distance)
@@ -108,15 +100,17 @@ def _add_user_parts(
     return share - fraction * shift
 
 
-def _sorted_clues(tables: Tables, texts: Mapping[int, str], message: WeighedMessage) -> list[Clue]:
+def _sorted_clues(
+    tables: Tables, texts: Mapping[int, str], evidence: Evidence, parts: LogOddsBreakdown
+) -> list[Clue]:
     """Every token of a message, the strongest first."""
     text_of: dict[int, str] = {}
     for token, text in texts.items():
         text_of.setdefault(token >> (32 - tables.bits), text)
     columns = zip(
-        message.evidence.buckets.tolist(),
-        message.breakdown.buckets.tolist(),
-        message.breakdown.counts.T.tolist(),
+        evidence.buckets.tolist(),
+        parts.buckets.tolist(),
+        parts.counts.T.tolist(),
         strict=True,
     )
     set_shift = tables.bits - 2  # the two top bits of a bucket name its token set
@@ -135,8 +129,8 @@ def _sorted_clues(tables: Tables, texts: Mapping[int, str], message: WeighedMess
 # ---- figures
 
 
-def round_parts(parts: Iterable[float], whole: float) -> list[int]:
-    """At least one part in thousandths; they sum to the whole in thousandths.
+def round_parts(parts: Iterable[float], total: float) -> list[int]:
+    """At least one part in thousandths; they sum to the total in thousandths.
 
     The largest part takes up the rounding.
 
@@ -145,7 +139,7 @@ def round_parts(parts: Iterable[float], whole: float) -> list[int]:
     """
     steps = [round(part * STEPS_PER_NAT) for part in parts]
     largest = max(range(len(steps)), key=lambda at: abs(steps[at]))
-    steps[largest] += round(whole * STEPS_PER_NAT) - sum(steps)
+    steps[largest] += round(total * STEPS_PER_NAT) - sum(steps)
     return steps
 
 
@@ -401,8 +395,8 @@ MIN_FIRST = 25
 _MAX_OTHERS = 1 / 3
 
 
-def count_first(parts: Sequence[float], whole: float) -> int:
-    """How many parts to show, so that the others' sum is at most a third of the whole.
+def count_first(parts: Sequence[float], log_odds: float) -> int:
+    """How many parts to show, so that the others' sum is at most a third of the log-odds.
 
     Then it is at most a third of what is shown too. At least `MIN_FIRST` if there are so many.
 
@@ -411,7 +405,7 @@ def count_first(parts: Sequence[float], whole: float) -> int:
     """
     rest = sum(parts)
     for number, part in enumerate(parts):
-        if number >= MIN_FIRST and abs(rest) <= _MAX_OTHERS * abs(whole):
+        if number >= MIN_FIRST and abs(rest) <= _MAX_OTHERS * abs(log_odds):
             return number
         rest -= part
     return len(parts)
@@ -446,9 +440,9 @@ def choose_features(
         up = [word for word in words if word.part > 0][:max_words]
         down = [word for word in words if word.part < 0][:max_words]
         chosen = sorted((*up, *down), key=lambda word: -abs(word.part))
-    others = sum(word.part for word in words) - sum(word.part for word in chosen)
+    rest = sum(word.part for word in words) - sum(word.part for word in chosen)
     tokens = sum(word.tokens for word in words) - sum(word.tokens for word in chosen)
-    return ShownFeatures(chosen, others, tokens, beside)
+    return ShownFeatures(chosen, rest, tokens, beside)
 
 
 # ---- the sentence
@@ -484,15 +478,13 @@ def describe_verdict(
             clauses.append(f"{subject} are those of {class_title(name)}{suffix}")
     if not clauses:
         clauses.append("it has hardly anything in common with the mail taught here")
-    clauses += [text for section, text in _UNKNOWN.items() if _is_unknown(why, section)]
+    for section, text in _UNKNOWN.items():
+        counts = [clue.counts for clue in why.clues if clue.text.startswith(f"{section}:")]
+        # whether a lesson has such a token is not known where counts are hidden
+        if counts and all(of_token and not any(of_token.values()) for of_token in counts):
+            clauses.append(text)
     label = why.verdict.label
     if label not in why.verdict.probabilities:
         clauses.append("too little is taught yet" if why.few else "that does not decide it")
     title = class_title(label)
     return f"{title[:1].upper()}{title[1:]}: {'; '.join(clauses)}."
-
-
-def _is_unknown(why: Explanation, section: str) -> bool:
-    """Whether no lesson has any token of a section. Not known where counts are hidden."""
-    counts = [clue.counts for clue in why.clues if clue.text.startswith(f"{section}:")]
-    return bool(counts) and all(of_token and not any(of_token.values()) for of_token in counts)

@@ -19,7 +19,7 @@ from spamguard.bayes import experts, tables
 from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
 from spamguard.database import ClosedOnExit
-from spamguard.engine import fold, store
+from spamguard.engine import fold, policy, store
 from spamguard.engine.judge import JudgingFilter
 from spamguard.engine.prepare import Example, check_bytes
 from spamguard.engine.store import BITS_RANGE, TableStore
@@ -473,9 +473,8 @@ class Filter(JudgingFilter, ClosedOnExit):
         learnt = self._store.tables
         quarter = len(learnt.rows) // len(learnt.vocabulary)
         defined = dict.fromkeys(self._ledger.classes(), 0)
-        taught = dict(zip(learnt.classes, learnt.messages.tolist(), strict=True))
         return Status(
-            classes=defined | taught,
+            classes=defined | policy.lesson_counts(learnt),
             unwanted=self._unwanted,
             buckets=len(learnt.rows),
             vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),

@@ -61,6 +61,7 @@ _log = logging.getLogger("spamguard.model")
 
 _ROW_BYTES = 2 * len(EXPERTS)  # of one class against ham
 _MARK_BYTES = 4  # behind the rows where there are further classes
+_NO_SCORES: Integers = np.zeros(0, np.int64)
 
 
 def pack_first_scores(scores: Integers, classes: Sequence[str]) -> bytes:
@@ -68,13 +69,17 @@ def pack_first_scores(scores: Integers, classes: Sequence[str]) -> bytes:
     return codec.pack_scores((scores / STEPS_PER_NAT).ravel().tolist()) + _class_mark(classes)
 
 
-def class_rows(scores: bytes, classes: Sequence[str]) -> bytes:
-    """The rows of all classes but the first; empty if the scores are not of these classes."""
-    mark = _class_mark(classes)
+def read_first_scores(lesson: Lesson, classes: Sequence[str]) -> Integers:
+    """A receipt's scores of all classes but the first, in the experts' steps, flat.
+
+    Empty if the scores are not of these classes.
+    """
+    scores, mark = lesson.scores, _class_mark(classes)
     size = _ROW_BYTES * (len(classes) if mark else 1)
     if len(scores) != size + len(mark) or scores[size:] != mark:
-        return b""
-    return scores[: _ROW_BYTES * (len(classes) - 1)]
+        return _NO_SCORES
+    nats = codec.unpack_scores(scores[: _ROW_BYTES * (len(classes) - 1)])
+    return np.asarray(np.rint(np.array(nats) * STEPS_PER_NAT), np.int64)
 
 
 def unwanted_row(scores: bytes) -> bytes:
@@ -93,7 +98,6 @@ def _class_mark(classes: Sequence[str]) -> bytes:
 # ---- folding
 
 _FOLD_BATCH = 128  # events unpacked together
-_NO_SCORES: Integers = np.zeros(0, np.int64)
 
 
 def fold_changes(
@@ -117,8 +121,7 @@ def fold_changes(
         unpacked = iter(unpack_features([lesson.packed for lesson in lessons]))
         for seq, before, after in changed:
             if before is not None:
-                evidence = make_evidence(next(unpacked), tables.bits)
-                scores = _NO_SCORES
+                evidence, scores = make_evidence(next(unpacked), tables.bits), _NO_SCORES
                 if is_new(before.digest, seq):
                     scores = read_first_scores(before, tables.classes)
                 training.subtract_lesson(tables, evidence, before.label, scores)
@@ -129,12 +132,6 @@ def fold_changes(
                 training.add_lesson(tables, evidence, after.label)
         last = chunk[-1][0]
     return last, taken_back
-
-
-def read_first_scores(lesson: Lesson, classes: Sequence[str]) -> Integers:
-    """A receipt's scores in the experts' steps, flat; empty if they are of other classes."""
-    rows = class_rows(lesson.scores, classes)
-    return np.asarray(np.rint(np.array(codec.unpack_scores(rows)) * STEPS_PER_NAT), np.int64)
 
 
 def unpack_features(packed: Sequence[bytes]) -> list[Features]:
@@ -179,8 +176,19 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
     lessons.
     """
 
-    def blocks(*, backwards: bool) -> Iterator[LessonBlock]:
-        return _read_blocks(ledger.lessons(EXTRACTOR, upto_seq, backwards=backwards))
+    def read_blocks(*, backwards: bool) -> Iterator[LessonBlock]:
+        for block in batches(
+            ledger.lessons(EXTRACTOR, upto_seq, backwards=backwards), BLOCK_LESSONS
+        ):
+            try:
+                columns = _unpack_receipts([lesson.packed for lesson in block])
+            except LedgerError:
+                refuse_damaged_lessons(block)
+                raise
+            labels = [lesson.label for lesson in block]
+            yield LessonBlock(
+                labels, columns.tokens, columns.offsets, columns.traits, columns.numbers
+            )
 
     with ledger.large_page_cache():
         counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
@@ -191,8 +199,8 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
         ]
         lessons = sum(counts.values())
         return replay(
-            blocks(backwards=False),
-            blocks(backwards=True),
+            read_blocks(backwards=False),
+            read_blocks(backwards=True),
             lessons,
             sorted(set(counts) - set(BASE_CLASSES)),
             table_bits(lessons, min_bits),
@@ -201,17 +209,6 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
             word_odds,
             policy.unwanted_classes(ledger.classes()),
         )
-
-
-def _read_blocks(lessons: Iterator[Lesson]) -> Iterator[LessonBlock]:
-    for block in batches(lessons, BLOCK_LESSONS):
-        try:
-            columns = _unpack_receipts([lesson.packed for lesson in block])
-        except LedgerError:
-            refuse_damaged_lessons(block)
-            raise
-        labels = [lesson.label for lesson in block]
-        yield LessonBlock(labels, columns.tokens, columns.offsets, columns.traits, columns.numbers)
 
 
 # ---- first scores of good mail
@@ -363,8 +360,8 @@ class UserModels:
             votes = self._ledger.users.read_receipts([*new, *old])
             if len(votes) == len(new) + len(old):  # else the ledger was compacted
                 added = self._count_votes([vote for vote in votes if vote.seq not in old])
-                gone = self._count_votes([vote for vote in votes if vote.seq in old])
-                parts = ((before.counts, 1), (added, 1), (gone, -1))
+                removed = self._count_votes([vote for vote in votes if vote.seq in old])
+                parts = ((before.counts, 1), (added, 1), (removed, -1))
                 changes = [(counts, sign) for counts, sign in parts if counts]
                 return _UserModel(sum_votes(changes), seqs)
         return _UserModel(self._count_votes(self._ledger.users.read_receipts(seqs.tolist())), seqs)

@@ -233,7 +233,9 @@ class JudgingFilter:
             verdict,
             self._unwanted,
             spam_from,
-            explain_text.WeighedMessage(evidence, parts, correction),
+            evidence,
+            parts,
+            correction,
             texts,
             cautious=spam_from > self._spam_from,
         )
@@ -413,11 +415,11 @@ class OverlayLedger(SqliteLedger):
         return grown
 
     def last_seq(self) -> int:
-        """As it was when the ledger was opened; the vote laid over has the next number."""
+        """The last event when the ledger was opened; the vote laid over has the next number."""
         return self._last_seq
 
     def get_meta(self, key: str) -> str | None:
-        """As it was when the ledger was opened."""
+        """A note of the ledger when it was opened."""
         return self._meta_values.get(key)
 
     def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
@@ -452,8 +454,8 @@ class _OverlayUserQueries(UserQueries):
             return super().latest_seqs(user, min(upto_seq, self._last_seq), extractor, limit)
         replaced = {seq for (seq,) in self._query(schema.SEQS_OF_KEY, (vote.digest, user))}
         seqs = super().latest_seqs(user, self._last_seq, extractor, limit + 1)
-        own = [] if vote.label is None else [self._seq]
-        return [*own, *(seq for seq in seqs if seq not in replaced)][:limit]
+        overlaid = [] if vote.label is None else [self._seq]
+        return [*overlaid, *(seq for seq in seqs if seq not in replaced)][:limit]
 
     def read_receipts(self, seqs: Sequence[int]) -> list[Receipt]:
         receipts = super().read_receipts([seq for seq in seqs if seq <= self._last_seq])

@@ -264,15 +264,15 @@ def _bootstrap(
     return Interval(value, float(bounds.low), float(bounds.high))
 
 
-def share_interval(part: int, whole: int) -> Interval:
+def share_interval(part: int, total: int) -> Interval:
     """A share in [0, 1] with its 95 % interval (Wilson 1927).
 
     The interval stays between 0 and 1 however few messages there are, and always has a width.
     """
-    if not whole:
+    if not total:
         return Interval(math.nan, math.nan, math.nan)
-    bounds = binomtest(part, whole).proportion_ci(method="wilson")
-    return Interval(part / whole, float(bounds.low), float(bounds.high))
+    bounds = binomtest(part, total).proportion_ci(method="wilson")
+    return Interval(part / total, float(bounds.low), float(bounds.high))
 
 
 # ---- calibration
@@ -360,12 +360,12 @@ def learning_curve(
 ) -> LearningCurve:
     """How errors fall as teaching goes on; the last window may be shorter."""
     truth, scores = _check_pair(gold, score)
-    wrong = np.isin(np.asarray(label, dtype=np.str_), [*unwanted]) != truth
+    errors = np.isin(np.asarray(label, dtype=np.str_), [*unwanted]) != truth
     windows = [slice(start, start + window) for start in range(0, len(truth), window)]
     return LearningCurve(
         np.array([min(each.stop, len(truth)) for each in windows], dtype=np.int64),
         np.array([roca(truth[each], scores[each]) for each in windows], dtype=np.float64),
-        np.array([100 * float(wrong[each].mean()) for each in windows], dtype=np.float64),
+        np.array([100 * float(errors[each].mean()) for each in windows], dtype=np.float64),
     )
 
 
@@ -452,9 +452,9 @@ def confusion_table(matrix: Confusion) -> str:
 
 def _format_table(lines: Sequence[Sequence[str]]) -> str:
     """Cells padded to columns: the first to the left, numbers to the right."""
-    first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    first, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = []
     for head, *cells in lines:
-        padded = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
+        padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
         text.append("  ".join([head.ljust(first), *padded]).rstrip())
     return "\n".join(text) + "\n"

@@ -211,13 +211,13 @@ def max_errors(confirmed: int, one_wrong_in: int) -> int | None:
     """
     rate = 1.0 / one_wrong_in
     allowed, cumulated = None, 0.0
-    for wrong in range(confirmed):
+    for errors in range(confirmed):
         if one_wrong_in > 1:  # the binomial probability of exactly so many
-            ways = lgamma(confirmed + 1) - lgamma(wrong + 1) - lgamma(confirmed - wrong + 1)
-            cumulated += exp(ways + wrong * log(rate) + (confirmed - wrong) * log1p(-rate))
+            ways = lgamma(confirmed + 1) - lgamma(errors + 1) - lgamma(confirmed - errors + 1)
+            cumulated += exp(ways + errors * log(rate) + (confirmed - errors) * log1p(-rate))
         if cumulated > _ERROR_PROBABILITY:
             break
-        allowed = wrong
+        allowed = errors
     return allowed
 
 

@@ -116,9 +116,16 @@ class ExampleReader:
         digest stays its own.
         """
         check_bytes(raw)
-        extracted, words = self.extractor.read_with_words(_insert_fields(extra_fields, raw))
-        same = not extra_fields or _FIELD_NAME.match(raw, header_start(raw))
-        digest = message_digest(raw, self._digest_key, extracted.message if same else None)
+        if not extra_fields:
+            extracted, words = self.extractor.read_with_words(raw)
+            return self._make_example(raw, extracted), words
+        start = header_start(raw)  # below an mbox `From ` line, which would end the header
+        # A first line that begins with a blank must not become the tail of the field above it.
+        gap = b"\r\n" if raw[start : start + 1] in (b" ", b"\t") else b""
+        written = raw[:start] + extra_fields + gap + raw[start:]
+        extracted, words = self.extractor.read_with_words(written)
+        message = extracted.message if _FIELD_NAME.match(raw, start) else None
+        digest = message_digest(raw, self._digest_key, message)
         return Example(digest, extracted.features), words
 
 
@@ -130,18 +137,6 @@ def check_bytes(raw: bytes) -> bytes:
             "of an email.message take as_bytes()"
         )
     return raw
-
-
-def _insert_fields(extra_fields: bytes, raw: bytes) -> bytes:
-    """Put fields on top, but below an mbox `From ` line, which would end the header.
-
-    A first line that begins with a blank must not become the tail of the field above it.
-    """
-    if not extra_fields:
-        return raw
-    start = header_start(raw)
-    gap = b"\r\n" if raw[start : start + 1] in (b" ", b"\t") else b""
-    return raw[:start] + extra_fields + gap + raw[start:]
 
 
 def batch_by_size(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterator[list[Item]]:

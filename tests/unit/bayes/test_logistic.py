@@ -78,7 +78,9 @@ def test_a_class_that_is_out_of_the_question_changes_nothing_for_the_others(
 def test_a_step_goes_towards_the_true_class(nats: list[float], data: st.DataObject) -> None:
     target = data.draw(st.integers(0, len(nats)))
     error = logistic.errors(fixed(nats), np.array([target]))
-    steps = logistic.weight_steps(error, logistic.inverse_roots(np.array([9])))
+    steps = logistic.weight_steps(
+        error, logistic.LEARNING_RATE * logistic.inverse_roots(np.array([9]))
+    )
     for number, step in enumerate(steps.tolist(), start=1):
         assert step >= 0 if number == target else step <= 0
     assert (logistic.bias_steps(error) * np.sign(error) >= 0).all()
@@ -86,7 +88,9 @@ def test_a_step_goes_towards_the_true_class(nats: list[float], data: st.DataObje
 
 def test_a_step_is_rate_times_error_times_root() -> None:
     error = np.array([ONE // 2, -ONE // 4])
-    found = logistic.weight_steps(error, logistic.inverse_roots(np.array([4])))
+    found = logistic.weight_steps(
+        error, logistic.LEARNING_RATE * logistic.inverse_roots(np.array([4]))
+    )
     assert found.tolist() == [
         logistic.LEARNING_RATE * ONE // 64,
         -logistic.LEARNING_RATE * ONE // 128,
@@ -122,8 +126,10 @@ def test_shares_are_rounded_the_same_way_up_and_down(moves: list[int], lessons: 
 
 def test_who_is_all_but_certain_is_not_taught() -> None:
     sure = np.array([logistic.MIN_ERROR, -logistic.MIN_ERROR])
-    assert logistic.weight_steps(sure, np.array([1 << 20])).tolist() == [0, 0]
-    assert logistic.weight_steps(sure + np.sign(sure), np.array([1 << 20])).all()
+    assert logistic.weight_steps(sure, np.array([logistic.LEARNING_RATE << 20])).tolist() == [0, 0]
+    assert logistic.weight_steps(
+        sure + np.sign(sure), np.array([logistic.LEARNING_RATE << 20])
+    ).all()
 
 
 @repeatable
@@ -200,7 +206,7 @@ def test_a_little_corpus_is_learnt() -> None:
         error = logistic.errors(
             logistic.margins(weights[seen].sum(axis=0), np.array([0]), root), np.array([target])
         )
-        weights[seen] += logistic.weight_steps(error, root)
+        weights[seen] += logistic.weight_steps(error, logistic.LEARNING_RATE * root)
         slope = target - softmax(exact[seen].sum(axis=0) / np.sqrt(3))[1]
         exact[seen] += (
             logistic.LEARNING_RATE
