@@ -48,7 +48,6 @@ class DeadlineTimer(ABC):
         """Called once when the deadline passes; there is none any more."""
 
     def set_deadline(self, when: float) -> None:
-        """Replace the deadline."""
         self._deadline = when
         if self._timer is None or self._timer.when() > when:
             self._start_timer(when)
@@ -164,7 +163,6 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         self._transport, self._is_encrypted = transport, True
 
     def abort(self) -> None:
-        """End it at once; unsent bytes are dropped."""
         self._close_reason = self._close_reason or "ended by us"
         self.cancel_deadline()  # connection_lost never comes for what was not encrypted yet
         self._transport.abort()
@@ -189,7 +187,6 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
             self._waiter = None
 
     def deadline_passed(self) -> None:
-        """End the wait with an error."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(NextHopTimeoutError("no answer in time"))
 
@@ -320,7 +317,6 @@ class NextHopSession:
         return reply
 
     async def request(self, command: bytes, positive: int = 2) -> Reply:
-        """One command and its reply."""
         self.send_commands(command)
         return await self.read_reply(positive=positive)
 
@@ -360,7 +356,6 @@ class NextHopSession:
             self.stage = SessionStage.CLEAN
 
     def abort(self) -> None:
-        """Cut it off."""
         self.connection.abort()
 
     async def quit(self) -> None:

@@ -306,7 +306,6 @@ class MaildirNextHop:
 
     @property
     def answers_each(self) -> bool:
-        """Every recipient has a copy of its own."""
         return True
 
     @property
@@ -318,7 +317,6 @@ class MaildirNextHop:
         """Nothing needs to be found out."""
 
     def transaction(self, client: Client) -> _MaildirTransaction:  # noqa: ARG002  as in NextHop
-        """A new transaction; a file does not name the client."""
         return _MaildirTransaction(self)
 
     async def close(self) -> None:

@@ -329,7 +329,6 @@ def _unknown_message(name: str) -> QuarantineError:
 
 
 def encode_note(entry: QuarantineEntry) -> bytes:
-    """The note of a message, as JSON."""
     values = asdict(entry) | {"delivered": sorted(entry.delivered)}
     return json.dumps(values, indent=1).encode("ascii") + b"\n"
 

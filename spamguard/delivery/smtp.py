@@ -235,12 +235,10 @@ class SmtpNextHop:
 
     @property
     def answers_each(self) -> bool:
-        """Whether every recipient gets a reply of its own after the data."""
         return self.settings.to.protocol is Protocol.LMTP
 
     @property
     def extensions(self) -> Mapping[str, str] | None:
-        """EHLO keywords (upper case) and parameters of the last session; None before the first."""
         return self._extensions
 
     async def probe(self) -> None:
@@ -262,11 +260,9 @@ class SmtpNextHop:
             self._probing = None
 
     def transaction(self, client: Client) -> SmtpTransaction:
-        """A new transaction; nothing is sent before its `mail`."""
         return SmtpTransaction(self, client)
 
     async def close(self) -> None:
-        """Close idle sessions; running transactions finish."""
         if self._probing is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._probing, _PROBE_CLOSE_TIMEOUT)
@@ -302,26 +298,19 @@ class SmtpTransaction:
         self._error_reply: Reply | None = None
 
     async def mail(self, sender: Sender) -> Reply:
-        """Open or borrow a session and pass MAIL on; the next hop's reply, unchanged."""
         return await self._run_step(sender)
 
     async def recipient(self, recipient: Recipient) -> Reply:
-        """Pass one RCPT on; the next hop's reply, unchanged."""
         reply = await self._run_step(recipient)
         self._accepted += reply.is_positive
         return reply
 
     async def send(self, content: SpoolView) -> Sequence[Reply]:
-        """DATA, the message, the final dot: one attempt.
-
-        One reply for each accepted recipient where the hop answers each, else one.
-        """
         count = self._accepted if self._hop.answers_each else 1
         reply = await self._run_step(None)
         return await self._send_message(content, count) if reply.is_positive else [reply] * count
 
     async def end(self) -> None:
-        """Give the session back, or close it; idempotent."""
         session, self._session = self._session, None
         if session is not None:
             self._hop.pool.put(session)

@@ -158,7 +158,6 @@ class DeliveryRecord:
         self.personal, self.reason = {}, reason
 
     def set_decision(self, group: RecipientGroup) -> None:
-        """Note the decision for these recipients."""
         self.verdict, self.personal = group.verdict, group.personal
         self.action = group.decision.action
 
@@ -179,7 +178,6 @@ class DeliveryRecord:
         return records
 
     def finish(self, replies: Sequence[Reply]) -> None:
-        """Note the final replies."""
         self.replies = replies
         self._finished_at = time.perf_counter()
 

@@ -91,7 +91,6 @@ class HistoryRow:
 
     @property
     def was_scanned(self) -> bool:
-        """Whether its features are known."""
         return bool(self.digest)
 
 
@@ -105,7 +104,6 @@ _encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make
 
 
 def row_values(row: HistoryRow) -> RowValues:
-    """The values to keep."""
     recipients = [printable(address, _MAX_ADDRESS) for address in row.recipients[:MAX_RECIPIENTS]]
     personal = {
         printable(user, _MAX_ADDRESS): label
@@ -183,9 +181,7 @@ def printable(value: str, max_length: int) -> str:
 
 
 def readable(value: str, max_length: int) -> str:
-    """As `printable`, for sentences: they keep their joiners, which would only deceive in an
-    address.
-    """
+    """`printable` for sentences, which keep their joiners; in an address these only deceive."""
     return log.printable(
         value[:max_length], lambda letter: letter if letter in _JOINERS else "\ufffd"
     )
@@ -299,7 +295,6 @@ class History(ClosedOnExit):
         return cls(db, size, days)
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def append(self, rows: Sequence[HistoryRow]) -> None:
@@ -310,7 +305,7 @@ class History(ClosedOnExit):
         self.append_values([row_values(row) for row in rows])
 
     def append_values(self, rows: Sequence[RowValues]) -> None:
-        """The same for rows that are encoded already."""
+        """Keep rows that are encoded already, as `append` does."""
         if not rows:
             return
         with self._db.errors():

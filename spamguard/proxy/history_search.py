@@ -86,7 +86,6 @@ class HistoryFilter(NamedTuple):
     parts: Sequence[str] = ()
 
     def where_clause(self) -> tuple[str, list[object]]:
-        """The conditions in SQL, and their values."""
         terms = ["id >= ? AND id < ?"]
         values: list[object] = [self.first, self.before or _ABOVE_ALL_IDS]
         if self.since:
@@ -225,15 +224,15 @@ class HistorySearch(History):
             ("INSERT OR IGNORE INTO temp.asked VALUES (?)", [(digest,) for digest in digests]),
         )
 
-    def set_lessons(self, taught: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
+    def set_lessons(self, labels: Mapping[bytes, str | None], *, replace_all: bool = False) -> None:
         """Set the classes of messages, for `HistoryFilter.taught`. None: no lesson.
 
         Kept for this connection only, in a temporary file of SQLite's if they are many.
         replace_all: forget those set before.
         """
-        removed = [(digest,) for digest, label in taught.items() if label is None]
+        removed = [(digest,) for digest, label in labels.items() if label is None]
         # Sorted, they cost half.
-        added = sorted((digest, label) for digest, label in taught.items() if label is not None)
+        added = sorted((digest, label) for digest, label in labels.items() if label is not None)
         self._write(
             ("DELETE FROM temp.taught", [()] * replace_all),
             ("DELETE FROM temp.taught WHERE digest = ?", removed),

@@ -86,7 +86,6 @@ class ScanResult:
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether the message counts as spam."""
         return self.decision is not None and self.decision.is_unwanted
 
     @property

@@ -216,7 +216,6 @@ def encode_users(names: Sequence[str]) -> bytes:
 
 
 def decode_users(data: bytes) -> tuple[str, ...]:
-    """The users that `encode_users` encoded."""
     return tuple(data.decode("utf-8").split("\0")) if data else ()
 
 
@@ -267,7 +266,6 @@ class ScorerAnswerReader:
 
 
 def encode_answer(kind: int, text: bytes = b"", packed: bytes = b"") -> bytes:
-    """An answer as bytes."""
     return _ANSWER_HEADER.pack(kind, len(text), len(packed)) + text + packed
 
 

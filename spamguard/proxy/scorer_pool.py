@@ -127,13 +127,7 @@ class ScorerHandle(DeadlineTimer):
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
         return self._process.pid
-
-    @property
-    def has_lost_tables(self) -> bool:
-        """Whether it ended because the tables, which it maps, could not be read from the disk."""
-        return self._process.returncode == -signal.SIGBUS
 
     def submit(self, jobs: Sequence[ScanJob]) -> None:
         """Have these judged, in order. A message that lies in a file is submitted alone.
@@ -241,10 +235,11 @@ class ScorerHandle(DeadlineTimer):
         self._process.kill()
         self._on_change(self)
 
-    async def wait(self) -> None:
-        """Wait until the process is gone."""
-        while self._process.poll() is None:
+    async def wait(self) -> int:
+        """The exit status, once the process is gone."""
+        while (status := self._process.poll()) is None:
             await asyncio.sleep(_POLL_SECONDS)
+        return status
 
 
 class ScorerPool:
@@ -269,7 +264,7 @@ class ScorerPool:
         self._queue: deque[ScanJob] = deque()
         # How often a message has ended a scorer, and when last, by the event loop's clock.
         self._poison_records: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._closing = False
         self._starts_after = 0.0
         self._failed_starts = 0  # one after the other
@@ -454,7 +449,7 @@ class ScorerPool:
         self._start_scorers()
         self._dispatch()
 
-    def _track(self, work: Coroutine[None, None, None]) -> None:
+    def _track(self, work: Coroutine[None, None, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -464,8 +459,7 @@ class ScorerPool:
 
         Another scorer gets it once more if the first one died on the spot.
         """
-        await scorer.wait()
-        if scorer.has_lost_tables:
+        if await scorer.wait() == -signal.SIGBUS:  # the tables, which it maps
             text = (
                 "scorer %d could not read the tables (SIGBUS): make room on their disk, or mend it"
             )

@@ -213,17 +213,14 @@ class FilterProxy:
 
     @property
     def answers_each(self) -> bool:
-        """Whether every recipient gets a reply of its own after the data."""
         return self.next_hop.answers_each
 
     @property
     def extensions(self) -> Mapping[str, str]:
-        """The next hop's 8BITMIME, SMTPUTF8 and DSN, if offered; empty before its first EHLO."""
         offered = self.next_hop.extensions or {}
         return {keyword: offered[keyword] for keyword in _NEXT_HOP_EXTENSIONS if keyword in offered}
 
     def message(self, client: Client) -> FilterTransaction:
-        """A new transaction. client: of the connection, or as XFORWARD or XCLIENT describes it."""
         return FilterTransaction(self, client)
 
 
@@ -260,7 +257,6 @@ class FilterTransaction:
         self._accepted: list[Recipient] = []
 
     async def mail(self, sender: Sender) -> Reply:
-        """The next hop's reply to MAIL."""
         self._sender = sender
         if needs_smtputf8(sender):
             protocol = self._client.protocol
@@ -269,7 +265,6 @@ class FilterTransaction:
         return await self._transaction.mail(sender)
 
     async def recipient(self, recipient: Recipient) -> Reply:
-        """The next hop's reply to RCPT."""
         reply = await self._transaction.recipient(recipient)
         if reply.is_positive:
             self._accepted.append(recipient)
@@ -300,7 +295,6 @@ class FilterTransaction:
         return [replies[index] for index in range(count)]
 
     async def end(self) -> None:
-        """Give the session with the next hop back."""
         await self._transaction.end()
 
     # ---- judge, group, tag or refuse

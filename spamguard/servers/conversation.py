@@ -44,11 +44,9 @@ class ScannerContext:
 
     @property
     def limits(self) -> ScannerLimits:
-        """The limits of the door."""
         return self.service.scanner.limits
 
     def incoming_message(self, address: str) -> IncomingMessage:
-        """A new message of the client at this address."""
         key = quota_key(address, trusted=self.service.trusts(address))
         return IncomingMessage(self.spool_directory, self.limits, self.byte_quota, key)
 
@@ -80,7 +78,6 @@ class Conversation(ABC):
         """The answer to a client that is not served."""
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        """Serve the client from first byte to last, and close the socket."""
         loop = asyncio.get_running_loop()
         self.idle_since = loop.time()
         self._reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
@@ -122,7 +119,6 @@ class Conversation(ABC):
         task.cancel()
 
     def abort(self) -> None:
-        """Drop the client and all bytes not sent."""
         if self._is_open:
             self._writer.transport.abort()
 

@@ -31,7 +31,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from spamguard.config.options import Certificate, DoorLimits, ScannerLimits
 from spamguard.errors import StartError
@@ -57,8 +57,10 @@ class ServerSession(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """As of `Evictable`. None also before and after `serve`: it must not be cancelled
-        then.
+        """When the last transaction ended, by the event loop's clock.
+
+        None: it must not be cancelled, because a transaction is under way, or before and after
+        `serve`.
         """
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
@@ -94,7 +96,7 @@ class Door:
         self._make_session = make_session
         self._sockets = sockets
         self._clients = clients
-        self._limits = ConnectionLimits[ServerSession](
+        self._limits = ConnectionLimits(
             limits.connections,
             limits.connections_per_client,
             evict=lambda session: session.cancel(self._tasks[session]),
@@ -104,7 +106,6 @@ class Door:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._tasks)
 
     async def start(self) -> None:
@@ -157,7 +158,6 @@ class Door:
             loop.remove_reader(listening)
             loop.call_later(_ACCEPT_RETRY_SECONDS, self._listen, listening)
             return
-        connected.setblocking(False)
         host = port = ""
         if isinstance(address, tuple):
             host, port = normalise_address(address[0]), str(address[1])
@@ -205,6 +205,8 @@ async def drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 async def close_stream(writer: asyncio.StreamWriter) -> None:
     """Close, and wait until the client has taken the last bytes, for some time."""
     writer.close()
+    if writer.can_write_eof() and not writer.transport.get_write_buffer_size():
+        return  # no TLS, and all bytes are sent: a deadline costs a hundredth of a message
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT):
             await writer.wait_closed()
@@ -223,18 +225,7 @@ class LimitExceeded(Enum):
     NOT_LISTED = auto()  # this address may not connect
 
 
-class Evictable(Protocol):
-    """A connection that can be evicted."""
-
-    @property
-    def idle_since(self) -> float | None:
-        """When the last transaction ended, by the event loop's clock; None: one is under way."""
-
-
-ConnectionT = TypeVar("ConnectionT", bound=Evictable)
-
-
-class ConnectionLimits(Generic[ConnectionT]):
+class ConnectionLimits:
     """Decides which connections are served: so many in all, and so many of one client.
 
     When there is no room, a new connection takes the place of the longest idle one: among its own
@@ -247,15 +238,15 @@ class ConnectionLimits(Generic[ConnectionT]):
     """
 
     def __init__(
-        self, connections: int, per_client: int, evict: Callable[[ConnectionT], object]
+        self, connections: int, per_client: int, evict: Callable[[ServerSession], object]
     ) -> None:
         self._max_connections = connections
         self._max_per_client = per_client
         self._evict = evict
-        self._clients: dict[ConnectionT, str] = {}
+        self._clients: dict[ServerSession, str] = {}
         self._client_counts: Counter[str] = Counter()
 
-    def enter(self, connection: ConnectionT, address: str) -> LimitExceeded | None:
+    def enter(self, connection: ServerSession, address: str) -> LimitExceeded | None:
         """Count a connection in, or say why it is refused."""
         client = client_prefix(address)
         if self._client_counts[client] >= self._max_per_client:
@@ -270,7 +261,7 @@ class ConnectionLimits(Generic[ConnectionT]):
         self._client_counts[client] += 1
         return None
 
-    def leave(self, connection: ConnectionT) -> None:
+    def leave(self, connection: ServerSession) -> None:
         """Count it out, if it was counted in and has not been evicted."""
         client = self._clients.pop(connection, None)
         if client is None:
@@ -279,7 +270,7 @@ class ConnectionLimits(Generic[ConnectionT]):
         if not self._client_counts[client]:
             del self._client_counts[client]
 
-    def _evict_longest_idle(self, rivals: Iterable[ConnectionT]) -> bool:
+    def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
         """Evict the longest idle connection; False if all are in a transaction."""
         idle = [(since, other) for other in rivals if (since := other.idle_since) is not None]
         if not idle:
@@ -324,7 +315,6 @@ class ByteQuota:
         return has_room
 
     def release(self, size: int, client: str = "") -> None:
-        """Give the room back."""
         with self._lock:
             self._add(-size, client)
 

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -210,12 +210,10 @@ class MilterSession:
         task.cancel()
 
     def abort(self) -> None:
-        """Drop the server at once."""
         if self._writer is not None:
             self._writer.transport.abort()
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        """Serve the server from first packet to last, and close the socket."""
         self._idle_since = asyncio.get_running_loop().time()
         try:
             reader, self._writer = await asyncio.open_connection(sock=connected)
@@ -272,25 +270,55 @@ class MilterSession:
             return now + _IDLE_TIMEOUT
         return min(now + self._context.limits.data_timeout, self._message.deadline)
 
-    async def _handle(
+    async def _handle(  # noqa: PLR0912  one branch for each command
         self, command: MilterCommand, data: bytes, connection: MilterConnection
     ) -> None:
-        """Do what a command says, go to the state that the table names, and answer."""
+        """Do what a command says, go to the state that the table names, and answer.
+
+        Commands that are not named here say nothing that we need.
+        """
         if (self._state, command) not in TRANSITIONS:
             raise MilterProtocolError(f"{command.name} in the state {self._state.name}")
-        if command is MilterCommand.END_OF_MESSAGE:
-            await self._end_of_message(data, connection)
-        elif command in _HANDLERS:
-            _HANDLERS[command](self, data)
+        match command:
+            case MilterCommand.OFFER:
+                self._negotiate(data)
+            case MilterCommand.MACROS:
+                self._keep_macros(data)
+            case MilterCommand.CONNECT:
+                client = milter_protocol.parse_connect(data)
+                name = client.name[:MAX_ADDRESS_LENGTH]
+                self._client = Client(client.address, name, client.port, peer=self._address)
+            case MilterCommand.HELLO:
+                self._reset_message()
+                helo = milter_protocol.parse_words(data)[0][:MAX_ADDRESS_LENGTH]
+                self._client = replace(self._client, helo=helo)
+            case MilterCommand.SENDER:
+                if self._message.sender is not None:
+                    self._reset_message()
+                self._message.sender = bare_address(milter_protocol.parse_words(data)[0])
+            case MilterCommand.RECIPIENT if len(self._message.recipients) < _MAX_RECIPIENTS:
+                recipient = bare_address(milter_protocol.parse_words(data)[0])
+                self._message.recipients.append(recipient)
+            case MilterCommand.FIELD:
+                self._add_field(*milter_protocol.parse_field(data))
+            case MilterCommand.END_OF_HEADER:
+                self._begin_content().write(_CRLF)
+            case MilterCommand.BODY:
+                self._begin_content().write(data)
+            case MilterCommand.END_OF_MESSAGE:
+                await self._end_of_message(data, connection)
+            case MilterCommand.ABORT:
+                self._reset_message()
+            case MilterCommand.NEXT_CLIENT:
+                self._reset_message()
+                self._client, self._client_macros = Client(), {}
         self._state = TRANSITIONS[self._state, command]
         if command is MilterCommand.OFFER:
             connection.write([self._negotiated.encode()])
         elif self._negotiated.answers(command):
             connection.write([milter_protocol.CONTINUE])
 
-    # ---- commands
-
-    def _offer(self, data: bytes) -> None:
+    def _negotiate(self, data: bytes) -> None:
         can_hold = self._scanner.quarantine_from is not None
         optional = Actions.QUARANTINE if can_hold else Actions(0)
         self._negotiated = milter_protocol.negotiate(milter_protocol.parse_offer(data), optional)
@@ -299,7 +327,7 @@ class MilterSession:
                 "%s: this server cannot hold messages back: they are only tagged", self._peer
             )
 
-    def _macros(self, data: bytes) -> None:
+    def _keep_macros(self, data: bytes) -> None:
         command = data[:1]
         if command in (MilterCommand.FIELD.value, MilterCommand.BODY.value):
             return  # Postfix repeats the macros at each
@@ -311,45 +339,12 @@ class MilterSession:
             if name in _USED_MACROS:
                 macros[name] = value[:MAX_ADDRESS_LENGTH]
 
-    def _connect(self, data: bytes) -> None:
-        client = milter_protocol.parse_connect(data)
-        name = client.name[:MAX_ADDRESS_LENGTH]
-        self._client = Client(client.address, name, client.port, peer=self._address)
-
-    def _hello(self, data: bytes) -> None:
-        self._reset_message()
-        helo = milter_protocol.parse_words(data)[0][:MAX_ADDRESS_LENGTH]
-        self._client = replace(self._client, helo=helo)
-
-    def _sender(self, data: bytes) -> None:
-        if self._message.sender is not None:
-            self._reset_message()
-        self._message.sender = bare_address(milter_protocol.parse_words(data)[0])
-
-    def _recipient(self, data: bytes) -> None:
-        if len(self._message.recipients) < _MAX_RECIPIENTS:
-            self._message.recipients.append(bare_address(milter_protocol.parse_words(data)[0]))
-
-    def _field(self, data: bytes) -> None:
-        name, value = milter_protocol.parse_field(data)
+    def _add_field(self, name: bytes, value: bytes) -> None:
         value = value.replace(_CRLF, b"\n").replace(b"\n", _CRLF)
         # Without LEADING_SPACE the server drops the blank behind the colon.
         gap = b"" if self._negotiated.steps & Steps.LEADING_SPACE else b" "
         self._message.forged_filter.add_field(name)
         self._begin_content().write(name + b":" + gap + value + _CRLF)
-
-    def _end_of_header(self, _data: bytes) -> None:
-        self._begin_content().write(_CRLF)
-
-    def _body(self, data: bytes) -> None:
-        self._begin_content().write(data)
-
-    def _abort(self, _data: bytes) -> None:
-        self._reset_message()
-
-    def _next_client(self, _data: bytes) -> None:
-        self._reset_message()
-        self._client, self._client_macros = Client(), {}
 
     # ---- a message
 
@@ -415,22 +410,6 @@ class MilterSession:
         if result.action is Action.QUARANTINE and self._negotiated.actions & Actions.QUARANTINE:
             packets.append(milter_protocol.encode_quarantine(f"spamguard {result.id}"))
         return [*packets, milter_protocol.CONTINUE]
-
-
-_HANDLERS: Mapping[MilterCommand, Callable[[MilterSession, bytes], None]] = {
-    MilterCommand.OFFER: MilterSession._offer,
-    MilterCommand.MACROS: MilterSession._macros,
-    MilterCommand.CONNECT: MilterSession._connect,
-    MilterCommand.HELLO: MilterSession._hello,
-    MilterCommand.SENDER: MilterSession._sender,
-    MilterCommand.RECIPIENT: MilterSession._recipient,
-    MilterCommand.FIELD: MilterSession._field,
-    MilterCommand.END_OF_HEADER: MilterSession._end_of_header,
-    MilterCommand.BODY: MilterSession._body,
-    MilterCommand.ABORT: MilterSession._abort,
-    MilterCommand.NEXT_CLIENT: MilterSession._next_client,
-}
-"""The handler of each command; the other commands say nothing that we need."""
 
 
 async def _wait_with_progress(

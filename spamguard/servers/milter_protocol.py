@@ -77,7 +77,6 @@ class PacketReader:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes as they came."""
         self._unread += data
 
     def next_packet(self) -> Packet | None:
@@ -107,12 +106,10 @@ class PacketReader:
 
     @property
     def has_partial_packet(self) -> bool:
-        """Whether a part of a packet has come."""
         return bool(self._unread)
 
 
 def encode_packet(command: bytes, data: bytes = b"") -> bytes:
-    """A packet as it goes over the wire."""
     return _LENGTH.pack(1 + len(data)) + command + data
 
 
@@ -175,7 +172,6 @@ class Offer(NamedTuple):
         return command in _NO_REPLY_STEPS and not self.steps & _NO_REPLY_STEPS[command]
 
     def encode(self) -> bytes:
-        """The packet."""
         values = _OFFER.pack(self.version, self.actions, self.steps)
         return encode_packet(MilterCommand.OFFER.value, values)
 

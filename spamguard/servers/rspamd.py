@@ -118,7 +118,6 @@ class RspamdSession(Conversation):
         self._head_only = False
 
     def rejection(self, refused: LimitExceeded) -> bytes:
-        """The answer to a client that is not served."""
         status, error = "503 Service Unavailable", "too many connections"
         if refused is LimitExceeded.NOT_LISTED:
             status, error = "403 Forbidden", "not a client"
@@ -290,11 +289,9 @@ class RspamdSession(Conversation):
     # ---- routes
 
     async def ping(self, _request: _RspamdRequest, _message: Spool) -> _RspamdAnswer:
-        """Whether anybody is there."""
         return _RspamdAnswer(200, b"pong\r\n")
 
     async def check(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
-        """Judge a message."""
         started = time.perf_counter()
         if not message.size:
             raise _RspamdError(400, "there is no message")
@@ -317,7 +314,6 @@ class RspamdSession(Conversation):
         return _RspamdAnswer(200, content)
 
     async def learn(self, request: _RspamdRequest, message: Spool) -> _RspamdAnswer:
-        """Take a lesson."""
         scan_request = replace(
             rspamd_protocol.build_scan_request(request.fields, message, self.address),
             user=rspamd_protocol.lesson_user(request.fields),
@@ -327,7 +323,6 @@ class RspamdSession(Conversation):
         return _RspamdAnswer(*_ANSWER_BY_OUTCOME[outcome])
 
     async def stat(self, _request: _RspamdRequest, _message: Spool) -> _RspamdAnswer:
-        """What the daemon has done."""
         statistics = await run_in_thread(self._statistics)
         return _RspamdAnswer(200, rspamd_protocol.format_statistics(statistics))
 

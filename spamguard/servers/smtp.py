@@ -1,10 +1,9 @@
 """The SMTP and the LMTP door: sessions of aiosmtpd, with what a mail filter needs beside it.
 
 `SmtpSession` is an `aiosmtpd.smtp.SMTP`: its commands are the methods `smtp_…`, and what they mean
-for mail is in `smtp_handler`. It adds: messages that go to a spool piece by piece; XFORWARD and
-XCLIENT; strict lines and addresses; a deadline for every wait, and turns among clients
-(`smtp_reader`); and an end in which the last reply arrives. What replaces a method of aiosmtpd says
-why in its docstring.
+for mail is in `smtp_handler`, with the reader of their lines. It adds: messages that go to a spool
+piece by piece; XFORWARD and XCLIENT; strict addresses; and an end in which the last reply arrives.
+What replaces a method of aiosmtpd says why in its docstring.
 
 Must never answer a fault of ours with a permanent reply or with its text, wait without a deadline,
 obey a line that does not end in CRLF or bytes from before the TLS handshake, let one client keep
@@ -30,19 +29,15 @@ from spamguard.config.options import OddBytes
 from spamguard.servers import smtp_handler
 from spamguard.servers.listener import ClientTimeout, LimitExceeded, close_stream, drain_input
 from spamguard.servers.smtp_handler import (
+    BUFFER_BYTES,
+    REPLY_BY_LIMIT,
+    ClientReader,
     ClientSession,
+    CommandRefusedError,
     DataReceiver,
     DoorContext,
     MailEnvelope,
     ProxyHandler,
-    Replies,
-    with_enhanced_code,
-)
-from spamguard.servers.smtp_reader import (
-    BUFFER_BYTES,
-    ClientReader,
-    CommandRefusedError,
-    SessionEndError,
 )
 from spamguard.smtp.commands import (
     XCLIENT_FEATURE,
@@ -51,7 +46,7 @@ from spamguard.smtp.commands import (
     parse_mail,
     parse_rcpt,
 )
-from spamguard.smtp.envelope import Reply
+from spamguard.smtp.envelope import Replies, Reply, with_enhanced_code
 
 _log = logging.getLogger("spamguard.doors")
 logging.getLogger("mail.log").setLevel(logging.ERROR)  # aiosmtpd's: each line of each client
@@ -83,7 +78,8 @@ class SmtpSession(SMTP):
         self._context = context
         self._handler = ProxyHandler(context, loop, address, port)
         vars(self).update(_door_attributes(context, loop))
-        reader = ClientReader(loop, self._before_wait, self._check_budget, self._check_command)
+        budget = self._handler.budget
+        reader = ClientReader(loop, self._before_wait, self._check_command, budget)
         asyncio.StreamReaderProtocol.__init__(self, reader, self._cb_client_connected, loop)
         # aiosmtpd has 512 bytes after EHLO, and counts what extensions add in one dict for all.
         self.command_size_limits = defaultdict(lambda: _MAX_COMMAND_BYTES)
@@ -105,8 +101,7 @@ class SmtpSession(SMTP):
         return since if since is not None and since <= self.loop.time() else None
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
-        """Serve the client from first byte to last, and close the socket."""
-        self._refusal = None if refused is None else Replies.BY_LIMIT[refused]
+        self._refusal = None if refused is None else REPLY_BY_LIMIT[refused]
         self._handler_coroutine = asyncio.current_task()  # aiosmtpd cancels it after QUIT
         try:
             await self.loop.connect_accepted_socket(lambda: self, connected)
@@ -144,7 +139,6 @@ class SmtpSession(SMTP):
             self._reader.hurry(self.loop.time() + self._line_timeout())
 
     def abort(self) -> None:
-        """Drop the client and all bytes not sent."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -207,9 +201,9 @@ class SmtpSession(SMTP):
     async def handle_exception(self, error: Exception) -> Any:
         """The reply after an error in a command, or the end of the session."""
         if isinstance(error, CommandRefusedError):
+            if error.ends_session:
+                await self._end_with(error.reply)
             return self._handler.refuse(error.reply)
-        if isinstance(error, SessionEndError):
-            await self._end_with(error.reply)
         if isinstance(error, ClientTimeout):
             await self._end_with(Replies.SHUTTING_DOWN if self._is_leaving else Replies.TIMED_OUT)
         if isinstance(error, TLSSetupException):  # aiosmtpd closes the connection
@@ -281,18 +275,15 @@ class SmtpSession(SMTP):
 
     # ---- for `ClientReader`
 
-    def _check_budget(self) -> None:
-        """SessionEndError: the client has sent too many commands without a message."""
-        if self._handler.budget.is_exhausted:
-            raise SessionEndError(Replies.TOO_MANY_COMMANDS)
-
     async def _before_wait(self) -> float:
         """Send the replies. The deadline of the wait, by the loop's clock.
 
         A line has one deadline, however slowly it comes in, and so has a message beside that of
         each piece.
         """
-        await self._send()
+        self._flush()
+        if self.transport is None or self.transport.get_write_buffer_size():
+            await self._send()
         now = self.loop.time()
         if self._data_deadline is not None:
             return min(now + self._context.limits.data_timeout, self._data_deadline)
@@ -301,13 +292,13 @@ class SmtpSession(SMTP):
         return self._line_deadline
 
     def _check_command(self, line: bytes) -> bytes:
-        """The line, if it is a command. CommandRefusedError, SessionEndError."""
+        """The line, if it is a command. CommandRefusedError."""
         self._line_deadline = None
         verb = line[:-2].partition(b" ")[0].upper().decode("latin-1")
         if _ODD_BYTE.search(line, 0, len(line) - 2):
             raise CommandRefusedError(Replies.BAD_LINE)
         if self._is_leaving and self._handler.last_message_end is not None and verb != "QUIT":
-            raise SessionEndError(Replies.SHUTTING_DOWN)
+            raise CommandRefusedError(Replies.SHUTTING_DOWN, ends_session=True)
         if verb not in self._smtp_methods:
             if verb not in _commands(self._context):
                 is_absent = verb in _UNSUPPORTED_VERBS
@@ -339,9 +330,7 @@ class SmtpSession(SMTP):
         if isinstance(sender, Reply):
             await self._refuse(sender)
         else:
-            await self.push(
-                await self._call_handler_hook("MAIL", sender.address, sender.parameters)
-            )
+            await self.push(await self._handler.mail(self.session, self.envelope, sender))
 
     @syntax("RCPT TO:<address>", extended=" [SP <parameters>]")
     async def smtp_RCPT(self, arg: str | None) -> None:
@@ -360,9 +349,7 @@ class SmtpSession(SMTP):
         if isinstance(recipient, Reply):
             await self._refuse(recipient)
         else:
-            await self.push(
-                await self._call_handler_hook("RCPT", recipient.address, recipient.parameters)
-            )
+            await self.push(await self._handler.recipient(self.envelope, recipient))
 
     @syntax("DATA")
     async def smtp_DATA(self, arg: str | None) -> None:
@@ -374,13 +361,13 @@ class SmtpSession(SMTP):
             await self._refuse(refusal)
             return
         await self.push(Replies.GO_AHEAD)
-        self.envelope.incoming = incoming = self._handler.receive()
+        incoming = DataReceiver(self._context, self._handler.quota_key)
         try:
             await self._receive_data(incoming)
-            answers = await self._call_handler_hook("DATA")
+            final_replies = await self._handler.data(self.session, self.envelope, incoming)
         finally:
             incoming.close()
-        await self.push(answers)
+        await self.push(final_replies)
         self._flush()  # first of all: a client without a reply may send the message again
         await self._handler.end_transaction(self.session)
         self._set_post_data_state()
@@ -399,7 +386,7 @@ class SmtpSession(SMTP):
                 raise ConnectionResetError
             incoming.write(data.feed(chunk))
             if refuse_odd and data.oddities:
-                incoming.refuse_odd_bytes()
+                incoming.refuse(Replies.ODD_BYTES)
         self._data_deadline = None
         self._reader.put_back(data.rest)
         incoming.oddities |= data.oddities
@@ -461,7 +448,7 @@ class SmtpSession(SMTP):
 
 
 class LmtpSession(SmtpSession, LMTP):
-    """The same by RFC 2033."""
+    """An `SmtpSession` by RFC 2033."""
 
     async def check_helo_needed(self, helo: str = "LHLO") -> bool:
         """Name the command that LMTP has."""

@@ -1,11 +1,14 @@
-"""What the proxy does at the commands of an SMTP or LMTP client: a handler for aiosmtpd.
+"""What a session of aiosmtpd reads from, and what the proxy does at its commands.
 
-aiosmtpd calls `handle_EHLO`, `handle_MAIL` … with the session of `servers.smtp`, what it keeps of
-the client (`ClientSession`) and of the message (`MailEnvelope`); each returns a reply. A message
+`ClientReader` takes the place of the `asyncio.StreamReader` that aiosmtpd makes: strict lines, a
+deadline for every wait, turns among clients. `ProxyHandler` replies to commands, with what
+`servers.smtp` keeps of the client (`ClientSession`) and of the message (`MailEnvelope`). A message
 becomes a `MailTransaction` of the proxy; its data stands in a `DataReceiver`.
 
-Must never answer 250 to the data of a message before the proxy has, hold more of a message than the
-limits allow, or believe from a stranger what only a trusted peer may say.
+Must never take anything but CRLF for the end of a command, wait without a deadline, keep much more
+than `BUFFER_BYTES`, let the commands of one client keep others waiting, answer 250 to the data of a
+message before the proxy has, hold more of a message than the limits allow, or believe from a
+stranger what only a trusted peer may say.
 """
 
 from __future__ import annotations
@@ -13,18 +16,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from aiosmtpd import smtp as aiosmtpd
 
 from spamguard.config.options import DoorLimits, OddBytes, Position
+from spamguard.delivery.connection import DeadlineTimer
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.servers.listener import (
     ByteQuota,
     CertificateReloader,
+    ClientTimeout,
     IncomingMessage,
     LimitExceeded,
     Rejection,
@@ -38,9 +43,9 @@ from spamguard.smtp.commands import (
 )
 from spamguard.smtp.envelope import (
     Client,
-    EsmtpParameter,
     Networks,
     Recipient,
+    Replies,
     Reply,
     Sender,
     repeat_reply,
@@ -48,97 +53,30 @@ from spamguard.smtp.envelope import (
 
 _log = logging.getLogger("spamguard.doors")
 
+BUFFER_BYTES = 64 << 10  # of input that is kept for one client, beyond what one read adds
+# In which a draining door still accepts a first message, or QUIT after the last one.
 DRAIN_GRACE_SECONDS = 1.0
-"""In which a draining door still accepts a first message, or QUIT after the last one."""
+REPLY_BY_LIMIT = {
+    LimitExceeded.TOTAL: Reply.from_text(421, "4.7.0 Too many connections, try again later"),
+    LimitExceeded.PER_CLIENT: Reply.from_text(
+        421, "4.7.0 Too many connections from your address, try again later"
+    ),
+    LimitExceeded.NOT_LISTED: Replies.CLIENT_REFUSED,
+}
+"""The reply to a client that is not served."""
 
-HEADER_SIZE_ODDITY = "header-size"
-"""The oddity of a header section beyond its limit, behind a queue, where it may not be refused."""
-
-
-class Replies:
-    """The fixed replies of the door (RFC 5321, section 4.2; RFC 3463).
-
-    A 421 ends the session. None may tell more of a fault than that there is one.
-    """
-
-    HELP = Reply.from_text(214, "2.0.0 See RFC 5321, and RFC 2033 for LMTP")
-    BYE = Reply.from_text(221, "2.0.0 Bye")
-    OK = Reply.from_text(250, "2.0.0 Ok")
-    CANNOT_VERIFY = Reply.from_text(252, "2.0.0 Cannot verify, but will accept a message and try")
-    GO_AHEAD = Reply.from_text(354, "End data with <CR><LF>.<CR><LF>")
-    LOCAL_ERROR_IN_DATA = Reply.from_text(
-        421, "4.3.0 Local trouble, closing connection, try again later"
-    )
-    TIMED_OUT = Reply.from_text(421, "4.4.2 Timeout, closing connection")
-    SHUTTING_DOWN = Reply.from_text(421, "4.3.2 Shutting down, try again later")
-    EVICTED = Reply.from_text(421, "4.3.2 Idle while others wait to be served, closing connection")
-    TOO_MANY_COMMANDS = Reply.from_text(
-        421, "4.7.0 Too many commands without a message, closing connection"
-    )
-    NO_WEB_SERVER = Reply.from_text(421, "4.7.0 This is no web server, closing connection")
-    AFTER_STARTTLS = Reply.from_text(
-        421, "4.7.0 Nothing may follow STARTTLS before the handshake, closing connection"
-    )
-    LOCAL_ERROR = Reply.from_text(451, "4.3.0 Local trouble, try again later")
-    NO_SPACE = Reply.from_text(452, "4.3.1 No space left for this message now, try again later")
-    ONE_RECIPIENT = Reply.from_text(
-        452, "4.5.3 One recipient for each message here, send it again for the others"
-    )
-    TOO_MANY_RECIPIENTS = Reply.from_text(
-        452, "4.5.3 Too many recipients, send it again for the others"
-    )
-    BAD_LINE = Reply.from_text(500, "5.5.2 Line has bare CR, bare LF or NUL in it")
-    BARE_LF = Reply.from_text(
-        500, "5.5.2 A line ends in CR LF, not in LF alone, closing connection"
-    )
-    UNKNOWN_COMMAND = Reply.from_text(500, "5.5.2 Command not recognised")
-    BAD_ARGUMENT = Reply.from_text(501, "5.5.4 Syntax error in the argument")
-    NOT_IMPLEMENTED = Reply.from_text(502, "5.5.1 Command not implemented")
-    NOT_NOW = Reply.from_text(503, "5.5.1 Not allowed during a mail transaction")
-    NEED_MAIL = Reply.from_text(503, "5.5.1 Send MAIL first")
-    NO_RECIPIENTS_LMTP = Reply.from_text(503, "5.5.1 No valid recipients")  # RFC 2033, section 4.2
-    NOT_ALLOWED = Reply.from_text(550, "5.7.0 Command not allowed for this client")
-    SIZE_LIMIT = Reply.from_text(552, "5.3.4 Message is too big")
-    HEADER_LIMIT = Reply.from_text(552, "5.3.4 Header section is too big")
-    NO_RECIPIENTS = Reply.from_text(554, "5.5.1 No valid recipients")
-    CLIENT_REFUSED = Reply.from_text(554, "5.7.1 This server accepts no mail from you")
-    ODD_BYTES = Reply.from_text(554, "5.6.0 Message has bare CR, bare LF or NUL in it")
-
-    BY_LIMIT: ClassVar[Mapping[LimitExceeded, Reply]] = {
-        LimitExceeded.TOTAL: Reply.from_text(421, "4.7.0 Too many connections, try again later"),
-        LimitExceeded.PER_CLIENT: Reply.from_text(
-            421, "4.7.0 Too many connections from your address, try again later"
-        ),
-        LimitExceeded.NOT_LISTED: CLIENT_REFUSED,
-    }
-    """The reply to a client that is not served."""
-
-
-_HAS_ENHANCED_CODE = re.compile(r"\d\d\d[ -]\d\.\d+\.\d+ |220 |3")
-
-
-def with_enhanced_code(line: str) -> str:
-    """A reply line of aiosmtpd with an enhanced code (RFC 2034, section 4; RFC 3463, section 3.6).
-
-    >>> with_enhanced_code("503 Error: send HELO first")
-    '503 5.5.0 Error: send HELO first'
-    """
-    if _HAS_ENHANCED_CODE.match(line):
-        return line
-    detail = "0.0" if line.startswith("2") else "5.0"
-    return f"{line[:4]}{line[0]}.{detail} {line[4:]}"
-
-
+# Before other sessions get their turn: a round of 50 that flood took 4 ms; with 20 it took 32.
+_COMMANDS_PER_TURN = 5
 _REPLY_BY_REJECTION = {
     Rejection.TOO_LARGE: Replies.SIZE_LIMIT,
     Rejection.TRY_LATER: Replies.NO_SPACE,
 }
 _ONE_RECIPIENT_WARNING = (
-    "%s: a message for several recipients, of whom this next hop takes one at a time: "
-    "the others wait, for long "
-    "(Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
+    "%s: a message for several recipients, of whom this next hop takes one at a time: the others "
+    "wait, for long (Postfix: spamguard_destination_recipient_limit = 1 in main.cf)"
 )
-_BLANK_LINE = b"\r\n\r\n"
+# Of a header section beyond its limit, behind a queue, where it may not be refused.
+_HEADER_SIZE_ODDITY = "header-size"
 _HELLO_NAME = re.compile(r"[!-~]{1,255}")  # strange names are accepted, as evidence
 
 
@@ -184,20 +122,17 @@ class ClientSession(aiosmtpd.Session):
 
 class MailEnvelope(aiosmtpd.Envelope):
     """One message. sender: None before MAIL. rcpt_count: of RCPT commands, refused ones too.
-    rcpt_tos: the accepted recipients. incoming: its data, after DATA.
+    rcpt_tos: the accepted recipients.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.sender: Sender | None = None
         self.rcpt_count = 0
-        self.incoming: DataReceiver | None = None
 
 
 class DataReceiver(IncomingMessage):
-    """The data of one message. quota_key: of the client, as of `quota_key`. refusal: the
-    reply if it is not accepted, else None.
-    """
+    """The data of one message. refusal: the reply if it is not accepted, else None."""
 
     def __init__(self, context: DoorContext, quota_key: str) -> None:
         super().__init__(context.spool_directory, context.limits, context.byte_quota, quota_key)
@@ -224,15 +159,9 @@ class DataReceiver(IncomingMessage):
         self.refusal = self.refusal or reply
         self.close()
 
-    def refuse_odd_bytes(self) -> None:
-        """Refuse a message with bare CR, bare LF or NUL."""
-        self.refuse(Replies.ODD_BYTES)
-
     def _track_header(self, tail: bytes, data: bytes) -> None:
-        """Count the bytes of the header section. A message that begins with an empty line has
-        none.
-        """
-        end = (tail + data).find(_BLANK_LINE)
+        """Count the bytes of the header section, which an empty line at the start leaves empty."""
+        end = (tail + data).find(b"\r\n\r\n")
         self._header_bytes += len(data) if end < 0 else end - len(tail) + 2
         self._header_tail = (tail + data)[-3:] if end < 0 else None
         if self._header_bytes > self._max_header_bytes:
@@ -240,7 +169,97 @@ class DataReceiver(IncomingMessage):
             if self._refuse_header:
                 self.refuse(Replies.HEADER_LIMIT)
             else:
-                self.oddities.add(HEADER_SIZE_ODDITY)
+                self.oddities.add(_HEADER_SIZE_ODDITY)
+
+
+class CommandRefusedError(Exception):
+    """Carries the reply to a line that is no command; the last reply if it ends the session."""
+
+    def __init__(self, reply: Reply, *, ends_session: bool = False) -> None:
+        super().__init__(reply)
+        self.reply = reply
+        self.ends_session = ends_session
+
+
+class ClientReader(DeadlineTimer, asyncio.StreamReader):
+    """The bytes of one client. before_wait: returns the deadline of a wait, by the loop's clock.
+    check_command: returns a line, if it is a command. budget: for commands without a message.
+
+    Beside asyncio's public methods it uses `_wait_for_data`, which they all call before they wait,
+    and `_buffer`, to put bytes back. `asyncio.timeout` costs ten times as much as `DeadlineTimer`.
+    """
+
+    _buffer: bytearray
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        before_wait: Callable[[], Awaitable[float]],
+        check_command: Callable[[bytes], bytes],
+        budget: CommandBudget,
+    ) -> None:
+        super().__init__(limit=BUFFER_BYTES, loop=loop)
+        self._before_wait = before_wait
+        self._check_command = check_command
+        self._budget = budget
+        self._commands_in_turn = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._buffer
+
+    def put_back(self, rest: bytes) -> None:
+        self._buffer[:0] = rest
+
+    def clear(self) -> None:
+        self._buffer.clear()
+
+    def hurry(self, deadline: float) -> None:
+        """End the wait under way at this time of the loop's clock."""
+        if self._deadline is not None:
+            self.set_deadline(deadline)
+
+    def deadline_passed(self) -> None:
+        self.set_exception(ClientTimeout())
+
+    async def readuntil(self, separator: Any = b"\n") -> bytes:  # noqa: ARG002
+        """The next command. Only CRLF ends a line (RFC 5321, section 2.3.8); aiosmtpd asks for LF.
+
+        Raises
+        ------
+        CommandRefusedError, ClientTimeout
+            aiosmtpd passes them to `handle_exception`.
+        ConnectionResetError
+            The client has gone; aiosmtpd ends the session.
+        """
+        self._commands_in_turn += 1
+        if self._commands_in_turn >= _COMMANDS_PER_TURN:
+            self._commands_in_turn = 0
+            await asyncio.sleep(0)
+        if self._budget.is_exhausted:
+            raise CommandRefusedError(Replies.TOO_MANY_COMMANDS, ends_session=True)
+        try:
+            line = await super().readuntil(b"\r\n")
+        except asyncio.IncompleteReadError:
+            raise ConnectionResetError from None
+        return self._check_command(line)
+
+    async def _wait_for_data(self, func_name: str) -> None:
+        self._commands_in_turn = 0
+        deadline = await self._before_wait()
+        if self._buffer.endswith(b"\n"):
+            # The next bytes may be the rest of this line, or a command. Obeyed, they could be a
+            # command that another server took for a part of this line (SMTP smuggling); answered,
+            # the client would count one reply too many.
+            raise CommandRefusedError(Replies.BARE_LF, ends_session=True)
+        self.set_deadline(deadline)
+        try:
+            await super()._wait_for_data(func_name)  # type: ignore[misc]  # not in typeshed
+        except ClientTimeout:
+            self._exception = None  # the last reply is still to be sent
+            raise
+        finally:
+            self.clear_deadline()
 
 
 class CommandBudget:
@@ -251,7 +270,6 @@ class CommandBudget:
         self.reset()
 
     def reset(self) -> None:
-        """Start again, after a message."""
         self._idle_left = self._limits.idle_commands
         self._wrong_left = self._limits.wrong_commands
 
@@ -287,23 +305,18 @@ class ProxyHandler:
         self.idle_since: float | None = loop.time()
         self.last_message_end: float | None = None
         self._loop = loop
-        self._quota_key = quota_key(address, trusted=self.is_trusted)
+        self.quota_key = quota_key(address, trusted=self.is_trusted)
 
     # ---- hooks; their names and arguments are aiosmtpd's
 
     async def handle_HELO(
-        self, _server: Any, session: ClientSession, _envelope: MailEnvelope, hostname: str
+        self, _server: Any, session: ClientSession, _: MailEnvelope, hostname: str
     ) -> Reply:
         """Begin again, with a client that knows no extensions."""
         return await self._greet(session, hostname, "SMTP", ())
 
     async def handle_EHLO(
-        self,
-        _server: Any,
-        session: ClientSession,
-        _envelope: MailEnvelope,
-        hostname: str,
-        _responses: Sequence[str],
+        self, _server: Any, session: ClientSession, _: MailEnvelope, hostname: str, *_replies: Any
     ) -> Sequence[Reply]:
         """Begin again, and announce the extensions (RFC 5321, section 4.1.1.1), with those that
         the next hop offers at this moment.
@@ -320,18 +333,41 @@ class ProxyHandler:
         protocol += "S" if is_encrypted else ""  # RFC 3848
         return [await self._greet(session, hostname, protocol, features)]
 
-    async def handle_MAIL(
-        self,
-        _server: Any,
-        session: ClientSession,
-        envelope: MailEnvelope,
-        address: str,
-        parameters: tuple[EsmtpParameter, ...],
+    async def _greet(
+        self, session: ClientSession, hostname: str, protocol: str, features: Sequence[str]
     ) -> Reply:
+        if not _HELLO_NAME.fullmatch(hostname):
+            return self.refuse(Replies.BAD_ARGUMENT)
+        await self.end_transaction(session)
+        session.host_name = hostname
+        session.client = replace(session.client, helo=hostname, protocol=protocol)
+        lines = [line.encode("ascii") for line in (self.context.hostname, *features)]
+        return Reply(250, tuple(lines))
+
+    async def handle_RSET(self, _server: Any, session: ClientSession, *_: Any) -> Reply:
+        """Give the message up."""
+        await self.end_transaction(session)
+        return Replies.OK
+
+    async def handle_NOOP(self, *_: Any) -> Reply:
+        return Replies.OK
+
+    async def handle_VRFY(self, *_: Any) -> Reply:
+        """Say that only the next hop knows."""
+        return Replies.CANNOT_VERIFY
+
+    async def handle_QUIT(self, *_: Any) -> Reply:
+        return Replies.BYE
+
+    # ---- for the session
+
+    async def mail(self, session: ClientSession, envelope: MailEnvelope, sender: Sender) -> Reply:
         """Begin a transaction of the proxy."""
-        sender = Sender(address, parameters)
-        refusal = self._size_refusal(sender)
-        if refusal is not None:
+        parameters = dict(sender.parameters)
+        size = int(parameters.get("SIZE") or 0)
+        if size > self.context.limits.message_size:  # RFC 1870, section 6.1
+            return self.refuse(Replies.SIZE_LIMIT)
+        if refusal := self._space_refusal(max(size, 1)):
             return self.refuse(refusal)
         self.transaction = self.context.proxy.message(session.forwarded or session.client)
         self.idle_since = None
@@ -342,68 +378,54 @@ class ProxyHandler:
         envelope.sender = sender
         return reply
 
-    async def handle_RCPT(
-        self,
-        _server: Any,
-        _session: ClientSession,
-        envelope: MailEnvelope,
-        address: str,
-        parameters: tuple[EsmtpParameter, ...],
-    ) -> Reply:
+    async def recipient(self, envelope: MailEnvelope, recipient: Recipient) -> Reply:
         """Ask the proxy for one more recipient."""
         limit = self._recipient_limit(envelope)
         if limit is not None:
             if envelope.rcpt_count > 2 * self.context.limits.recipients:
                 self.budget.count_wrong()  # only far beyond the limit it is a mistake
             return limit
-        reply = await self.open_transaction().recipient(Recipient(address, parameters))
+        reply = await self._open_transaction().recipient(recipient)
         if not reply.is_positive:
             return self._pass_refusal(reply)
-        envelope.rcpt_tos.append(address)
+        envelope.rcpt_tos.append(recipient.address)
         return reply
 
-    async def handle_DATA(
-        self, _server: Any, session: ClientSession, envelope: MailEnvelope
+    async def data(
+        self, session: ClientSession, envelope: MailEnvelope, incoming: DataReceiver
     ) -> Sequence[Reply]:
         """Pass the message to the proxy; one reply, or for LMTP one for each accepted recipient
         (RFC 2033, section 4.2).
         """
+        if incoming.refusal is not None:
+            _log.info(  # with the envelope, which nobody behind the door sees
+                "%s: message refused: client=%s from=<%s> recipients=%d: %s",
+                self.peer.address,
+                (session.forwarded or session.client).address,
+                envelope.sender.address if envelope.sender else "",
+                len(envelope.rcpt_tos),
+                incoming.refusal.lines[0].decode("ascii"),
+            )
+            replies: Sequence[Reply] = [incoming.refusal]
+        else:
+            replies = await self._submit(incoming)
         count = len(envelope.rcpt_tos) if self.context.lmtp else 1
-        answers = await self._submit(session, envelope)
-        if len(answers) not in (1, count):
-            _log.error("%s: %d replies for %d recipients", self.peer.address, len(answers), count)
+        if len(replies) not in (1, count):
+            _log.error("%s: %d replies for %d recipients", self.peer.address, len(replies), count)
             return [Replies.LOCAL_ERROR] * count
-        return repeat_reply(answers, count)
+        return repeat_reply(replies, count)
 
-    async def handle_RSET(
-        self, _server: Any, session: ClientSession, _envelope: MailEnvelope
-    ) -> Reply:
-        """Give the message up."""
-        await self.end_transaction(session)
-        return Replies.OK
+    async def _submit(self, incoming: DataReceiver) -> Sequence[Reply]:
+        if incoming.oddities:
+            oddities = ", ".join(sorted(incoming.oddities))
+            _log.info("%s: message with %s taken", self.peer.address, oddities)
+        try:
+            return await self._open_transaction().data(incoming.spool, frozenset(incoming.oddities))
+        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
+            _log.exception("%s: a fault in handing on a message", self.peer.address)
+            return [Replies.LOCAL_ERROR]
 
-    async def handle_NOOP(
-        self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _text: str
-    ) -> Reply:
-        """Do nothing."""
-        return Replies.OK
-
-    async def handle_VRFY(
-        self, _server: Any, _session: ClientSession, _envelope: MailEnvelope, _address: str
-    ) -> Reply:
-        """Say that only the next hop knows."""
-        return Replies.CANNOT_VERIFY
-
-    async def handle_QUIT(
-        self, _server: Any, _session: ClientSession, _envelope: MailEnvelope
-    ) -> Reply:
-        """Say goodbye."""
-        return Replies.BYE
-
-    # ---- for the session
-
-    def open_transaction(self) -> MailTransaction:
-        """The transaction under way."""  # no property: aiosmtpd reads all attributes at first
+    def _open_transaction(self) -> MailTransaction:
         if self.transaction is None:
             raise RuntimeError("no message is under way")  # the session's checks prevent it
         return self.transaction
@@ -412,10 +434,6 @@ class ProxyHandler:
         """Count a mistake of the client."""
         self.budget.count_wrong()
         return reply
-
-    def receive(self) -> DataReceiver:
-        """Keep the data of a message from now on."""
-        return DataReceiver(self.context, self._quota_key)
 
     def data_refusal(self, envelope: MailEnvelope, arg: str | None) -> Reply | None:
         """The refusal of DATA, None if it may come. arg: of the command, which has none."""
@@ -456,31 +474,8 @@ class ProxyHandler:
         finally:
             self.idle_since = self._loop.time() + DRAIN_GRACE_SECONDS
 
-    # ---- parts of the hooks
-
-    async def _greet(
-        self, session: ClientSession, hostname: str, protocol: str, features: Sequence[str]
-    ) -> Reply:
-        if not _HELLO_NAME.fullmatch(hostname):
-            return self.refuse(Replies.BAD_ARGUMENT)
-        await self.end_transaction(session)
-        session.host_name = hostname
-        session.client = replace(session.client, helo=hostname, protocol=protocol)
-        return Reply(
-            250, tuple(line.encode("ascii") for line in (self.context.hostname, *features))
-        )
-
-    def _size_refusal(self, sender: Sender) -> Reply | None:
-        """The refusal of a message that is announced as too big (RFC 1870, section 6.1)."""
-        size = next(
-            (int(value or 0) for keyword, value in sender.parameters if keyword == "SIZE"), 0
-        )
-        if size > self.context.limits.message_size:
-            return Replies.SIZE_LIMIT
-        return self._space_refusal(max(size, 1))
-
     def _space_refusal(self, size: int) -> Reply | None:
-        has_room = self.context.byte_quota.has_room(size, self._quota_key)
+        has_room = self.context.byte_quota.has_room(size, self.quota_key)
         return None if has_room else Replies.NO_SPACE
 
     def _recipient_limit(self, envelope: MailEnvelope) -> Reply | None:
@@ -494,30 +489,5 @@ class ProxyHandler:
         return Replies.TOO_MANY_RECIPIENTS if accepted >= self.context.limits.recipients else None
 
     def _pass_refusal(self, reply: Reply) -> Reply:
-        """Pass on a refusal of the next hop. It is no mistake of a trusted peer, which speaks for
-        many clients.
-        """
+        # It is no mistake of a trusted peer, which speaks for many clients.
         return reply if self.is_trusted else self.refuse(reply)
-
-    async def _submit(self, session: ClientSession, envelope: MailEnvelope) -> Sequence[Reply]:
-        incoming = envelope.incoming
-        if incoming is None:
-            raise RuntimeError("no data")  # smtp_DATA has just put it there
-        if incoming.refusal is not None:
-            _log.info(  # with the envelope, which nobody behind the door sees
-                "%s: message refused: client=%s from=<%s> recipients=%d: %s",
-                self.peer.address,
-                (session.forwarded or session.client).address,
-                envelope.sender.address if envelope.sender else "",
-                len(envelope.rcpt_tos),
-                incoming.refusal.lines[0].decode("ascii"),
-            )
-            return [incoming.refusal]
-        if incoming.oddities:
-            oddities = ", ".join(sorted(incoming.oddities))
-            _log.info("%s: message with %s taken", self.peer.address, oddities)
-        try:
-            return await self.open_transaction().data(incoming.spool, frozenset(incoming.oddities))
-        except Exception:  # noqa: BLE001  a fault of ours must not cost the mail
-            _log.exception("%s: a fault in handing on a message", self.peer.address)
-            return [Replies.LOCAL_ERROR]

@@ -93,7 +93,6 @@ class SpamdError(Exception):
         self.detail = detail
 
     def encode(self) -> bytes:
-        """The answer."""
         number, text = self.code.value
         detail = f": {self.detail}" if self.detail else ""
         return f"SPAMD/1.1 {number} {text}{detail}\r\n\r\n".encode("ascii")
@@ -280,13 +279,11 @@ class SpamdSession(Conversation):
         self._at_eof = False
 
     def rejection(self, refused: LimitExceeded) -> bytes:
-        """The answer to a client that is not served."""
         if refused is LimitExceeded.NOT_LISTED:
             return SpamdError(SpamdCode.FORBIDDEN).encode()
         return SpamdError(SpamdCode.TEMPORARY, "too many connections").encode()
 
     async def handle_requests(self) -> None:
-        """Answer one request."""
         self._buffer += await self.next_request()
         if not self._buffer:
             return
@@ -419,7 +416,6 @@ class _Inflater:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the stream has ended."""
         return self._stream.eof
 
     def inflate(self, data: bytes) -> Iterator[bytes]:

@@ -69,7 +69,6 @@ class TrainingAccounts:
                 self._trusted.add(pwd.getpwnam(name).pw_uid)
 
     def is_trusted(self, uid: int) -> bool:
-        """Whether this account may name another user."""
         return uid in self._trusted
 
     def resolve_user(self, uid: int, named_user: str) -> str:
@@ -225,16 +224,13 @@ class ForwardTrainingProxy:
 
     @property
     def answers_each(self) -> bool:
-        """Whether every recipient gets a reply of its own after the data."""
         return self._proxy.answers_each
 
     @property
     def extensions(self) -> Mapping[str, str]:
-        """The extensions of the other proxy."""
         return self._proxy.extensions
 
     def message(self, client: Client) -> ForwardTrainingTransaction:
-        """A new transaction."""
         return ForwardTrainingTransaction(self, self._proxy.message(client), client)
 
     def training_label(self, sender: Sender, recipient: Recipient, client: Client) -> str:
@@ -340,5 +336,4 @@ class ForwardTrainingTransaction:
         return [Reply.from_text(250, f"2.0.0 Taken: {count} to learn")] if count else [_NO_MESSAGE]
 
     async def end(self) -> None:
-        """Release everything."""
         await self._inner.end()

@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.config.options import DoorLimits, Protocol
 from spamguard.daemon import worker
-from spamguard.servers import listener, smtp_reader
+from spamguard.servers import listener, smtp_handler
 from tests.support.waiting import PATIENCE, until
 from tests.unit.servers import support
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
@@ -229,7 +229,7 @@ def test_a_client_that_never_reads_is_not_read_from_and_dropped(tmp_path):
 
     buffered = run(tmp_path, talk, limits=DoorLimits(command_timeout=0.3, idle_commands=10**9))
     # asyncio reads 256 KiB at once, and pauses at twice its limit.
-    assert 0 < buffered < 2 * smtp_reader.BUFFER_BYTES + (256 << 10) + (128 << 10)
+    assert 0 < buffered < 2 * smtp_handler.BUFFER_BYTES + (256 << 10) + (128 << 10)
 
 
 def sessions(served):
@@ -279,7 +279,7 @@ def test_a_client_that_leaves_while_reading_is_paused_is_forgotten(tmp_path):
         caller.send(MESSAGE + b".\r\n" + b"NOOP\r\n" * 100_000)
         await proxy.holding.wait()
         (session,) = sessions(served)
-        await until(lambda: len(session._reader._buffer) > 2 * smtp_reader.BUFFER_BYTES)
+        await until(lambda: len(session._reader._buffer) > 2 * smtp_handler.BUFFER_BYTES)
         caller.reset()
         proxy.hold.set()
         await until(lambda: served.door.connections == 0)

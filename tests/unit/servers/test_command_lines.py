@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spamguard.config.options import DoorLimits, Protocol
-from spamguard.servers.smtp_handler import CommandBudget, Replies
-from spamguard.servers.smtp_reader import ClientReader, SessionEndError
-from spamguard.smtp.envelope import Reply
+from spamguard.servers.smtp_handler import ClientReader, CommandBudget, CommandRefusedError
+from spamguard.smtp.envelope import Replies, Reply
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import ScriptedProxy, serving
 
@@ -95,7 +94,7 @@ def lines_read(pieces):
         async def before_wait():
             return loop.time() + PATIENCE
 
-        reader = ClientReader(loop, before_wait, lambda: None, lambda line: line)
+        reader = ClientReader(loop, before_wait, lambda line: line, CommandBudget(DoorLimits()))
 
         async def feed():
             for piece in pieces:
@@ -111,7 +110,7 @@ def lines_read(pieces):
                 lines.append(await reader.readuntil())
         except ConnectionResetError:
             pass
-        except SessionEndError:
+        except CommandRefusedError:
             ends_in_lf = True
         await feeding
         return lines, ends_in_lf
