@@ -241,7 +241,7 @@ def _list_users(
     spam_filter: Filter, refusals: Sequence[Mapping[str, RefusedLessons]]
 ) -> list[dict[str, Any]]:
     """refusals: by user; those of the watcher, and those of other ways to teach."""
-    from spamguard.folders.mailboxes import MOVE_ORIGIN
+    from spamguard.folders.reconcile import MOVE_ORIGIN
 
     ledger, lessons = spam_filter.ledger.users, spam_filter.ledger.users.count_lessons()
     today = date.today().isoformat()
@@ -265,7 +265,7 @@ def _list_users(
 
 def _watcher_warnings(spam_filter: Filter, watcher: WatcherStatus, now: float) -> Iterator[str]:
     """Warn if the watcher is gone, of moves beyond the quota, and of troubles that stay."""
-    from spamguard.folders.mailboxes import MOVE_ORIGIN
+    from spamguard.folders.reconcile import MOVE_ORIGIN
 
     if not watcher.is_alive(now):
         yield (
@@ -307,7 +307,7 @@ def _two_name_warnings(spam_filter: Filter, users: Sequence[str]) -> Iterator[st
 
     Each of their moves counts twice, and `undo` takes back half.
     """
-    from spamguard.folders.mailboxes import MOVE_ORIGIN
+    from spamguard.folders.reconcile import MOVE_ORIGIN
 
     ledger, names = spam_filter.ledger.users, frozenset(users)
     for address in users:

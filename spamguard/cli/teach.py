@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from spamguard.config.options import Watch
     from spamguard.engine.filter import Filter
     from spamguard.engine.prepare import LabelledExample
-    from spamguard.folders.mailboxes import Mailbox, Mailboxes
+    from spamguard.folders.broker import Mailboxes
+    from spamguard.folders.mailboxes import Mailbox
     from spamguard.folders.scan import FiledMessage, FolderScanner, StoredMessage
     from spamguard.learning.lessons import LessonService
 
@@ -386,7 +387,7 @@ def _require_maildirs(
     mailboxes: Mailboxes, owned: Sequence[Mailbox], watches: Sequence[Watch], *, each: bool
 ) -> None:
     """UsageError if there is no Maildir at all; or, with `each`, none for one of the watches."""
-    from spamguard.folders.broker import is_maildir
+    from spamguard.folders.roles import is_maildir
 
     with_maildir = {
         mailbox.watch for mailbox in owned if is_maildir(mailboxes, mailbox, if_unreadable=False)
@@ -402,7 +403,7 @@ def _count_lessons(
     spam_filter: Filter, scanner: FolderScanner, mailbox: Mailbox, filed: list[FiledMessage]
 ) -> dict[str, Any]:
     """Count, for a dry run, the messages that each folder would teach, and the others."""
-    from spamguard.folders.mailboxes import display_folder
+    from spamguard.folders.roles import display_folder
 
     new: Counter[tuple[str, str]] = Counter()
     digests: set[bytes] = set()

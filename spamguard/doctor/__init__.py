@@ -34,11 +34,10 @@ from spamguard.config.options import Endpoint, Position, Protocol, Settings
 from spamguard.delivery.smtp import probe_next_hops
 from spamguard.errors import SpamguardError
 from spamguard.folders import roles
-from spamguard.folders.broker import is_maildir, make_mailboxes
+from spamguard.folders.broker import Mailboxes, make_mailboxes
 from spamguard.folders.changes import open_events
-from spamguard.folders.local import LocalMailboxes, owner_name
-from spamguard.folders.mailboxes import Mailbox, Mailboxes
-from spamguard.folders.roles import find_unmatched_watches
+from spamguard.folders.mailboxes import LocalMailboxes, Mailbox, owner_name
+from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname, local_time
 from spamguard.records import EXTRACTOR

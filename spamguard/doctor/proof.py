@@ -28,8 +28,7 @@ from spamguard.doctor import Step, failed, ok
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import base_name_key, parse_file_name
+from spamguard.folders.mailboxes import LocalMailboxes, base_name_key, parse_file_name
 from spamguard.folders.roles import FolderKind, Role, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher

@@ -7,9 +7,9 @@ reads new files (`scan`). What that means follows from where each message was la
 The lessons become votes in the ledger (`lessons`), and a file tells users what teaches nothing, and
 why (`learning.status_files`).
 
-`mailboxes` is the only way to users' mail. `local` reads it from the disk, and `changes` tells what
-has changed there. `broker` reads it by way of a process that has more rights and does nothing else;
-so `mailboxes`, `local`, `changes` and `broker` must never import anything that parses mail.
+`mailboxes` is the only way to users' mail: it reads the disk, and `changes` tells what has changed
+there. `broker` reads it by way of a process that has more rights and does nothing else; so
+`mailboxes`, `changes` and `broker` must never import anything that parses mail.
 
 This room must never write into a mailbox, and never teach what nobody did.
 """

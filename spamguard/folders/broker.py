@@ -33,16 +33,7 @@ from typing import Any, TypeVar
 
 from spamguard.config.options import Watch
 from spamguard.errors import MailboxesError
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import (
-    INBOX_NAME,
-    Changes,
-    Folder,
-    Mailbox,
-    Mailboxes,
-    MessageFile,
-    folder_parts,
-)
+from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
 
 MAX_REQUEST_BYTES = 32 << 10  # a path, a directory and a name, and then some
 MAX_ANSWER_BYTES = 512 << 20  # some millions of names
@@ -195,7 +186,7 @@ class BrokerSession:
     other session, because each change is reported once.
     """
 
-    def __init__(self, channel: socket.socket, mailboxes: Mailboxes) -> None:
+    def __init__(self, channel: socket.socket, mailboxes: LocalMailboxes) -> None:
         channel.settimeout(None)
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_TIMEOUT, 0))
         self._channel = channel
@@ -315,7 +306,10 @@ AnswerT = TypeVar("AnswerT")
 
 
 class RemoteMailboxes:
-    """`Mailboxes` by way of a broker.
+    """`LocalMailboxes` of the broker.
+
+    MailboxesError, of any method with arguments and of `find_mailboxes`: no mailbox can be reached
+    now; `wait_for_changes` reports a change of everything when that is over.
 
     watches: of our own configuration; the broker must have the same, in the same order.
     """
@@ -329,39 +323,31 @@ class RemoteMailboxes:
         self._missed_changes = False  # a client that has only begun has missed nothing
 
     def find_mailboxes(self) -> list[Mailbox]:
-        """See `Mailboxes`."""
         if self._channel is None:
             self._connect()
         return self._request(parse_mailboxes, "users")
 
     def unreadable_directories(self) -> dict[str, str]:
-        """See `Mailboxes`."""
         return self._request(parse_words, "closed")
 
     def list_folders(self, mailbox: Mailbox) -> list[Folder]:
-        """See `Mailboxes`."""
         directories = self._request(parse_texts, "folders", mailbox)
         return [Folder(mailbox, directory) for directory in directories]
 
     def list_files(self, folder: Folder) -> dict[str, list[str]]:
-        """See `Mailboxes`."""
         return self._request(parse_names, "names", folder)
 
     def read_keywords(self, folder: Folder) -> dict[str, str]:
-        """See `Mailboxes`."""
         return self._request(parse_words, "keywords", folder)
 
     def open_file(self, folder: Folder, file: MessageFile) -> int:
-        """See `Mailboxes`."""
         with self._exchange("open", folder, file) as (_, descriptors):
             if len(descriptors) != 1:
                 raise self._disconnect("an answer without what was asked for")
             return descriptors.pop()
 
     def wait_for_changes(self, timeout: float) -> Changes:
-        """See `Mailboxes`. Never raises MailboxesError: if the broker goes or comes back,
-        everything has changed.
-        """
+        """Never raises MailboxesError: if the broker goes or comes back, everything has changed."""
         if self._channel is None and not self._reconnect(timeout):
             return Changes()
         if self._missed_changes:
@@ -461,6 +447,8 @@ class RemoteMailboxes:
 
 # ---- either way
 
+Mailboxes = LocalMailboxes | RemoteMailboxes
+
 
 def make_mailboxes(
     watches: Sequence[Watch], opener: Path | None, *, notify: bool = True
@@ -471,15 +459,3 @@ def make_mailboxes(
     if opener is None:
         return LocalMailboxes(watches, notify=notify)
     return RemoteMailboxes(opener, watches)
-
-
-def is_maildir(mailboxes: Mailboxes, mailbox: Mailbox, *, if_unreadable: bool) -> bool:
-    """Whether what a pattern fits is a Maildir, and not a directory of Maildirs.
-
-    if_unreadable: the answer if it cannot be read.
-    """
-    try:
-        folders = mailboxes.list_folders(mailbox)
-        return any(folder_parts(folder.directory) == INBOX_NAME for folder in folders)
-    except OSError:
-        return if_unreadable

@@ -18,14 +18,13 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Collection, Container, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from io import FileIO
 from typing import TYPE_CHECKING, cast
 
-from spamguard.folders.mailboxes import is_below
 from spamguard.log import WarnOnce
 
 if TYPE_CHECKING:
@@ -34,6 +33,18 @@ if TYPE_CHECKING:
     from watchdog.observers.inotify_c import CallbackId, InotifyEvent, Mask, WatchDescriptor
 
 _log = logging.getLogger("spamguard.folders")
+
+
+def is_below(path: str, directories: Collection[str]) -> bool:
+    """Whether an absolute path is one of some directories, or below one. directories: a set or a
+    mapping, as there may be many.
+    """
+    while path not in directories:
+        if path == "/":
+            return False
+        path = path.rpartition("/")[0] or "/"
+    return True
+
 
 _MOUNT_LIST = "/proc/self/mountinfo"
 _OCTAL_ESCAPE = re.compile(rb"\\([0-7]{3})")  # blanks and the like

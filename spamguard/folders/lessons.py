@@ -42,19 +42,12 @@ from spamguard import log
 from spamguard.config.options import Watch
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
-from spamguard.folders.mailboxes import (
-    EVIDENCE_ORIGIN,
-    MOVE_ORIGIN,
-    Folder,
-    Issue,
-    Mailbox,
-    Mailboxes,
-    describe_folder,
-    display_folder,
-    parse_file_name,
-)
+from spamguard.folders.broker import Mailboxes
+from spamguard.folders.mailboxes import Folder, Mailbox, parse_file_name
 from spamguard.folders.reconcile import (
     EVIDENCE_LABELS,
+    EVIDENCE_ORIGIN,
+    MOVE_ORIGIN,
     EvidenceRule,
     EvidenceSign,
     FileKey,
@@ -65,7 +58,8 @@ from spamguard.folders.reconcile import (
     choose_sign,
     find_signs,
 )
-from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
+from spamguard.folders.roles import describe_folder, display_folder
+from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile, Issue
 from spamguard.folders.sightings import EVIDENCE_DONE, PendingVote, Sightings
 from spamguard.learning.lessons import LessonService
 from spamguard.learning.status_files import StatusFile

@@ -25,16 +25,9 @@ from typing import NamedTuple, TypeVar
 
 from spamguard.config.options import Action, Settings, Watch
 from spamguard.engine.filter import Filter
+from spamguard.folders.broker import Mailboxes
 from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeacher
-from spamguard.folders.mailboxes import (
-    DOUBT,
-    Folder,
-    Issue,
-    Mailbox,
-    Mailboxes,
-    clear_issues,
-    display_folder,
-)
+from spamguard.folders.mailboxes import Folder, Mailbox
 from spamguard.folders.reconcile import (
     Arrival,
     EvidenceRule,
@@ -45,8 +38,15 @@ from spamguard.folders.reconcile import (
     evidence_rule,
     reconcile,
 )
-from spamguard.folders.roles import FolderKind, Role, RoleLookup, is_spam_filed, role_lookup
-from spamguard.folders.scan import FolderScan, FolderScanner
+from spamguard.folders.roles import (
+    FolderKind,
+    Role,
+    RoleLookup,
+    display_folder,
+    is_next_hop,
+    role_lookup,
+)
+from spamguard.folders.scan import DOUBT, FolderScan, FolderScanner, Issue, clear_issues
 from spamguard.folders.sightings import Sightings
 from spamguard.log import WarnOnce
 from spamguard.storage import batches
@@ -82,7 +82,7 @@ ScanSteps = Generator[None, None, ResultT]
 
 
 class WatchRule(NamedTuple):
-    """What an entry of `watch:` comes to. we_file: as of `is_spam_filed`."""
+    """What an entry of `watch:` comes to. we_file: as of `ReconcileRules`."""
 
     watch: Watch
     role: RoleLookup
@@ -92,12 +92,11 @@ class WatchRule(NamedTuple):
 
 def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
     """The rules of all entries. special: as of `find_role`."""
-    return [
-        WatchRule(
-            watch, role_lookup(watch, special), is_spam_filed(watch, settings), evidence_rule(watch)
-        )
-        for watch in settings.watch
-    ]
+    rules = []
+    for watch in settings.watch:
+        we_file = is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
+        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence_rule(watch)))
+    return rules
 
 
 def tagged_spam(arrivals: Iterable[Arrival], rules: ReconcileRules) -> list[Arrival]:

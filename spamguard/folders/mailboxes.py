@@ -1,41 +1,68 @@
-"""Mailboxes, their folders and files: the values of this room, their names, and how to reach them.
+"""The Maildirs of users: the values of this room, the way to them, and those of this machine.
 
 A mailbox is a Maildir of one user. A folder is named by its directory below the mailbox: "" (the
-INBOX), ".Junk" (Maildir++) or "Lists/Python" (Dovecot's LAYOUT=fs). File names are as `os.fsdecode`
+INBOX), ".Junk" (Maildir++) or "Lists/Python" (Dovecot's LAYOUT=fs). Names are as `os.fsdecode`
 makes them, so every name that the disk can hold has one; bytes that are no UTF-8 are lone
-surrogates. `Mailboxes` is the only way to users' mail. It has two implementations: `local` reads
-the disk, `broker` asks a process that has the right to.
+surrogates. `LocalMailboxes` reads the disk; `broker.RemoteMailboxes` asks a process that has the
+right to. There is no other way to users' mail.
 
-No function here may raise because of a name: users choose names as they like.
+A pattern of `watch:` has a fixed part, which is the operator's own word, and parts with wildcards.
+Below the fixed part no symbolic link is ever followed, at any step, because users write there: each
+directory is opened relative to the one above it. It is only asked whether a link leads to a
+Maildir, to warn about it. Every directory in which a mailbox, a folder or a message could appear is
+watched (`changes`).
+
+Must never write, never parse mail, and need little but the standard library and watchdog: this
+module runs with rights that nothing else should have. No name may make a function here raise: users
+choose names as they like.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
+import pwd
 import re
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import translate
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from spamguard.config.options import Watch
+from spamguard.folders.changes import DirectoryMonitor, is_below
 from spamguard.log import WarnOnce
 
+_log = logging.getLogger("spamguard.folders")
+
 CLOSED_WARNING = "%s: cannot be looked at (%s): mail below it teaches nothing until it can"
-"""The warning about one of `Mailboxes.unreadable_directories`."""
+"""The warning about one of `unreadable_directories`."""
 
-INBOX_NAME = ("INBOX",)
-
-MOVE_ORIGIN = "folder"
-"""Origin of a vote by a moved message; the folder's name follows."""
-EVIDENCE_ORIGIN = "evidence"
-"""Origin of a vote by evidence, without a move; the kind and the folder's name follow."""
-
-_SHIFT_SEQUENCE = re.compile(r"&([A-Za-z0-9+,]*)-")
-_NEEDS_SHIFT = re.compile(r"[^ -~\udc80-\udcff]+")  # bytes that are no UTF-8 stay
-_FLAGS_SUFFIX = re.compile(r"[:;!]2,([A-Za-z]*)")
-_SIZE_FIELDS = re.compile(r",[SW]=[0-9]+")
-# Servers keep files of such names beside the messages.
-_SERVER_FILES = (".", "dovecot", "maildir", "courierimap", "subscriptions")
+# In this order: a message that moves from new to cur while we list must not be missed.
+PARTS = ("new", "cur")
+_MAILDIR_PARTS = frozenset(("new", "cur", "tmp"))
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAX_DEPTH = 12  # folders within folders
+_MAX_DIRECTORIES = 10_000  # of a mailbox
+_MAX_LINKS = 20  # warnings: users make as many links as they like, which would hide other trouble
+_MANY_NAMES = 100_000  # of a part of a folder, from which on their length counts
+_MAX_LISTING_BYTES = 96 << 20  # as JSON: a million names and more
+_OTHER_FORMATS = frozenset(("mailboxes", "storage", "dbox-Mails"))  # directories of sdbox and mdbox
+_SIEVE_SUFFIX = ".sieve"  # `.dovecot.sieve` lies in the Maildir where that is the home directory
+_LINK_WARNING = "is a symbolic link, which is not followed: name the directory itself in `watch`"
+_FORMAT_WARNING = (
+    "%s: is no Maildir but mdbox or sdbox: moving mail in it cannot be seen from outside, "
+    "let Dovecot tell by IMAPSieve"
+)
+_WILDCARD = re.compile(r"[*?]")
+_KEYWORDS_FILE = "dovecot-keywords"
+_MAX_KEYWORDS = 26  # one for each letter
+_MAX_KEYWORDS_BYTES = 64 << 10
+_KEYWORD_LINE = re.compile(rb"([0-9]{1,2}) ([!-~]{1,200})")  # number and name
 
 
 # ---- mailboxes, folders, files
@@ -63,36 +90,6 @@ class MessageFile(NamedTuple):
     name: str
 
 
-DOUBT = "doubt"
-"""The kind of an issue that may be as it should be, so that no check fails because of it."""
-
-
-class Issue(NamedTuple):
-    """A trouble with a mailbox or a folder, as a key of `WarnOnce`.
-
-    kind: which trouble; empty: it cannot be read. transient: nothing will tell when it is over, as
-    with a single file, so it stands for a day.
-    """
-
-    subject: Mailbox | Folder
-    kind: Hashable = ""
-    transient: bool = False
-
-    @property
-    def mailbox(self) -> Mailbox:
-        """The mailbox that has it."""
-        return self.subject.mailbox if isinstance(self.subject, Folder) else self.subject
-
-
-def clear_issues(warnings: WarnOnce, is_over: Callable[[Issue], bool]) -> None:
-    """These issues are over, or concern nobody any more."""
-    if issues := [key for key in warnings.standing() if isinstance(key, Issue) and is_over(key)]:
-        warnings.clear(*issues)
-
-
-# ---- the way to them
-
-
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What may have changed since the last call.
@@ -107,131 +104,17 @@ class Changes:
     everything: bool = False
 
 
-class Mailboxes(Protocol):
-    """Users' mail, read only.
-
-    An OSError of any method concerns only what the method was asked about. MailboxesError, of any
-    method with arguments: no mailbox can be reached now; `wait_for_changes` reports a change of
-    everything when that is over.
-    """
-
-    def find_mailboxes(self) -> Iterable[Mailbox]:
-        """All mailboxes that are there, and those last found below directories that cannot be read
-        now. From now on `wait_for_changes` reports new ones.
-        """
-
-    def unreadable_directories(self) -> Mapping[str, str]:
-        """The directories on the way to mailboxes that the last `find_mailboxes` could not read:
-        path to reason.
-        """
-
-    def list_folders(self, mailbox: Mailbox) -> Iterable[Folder]:
-        """All folders of a mailbox; from now on `wait_for_changes` reports changes in them.
-        FileNotFoundError: the mailbox is gone.
-        """
-
-    def list_files(self, folder: Folder) -> Mapping[str, Sequence[str]]:
-        """Names of a folder's files by part, new before cur. Some may be gone by now, or be no
-        messages. FileNotFoundError: the folder is gone.
-        """
-
-    def open_file(self, folder: Folder, file: MessageFile) -> int:
-        """A descriptor to read one message from; the caller closes it. FileNotFoundError: the file
-        is gone. Other OSError: it cannot be opened, or is no regular file.
-        """
-
-    def read_keywords(self, folder: Folder) -> Mapping[str, str]:
-        """Dovecot's keywords of a folder: the letter that stands for one among the flags of a file
-        name (a to z) to its name. Empty without Dovecot. FileNotFoundError: the folder is gone.
-        """
-
-    def wait_for_changes(self, timeout: float) -> Changes:
-        """Wait at most `timeout` seconds for changes, and return them."""
-
-    def close(self) -> None:
-        """Give all descriptors back."""
-
-
 def iter_files(names: Mapping[str, Sequence[str]]) -> Iterator[MessageFile]:
-    """The files that `Mailboxes.list_files` names."""
+    """The files that `list_files` names."""
     return (MessageFile(part, name) for part, in_part in names.items() for name in in_part)
 
 
-def is_below(path: str, directories: Collection[str]) -> bool:
-    """Whether an absolute path is one of some directories, or below one. directories: a set or a
-    mapping, as there may be many.
-    """
-    while path not in directories:
-        if path == "/":
-            return False
-        path = path.rpartition("/")[0] or "/"
-    return True
-
-
-# ---- names of folders
-
-
-def decode_utf7(text: str) -> str:
-    """From IMAP's modified UTF-7 (RFC 3501, section 5.1.3). Other text stays as it is.
-
-    >>> decode_utf7("Entw&APw-rfe")
-    'Entwürfe'
-    """
-    try:
-        decoded = _SHIFT_SEQUENCE.sub(lambda match: _decode_shift(match[1]), text)
-        return decoded if encode_utf7(decoded) == text else text
-    except ValueError:
-        return text
-
-
-def _decode_shift(coded: str) -> str:
-    if not coded:
-        return "&"
-    padded = coded.replace(",", "/") + "=" * (-len(coded) % 4)
-    return b64decode(padded, validate=True).decode("utf-16-be")
-
-
-def encode_utf7(text: str) -> str:
-    """To IMAP's modified UTF-7."""
-    return _NEEDS_SHIFT.sub(lambda match: f"&{_encode_shift(match[0])}-", text.replace("&", "&-"))
-
-
-def _encode_shift(text: str) -> str:
-    coded = b64encode(text.encode("utf-16-be", "surrogatepass"))
-    return coded.rstrip(b"=").replace(b"/", b",").decode()
-
-
-def folder_parts(directory: str) -> tuple[str, ...] | None:
-    """The name of a folder, from the top; None: no folder can be in this directory.
-
-    A leading dot means the Maildir++ layout, none the nested one (LAYOUT=fs).
-
-    >>> folder_parts(".Junk.Old") == folder_parts("Junk/Old") == ("Junk", "Old")
-    True
-    >>> folder_parts("")
-    ('INBOX',)
-    """
-    if not directory:
-        return INBOX_NAME
-    flat = directory.startswith(".")
-    pieces = directory[1:].split(".") if flat else directory.split("/")
-    if "" in pieces or any(piece.startswith(".") or "/" in piece for piece in pieces):
-        return None
-    return tuple(map(decode_utf7, pieces))
-
-
-def display_folder(directory: str) -> str:
-    """A folder's name as mail programs show it; bytes that are no UTF-8 are escaped."""
-    name = "/".join(folder_parts(directory) or (directory,))
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def describe_folder(folder: Folder) -> str:
-    """A folder, for the log."""
-    return f"{folder.mailbox.path} {display_folder(folder.directory)}"
-
-
 # ---- names of files
+
+_FLAGS_SUFFIX = re.compile(r"[:;!]2,([A-Za-z]*)")
+_SIZE_FIELDS = re.compile(r",[SW]=[0-9]+")
+# Servers keep files of such names beside the messages.
+_SERVER_FILES = (".", "dovecot", "maildir", "courierimap", "subscriptions")
 
 
 class FileName(NamedTuple):
@@ -270,3 +153,347 @@ def file_key(file: str) -> int:
     """`base_name_key` of a file; 0: it is no message."""
     name = parse_file_name(file)
     return base_name_key(name.base) if name else 0
+
+
+# ---- the Maildirs of this machine
+
+
+class LocalMailboxes:
+    """Users' mail on this machine, read only.
+
+    An OSError of any method concerns only what the method was asked about.
+
+    A mailbox belongs to the user that its pattern names; else to the user that the pattern's
+    wildcards stand for; else to the owner of its directory. The last wildcard is the name or the
+    whole address, and one above it the domain: the nearest one with a dot in it, so
+    /var/vmail/*/*/*/Maildir works with a directory for each letter, too. If there are parts with
+    `*`, those with `?` alone are such directories.
+
+    notify: as of `DirectoryMonitor`.
+    """
+
+    def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
+        self._patterns = [(_split_pattern(watch.maildir), watch.user) for watch in watches]
+        self._watches = DirectoryMonitor(notify=notify, on_mount=self._mount_targets)
+        self._mailboxes: list[Mailbox] = []
+        self._unreadable: dict[str, str] = {}
+        self._links: set[str] = set()  # to Maildirs, where a Maildir would be watched
+        self._warnings = WarnOnce(_log)
+
+    # ---- mailboxes
+
+    def find_mailboxes(self) -> list[Mailbox]:
+        """All mailboxes that are there, and those last found below directories that cannot be read
+        now. From now on `wait_for_changes` reports new ones. Of a Maildir that several patterns
+        fit, the first one counts.
+        """
+        mailboxes: dict[str, Mailbox] = {}
+        before, self._unreadable = self._unreadable, {}
+        self._links = set()
+        for number, ((fixed, rest), user) in enumerate(self._patterns):
+            matches: list[tuple[str, ...]] = []
+            try:
+                with _open_below(fixed) as root:
+                    matches += self._find_matches(root, fixed, (), rest)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self._unreadable[fixed] = str(error.strerror)
+            if not matches:
+                self._watches.wait_for(fixed, None, links=True)
+            for names in matches:
+                path = os.path.join(fixed, *names)
+                owner = user or _mailbox_user(path, rest, names)
+                mailboxes.setdefault(path, Mailbox(owner, path, number))
+        if self._links:  # a second name of a watched Maildir is no trouble
+            real = {os.path.realpath(path) for path in mailboxes}
+            unwatched = [link for link in sorted(self._links) if os.path.realpath(link) not in real]
+            self._unreadable |= dict.fromkeys(unwatched[:_MAX_LINKS], _LINK_WARNING)
+        for mailbox in self._mailboxes:
+            if is_below(mailbox.path, self._unreadable):
+                mailboxes.setdefault(mailbox.path, mailbox)
+        if readable := before.keys() - self._unreadable:
+            self._warnings.clear(*readable)
+        for path, why in self._unreadable.items():
+            self._warnings.warn(path, CLOSED_WARNING, path, why)
+        self._mailboxes = list(mailboxes.values())
+        return self._mailboxes.copy()
+
+    def unreadable_directories(self) -> dict[str, str]:
+        """The directories on the way to mailboxes that the last `find_mailboxes` could not read:
+        path to reason.
+        """
+        return self._unreadable.copy()
+
+    def _find_matches(
+        self, above: int, path: str, names: tuple[str, ...], rest: Sequence[str]
+    ) -> Iterator[tuple[str, ...]]:
+        """The parts of each path below an open directory that fits the rest of a pattern."""
+        if not rest:
+            yield names
+            return
+        self._watches.add(above, path, None, directories_only=True)
+        for name in _matching_names(above, rest[0]):
+            below = os.path.join(path, name)
+            try:
+                with _open_below(above, (name,)) as directory:
+                    yield from self._find_matches(directory, below, (*names, name), rest[1:])
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if self._may_open_later(below, error):
+                    self._unreadable[below] = str(error.strerror)
+                elif not rest[1:] and os.path.isdir(f"{below}/cur"):
+                    self._links.add(below)
+
+    def _may_open_later(self, path: str, error: OSError) -> bool:
+        """Whether a directory may be opened later. A link is logged, except the one to the Sieve
+        script in force; a file is nothing to speak of.
+        """
+        if os.path.islink(path):
+            if not path.endswith(_SIEVE_SUFFIX):
+                self._warnings.warn(path, "%s: %s", path, _LINK_WARNING)
+            return False
+        return error.errno != errno.ENOTDIR
+
+    # ---- folders
+
+    def list_folders(self, mailbox: Mailbox) -> list[Folder]:
+        """All folders of a mailbox; from now on `wait_for_changes` reports changes in them.
+        FileNotFoundError: the mailbox is gone. Every directory with a `cur` is a folder, however
+        deep it lies: Maildir++ has folders side by side, other layouts within one another.
+        """
+        budget = iter(range(_MAX_DIRECTORIES))
+        with self._open_directory(mailbox, ()) as root:
+            directories = list(self._walk(root, mailbox, "", 0, budget))
+            if not directories:
+                if _OTHER_FORMATS & _list_directories(root):
+                    self._warnings.warn(mailbox, _FORMAT_WARNING, mailbox.path)
+                self._watches.wait_for(mailbox.path, mailbox)
+        if next(budget, None) is None:
+            text = "%s: has more than %d folders: the others are not looked at"
+            self._warnings.warn(mailbox, text, mailbox.path, _MAX_DIRECTORIES)
+        return [Folder(mailbox, directory) for directory in directories]
+
+    def _walk(
+        self, directory: int, mailbox: Mailbox, name: str, depth: int, budget: Iterator[int]
+    ) -> Iterator[str]:
+        """The folders in a directory. budget: has an item for each directory that may be entered.
+
+        The directory is watched first, then listed, so nothing comes unseen in between. A directory
+        that cannot be opened counts as a folder: `list_files` will say why.
+        """
+        path = os.path.join(mailbox.path, name) if name else mailbox.path
+        self._watches.add(directory, path, mailbox, directories_only=True)
+        below = _list_directories(directory, links=True)
+        if "cur" in below and self._watch_parts(directory, Folder(mailbox, name)):
+            yield name
+        for child in sorted(below - _MAILDIR_PARTS) if depth < _MAX_DEPTH else ():
+            if next(budget, None) is None:
+                return
+            deeper = os.path.join(name, child)
+            try:
+                with _open_below(directory, (child,)) as folder:
+                    yield from self._walk(folder, mailbox, deeper, depth + 1, budget)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if self._may_open_later(os.path.join(mailbox.path, deeper), error):
+                    yield deeper
+
+    def _watch_parts(self, directory: int, folder: Folder) -> bool:
+        """Watch `new` and `cur`; whether the directory is a folder."""
+        for part in PARTS:
+            path = os.path.join(folder.mailbox.path, folder.directory, part)
+            try:
+                with _open_below(directory, (part,)) as opened:
+                    self._watches.add(opened, path, folder, owner=folder.mailbox)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                return self._may_open_later(path, error)
+        return True
+
+    @contextmanager
+    def _open_directory(self, mailbox: Mailbox, names: Sequence[str]) -> Iterator[int]:
+        """A directory of a mailbox. FileNotFoundError: it is gone, or no pattern fits it."""
+        if not 0 <= mailbox.watch < len(self._patterns):
+            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
+        (fixed, rest), _ = self._patterns[mailbox.watch]
+        within = mailbox.path[len(fixed) :].strip("/").split("/") if rest else []
+        if not mailbox.path.startswith(fixed) or len(within) != len(rest):
+            raise FileNotFoundError(errno.ENOENT, "not watched", mailbox.path)
+        with _open_below(fixed, (*within, *names)) as directory:
+            yield directory
+
+    # ---- files
+
+    def list_files(self, folder: Folder) -> dict[str, list[str]]:
+        """Names of a folder's files by part, new before cur. Some may be gone by now, or be no
+        messages. FileNotFoundError: the folder is gone. A part that is missing has no files.
+        """
+        with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
+            return {part: _list_names(directory, part) for part in PARTS}
+
+    def open_file(self, folder: Folder, file: MessageFile) -> int:
+        """A descriptor to read one message from; the caller closes it. FileNotFoundError: the file
+        is gone. Other OSError: it cannot be opened, or is no regular file. Never waits for a pipe.
+        """
+        if file.part not in PARTS or "/" in file.name:
+            raise FileNotFoundError(errno.ENOENT, "no message of a Maildir", file.name)
+        names = (*_path_parts(folder.directory), file.part)
+        with self._open_directory(folder.mailbox, names) as part:
+            return _open_regular_file(part, file.name)
+
+    def read_keywords(self, folder: Folder) -> dict[str, str]:
+        """Dovecot's keywords of a folder: the letter that stands for one among the flags of a file
+        name (a to z) to its name. Empty without Dovecot; lines that make no sense are skipped.
+        FileNotFoundError: the folder is gone.
+        """
+        with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
+            try:
+                descriptor = _open_regular_file(directory, _KEYWORDS_FILE)
+            except FileNotFoundError:
+                return {}
+            with open(descriptor, "rb") as file:
+                lines = file.read(_MAX_KEYWORDS_BYTES).split(b"\n")
+        matches = filter(None, map(_KEYWORD_LINE.fullmatch, lines))
+        names = {int(match[1]): match[2].decode() for match in matches}
+        return {
+            chr(ord("a") + number): name for number, name in names.items() if number < _MAX_KEYWORDS
+        }
+
+    # ---- changes
+
+    def wait_for_changes(self, timeout: float) -> Changes:
+        """Wait at most `timeout` seconds for changes, and return them."""
+        targets, lost = self._watches.wait(timeout)
+        return Changes(
+            frozenset(target for target in targets if isinstance(target, Folder)),
+            frozenset(target for target in targets if isinstance(target, Mailbox)),
+            None in targets,
+            lost,
+        )
+
+    def count_watched(self) -> int:
+        """How many directories are watched, of all that were listed so far."""
+        return len(self._watches)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._watches.close()
+
+    def _mount_targets(self, place: str) -> Iterator[Folder | Mailbox | None]:
+        """What a mount at this place may change, above it or below."""
+        for number, ((fixed, _), _) in enumerate(self._patterns):
+            real = os.path.realpath(fixed)
+            if _overlaps(place, real):
+                yield None
+                for mailbox in self._mailboxes:
+                    within = mailbox.path[len(fixed) :]
+                    if mailbox.watch == number and _overlaps(place, f"{real}/{within}"):
+                        yield mailbox
+
+
+# ---- patterns and users
+
+
+def _split_pattern(path: str) -> tuple[str, tuple[str, ...]]:
+    """The fixed part of a pattern, and the parts below it."""
+    parts = _path_parts(path)
+    wild = next((at for at, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
+    return "/" + "/".join(parts[:wild]), tuple(parts[wild:])
+
+
+def _path_parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _overlaps(path: str, other: str) -> bool:
+    """Whether one path leads to the other, or further."""
+    parts = zip(_path_parts(path), _path_parts(other), strict=False)
+    return all(part == other_part for part, other_part in parts)
+
+
+def _mailbox_user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
+    shown = (os.fsencode(name).decode("utf-8", "backslashreplace") for name in names)
+    wild = [pair for pair in zip(rest, shown, strict=True) if _WILDCARD.search(pair[0])]
+    stars = [name for part, name in wild if "*" in part]
+    *above, name = stars or [name for _, name in wild] or [owner_name(path)]
+    if not above or "@" in name:
+        return name
+    return f"{name}@{next((part for part in reversed(above) if '.' in part), above[-1])}"
+
+
+def owner_name(path: str) -> str:
+    """Whose a path is: an account, or a number that has none; "": nobody's, it is gone."""
+    with suppress(OSError):
+        owner = os.stat(path).st_uid
+        with suppress(KeyError):
+            return pwd.getpwuid(owner).pw_name
+        return str(owner)
+    return ""
+
+
+# ---- directories and files, relative to an open directory
+
+
+def _matching_names(directory: int, part: str) -> list[str]:
+    """Names that a part of a pattern stands for; hidden ones only if the part begins with a dot."""
+    if not _WILDCARD.search(part):
+        return [part]
+    matches = re.compile(translate(part.replace("[", "[[]"))).match
+    return sorted(
+        name
+        for name in _list_directories(directory, links=True)
+        if matches(name) and (part[0] == "." or name[0] != ".")
+    )
+
+
+def _list_directories(directory: int, *, links: bool = False) -> set[str]:
+    """Names of directories. links: and of symbolic links, to warn about them."""
+    with os.scandir(directory) as entries:
+        return {
+            entry.name
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) or (links and entry.is_symlink())
+        }
+
+
+def _list_names(folder: int, part: str) -> list[str]:
+    """Names of what may be messages. OSError: also if there are more than an answer can hold."""
+    try:
+        with _open_below(folder, (part,)) as directory:
+            names = [name for name in os.listdir(directory) if name[0] != "."]
+    except FileNotFoundError:
+        return []
+    sizes = (len(name) * (1 if name.isascii() and name.isprintable() else 6) for name in names)
+    if len(names) > _MANY_NAMES and sum(sizes) > _MAX_LISTING_BYTES:
+        raise OSError(errno.EFBIG, "more file names than an answer can hold", part)
+    return names
+
+
+def _open_regular_file(directory: int, name: str) -> int:
+    descriptor = os.open(name, _FILE_FLAGS, dir_fd=directory)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "is no regular file", name)
+
+
+@contextmanager
+def _open_below(start: int | str, names: Sequence[str] = ()) -> Iterator[int]:
+    """A directory below an open one, or below the fixed part of a pattern, which may have links; no
+    symbolic link is followed below it.
+    """
+    current = os.open(start, _DIRECTORY_FLAGS) if isinstance(start, str) else os.dup(start)
+    try:
+        for name in names:
+            if name in (".", ".."):
+                raise FileNotFoundError(errno.ENOENT, "no name", name)
+            deeper = os.open(name, _DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=current)
+            os.close(current)
+            current = deeper
+        yield current
+    finally:
+        os.close(current)

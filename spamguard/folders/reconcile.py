@@ -32,6 +32,11 @@ from spamguard.keys import SignedVerdict
 
 HAM_LABEL, _SPAM_LABEL = "ham", "spam"
 
+MOVE_ORIGIN = "folder"
+"""Origin of a vote by a moved message; the folder's name follows."""
+EVIDENCE_ORIGIN = "evidence"
+"""Origin of a vote by evidence, without a move; the kind and the folder's name follow."""
+
 FileKey = tuple[str, int]
 """A file of a mailbox: its folder, and the key of its base name."""
 

@@ -1,4 +1,4 @@
-"""What each folder of a mailbox is for, and what the entries of `watch:` come to.
+"""Folders: their names, what each is for, and what the entries of `watch:` say about them.
 
 The role of a folder comes from the configuration, else from Dovecot's special uses, else from its
 name, in the languages of the usual mail programs (`names.toml`). A folder about which nothing is
@@ -7,8 +7,8 @@ like spam all the same, it is doubtful. Folders of what users write themselves (
 are ignored: a slip of the hand must never teach such mail as spam.
 
 Special uses (RFC 6154) are not in a Maildir: `read_dovecot` asks `doveconf -n`, whose output no
-library reads, and `parse_dovecot` knows the settings of Dovecot 2.3 and 2.4. Must never wait for
-long, and never fail: without Dovecot nothing is known, and names of folders decide.
+library reads. Must never wait for long, and never fail: without Dovecot, and whatever users call
+their folders.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import subprocess
 import tomllib
 import unicodedata
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,12 +30,86 @@ from typing import NamedTuple
 
 from spamguard.config.options import Protocol, Settings, Watch
 from spamguard.errors import SpamguardError
-from spamguard.folders.broker import is_maildir
-from spamguard.folders.mailboxes import INBOX_NAME, Mailbox, Mailboxes, folder_parts
+from spamguard.folders.broker import Mailboxes
+from spamguard.folders.mailboxes import Folder, Mailbox
 
 _log = logging.getLogger("spamguard.folders")
 
 _MAX_CACHED_ROLES = 50_000  # folders: users make and rename as many as they like
+
+
+INBOX_NAME = ("INBOX",)
+_SHIFT_SEQUENCE = re.compile(r"&([A-Za-z0-9+,]*)-")
+_NEEDS_SHIFT = re.compile(r"[^ -~\udc80-\udcff]+")  # bytes that are no UTF-8 stay
+
+
+def decode_utf7(text: str) -> str:
+    """From IMAP's modified UTF-7 (RFC 3501, section 5.1.3). Other text stays as it is.
+
+    >>> decode_utf7("Entw&APw-rfe")
+    'Entwürfe'
+    """
+    try:
+        decoded = _SHIFT_SEQUENCE.sub(_decode_shift, text)
+        return decoded if encode_utf7(decoded) == text else text
+    except ValueError:
+        return text
+
+
+def _decode_shift(match: re.Match[str]) -> str:
+    if not match[1]:
+        return "&"
+    padded = match[1] + "=" * (-len(match[1]) % 4)
+    return b64decode(padded, b"+,", validate=True).decode("utf-16-be")
+
+
+def encode_utf7(text: str) -> str:
+    """To IMAP's modified UTF-7."""
+    return _NEEDS_SHIFT.sub(_encode_shift, text.replace("&", "&-"))
+
+
+def _encode_shift(match: re.Match[str]) -> str:
+    coded = b64encode(match[0].encode("utf-16-be", "surrogatepass"), b"+,")
+    return f"&{coded.rstrip(b'=').decode()}-"
+
+
+def folder_parts(directory: str) -> tuple[str, ...] | None:
+    """The name of a folder, from the top; None: no folder can be in this directory.
+
+    A leading dot means the Maildir++ layout, none the nested one (LAYOUT=fs).
+
+    >>> folder_parts(".Junk.Old") == folder_parts("Junk/Old") == ("Junk", "Old")
+    True
+    >>> folder_parts("")
+    ('INBOX',)
+    """
+    if not directory:
+        return INBOX_NAME
+    flat = directory.startswith(".")
+    pieces = directory[1:].split(".") if flat else directory.split("/")
+    if "" in pieces or any(piece.startswith(".") or "/" in piece for piece in pieces):
+        return None
+    return tuple(map(decode_utf7, pieces))
+
+
+def display_folder(directory: str) -> str:
+    """A folder's name as mail programs show it; bytes that are no UTF-8 are escaped."""
+    name = "/".join(folder_parts(directory) or (directory,))
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def describe_folder(folder: Folder) -> str:
+    """A folder, for the log."""
+    return f"{folder.mailbox.path} {display_folder(folder.directory)}"
+
+
+def is_maildir(mailboxes: Mailboxes, mailbox: Mailbox, *, if_unreadable: bool) -> bool:
+    """Whether what a pattern fits is a Maildir, and not a directory of Maildirs."""
+    try:
+        folders = mailboxes.list_folders(mailbox)
+        return any(folder_parts(folder.directory) == INBOX_NAME for folder in folders)
+    except OSError:
+        return if_unreadable
 
 
 # ---- roles by name
@@ -50,10 +125,8 @@ class FolderKind(StrEnum):
 
 
 class Role(NamedTuple):
-    """The role of a folder.
-
-    label: name of the class if kind is CLASS, else empty. doubtful: nothing tells what the folder
-    is for, and its name sounds like spam.
+    """The role of a folder. label: the class, if kind is CLASS. doubtful: nothing tells what the
+    folder is for, and its name sounds like spam.
     """
 
     kind: FolderKind
@@ -72,11 +145,7 @@ SPECIAL_USES = {  # RFC 6154, RFC 8457
     "\\junk": SPAM_ROLE,
     "\\trash": TRASH_ROLE,
     "\\archive": HAM_ROLE,
-    "\\sent": IGNORED_ROLE,
-    "\\drafts": IGNORED_ROLE,
-    "\\all": IGNORED_ROLE,
-    "\\flagged": IGNORED_ROLE,
-    "\\important": IGNORED_ROLE,
+    **dict.fromkeys(("\\sent", "\\drafts", "\\all", "\\flagged", "\\important"), IGNORED_ROLE),
 }
 
 _SECTION_ROLES = {  # of the tables of names
@@ -87,8 +156,7 @@ _SECTION_ROLES = {  # of the tables of names
 }
 _SPAM_WORDS = re.compile(r"spam|junk|спам|スパム|스팸")
 
-RoleLookup = Callable[[str], Role]
-"""The role of a folder by its directory."""
+RoleLookup = Callable[[str], Role]  # by directory
 
 
 def parse_role(text: str) -> Role:
@@ -142,7 +210,7 @@ def _nearest_role(
 
 def _exact_role(name: str, configured: Mapping[str, Role], uses: Mapping[str, str]) -> Role | None:
     for pattern, role in configured.items():
-        if _name_pattern(pattern).fullmatch(name):
+        if _compile_pattern(pattern).fullmatch(name):
             return role
     for use in uses.get(name, "").lower().split():
         if use in SPECIAL_USES:
@@ -169,7 +237,7 @@ def _usual_roles() -> dict[str, Role]:
 
 
 @cache
-def _name_pattern(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     name = _fold_name(_strip_inbox(tuple(pattern.split("/"))))
     return re.compile(".*".join(map(re.escape, name.split("*"))), re.DOTALL)
 
@@ -202,11 +270,6 @@ def role_lookup(watch: Watch, special: Mapping[tuple[str, ...], str]) -> RoleLoo
     return role
 
 
-def is_spam_filed(watch: Watch, settings: Settings) -> bool:
-    """Whether what we tag as spam is put into Junk on delivery."""
-    return is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
-
-
 def is_next_hop(watch: Watch, settings: Settings) -> bool:
     """Whether it is a Maildir that we deliver to ourselves."""
     hops = [listener.next_hop.to for listener in settings.listeners]
@@ -214,9 +277,7 @@ def is_next_hop(watch: Watch, settings: Settings) -> bool:
 
 
 def find_unmatched_watches(settings: Settings, mailboxes: Iterable[Mailbox]) -> tuple[str, ...]:
-    """A warning for each pattern that no mailbox fits, except Maildirs that we make with the first
-    mail.
-    """
+    """A warning for each pattern that no mailbox fits, except Maildirs that our mail makes."""
     matched = {mailbox.watch for mailbox in mailboxes}
     return tuple(
         f"watch: nothing fits {watch.maildir} yet: "
@@ -235,38 +296,27 @@ _SECTION = re.compile(r"(\S+)(?:\s+(\S.*?))?\s*\{")
 _SETTING = re.compile(r"(\S+)\s*=\s*(.*)")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _HOME = re.compile(r"^(%h|%\{home\})(?=/|$)")
-_SETTINGS_SINCE_2_4 = (
-    "mail_driver",
-    "mail_path",
-    "mail_inbox_path",
-    "mailbox_list_layout",
-    "mailbox_directory_name",
-)
+_LOCATION_SETTINGS = ("mail_inbox_path", "mailbox_list_layout", "mailbox_directory_name")
+_UNKNOWN_WARNING = "doveconf %s, so Dovecot's special uses of folders are not known: %s"
 _REMEDY = "let Dovecot tell by IMAPSieve"
 _YES_WORDS = frozenset(("yes", "y", "true", "1"))
 _OTHER_FORMATS = frozenset(("mdbox", "sdbox", "dbox", "mbox", "obox", "imapc", "pop3c", "cydir"))
 
 
 class DovecotSettings(NamedTuple):
-    """What matters for watching.
-
-    mail_format: of the mailboxes, "" if unknown. special_uses: by name of the folder, without the
-    namespace's prefix. obstacles: what stands in the way of watching, one line each.
-    """
+    """What matters for watching. special_uses: by name, without the namespace's prefix."""
 
     mail_format: str = ""
     special_uses: Mapping[tuple[str, ...], str] = {}
-    obstacles: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()  # what stands in the way of watching, one line each
 
 
 class _MailLocation(NamedTuple):
-    """Where mail is, with Dovecot's variables. subdirectory: of a folder, for its messages."""
-
     mail_format: str
     path: str
     inbox: str
     layout: str
-    subdirectory: str
+    subdirectory: str  # of a folder, for its messages
 
 
 @dataclass(slots=True)
@@ -299,19 +349,14 @@ def read_dovecot(configuration: str = "") -> DovecotSettings:
         return parse_dovecot(done.stdout.decode(errors="surrogateescape"))
     except FileNotFoundError:
         _log.info(
-            "there is no doveconf: "
-            "the roles of folders come from the configuration and from their names"
+            "there is no doveconf: the roles of folders come from the configuration and "
+            "from their names"
         )
     except subprocess.CalledProcessError as error:
         reason = " ".join(error.stderr.decode(errors="replace").split())
-        _log.warning(
-            "doveconf failed, so Dovecot's special uses of folders are not known: %s", reason[:500]
-        )
+        _log.warning(_UNKNOWN_WARNING, "failed", reason[:500])
     except (OSError, subprocess.TimeoutExpired) as error:
-        _log.warning(
-            "doveconf cannot be asked, so Dovecot's special uses of folders are not known: %s",
-            error,
-        )
+        _log.warning(_UNKNOWN_WARNING, "cannot be asked", error)
     return DovecotSettings()
 
 
@@ -375,7 +420,8 @@ def _find_location(top: _Section) -> _MailLocation:
     namespace = _main_namespace(top).settings
     settings = top.settings | {name: value for name, value in namespace.items() if value}
     if "mail_driver" in settings or "mail_path" in settings:
-        driver, path, *values = (settings.get(name, "") for name in _SETTINGS_SINCE_2_4)
+        driver, path = settings.get("mail_driver", ""), settings.get("mail_path", "")
+        values = [settings.get(name, "") for name in _LOCATION_SETTINGS]
     else:
         location = settings.get("location") or settings.get("mail_location", "")
         driver, path, *fields = (*location.split(":"), "")
@@ -420,9 +466,7 @@ def _list_obstacles(top: _Section, location: _MailLocation) -> Iterator[str]:
             "Dovecot keeps folders in directories of other names (LAYOUT=index, DIRNAME=): "
             f"which is Junk cannot be seen, {_REMEDY}"
         )
-    elif location.inbox and not f"{_fold_home(location.inbox)}/".startswith(
-        f"{_fold_home(location.path)}/"
-    ):
+    elif location.inbox and not _fold_home(location.inbox).startswith(_fold_home(location.path)):
         yield (
             f"Dovecot keeps INBOX apart from other folders ({location.inbox}): "
             f"moving from one to the other teaches nothing, {_REMEDY}"
@@ -441,8 +485,8 @@ def _list_obstacles(top: _Section, location: _MailLocation) -> Iterator[str]:
 
 
 def _fold_home(path: str) -> str:
-    """A path with the home directory written in one way."""
-    return _HOME.sub("~", path.rstrip("/"))
+    """The path of a directory, with the home directory written in one way."""
+    return _HOME.sub("~", path.rstrip("/")) + "/"
 
 
 def _plugins(section: _Section) -> set[str]:

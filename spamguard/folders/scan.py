@@ -19,10 +19,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice, repeat
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -31,21 +31,23 @@ from numpy.typing import NDArray
 from spamguard import keys
 from spamguard.engine.prepare import Example, ExampleReader, SplitMessage
 from spamguard.errors import SpamguardError
+from spamguard.folders.broker import Mailboxes
 from spamguard.folders.mailboxes import (
-    INBOX_NAME,
     Folder,
-    Issue,
     Mailbox,
-    Mailboxes,
     MessageFile,
-    describe_folder,
     file_key,
-    folder_parts,
     iter_files,
     parse_file_name,
 )
 from spamguard.folders.reconcile import Arrival, FileKey, short_hash
-from spamguard.folders.roles import FolderKind, RoleLookup
+from spamguard.folders.roles import (
+    INBOX_NAME,
+    FolderKind,
+    RoleLookup,
+    describe_folder,
+    folder_parts,
+)
 from spamguard.keys import SignedVerdict
 from spamguard.log import WarnOnce
 from spamguard.sources import DamagedFileError, UnreadableFileError, decompress
@@ -69,6 +71,33 @@ _VERDICT_FIELD, _RECEIVED_FIELD = (
     for name in (b"X-Spamguard", b"Received")
 )
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+
+
+DOUBT = "doubt"
+"""The kind of an issue that may be as it should be, so that no check fails because of it."""
+
+
+class Issue(NamedTuple):
+    """A trouble with a mailbox or a folder, as a key of `WarnOnce`.
+
+    kind: which trouble; empty: it cannot be read. transient: nothing will tell when it is over, as
+    with a single file, so it stands for a day.
+    """
+
+    subject: Mailbox | Folder
+    kind: Hashable = ""
+    transient: bool = False
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The mailbox that has it."""
+        return self.subject.mailbox if isinstance(self.subject, Folder) else self.subject
+
+
+def clear_issues(warnings: WarnOnce, is_over: Callable[[Issue], bool]) -> None:
+    """These issues are over, or concern nobody any more."""
+    if issues := [key for key in warnings.standing() if isinstance(key, Issue) and is_over(key)]:
+        warnings.clear(*issues)
 
 
 class UnfinishedFileError(SpamguardError):
@@ -182,10 +211,8 @@ class FolderScanner:
             result.unreadable = True
             return
         self._warnings.clear(Issue(folder))
-        parts = list(
-            chain.from_iterable(repeat(part, len(names)) for part, names in listed.items())
-        )
-        names = list(chain.from_iterable(listed.values()))
+        names = [name for in_part in listed.values() for name in in_part]
+        parts = [part for part, in_part in listed.items() for _ in in_part]
         fresh, keys = yield from self._name_keys(folder, names)
 
         def files(indices: list[int]) -> list[FoundFile]:
@@ -327,12 +354,8 @@ class FolderScanner:
         """
         where = f"{describe_folder(folder)}: {file.name}"
         if isinstance(error, UnreadableFileError):
-            self._warnings.warn(
-                (folder.mailbox.path, str(error)),
-                "%s: %s; it teaches nothing, nor do others like it",
-                where,
-                error,
-            )
+            text = "%s: %s; it teaches nothing, nor do others like it"
+            self._warnings.warn((folder.mailbox.path, str(error)), text, where, error)
         elif not isinstance(error, FileNotFoundError):
             is_link = error.errno == errno.ELOOP
             self._warnings.warn(

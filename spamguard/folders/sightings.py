@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from spamguard.database import ClosedOnExit, Database, Schema, is_corruption
 from spamguard.errors import SpamguardError
-from spamguard.folders.mailboxes import is_below
+from spamguard.folders.changes import is_below
 from spamguard.folders.reconcile import FileKey, Sighting
 from spamguard.ledger.votes import NewVote
 from spamguard.storage import as_directory_owner

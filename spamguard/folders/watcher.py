@@ -26,6 +26,8 @@ from spamguard.config.options import Settings
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import MailboxesError, SpamguardError
+from spamguard.folders.broker import Mailboxes
+from spamguard.folders.changes import is_below
 from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
 from spamguard.folders.mailbox_scan import (
     OWN_FILES,
@@ -34,18 +36,7 @@ from spamguard.folders.mailbox_scan import (
     next_pause,
     watch_rules,
 )
-from spamguard.folders.mailboxes import (
-    CLOSED_WARNING,
-    DOUBT,
-    Changes,
-    Folder,
-    Issue,
-    Mailbox,
-    Mailboxes,
-    MessageFile,
-    clear_issues,
-    is_below,
-)
+from spamguard.folders.mailboxes import CLOSED_WARNING, Changes, Folder, Mailbox, MessageFile
 from spamguard.folders.roles import (
     FolderKind,
     find_obstacles,
@@ -53,7 +44,7 @@ from spamguard.folders.roles import (
     parse_role,
     read_dovecot,
 )
-from spamguard.folders.scan import FolderScanner
+from spamguard.folders.scan import DOUBT, FolderScanner, Issue, clear_issues
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.status_files import StatusFile, WatcherTrouble

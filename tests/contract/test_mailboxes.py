@@ -18,9 +18,15 @@ import pytest
 from spamguard import process
 from spamguard.config.options import Watch
 from spamguard.folders import broker, changes
-from spamguard.folders.broker import BrokerSession, RemoteMailboxes
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import Changes, Folder, Mailbox, Mailboxes, MessageFile, iter_files
+from spamguard.folders.broker import BrokerSession, Mailboxes, RemoteMailboxes
+from spamguard.folders.mailboxes import (
+    Changes,
+    Folder,
+    LocalMailboxes,
+    Mailbox,
+    MessageFile,
+    iter_files,
+)
 from tests.support.disks import mounted, needs_disks
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 

@@ -24,7 +24,6 @@ FOLDERS = (
     "sightings",
     "reconcile",
     "roles",
-    "doveconf",
 )
 OTHERS = ("numpy", "zstandard", "sqlite3", "sklearn")
 ROOT = Path(__file__).parents[3]

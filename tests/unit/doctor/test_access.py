@@ -13,7 +13,7 @@ from spamguard import doctor
 from spamguard.cli import main
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
 from spamguard.doctor import StepOutcome
-from spamguard.folders import local
+from spamguard.folders import mailboxes
 from tests.e2e.ports import open_directory
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -133,9 +133,9 @@ def test_of_homes_that_are_no_maildirs_as_many_are_searched_as_there_is_time_for
     searched: list[str] = []
     for name in ("anna", "ben"):
         (place / "home" / name / "cur").rename(place / "home" / name / "mail")
-    whole = local.LocalMailboxes.list_folders
+    whole = mailboxes.LocalMailboxes.list_folders
     monkeypatch.setattr(
-        local.LocalMailboxes,
+        mailboxes.LocalMailboxes,
         "list_folders",
         lambda found, one: [searched.append(one.path), whole(found, one)][1],
     )

@@ -18,7 +18,7 @@ from spamguard.config.options import Hop, Listener, Position, Settings, Watch, p
 from spamguard.doctor import StepOutcome
 from spamguard.engine.filter import Filter
 from spamguard.folders import roles
-from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.mailboxes import LocalMailboxes
 from spamguard.folders.roles import DovecotSettings
 from spamguard.learning import status_files
 from spamguard.learning.status_files import WatcherStatus, WatcherTrouble

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from spamguard.config.options import Watch
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerProtocolError, BrokerSession
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import Changes, Folder, Mailbox, MessageFile
+from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
 from tests.unit.folders.maildirs import deliver, maildir
 
 SECONDS = 20.0  # generous

@@ -18,14 +18,8 @@ from watchdog.observers.polling import PollingObserver
 
 from spamguard.config.options import Watch
 from spamguard.folders import changes
-from spamguard.folders.changes import (
-    POLL_NOW,
-    DirectoryMonitor,
-    InotifyEvents,
-    ObserverEvents,
-)
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import Changes
+from spamguard.folders.changes import POLL_NOW, DirectoryMonitor, InotifyEvents, ObserverEvents
+from spamguard.folders.mailboxes import Changes, LocalMailboxes
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched

@@ -12,9 +12,9 @@ import pytest
 
 from spamguard.config.options import Watch
 from spamguard.folders import mailbox_scan
-from spamguard.folders.local import LocalMailboxes
+from spamguard.folders.changes import is_below
 from spamguard.folders.mailbox_scan import next_pause
-from spamguard.folders.mailboxes import is_below
+from spamguard.folders.mailboxes import LocalMailboxes
 from spamguard.learning import status_files
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.test_status_file import turn_until

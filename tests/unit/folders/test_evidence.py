@@ -16,7 +16,7 @@ from spamguard.config.options import HamEvidence
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, MailboxesError
 from spamguard.folders import lessons, watcher
-from spamguard.folders.mailboxes import EVIDENCE_ORIGIN
+from spamguard.folders.reconcile import EVIDENCE_ORIGIN
 from spamguard.folders.sightings import Sightings
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from tests.support.waiting import PATIENCE

@@ -15,8 +15,7 @@ from corpora import synthetic
 from spamguard import keys
 from spamguard.config.options import Action, Watch
 from spamguard.engine.filter import Filter
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import Mailbox
+from spamguard.folders.mailboxes import LocalMailboxes, Mailbox
 from spamguard.folders.roles import role_lookup
 from spamguard.folders.scan import FolderScanner, find_filed, initial_lessons
 from tests.unit.folders.maildirs import deliver, forbid, maildir

@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from spamguard.config.options import Watch
-from spamguard.folders import changes, local
-from spamguard.folders.local import LocalMailboxes
+from spamguard.folders import changes, mailboxes
+from spamguard.folders.mailboxes import LocalMailboxes
 from tests.contract.test_mailboxes import drained, everything, told
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -19,20 +19,20 @@ def test_of_too_many_folders_only_so_many_are_looked_at_and_watched(tmp_path, mo
     """Otherwise a user with a million folders takes all watches of the machine, and the memory of a
     process with more rights.
     """
-    monkeypatch.setattr(local, "_MAX_DIRECTORIES", 5)
+    monkeypatch.setattr(mailboxes, "_MAX_DIRECTORIES", 5)
     box = maildir(tmp_path / "anna", *(f".f{number}" for number in range(4)))
     (box / "empty" / "deeper" / "deepest").mkdir(parents=True)
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
-        (anna,) = mailboxes.find_mailboxes()
-        before = len(mailboxes._watches._watched)
-        assert [place.directory for place in mailboxes.list_folders(anna)] == [
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as local:
+        (anna,) = local.find_mailboxes()
+        before = len(local._watches._watched)
+        assert [place.directory for place in local.list_folders(anna)] == [
             "",
             ".f0",
             ".f1",
             ".f2",
             ".f3",
         ]
-        assert len(mailboxes._watches._watched) - before == 1 + 2 + 4 * 3 + 1
+        assert len(local._watches._watched) - before == 1 + 2 + 4 * 3 + 1
     assert "has more than 5 folders: the others are not looked at" in caplog.text
 
 
@@ -51,50 +51,50 @@ def test_a_folder_with_more_names_than_can_be_told_costs_itself_alone(
     """Otherwise one user's names take all memory of the broker, as one character can take six
     bytes.
     """
-    monkeypatch.setattr(local, "_MANY_NAMES", 1)
-    monkeypatch.setattr(local, "_MAX_LISTING_BYTES", 1000)
+    monkeypatch.setattr(mailboxes, "_MANY_NAMES", 1)
+    monkeypatch.setattr(mailboxes, "_MAX_LISTING_BYTES", 1000)
     box = maildir(tmp_path / "anna", ".Junk")
     for number in range(count):
         (box / ".Junk/cur" / f"{name}{number:02}").touch()
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
-        (anna,) = mailboxes.find_mailboxes()
-        inbox, junk = mailboxes.list_folders(anna)
-        assert mailboxes.list_files(inbox) == {"new": [], "cur": []}
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as local:
+        (anna,) = local.find_mailboxes()
+        inbox, junk = local.list_folders(anna)
+        assert local.list_files(inbox) == {"new": [], "cur": []}
         if much:
             with pytest.raises(OSError, match="more file names than an answer can hold"):
-                mailboxes.list_files(junk)
+                local.list_files(junk)
         else:
-            assert len(mailboxes.list_files(junk)["cur"]) == count
+            assert len(local.list_files(junk)["cur"]) == count
 
 
 def test_of_a_folder_that_was_renamed_often_only_the_last_name_is_known(tmp_path):
     """Otherwise a user who renames a thousand folders again and again takes all memory."""
     box = maildir(tmp_path / "anna", ".Junk")
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
-        (anna,) = mailboxes.find_mailboxes()
-        mailboxes.list_folders(anna)
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as local:
+        (anna,) = local.find_mailboxes()
+        local.list_folders(anna)
         before = ".Junk"
         for name in (".one", ".two", ".three"):
             (box / before).rename(box / name)
             before = name
-            mailboxes.list_folders(anna)
-        drained(mailboxes, True)
+            local.list_folders(anna)
+        drained(local, True)
         deliver(box / ".three", b"x")
-        assert {place.directory for place in told(mailboxes).folders} == {".three"}
+        assert {place.directory for place in told(local).folders} == {".three"}
 
 
 def test_a_maildir_that_goes_and_comes_back(tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     box = maildir(tmp_path / "state" / "Maildir", ".Junk")
-    with closing(LocalMailboxes([Watch(str(box))])) as mailboxes:
-        assert len(next(iter(everything(mailboxes).values()))) == 2
+    with closing(LocalMailboxes([Watch(str(box))])) as local:
+        assert len(next(iter(everything(local).values()))) == 2
         box.rename(tmp_path / "away")
-        assert mailboxes.find_mailboxes() == []
-        drained(mailboxes, True)
+        assert local.find_mailboxes() == []
+        drained(local, True)
         (tmp_path / "away").rename(box)
-        assert told(mailboxes).users
-        assert len(next(iter(everything(mailboxes).values()))) == 2
-        assert not mailboxes._watches._polled
+        assert told(local).users
+        assert len(next(iter(everything(local).values()))) == 2
+        assert not local._watches._polled
 
 
 def test_a_link_that_is_no_folder_is_told_unless_it_is_the_sieve_script_in_force(tmp_path, caplog):
@@ -102,8 +102,8 @@ def test_a_link_that_is_no_folder_is_told_unless_it_is_the_sieve_script_in_force
     maildir(tmp_path / "anna", ".Lists.sieve")
     (tmp_path / "anna/.dovecot.sieve").symlink_to("sieve/rules.sieve")
     (tmp_path / "anna/.Old").symlink_to(tmp_path)
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as mailboxes:
-        (anna,) = mailboxes.find_mailboxes()
-        assert [place.directory for place in mailboxes.list_folders(anna)] == ["", ".Lists.sieve"]
+    with closing(LocalMailboxes([Watch(f"{tmp_path}/*")])) as local:
+        (anna,) = local.find_mailboxes()
+        assert [place.directory for place in local.list_folders(anna)] == ["", ".Lists.sieve"]
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith(f"{tmp_path}/anna/.Old: is a symbolic link")

@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamguard.folders.mailboxes import (
-    INBOX_NAME,
-    FileName,
-    base_name_key,
-    decode_utf7,
-    encode_utf7,
-    folder_parts,
-    parse_file_name,
-)
+from spamguard.folders.mailboxes import FileName, base_name_key, parse_file_name
+from spamguard.folders.roles import INBOX_NAME, decode_utf7, encode_utf7, folder_parts
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
-from spamguard.folders.mailboxes import display_folder
-from spamguard.folders.roles import FolderKind, Role, is_spam_filed, role_lookup
+from spamguard.folders.mailbox_scan import watch_rules
+from spamguard.folders.roles import FolderKind, Role, display_folder, role_lookup
 
 
 def test_the_role_of_a_directory():
@@ -47,4 +48,5 @@ def test_our_own_maildir_is_one_that_we_file_into(tmp_path):
         (Watch(f"{tmp_path}/*"), False),
         (Watch(f"{tmp_path}/*", we_file=True), True),
     ):
-        assert is_spam_filed(watch, settings) is expected
+        (rule,) = watch_rules(replace(settings, watch=(watch,)), {})
+        assert rule.we_file is expected

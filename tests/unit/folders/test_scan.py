@@ -8,8 +8,7 @@ import numpy as np
 
 from spamguard.config.options import Watch
 from spamguard.folders import scan
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import Folder
+from spamguard.folders.mailboxes import Folder, LocalMailboxes
 from spamguard.folders.scan import FolderScan, FolderScanner
 from tests.unit.folders.maildirs import deliver, maildir
 

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from spamguard.folders import watcher
-from spamguard.folders.mailboxes import Changes, Folder, Issue, Mailbox, MessageFile
+from spamguard.folders.mailboxes import Changes, Folder, Mailbox, MessageFile
+from spamguard.folders.scan import Issue
 from spamguard.learning import status_files
 from spamguard.learning.status_files import RefusedLessons, StatusFile, WatcherStatus
 from spamguard.log import WarnOnce

@@ -10,8 +10,7 @@ from corpora import synthetic
 from spamguard import keys
 from spamguard.config.options import Action, Listener, Settings, Watch
 from spamguard.engine.filter import Filter
-from spamguard.folders.local import LocalMailboxes
-from spamguard.folders.mailboxes import Folder, MessageFile
+from spamguard.folders.mailboxes import Folder, LocalMailboxes, MessageFile
 from spamguard.folders.watcher import Watcher
 from tests.unit.folders.maildirs import maildir
 
