@@ -56,7 +56,6 @@ def fingerprint_watches(watches: Iterable[Watch]) -> str:
 
 
 def pack_line(*values: object) -> bytes:
-    """A line."""
     return json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
 
@@ -69,12 +68,10 @@ def unpack_line(line: bytes) -> list[Any]:
 
 
 def pack_answer(value: object) -> bytes:
-    """The line of an answer."""
     return pack_line("answer", value)
 
 
 def pack_error(error: OSError) -> bytes:
-    """The line of a refusal."""
     name = error.filename if isinstance(error.filename, str) else ""
     return pack_line("error", error.errno or errno.EIO, error.strerror or "cannot be done", name)
 
@@ -93,7 +90,6 @@ def unpack_answer(line: bytes) -> object:
 
 
 def parse_mailbox(value: object) -> Mailbox:
-    """A mailbox."""
     user, path, watch = _parse_list(value, 3)
     if not isinstance(watch, int):
         raise BrokerProtocolError("no number where one is expected")
@@ -101,24 +97,20 @@ def parse_mailbox(value: object) -> Mailbox:
 
 
 def parse_folder(value: object) -> Folder:
-    """A folder."""
     mailbox, directory = _parse_list(value, 2)
     return Folder(parse_mailbox(mailbox), parse_text(directory))
 
 
 def parse_file(value: object) -> MessageFile:
-    """A message of a folder."""
     part, name = _parse_list(value, 2)
     return MessageFile(parse_text(part), parse_text(name))
 
 
 def parse_texts(value: object) -> list[str]:
-    """Texts, such as names of files."""
     return [parse_text(text) for text in _parse_list(value)]
 
 
 def parse_mailboxes(value: object) -> list[Mailbox]:
-    """Mailboxes."""
     return [parse_mailbox(mailbox) for mailbox in _parse_list(value)]
 
 
@@ -133,12 +125,10 @@ def parse_words(value: object) -> dict[str, str]:
 
 
 def dump_changes(changes: Changes) -> tuple[object, ...]:
-    """Changes as `parse_changes` reads them."""
     return tuple(changes.folders), tuple(changes.mailboxes), changes.users, changes.everything
 
 
 def parse_changes(value: object) -> Changes:
-    """Changes."""
     folders, mailboxes, users, everything = _parse_list(value, 4)
     return Changes(
         frozenset(map(parse_folder, _parse_list(folders))),
@@ -236,14 +226,14 @@ class BrokerSession:
             case ["users"]:
                 answer = self._find_mailboxes()
             case ["closed"]:
-                answer = dict(mailboxes.unreadable_directories())
+                answer = mailboxes.unreadable_directories()
             case ["folders", mailbox]:
                 folders = mailboxes.list_folders(self._check_mailbox(parse_mailbox(mailbox)))
                 answer = [folder.directory for folder in folders]
             case ["names", folder]:
-                answer = dict(mailboxes.list_files(self._check_folder(folder)))
+                answer = mailboxes.list_files(self._check_folder(folder))
             case ["keywords", folder]:
-                answer = dict(mailboxes.read_keywords(self._check_folder(folder)))
+                answer = mailboxes.read_keywords(self._check_folder(folder))
             case ["open", folder, file]:
                 answer = mailboxes.open_file(self._check_folder(folder), parse_file(file))
             case ["changes", int(milliseconds)]:
@@ -254,7 +244,7 @@ class BrokerSession:
         return answer
 
     def _find_mailboxes(self) -> list[Mailbox]:
-        mailboxes = list(self._mailboxes.find_mailboxes())
+        mailboxes = self._mailboxes.find_mailboxes()
         self._served = frozenset(mailboxes)
         return mailboxes
 

@@ -209,8 +209,8 @@ class FolderTeacher:
         for (folder, label), group in groupby(
             sorted(refused, key=folder_and_label), folder_and_label
         ):
-            shown = display_folder(folder)
-            if self._status_file.add_refused(mailbox.user, shown, len(list(group))):
+            name = display_folder(folder)
+            if self._status_file.add_refused(mailbox.user, name, len(list(group))):
                 state, path = str(self._filter.directory), f"{mailbox.path}/{folder}"
                 command = ("spamguard", "--state", state, "learn", "--user", mailbox.user)
                 _log.warning(
@@ -219,7 +219,7 @@ class FolderTeacher:
                     "To teach it all the same: %s",
                     mailbox.user,
                     quota,
-                    shown,
+                    name,
                     shlex.join((*command, "--as", label, path)),
                 )
         return admitted
@@ -319,7 +319,7 @@ class EvidenceTeacher:
         for folder, files in renamed.items():
             evidence = self._find_evidence(folder, files, target(folder), rule)
             for batch in batches(list(evidence), EVIDENCE_BATCH_SIZE):
-                marks = dict.fromkeys((shown.file.name for shown in batch), EVIDENCE_DONE)
+                marks = dict.fromkeys((evidence.file.name for evidence in batch), EVIDENCE_DONE)
                 if has_begun:
                     marks = yield from self._teach_batch(folder, batch, target(folder), rule)
                 self._sightings.update_marks(*_key(folder), marks, ())
@@ -413,7 +413,7 @@ class EvidenceTeacher:
         """Teach some messages; the marks to set."""
         user, now = folder.mailbox.user, int(time.time())
         # Since when messages are read. A mark of the future comes from a wrong clock.
-        is_read = {shown.file.name for shown in batch if EvidenceSign.READ in shown.signs}
+        is_read = {file.name for file, signs in batch if EvidenceSign.READ in signs}
         marks = self._sightings.read_marks(*_key(folder), is_read)
         marks = {name: min(marks.get(name, now), now) for name in is_read}
         chosen: dict[int, tuple[EvidenceSign, str]] = {}

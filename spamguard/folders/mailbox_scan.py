@@ -262,7 +262,7 @@ class MailboxScanner:
         have been filled before it was watched.
         """
         mailbox = state.mailbox
-        known = self._sightings.folders(mailbox.path)
+        sighted = self._sightings.folders(mailbox.path)
         try:
             folders = set(self._mailboxes.list_folders(mailbox))
         except FileNotFoundError:
@@ -271,13 +271,13 @@ class MailboxScanner:
         else:
             if folders:
                 self._warnings.clear(Issue(mailbox, _FOLDERS_ISSUE))
-            elif known:
+            elif sighted:
                 self._warnings.warn(Issue(mailbox, _FOLDERS_ISSUE), _EMPTY_WARNING, mailbox.path)
         self._warn_doubtful(sorted(folders))
         state.folders = {
             folder for folder in folders if self._role(folder).kind is not FolderKind.IGNORED
         }
-        due = state.folders.union(Folder(mailbox, directory) for directory in known)
+        due = state.folders.union(Folder(mailbox, directory) for directory in sighted)
         concerned = {mailbox} | folders | due
         clear_issues(
             self._warnings,
@@ -342,8 +342,8 @@ class MailboxScanner:
             shows_evidence = evidence.applies_to(self._target(folder))
             if shows_evidence:
                 self._evidence_teacher.prepare(folder, evidence)
-            known = self._sightings.name_keys(state.mailbox.path, folder.directory)
-            yield from self._scanner.scan(folder, known, scan, with_renamed=shows_evidence)
+            before = self._sightings.name_keys(state.mailbox.path, folder.directory)
+            yield from self._scanner.scan(folder, before, scan, with_renamed=shows_evidence)
             if time.monotonic() > until:
                 yield
                 until = time.monotonic() + STEP_SECONDS
@@ -354,17 +354,17 @@ class MailboxScanner:
     ) -> ScanSteps[None]:
         """Teach what follows from moves."""
         mailbox, rules = state.mailbox, self._reconcile_rules(state.mailbox)
-        arrivals, known = yield from self._read_arrivals(mailbox, scan, rules, first=first)
+        arrivals, sighted = yield from self._read_arrivals(mailbox, scan, rules, first=first)
         if not arrivals and not scan.gone:
             return
-        new = (arrival for arrival in arrivals if arrival.digest not in known)
+        new = (arrival for arrival in arrivals if arrival.digest not in sighted)
         filing_works = not first and rules.we_file and self._check_filing(state, new, rules)
         rules = rules._replace(filing_works=filing_works)
-        for before, came in self._reconcile_batches(mailbox.path, arrivals, scan.gone):
+        for before, batch in self._reconcile_batches(mailbox.path, arrivals, scan.gone):
             done: set[bytes] = set()
             if self._rule(mailbox).evidence.signs:
                 done = self._evidence_teacher.finished_digests(mailbox, before)
-            outcome = reconcile(before, came, scan.gone, rules, int(time.time()), first=first)
+            outcome = reconcile(before, batch, scan.gone, rules, int(time.time()), first=first)
             yield from self._teacher.teach(mailbox, outcome, scan, before, done, first=first)
             yield
         self._warnings.clear(OWN_FILES)
@@ -374,12 +374,12 @@ class MailboxScanner:
     ) -> ScanSteps[tuple[list[Arrival], set[bytes]]]:
         """Read what is new; the arrivals, and which of their messages the mailbox had before."""
         arrivals: list[Arrival] = []
-        known: set[bytes] = set()
+        sighted: set[bytes] = set()
 
         def may_teach(arrival: Arrival) -> bool:
             was_sighted = not first and self._sightings.is_known(mailbox.path, arrival.digest)
             if was_sighted:
-                known.add(arrival.digest)
+                sighted.add(arrival.digest)
             return rules.may_teach(arrival, was_sighted=was_sighted)
 
         for batch in batches(scan.new.values(), READ_BATCH_SIZE):
@@ -391,7 +391,7 @@ class MailboxScanner:
                     yield
                     until = time.monotonic() + STEP_SECONDS
             yield
-        return arrivals, known
+        return arrivals, sighted
 
     def _check_filing(
         self, state: MailboxState, new: Iterable[Arrival], rules: ReconcileRules
@@ -414,16 +414,16 @@ class MailboxScanner:
         """The sightings of some messages that came or went, and their arrivals: all copies of one
         message in one batch.
         """
-        came: dict[bytes, list[Arrival]] = {}
+        by_digest: dict[bytes, list[Arrival]] = {}
         for arrival in arrivals:
-            came.setdefault(arrival.digest, []).append(arrival)
+            by_digest.setdefault(arrival.digest, []).append(arrival)
         waiting = set(gone)
-        while came or waiting:
-            digests = list(islice(came, RECONCILE_BATCH_SIZE))
+        while by_digest or waiting:
+            digests = list(islice(by_digest, RECONCILE_BATCH_SIZE))
             keys = [] if digests else list(islice(waiting, RECONCILE_BATCH_SIZE))
             before = self._sightings.find(mailbox, digests, keys)
             waiting.difference_update(keys, (sighting.key for sighting in before))
-            yield before, [arrival for digest in digests for arrival in came.pop(digest)]
+            yield before, [arrival for digest in digests for arrival in by_digest.pop(digest)]
 
     def _schedule(
         self, state: MailboxState, folders: Iterable[Folder], seconds: float = 0.0

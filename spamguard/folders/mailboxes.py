@@ -416,8 +416,8 @@ def _overlaps(path: str, other: str) -> bool:
 
 
 def _mailbox_user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
-    shown = (os.fsencode(name).decode("utf-8", "backslashreplace") for name in names)
-    wild = [pair for pair in zip(rest, shown, strict=True) if _WILDCARD.search(pair[0])]
+    texts = (os.fsencode(name).decode("utf-8", "backslashreplace") for name in names)
+    wild = [pair for pair in zip(rest, texts, strict=True) if _WILDCARD.search(pair[0])]
     stars = [name for part, name in wild if "*" in part]
     *above, name = stars or [name for _, name in wild] or [owner_name(path)]
     if not above or "@" in name:

@@ -261,14 +261,14 @@ def reconcile(
     copies: defaultdict[tuple[bytes, int], list[Sighting]] = defaultdict(list)
     for sighting in remembered:
         copies[sighting.digest, sighting.delivery].append(sighting)
-    came: defaultdict[tuple[bytes, int], list[Arrival]] = defaultdict(list)
+    new: defaultdict[tuple[bytes, int], list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
-        came[arrival.digest, _delivery_hash(arrival, copies)].append(arrival)
+        new[arrival.digest, _delivery_hash(arrival, copies)].append(arrival)
     lessons: dict[bytes, dict[str, FolderLesson]] = {}
     updated: list[Sighting] = []
     removed: list[Sighting] = []
-    for message in sorted(copies.keys() | came.keys()):
-        lineage = _Lineage(rules, now, message, copies[message], came[message], gone)
+    for message in sorted(copies.keys() | new.keys()):
+        lineage = _Lineage(rules, now, message, copies[message], new[message], gone)
         lineage.decide(first=first)
         for lesson in lineage.lessons:
             lessons.setdefault(lesson.digest, {}).setdefault(lesson.label, lesson)
@@ -276,18 +276,24 @@ def reconcile(
         updated += changed
         removed += over
     # A message whose copies say different things at once teaches nothing.
-    unanimous = [lesson for said in lessons.values() if len(said) == 1 for lesson in said.values()]
+    unanimous = [
+        lesson
+        for opinions in lessons.values()
+        if len(opinions) == 1
+        for lesson in opinions.values()
+    ]
     return Reconciliation(unanimous, updated, removed)
 
 
-def _delivery_hash(arrival: Arrival, known: Collection[tuple[bytes, int]]) -> int:
+def _delivery_hash(arrival: Arrival, remembered: Collection[tuple[bytes, int]]) -> int:
     """Hash of the id of our verdict, which no other delivery has; else of the Received field,
     unless the message was remembered without one.
     """
     if arrival.signed:
         return short_hash(arrival.signed.id.encode())
-    without = (arrival.digest, arrival.received) not in known and (arrival.digest, 0) in known
-    return 0 if without else arrival.received
+    digest, received = arrival.digest, arrival.received
+    is_without = (digest, received) not in remembered and (digest, 0) in remembered
+    return 0 if is_without else received
 
 
 def short_hash(delivery: bytes) -> int:
@@ -304,7 +310,7 @@ class _Lineage:
         now: int,
         message: tuple[bytes, int],
         copies: Iterable[Sighting],
-        came: Iterable[Arrival],
+        arrivals: Iterable[Arrival],
         gone: Collection[FileKey],
     ) -> None:
         self._rules = rules
@@ -319,7 +325,9 @@ class _Lineage:
             for key, copy in self._old.items()
         }
         present = {key for key, copy in self._current.items() if not copy.gone}
-        self._new = {arrival.key: arrival.signed for arrival in came if arrival.key not in present}
+        self._new = {
+            arrival.key: arrival.signed for arrival in arrivals if arrival.key not in present
+        }
         self.lessons: list[FolderLesson] = []
 
     def decide(self, *, first: bool) -> None:
@@ -329,9 +337,12 @@ class _Lineage:
             return
         for key in waited:
             self._current[key] = self._current[key]._replace(waiting=False)
-        new = self._new_sightings() or [
-            self._current.pop(key) for key in sorted(waited - self._newly_gone)
-        ]
+        # Later than all others, whatever the clock says.
+        seen_at = max([self._now, *(copy.seen + 1 for copy in self._old.values())])
+        new = [
+            Sighting(folder, name, self._digest, self._delivery, seen=seen_at)
+            for folder, name in sorted(self._new)
+        ] or [self._current.pop(key) for key in sorted(waited - self._newly_gone)]
         labels = {self._rules.label(copy.folder) for copy in new} - {""}
         undecided = self._digest != b"" and len(labels) > 1
         sources = list(zip(new, self._find_sources(new), strict=True))
@@ -339,23 +350,16 @@ class _Lineage:
             self._teach(sources, first=first)
             self._update_sources(sources)
         for copy, source in sources:
-            self._current[copy.key] = copy._replace(
-                waiting=undecided and not first, origin=self._find_origin(copy, source)
-            )
+            origin = None
+            if source and not self._rules.label(copy.folder):
+                origin = source.folder if self._rules.label(source.folder) else source.origin
+            self._current[copy.key] = copy._replace(waiting=undecided and not first, origin=origin)
 
     def changes(self) -> tuple[list[Sighting], list[Sighting]]:
         """Sightings that have changed, and those of which nothing remains to be known."""
-        kept = {key: copy for key, copy in self._current.items() if copy.digest or not copy.gone}
-        over = [copy for key, copy in sorted(self._old.items()) if key not in kept]
-        return [copy for key, copy in sorted(kept.items()) if self._old.get(key) != copy], over
-
-    def _new_sightings(self) -> list[Sighting]:
-        """Sightings of the arrivals, later than all others whatever the clock says."""
-        seen = max([self._now, *(copy.seen + 1 for copy in self._old.values())])
-        return [
-            Sighting(folder, name, self._digest, self._delivery, seen=seen)
-            for folder, name in sorted(self._new)
-        ]
+        current = {key: copy for key, copy in self._current.items() if copy.digest or not copy.gone}
+        over = [copy for key, copy in sorted(self._old.items()) if key not in current]
+        return [copy for key, copy in sorted(current.items()) if self._old.get(key) != copy], over
 
     def _find_sources(self, new: Iterable[Sighting]) -> Iterator[Sighting | None]:
         """The copy that each new one most likely comes from, None for the first of a message.
@@ -364,17 +368,17 @@ class _Lineage:
         likeliest (`_likeness`) in another folder; only then one in the same folder. The likeliest
         is looked for once a folder, not once a copy: somebody may have 100,000 copies of a message.
         """
-        others: list[Sighting] = []
+        candidates: list[Sighting] = []
         if self._digest:
-            others = sorted(self._current.values(), key=self._likeness, reverse=True)
+            candidates = sorted(self._current.values(), key=self._likeness, reverse=True)
         by_name: defaultdict[int, list[Sighting]] = defaultdict(list)
-        for other in others:
-            by_name[other.name].append(other)
+        for candidate in candidates:
+            by_name[candidate.name].append(candidate)
         likeliest: dict[str, Sighting | None] = {}
         for copy in new:
             if copy.folder not in likeliest:
-                fallback = others[0] if others else None
-                likeliest[copy.folder] = next(_not_in_folder(others, copy.folder), fallback)
+                fallback = candidates[0] if candidates else None
+                likeliest[copy.folder] = next(_not_in_folder(candidates, copy.folder), fallback)
             yield max(
                 _not_in_folder(by_name.get(copy.name, ()), copy.folder),
                 key=attrgetter("seen"),
@@ -417,11 +421,6 @@ class _Lineage:
                 self._current.pop(source.key, None)
             elif source and source.folder != copy.folder:
                 self._current[source.key] = source._replace(followed=True)
-
-    def _find_origin(self, copy: Sighting, source: Sighting | None) -> str | None:
-        if source is None or self._rules.label(copy.folder):
-            return None
-        return source.folder if self._rules.label(source.folder) else source.origin
 
 
 def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting]:

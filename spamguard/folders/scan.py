@@ -188,14 +188,14 @@ class FolderScanner:
     def scan(
         self,
         folder: Folder,
-        known: NDArray[np.int64],
+        before: NDArray[np.int64],
         result: FolderScan,
         *,
         with_renamed: bool = False,
     ) -> Iterator[None]:
         """Add what has changed in a folder to `result`, in steps.
 
-        known: the keys of the names that were there last time, sorted.
+        before: the keys of the names that were there last time, sorted.
         """
         try:
             listed = self._mailboxes.list_files(folder)
@@ -221,11 +221,11 @@ class FolderScanner:
                 for index in indices
             ]
 
-        new, gone = compare_listing(known, keys)
+        new, missing = compare_listing(before, keys)
         result.new.update((file.key, file) for file in files(new))
-        result.gone.update((folder.directory, name) for name in gone)
+        result.gone.update((folder.directory, name) for name in missing)
         if with_renamed:
-            renamed = np.flatnonzero((keys != 0) & (fresh | ~is_known(keys, known)))
+            renamed = np.flatnonzero((keys != 0) & (fresh | ~is_known(keys, before)))
             result.renamed[folder] = files(renamed.tolist())
 
     def _name_keys(
@@ -334,17 +334,11 @@ class FolderScanner:
             header = header[: end.start()]
         # No two deliveries have the same topmost Received field, and mail programs leave it alone.
         received = _RECEIVED_FIELD.search(header)
-        return StoredMessage(
-            message,
-            self._find_verdict(header, message.digest),
-            short_hash(b" ".join(received[1].split())) if received else 0,
-        )
-
-    def _find_verdict(self, header: bytes, digest: bytes) -> SignedVerdict | None:
+        received_hash = short_hash(b" ".join(received[1].split())) if received else 0
         for value in islice(_VERDICT_FIELD.finditer(header), _MAX_VERDICT_FIELDS):
-            if verdict := keys.verify_verdict(self._verdict_key, value[1], digest):
-                return verdict
-        return None
+            if signed := keys.verify_verdict(self._verdict_key, value[1], message.digest):
+                return StoredMessage(message, signed, received_hash)
+        return StoredMessage(message, None, received_hash)
 
     def _warn_unreadable(
         self, folder: Folder, file: MessageFile, error: UnreadableFileError | OSError
@@ -367,11 +361,11 @@ class FolderScanner:
 
 
 def compare_listing(
-    known: NDArray[np.int64], keys: NDArray[np.int64]
+    before: NDArray[np.int64], keys: NDArray[np.int64]
 ) -> tuple[list[int], list[int]]:
     """The new files of a folder, as indices into `keys`, and the keys of those that have gone.
 
-    known: keys of the files that were there, sorted. keys: `file_key` of the files that are there,
+    before: keys of the files that were there, sorted. keys: `file_key` of the files that are there,
     0 for what is no message.
 
     >>> compare_listing(np.array([3, 5]), np.array([5, 0, 8]))
@@ -379,15 +373,16 @@ def compare_listing(
     """
     messages = np.flatnonzero(keys)
     present, first = np.unique(keys[messages], return_index=True)
-    new = np.sort(messages[first[~is_known(present, known)]])
-    return new.tolist(), known[~is_known(known, present)].tolist()
+    new = np.sort(messages[first[~is_known(present, before)]])
+    return new.tolist(), before[~is_known(before, present)].tolist()
 
 
-def is_known(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which values are among the known ones, which are sorted: three times as fast as `np.isin`."""
-    if not len(known):
+def is_known(values: NDArray[np.int64], known_keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which values are among sorted keys: three times as fast as `np.isin`."""
+    if not len(known_keys):
         return np.zeros(len(values), np.bool_)
-    return np.equal(known[np.minimum(np.searchsorted(known, values), len(known) - 1)], values)
+    places = np.minimum(np.searchsorted(known_keys, values), len(known_keys) - 1)
+    return np.equal(known_keys[places], values)
 
 
 # ---- one message out of an open file

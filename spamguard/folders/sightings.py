@@ -335,10 +335,10 @@ class Sightings(ClosedOnExit):
             new = ((number, *mark) for mark in marks.items())
             self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", new)
 
-    def set_evidence_rule(self, mailbox: str, asked: str) -> None:
+    def set_evidence_rule(self, mailbox: str, rule: str) -> None:
         """All of a mailbox was scanned for this evidence."""
         with self._transaction():
-            row = self._add_mailbox(mailbox), asked
+            row = self._add_mailbox(mailbox), rule
             self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
 
     def mark_scanned(self, mailbox: str) -> None:

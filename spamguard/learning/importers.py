@@ -425,12 +425,12 @@ def compute_word_odds(
 
 
 def _hash_words(hasher: TokenHasher, words: list[WordCounts]) -> Iterator[_CountedTokens]:
-    """Tokens and counts of the words that are one token of ours."""
-    ours = [word for word in words if word.section is not None]
-    if ours:
-        tokens, is_token = hasher.hash_words([(word.section or b"", word.text) for word in ours])
-        ham = np.array([word.ham for word in ours], np.int64)
-        spam = np.array([word.spam for word in ours], np.int64)
+    """Tokens and counts of the words that are one token of mapped."""
+    mapped = [word for word in words if word.section is not None]
+    if mapped:
+        tokens, is_token = hasher.hash_words([(word.section or b"", word.text) for word in mapped])
+        ham = np.array([word.ham for word in mapped], np.int64)
+        spam = np.array([word.spam for word in mapped], np.int64)
         yield tokens[is_token], ham[is_token], spam[is_token]
 
 

@@ -62,21 +62,10 @@ class LessonQueue:
     def put(
         self, header: LessonHeader, origin: str, message: Iterable[bytes], mark: str = ""
     ) -> None:
-        """Return once the lesson is on the disk.
+        """Return once the lesson is on the disk. OSError: it is not, or the queue is full.
 
-        Parameters
-        ----------
-        origin
-            The way it came: lower-case letters and dashes.
-        message
-            `header.length` bytes together.
-        mark
-            12 hexadecimal digits by which `find_marked` finds it; "": none are known.
-
-        Raises
-        ------
-        OSError
-            It is not on the disk, or the queue is full.
+        origin: the way it came, in lower-case letters and dashes. message: `header.length` bytes
+        together. mark: 12 hexadecimal digits by which `find_marked` finds it; "": none are known.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
         newest = self._check_room(header.length)
@@ -97,14 +86,8 @@ class LessonQueue:
 
     def find_marked(self, mark: str) -> LessonHeader | None:
         """The header of the newest lesson with this mark; None: there is none, or it was learnt
-        just now.
-
-        Raises
-        ------
-        LookupError
-            A lesson without a mark waits, which may be about the same message.
-        OSError
-            The queue cannot be read.
+        just now. LookupError: a lesson without a mark waits, which may be about the same message.
+        OSError: the queue cannot be read.
         """
         marks = {name[_MARK_PART]: name for name in self.names()}
         if mark in marks:

@@ -69,12 +69,7 @@ def undo_votes(
     spam_filter: Filter, digests: Sequence[bytes], chosen: VoteSelection, *, dry_run: bool = False
 ) -> Iterator[list[UndoneVote]]:
     """Take back the chosen votes on these messages, in batches; yields what has changed. Does not
-    settle.
-
-    Raises
-    ------
-    LedgerError, UsageError
-        Batches that were yielded before are undone.
+    settle. LedgerError, UsageError: batches that were yielded before are undone.
     """
     spam_filter.require_receipts()
     for batch in batches(digests):
@@ -106,30 +101,22 @@ def _reverse_message(
 
 def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> list[NewVote]:
     """Votes that leave in force what would be without the chosen ones, for good: no later undoing
-    brings the chosen ones back.
+    brings the chosen ones back; none if the chosen votes are gone already. A vote that comes back
+    has all that it had, its time too.
 
-    Parameters
-    ----------
-    votes
-        All known votes of one user on one message, at least one.
-
-    Returns
-    -------
-    list
-        Empty if the chosen votes are gone. A vote that comes back has all that it had, its time
-        too.
+    votes: all known votes of one user on one message, at least one.
     """
     opinions = _current_opinions(votes)
-    kept = [vote for vote in opinions if not chosen.matches(vote)]
-    if len(kept) == len(opinions):
+    earlier = [vote for vote in opinions if not chosen.matches(vote)]
+    if len(earlier) == len(opinions):
         return []
-    if kept and kept == opinions[: len(kept)] and kept[-1].label != opinions[-1].label:
-        return [_recast(kept[-1], votes)]
+    if earlier and earlier == opinions[: len(earlier)] and earlier[-1].label != opinions[-1].label:
+        return [_recast_newest(earlier[-1], votes)]
     # the last opinion stays, or repeats one that stays: all are cast once more
     undo = NewVote(
         votes[0].digest, chosen.user, None, b"", b"", UNDO_ORIGIN, now, votes[0].extractor
     )
-    return [undo, *(_recast(vote, votes) for vote in kept)]
+    return [undo, *(_recast_newest(vote, votes) for vote in earlier)]
 
 
 def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
@@ -146,21 +133,18 @@ def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
     return opinions
 
 
-def _recast(vote: Vote, votes: Sequence[Vote]) -> NewVote:
+def _recast_newest(vote: Vote, votes: Sequence[Vote]) -> NewVote:
     """A copy of a vote, with the features of the newest extractor that are known of its message."""
     source = vote
     if vote.label is not None:
         newest = max(votes, key=lambda other: (other.extractor, other is vote))
         source = newest if newest.packed else vote
+    return _recast(vote, source.packed, source.scores, source.extractor)
+
+
+def _recast(vote: Vote, packed: bytes, scores: bytes, extractor: int) -> NewVote:
     return NewVote(
-        vote.digest,
-        vote.user,
-        vote.label,
-        source.packed,
-        source.scores,
-        vote.origin,
-        vote.time,
-        source.extractor,
+        vote.digest, vote.user, vote.label, packed, scores, vote.origin, vote.time, extractor
     )
 
 
@@ -191,17 +175,10 @@ def describe_outdated(number: int) -> str:
 def reextract_votes(
     spam_filter: Filter, examples: Sequence[Example], user: str | None = None
 ) -> list[bytes]:
-    """Cast the outdated votes on these messages once more; the digest of each.
+    """Cast the outdated votes on these messages once more; the digest of each. LedgerError: no vote
+    was cast.
 
-    Parameters
-    ----------
-    user
-        Whose votes; None: everybody's.
-
-    Raises
-    ------
-    LedgerError
-        No vote was cast.
+    user: whose votes; None: everybody's.
     """
     spam_filter.require_receipts()
     outdated = [example for example in examples if _outdated_votes(spam_filter, example, user)]
@@ -209,16 +186,7 @@ def reextract_votes(
     # Exclusive: no user may say anything else between looking and casting.
     with spam_filter.ledger.exclusive() as cast:
         votes = [
-            NewVote(
-                vote.digest,
-                vote.user,
-                vote.label,
-                pack(example.features),
-                scores,
-                vote.origin,
-                vote.time,
-                EXTRACTOR,
-            )
+            _recast(vote, pack(example.features), scores, EXTRACTOR)
             for example, scores in zip(outdated, all_scores, strict=True)
             for vote in _outdated_votes(spam_filter, example, user)
         ]
