@@ -207,23 +207,36 @@ class WorkerTiming:
     settle: float = 60.0  # between two starts of the process that settles
 
 
-@dataclass(slots=True, eq=False)
-class WorkerChild:
-    """The state of one worker process; `generation` is the one it was started in."""
+class WorkerChild(Child):
+    """A worker process; `generation` is the one it was started in."""
 
-    child: Child
-    slot: CounterSlot
-    generation: int
-    last_heard: float
-    start_timeout: float
-    ready: bool = False
-    draining: bool = False
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        channel: socket.socket,
+        supervisor: Supervisor,
+        slot: CounterSlot,
+    ) -> None:
+        super().__init__(process, channel, supervisor.selector, self._on_worker_bytes)
+        self.slot = slot
+        self.generation = supervisor.generation
+        self.start_timeout = supervisor.start_timeout
+        self.last_heard = self.started_at
+        self.ready = self.draining = False
+        self._supervisor = supervisor
+
+    def _on_worker_bytes(self, data: bytes) -> None:
+        if BEAT_BYTE in data or READY_BYTE in data:
+            self.last_heard = time.monotonic()
+        self.ready = self.ready or READY_BYTE in data
+        if SETTLE_BYTE in data:
+            self._supervisor.settling_due = True
 
     def drain(self) -> None:
         """Tell it to accept no more and to end once its sessions have ended."""
         self.draining = True
         with suppress(ProcessLookupError):
-            self.child.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -273,20 +286,20 @@ class Supervisor:
         for worker in self.workers:
             worker.drain()
             with suppress(OSError):
-                worker.child.channel.shutdown(socket.SHUT_WR)
+                worker.channel.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
         """Kill the workers that still run; `maintain` removes them."""
         for worker in self.workers:
-            _log.error("worker %d does not stop: killed", worker.child.process.pid)
-            worker.child.process.kill()
+            _log.error("worker %d does not stop: killed", worker.process.pid)
+            worker.process.kill()
 
     def end(self) -> None:
         """Kill all workers and wait until they have ended."""
         for worker in self.workers:
-            worker.child.process.kill()
-            worker.child.process.wait()
-            worker.child.close()
+            worker.process.kill()
+            worker.process.wait()
+            worker.close()
         self.workers.clear()
 
     @property
@@ -314,7 +327,7 @@ class Supervisor:
                 # a healthy worker needs a moment to be heard again.
                 worker.last_heard = min(worker.last_heard + since_check, now)
             allowed = self.timing.silent if worker.ready else worker.start_timeout
-            if worker.child.process.poll() is not None:
+            if worker.process.poll() is not None:
                 self._remove_ended(worker, now)
             elif now - worker.last_heard > allowed:
                 self._kill_silent(worker, now)
@@ -344,7 +357,7 @@ class Supervisor:
         now = time.monotonic()
         return [
             {
-                "pid": worker.child.process.pid,
+                "pid": worker.process.pid,
                 "ready": worker.ready,
                 "draining": worker.draining,
                 "silent": round(now - worker.last_heard, 1),
@@ -363,24 +376,14 @@ class Supervisor:
         files = [self.board.descriptor, *(listening.fileno() for listening in self.sockets)]
         before = [self.assembly, str(slot.number)]
         started = children.start_child("spamguard.daemon.worker", settings, before, files=files)
-
-        def on_bytes(data: bytes) -> None:
-            if BEAT_BYTE in data or READY_BYTE in data:
-                worker.last_heard = time.monotonic()
-            worker.ready = worker.ready or READY_BYTE in data
-            self.settling_due = self.settling_due or SETTLE_BYTE in data
-
-        child = Child(*started, self.selector, on_bytes)
-        slot.assign(child.process.pid, time.time())
-        worker = WorkerChild(child, slot, self.generation, child.started_at, self.start_timeout)
+        worker = WorkerChild(*started, self, slot)
+        slot.assign(worker.process.pid, time.time())
         self.workers.append(worker)
 
     def _kill_silent(self, worker: WorkerChild, now: float) -> None:
         silence = now - worker.last_heard
-        _log.error(
-            "worker %d has been silent for %.0f s: killed", worker.child.process.pid, silence
-        )
-        worker.child.process.kill()
+        _log.error("worker %d has been silent for %.0f s: killed", worker.process.pid, silence)
+        worker.process.kill()
         worker.last_heard = now
         if not worker.ready:
             self.start_timeout = min(2 * worker.start_timeout, self.timing.longest_starting)
@@ -388,16 +391,16 @@ class Supervisor:
     def _remove_ended(self, worker: WorkerChild, now: float) -> None:
         self.workers.remove(worker)
         worker.slot.assign(0, time.time())
-        worker.child.close()
+        worker.close()
         if worker.draining:
-            failed = worker.child.process.returncode != 0
-            how = worker.child.describe_exit() if failed else "has drained"
-            _log.info("worker %d %s", worker.child.process.pid, how)
+            failed = worker.process.returncode != 0
+            how = worker.describe_exit() if failed else "has drained"
+            _log.info("worker %d %s", worker.process.pid, how)
             return
-        if now - worker.child.started_at < self.timing.short_life:
+        if now - worker.started_at < self.timing.short_life:
             self._backoff.lengthen()
         else:
             self._backoff.reset()
         pause = f" in {self._backoff.pause:.1f} s" if self._backoff.pause else ""
-        how = worker.child.describe_exit()
-        _log.error("worker %d %s: replaced%s", worker.child.process.pid, how, pause)
+        how = worker.describe_exit()
+        _log.error("worker %d %s: replaced%s", worker.process.pid, how, pause)

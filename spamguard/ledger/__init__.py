@@ -5,6 +5,9 @@ lessons can be taken back and learnt again without the mail. `votes` decides wha
 message teach together. `sqlite` keeps votes in the order of their commit, in a file that `schema`
 describes, and `queries` reads them. `codec` packs features.
 
+What `votes` defines is what every ledger takes and returns, and tests/contract/test_ledger*.py say
+what it promises. Only `sqlite`, `schema` and `queries` know SQLite.
+
 The ledger is the only truth: tables and snapshots are folds of it. Must never know mail, tables or
 the engine. Read `votes` first.
 """

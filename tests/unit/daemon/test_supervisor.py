@@ -11,7 +11,7 @@ import time
 import pytest
 
 from spamguard.counters import CounterBoard
-from spamguard.daemon.supervisor import Child, Supervisor, WorkerChild, WorkerTiming
+from spamguard.daemon.supervisor import Supervisor, WorkerChild, WorkerTiming
 
 
 @pytest.mark.parametrize(("ago", "silent"), [(0, 0), (5, 0), (100, 0), (108, 8)])
@@ -31,8 +31,9 @@ def test_a_pause_of_the_master_is_neither_silence_nor_credit(ago: float, silent:
         subprocess.Popen(["sleep", "60"]) as process,
     ):
         workers = Supervisor("none", WorkerTiming(), selector, board, last_check=now - 100)
-        child = Child(process, ours, selector, lambda _: None)
-        workers.workers.append(WorkerChild(child, board.free_slot(), 1, now - ago, 120, ready=True))
+        worker = WorkerChild(process, ours, workers, board.free_slot())
+        worker.ready, worker.last_heard = True, now - ago
+        workers.workers.append(worker)
         workers.maintain()
         silence = workers.describe()[0]["silent"]
         workers.end()
