@@ -21,12 +21,11 @@ import os
 import re
 import secrets
 import struct
-from base64 import b32hexdecode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b32hexdecode, b32hexencode, urlsafe_b64decode, urlsafe_b64encode
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from hmac import compare_digest
-from itertools import product
 from math import exp
 from operator import xor
 from pathlib import Path
@@ -195,7 +194,6 @@ RANDOM_BYTES = 4
 MAX_ID_TIME = 2.0**47 / 1000
 """Seconds since 1970 up to which an id can surely be made."""
 _TIME_BYTES = 6
-_BASE32_PAIRS = ["".join(pair) for pair in product("0123456789abcdefghijklmnopqrstuv", repeat=2)]
 _ID_FORM = re.compile(r"[0-9a-v]{16}")
 
 
@@ -209,8 +207,7 @@ def new_id(now: float, random: bytes) -> str:
     """
     if len(random) != RANDOM_BYTES:
         raise ValueError(f"an id takes {RANDOM_BYTES} random bytes, not {len(random)}")
-    number = int.from_bytes(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random, "big")
-    return "".join([_BASE32_PAIRS[number >> bits & 1023] for bits in range(70, -1, -10)])
+    return b32hexencode(int(now * 1000).to_bytes(_TIME_BYTES, "big") + random).decode().lower()
 
 
 def id_time(name: str) -> float:
