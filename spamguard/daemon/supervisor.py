@@ -233,10 +233,14 @@ class WorkerChild(Child):
             self._supervisor.settling_due = True
 
     def drain(self) -> None:
-        """Tell it to accept no more and to end once its sessions have ended."""
-        self.draining = True
-        with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
+        """Tell it, once, to accept no more and to end when its sessions have ended.
+
+        A second signal may come while asyncio takes its handlers away, which Python logs.
+        """
+        if not self.draining:
+            self.draining = True
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -274,7 +278,7 @@ class Supervisor:
         Older workers drain once all new ones accept; those that never accepted drain at once.
         """
         for worker in self.workers:
-            if not worker.ready and not worker.draining:
+            if not worker.ready:
                 worker.drain()
         self.settings, self.sockets, self.worker_count = settings, sockets, number
         self.generation += 1
@@ -344,7 +348,7 @@ class Supervisor:
                 self._start_errors.clear()
         if not self._count_missing() and all(worker.ready for worker in self._current_workers()):
             for worker in self.workers:
-                if worker.generation != self.generation and not worker.draining:
+                if worker.generation != self.generation:
                     worker.drain()
 
     def next_start(self) -> float:
