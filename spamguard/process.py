@@ -200,17 +200,25 @@ def begin_child() -> None:
 @contextmanager
 def child_context(
     arguments: Sequence[str],
-) -> Iterator[tuple[Settings, socket.socket, CounterBoard]]:
+) -> Iterator[tuple[Settings, Callable[[], None], CounterBoard]]:
     """Begin a process that runs beside the workers and ends with the master.
 
     arguments: CHANNEL SETTINGS MASTER COUNTERS, as `SupervisedProcess` passes them. Yields the
-    settings, the channel to the master and the counters.
+    settings, a function that tells the master that lessons wait for settling, and the counters.
     """
     begin_child()
     channel, settings, master, counters = map(int, arguments)
     end_with_parent(master)
+    os.nice(5)  # mail that flows goes first
     with socket.socket(fileno=channel) as to_master:
-        yield read_settings(settings), to_master, CounterBoard(counters)
+        to_master.set_inheritable(False)
+        to_master.setblocking(False)
+
+        def request_settling() -> None:
+            with suppress(OSError):  # never wait for a master that does not read, or is gone
+                to_master.send(SETTLE_BYTE)
+
+        yield read_settings(settings), request_settling, CounterBoard(counters)
 
 
 def read_settings(descriptor: int) -> Settings:
@@ -224,18 +232,6 @@ def end_with_parent(parent: int, end_signal: signal.Signals = signal.SIGTERM) ->
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, end_signal)
     if os.getppid() != parent:  # it ended before the call
         sys.exit(1)
-
-
-def settle_requester(channel: socket.socket) -> Callable[[], None]:
-    """Return a function that tells the master that lessons wait for settling; it never blocks."""
-    channel.set_inheritable(False)
-    channel.setblocking(False)
-
-    def request_settling() -> None:
-        with suppress(OSError):
-            channel.send(SETTLE_BYTE)
-
-    return request_settling
 
 
 # ---- sockets

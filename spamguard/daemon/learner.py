@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import threading
 import time
@@ -55,9 +54,7 @@ _CLASS_POLL_SECONDS = 0.02
 
 def main(arguments: Sequence[str]) -> int:
     """Learn until this process is ended."""
-    with process.child_context(arguments) as (settings, to_master, board):
-        os.nice(5)  # mail that flows goes first
-        request_settling = process.settle_requester(to_master)
+    with process.child_context(arguments) as (settings, request_settling, board):
         watcher = None
         if settings.watch:
             watch = partial(_watch_folders, settings, request_settling, board.slot(WATCHER_SLOT))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import resource
 import signal
 import socket
@@ -55,8 +54,7 @@ _PROBE_MODULES = ("spamguard.engine.filter", "spamguard.delivery.smtp")
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until this process is ended."""
-    with process.child_context(arguments) as (settings, to_master, board):
-        os.nice(5)  # mail that flows goes first
+    with process.child_context(arguments) as (settings, request_settling, board):
         # uvicorn has no limit for clients in a TLS handshake, which have descriptors already.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, _MAX_DESCRIPTORS), hard))
@@ -64,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
             import_module(module)
         # for uploads: /tmp may be memory, and the spool is where mail is kept private
         tempfile.tempdir = str(settings.state / SPOOL_DIRECTORY)
-        asyncio.run(_serve(settings, board, process.settle_requester(to_master)))
+        asyncio.run(_serve(settings, board, request_settling))
     return 0
 
 
