@@ -120,7 +120,7 @@ class PageContext:
         self.service, self.monitor, self.sessions = service, monitor, sessions
         self.notices = UserTtlStore[Notice](20, 2000, 600.0)
         self.drafts = UserTtlStore[Draft](3, 40, 1800.0, drop=lambda draft: draft.message.close())
-        _environment()  # now, so that an upgrade does not mix two versions in this process
+        templates()  # now, so that an upgrade does not mix two versions in this process
 
     def redirect(self, person: Person, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
@@ -361,7 +361,7 @@ def render_page(request: Request, name: str, /, status: int = 200, **values: Any
         "here": request.url.path,
         "notice": request.scope["state"].get("notice"),
     }
-    return HTMLResponse(_environment().get_template(name).render(common | values), status)
+    return HTMLResponse(templates().get_template(name).render(common | values), status)
 
 
 def problem_page(request: Request, problem: Problem) -> Response:
@@ -393,8 +393,8 @@ def _assets() -> dict[str, bytes]:
 
 
 @lru_cache(1)
-def _environment() -> Environment:
-    """Read all templates and assets."""
+def templates() -> Environment:
+    """Return all templates, read once, with the functions that they call."""
     environment = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,

@@ -208,17 +208,18 @@ def test_classes(state: Path) -> None:
     assert PASSED
 
 
-def test_reading_does_not_wait_for_teaching(state: Path) -> None:
+def test_reading_does_not_wait_for_the_filter(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+    monkeypatch.setattr(statistics, "count_word", lambda *_, **__: done.wait(PATIENCE))
+
     async def work(service: Service) -> None:
-        assert isinstance(service, Service)
-        done = threading.Event()
-        teaching = asyncio.create_task(service._filter.run(lambda _: done.wait(PATIENCE)))
+        counting = asyncio.create_task(service.words(ANNA, "x"))
         try:
             assert await service.classes(ANNA)
             assert (await service.history(ANNA, Search())).judgements
-            assert not teaching.done()
+            assert not counting.done()
         finally:
             done.set()
-            assert await teaching
+            assert await counting
 
     asked(state, work)

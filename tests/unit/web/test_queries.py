@@ -1,4 +1,4 @@
-"""The index of the quarantine, used by several threads."""
+"""Where pages of a list begin, and the index of the quarantine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,43 @@ from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
-from spamguard.web.queries import QuarantineIndex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.keys import id_time, is_id, new_id
+from spamguard.web.queries import AFTER_LAST_ID, QuarantineIndex, next_page_start
 from tests.support.waiting import PATIENCE
+from tests.unit.bayes.support import repeatable
+
+# ---- pages
+
+NAMES = st.builds(new_id, st.floats(0, 2**48 / 1000 - 1), st.binary(min_size=4, max_size=4))
+NEAR = st.builds(new_id, st.floats(1e9, 1e9 + 300), st.binary(min_size=4, max_size=4))
+
+
+@repeatable
+@given(NEAR, st.none() | NEAR)
+def test_the_start_is_between_the_last_seen_and_the_last_shown_row(
+    one: str, other: str | None
+) -> None:
+    seen, last = (min(one, other), max(one, other)) if other else (one, "")
+    start = next_page_start(seen, last)
+    assert seen <= start <= (last or AFTER_LAST_ID)
+    assert start == last or (id_time(start) % 60, start[-4:]) == (0, "0000")
+    assert id_time(start) - id_time(seen) <= 60
+
+
+@repeatable
+@given(NAMES)
+def test_every_name_gives_a_start(name: str) -> None:
+    assert is_id(next_page_start(name, ""))
+
+
+def test_where_all_was_seen_nothing_follows() -> None:
+    assert next_page_start("", "") == next_page_start("", new_id(1e9, b"rand")) == ""
+
+
+# ---- the index
 
 ASKED, GO_ON = Event(), Event()
 READERS: list[Thread] = []

@@ -1,0 +1,111 @@
+"""Searches in addresses, and values kept between two requests for one user."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.errors import UsageError
+from spamguard.web.auth import Person
+from spamguard.web.context import HISTORY_ROWS, SearchQuery, UserTtlStore
+from spamguard.web.queries import Search
+from tests.unit.web.fixed import NAME
+
+# ---- searches
+
+FIELDS = ("subject", "sender", "recipient", "label", "taught", "since", "until", "before")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*FIELDS, "next", "told"]),
+        st.text(st.characters(codec="utf-8"), max_size=300),
+    )
+)
+def test_a_query_survives_its_address(given_values: dict[str, str]) -> None:
+    query = SearchQuery.from_parameters(given_values)
+    assert SearchQuery.from_parameters(dict(parse_qsl(query.ending().removeprefix("?")))) == query
+    assert all(
+        len(value) <= 200 for value in dict(parse_qsl(query.ending().removeprefix("?"))).values()
+    )
+
+
+def test_days_are_whole_and_both_included() -> None:
+    search = SearchQuery.from_parameters(
+        {
+            "since": "2026-11-20",
+            "until": "2026-11-20",
+            "sender": " roofs ",
+            "label": "spam",
+            "before": NAME,
+        }
+    ).to_search()
+    assert search == Search(
+        "roofs", "", "", "spam", "", 1795132800.0, 1795219200.0, NAME, HISTORY_ROWS
+    )
+    assert SearchQuery.from_parameters({"before": "../x"}).to_search().before == ""
+
+
+@pytest.mark.parametrize("day", ["yesterday", "2026-13-01", "9999-12-31", "0000-00-00", "1" * 400])
+def test_an_invalid_day_gets_an_error(day: str) -> None:
+    with pytest.raises(UsageError, match="is not a day"):
+        SearchQuery.from_parameters({"until": day}).to_search()
+
+
+# ---- state between two requests
+
+ANNA, BEN = Person("anna"), Person("ben")
+
+
+class Bench:
+    """A shelf with a clock that can be set."""
+
+    def __init__(self, each: int = 2, most: int = 3) -> None:
+        self.now = 0.0
+        self.dropped: list[str] = []
+        self.shelf: UserTtlStore[str] = UserTtlStore(
+            each, most, 10, lambda: self.now, self.dropped.append
+        )
+
+
+def test_a_value_is_for_the_user_who_stored_it() -> None:
+    shelf = Bench().shelf
+    name = shelf.put(ANNA, "a")
+    assert shelf.get(ANNA, name) == "a"
+    assert shelf.get(BEN, name) is None
+    assert shelf.get(Person("anna", operator=True), name) is None
+    shelf.remove(BEN, name)
+    assert shelf.get(ANNA, name) == "a"
+    assert shelf.get(ANNA, "") is None
+
+
+def test_the_oldest_goes_first() -> None:
+    bench = Bench()
+    names = [bench.shelf.put(ANNA, thing) for thing in "abc"]
+    assert bench.dropped == ["a"]
+    assert [bench.shelf.get(ANNA, name) for name in names] == [None, "b", "c"]
+    bench.shelf.put(BEN, "d")
+    bench.shelf.put(BEN, "e")
+    assert bench.dropped == ["a", "b"]
+
+
+def test_nothing_is_kept_for_long() -> None:
+    bench = Bench()
+    name = bench.shelf.put(ANNA, "a")
+    bench.now = 9.9
+    assert bench.shelf.get(ANNA, name) == "a"
+    bench.now = 10
+    assert bench.shelf.get(ANNA, name) is None
+    assert bench.dropped == ["a"]
+
+
+def test_a_value_that_is_taken_is_dropped() -> None:
+    bench = Bench()
+    name = bench.shelf.put(ANNA, "a")
+    bench.shelf.remove(BEN, name)
+    assert bench.dropped == []
+    bench.shelf.remove(ANNA, name)
+    assert bench.dropped == ["a"]
