@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -58,6 +58,7 @@ from spamguard.errors import LedgerError, SpamguardError
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
 from spamguard.users import SUBMITTED_ORIGINS
+from spamguard.web.workers import AsyncTtlCache
 
 _log = logging.getLogger("spamguard.metrics")
 
@@ -186,54 +187,6 @@ class FilterProbe:
             if first in PERSON_ORIGINS:
                 self._last_taught = max(self._last_taught or 0, newest)
         self._slot.seq = upto
-
-
-# ---- a cache
-
-Value = TypeVar("Value")
-
-ERROR_TTL_SECONDS = 2.0
-"""The time for which an error is kept, at most."""
-
-
-class AsyncTtlCache(Generic[Value]):
-    """Keeps the result of a slow async call.
-
-    load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
-    good for less. timeout: how many seconds `get` waits.
-    """
-
-    def __init__(
-        self, load: Callable[[], Awaitable[Value]], ttl_seconds: float, timeout: float
-    ) -> None:
-        self._load = load
-        self._ttl_seconds = ttl_seconds
-        self._timeout = timeout
-        self._task: asyncio.Task[Value] | None = None
-        self._expires_at = 0.0
-
-    async def get(self) -> Value:
-        """The result, or the error of the call; TimeoutError: it takes too long."""
-        loop = asyncio.get_running_loop()
-        if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
-            self._task = loop.create_task(self._reload())
-            self._task.add_done_callback(_consume_error)
-        return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
-
-    async def _reload(self) -> Value:
-        seconds = min(self._ttl_seconds, ERROR_TTL_SECONDS)
-        try:
-            value = await self._load()
-            seconds = self._ttl_seconds
-        finally:
-            self._expires_at = asyncio.get_running_loop().time() + seconds
-        return value
-
-
-def _consume_error(task: asyncio.Task[Value]) -> None:
-    """asyncio would log an error that comes when nobody waits any more."""
-    if not task.cancelled():
-        task.exception()
 
 
 # ---- metrics

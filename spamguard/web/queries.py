@@ -21,23 +21,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from threading import Lock
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.config.options import Action, HistorySettings, Hop, Settings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import create_next_hop
+from spamguard.engine.policy import unwanted_classes
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.log import hostname, quote_value
 from spamguard.proxy import history
 from spamguard.proxy.delivery_log import decode_author, decode_subject
-from spamguard.proxy.history import (
-    HistoryRow,
-    fold_text,
-    printable,
-    readable,
-)
+from spamguard.proxy.history import HistoryRow, fold_text, printable, readable
 from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
 from spamguard.storage import Spool
@@ -55,15 +53,7 @@ PAGE_SECONDS = 2.0
 _STEP_SECONDS = 60
 
 
-class HasId(Protocol):
-    """A row of a list."""
-
-    @property
-    def id(self) -> str:
-        """Sorts by time."""
-
-
-Row = TypeVar("Row", bound=HasId)
+Row = TypeVar("Row", HistoryRow, HeldMessage)
 
 
 def page_start(before: str) -> str:
@@ -483,3 +473,28 @@ class HistoryQueries:
 def can_teach(row: HistoryRow, fingerprint: str) -> bool:
     """Whether a row has features of this extractor, made with this key."""
     return row.was_scanned and (row.extractor, row.fingerprint) == (EXTRACTOR, fingerprint)
+
+
+# ---- classes
+
+
+def known_classes(ledger: SqliteLedger) -> Mapping[str, bool]:
+    """Return whether each class that can be taught is unwanted, *spam* and *ham* first."""
+    classes = ledger.classes()
+    unwanted = unwanted_classes(classes)
+    names = (*BASE_CLASSES, *sorted(classes.keys() - set(BASE_CLASSES)))
+    return {name: name in unwanted for name in names}
+
+
+def check_class(ledger: SqliteLedger, label: str) -> None:
+    """Raise UsageError if there is no such class.
+
+    `LessonService` checks the same; here a person gets the list of classes, and before the message
+    is read.
+    """
+    classes = known_classes(ledger)
+    if label not in classes:
+        raise UsageError(
+            f"{label[:40]!r} is not a class here. There are {', '.join(classes)}; "
+            "`spamguard learn` makes new classes"
+        )

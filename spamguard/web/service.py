@@ -42,15 +42,17 @@ from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
-from spamguard.web.monitor import AsyncTtlCache
 from spamguard.web.queries import (
     HistoryQueries,
     QuarantineQueries,
     Search,
     can_teach,
+    check_class,
+    known_classes,
 )
 from spamguard.web.workers import (
     WAIT_SECONDS,
+    AsyncTtlCache,
     ReadConnection,
     ResourceThread,
     UploadScanner,
@@ -145,7 +147,7 @@ class Service:
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
-        await self._readers.run(lambda reading: statistics.check_class(reading.ledger, label))
+        await self._readers.run(lambda reading: check_class(reading.ledger, label))
         lesson = _example_from_scan(await self._scan(person, message))
         return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN)
 
@@ -171,7 +173,7 @@ class Service:
             raise BusyError("another preview for you is under way: try again when it is done")
         self._previewing.add(person)
         try:
-            await self._readers.run(lambda reading: statistics.check_class(reading.ledger, label))
+            await self._readers.run(lambda reading: check_class(reading.ledger, label))
             scan = await self._scan(person, message)
             lesson, user = _example_from_scan(scan), person.voter
             latest = await self._read(lambda reading: self._latest_messages(reading, person))
@@ -269,7 +271,7 @@ class Service:
 
         def work(spam_filter: Filter, service: LessonService) -> LessonReceipt:
             example, limit = lesson(spam_filter), self._max_lessons
-            statistics.check_class(spam_filter.ledger, label)
+            check_class(spam_filter.ledger, label)
             before = spam_filter.ledger.get_vote(example.digest, user)
             (outcome,) = service.submit(
                 [example], label, user, origin, new_class=NewClass.REFUSE, lessons_per_day=limit
@@ -348,7 +350,7 @@ class Service:
         person: Person,  # noqa: ARG002  every method of the API has it
     ) -> Mapping[str, bool]:
         """Return whether each class that can be taught is unwanted."""
-        return await self._readers.run(lambda reading: statistics.known_classes(reading.ledger))
+        return await self._readers.run(lambda reading: known_classes(reading.ledger))
 
     # ---- numbers
 

@@ -18,15 +18,13 @@ from itertools import accumulate, islice
 
 import numpy as np
 
-from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.judge import open_what_if
-from spamguard.engine.policy import UNSURE, missing_lessons, unwanted_classes
+from spamguard.engine.policy import UNSURE, missing_lessons
 from spamguard.engine.prepare import Example, ExampleReader
 from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import RANDOM_BYTES, new_id
-from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.mail.headers import host_token
 from spamguard.proxy.delivery_log import NOT_SCANNED
@@ -36,6 +34,7 @@ from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
 from spamguard.web.auth import Person
 from spamguard.web.models import Judgement, TokenCounts
+from spamguard.web.queries import check_class
 from spamguard.web.workers import ReadConnection, Visibility
 
 _HOUR_SECONDS = 3600
@@ -91,31 +90,6 @@ def _count_corrections(
             for label, personal in verdicts[vote.digest]
         )
     )
-
-
-# ---- classes
-
-
-def known_classes(ledger: SqliteLedger) -> Mapping[str, bool]:
-    """Return whether each class that can be taught is unwanted, *spam* and *ham* first."""
-    classes = ledger.classes()
-    unwanted = unwanted_classes(classes)
-    names = (*BASE_CLASSES, *sorted(classes.keys() - set(BASE_CLASSES)))
-    return {name: name in unwanted for name in names}
-
-
-def check_class(ledger: SqliteLedger, label: str) -> None:
-    """Raise UsageError if there is no such class.
-
-    `LessonService` checks the same; here a person gets the list of classes, and before the message
-    is read.
-    """
-    classes = known_classes(ledger)
-    if label not in classes:
-        raise UsageError(
-            f"{label[:40]!r} is not a class here. There are {', '.join(classes)}; "
-            "`spamguard learn` makes new classes"
-        )
 
 
 # ---- the model

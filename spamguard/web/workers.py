@@ -4,7 +4,7 @@ Blocking work runs in a `ResourceThread`. Each thread opens its own filter or `R
 shares it with no other thread. The queue is short: a caller that finds it full, or waits too long,
 gets BusyError, so work never piles up. Threads are our own because pools of `concurrent.futures`
 queue without bound. Uploaded messages are judged by an `UploadScanner`, in scorer processes of its
-own; this process never parses mail itself.
+own; this process never parses mail itself. An `AsyncTtlCache` keeps the result of slow work.
 
 `Visibility` decides whose mail a person may see. An operator sees all mail; other people see mail
 sent to them, and of its recipients only themselves. An address belongs to the first candidate who
@@ -23,7 +23,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
@@ -137,6 +137,54 @@ def _close_logged(resource: Resource | None) -> None:
             resource.close()
         except errors.SpamguardError as error:
             _log.error("%s", error)
+
+
+# ---- a cache
+
+Value = TypeVar("Value")
+
+ERROR_TTL_SECONDS = 2.0
+"""The time for which an error is kept, at most."""
+
+
+class AsyncTtlCache(Generic[Value]):
+    """Keeps the result of a slow async call.
+
+    load: the call; never runs twice at once. ttl_seconds: how long a result is good; an error is
+    good for less. timeout: how many seconds `get` waits.
+    """
+
+    def __init__(
+        self, load: Callable[[], Awaitable[Value]], ttl_seconds: float, timeout: float
+    ) -> None:
+        self._load = load
+        self._ttl_seconds = ttl_seconds
+        self._timeout = timeout
+        self._task: asyncio.Task[Value] | None = None
+        self._expires_at = 0.0
+
+    async def get(self) -> Value:
+        """The result, or the error of the call; TimeoutError: it takes too long."""
+        loop = asyncio.get_running_loop()
+        if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
+            self._task = loop.create_task(self._reload())
+            self._task.add_done_callback(_consume_error)
+        return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
+
+    async def _reload(self) -> Value:
+        seconds = min(self._ttl_seconds, ERROR_TTL_SECONDS)
+        try:
+            value = await self._load()
+            seconds = self._ttl_seconds
+        finally:
+            self._expires_at = asyncio.get_running_loop().time() + seconds
+        return value
+
+
+def _consume_error(task: asyncio.Task[Value]) -> None:
+    """asyncio would log an error that comes when nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 # ---- reading

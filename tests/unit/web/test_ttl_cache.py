@@ -7,8 +7,8 @@ import gc
 
 import pytest
 
-from spamguard.web import monitor
-from spamguard.web.monitor import AsyncTtlCache
+from spamguard.web import workers
+from spamguard.web.workers import AsyncTtlCache
 from tests.support.waiting import until
 
 
@@ -54,7 +54,7 @@ def test_errors_are_kept_too_but_shortly(
     monkeypatch: pytest.MonkeyPatch, seconds: float, times: int
 ) -> None:
     """What was wrong for a moment must not be told for a minute."""
-    monkeypatch.setattr(monitor, "ERROR_TTL_SECONDS", seconds)
+    monkeypatch.setattr(workers, "ERROR_TTL_SECONDS", seconds)
 
     async def run() -> None:
         looking = Looking(error=OSError("x"))
