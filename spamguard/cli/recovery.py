@@ -31,7 +31,6 @@ from spamguard.log import local_time, printable
 from spamguard.storage import BATCH_SIZE
 
 if TYPE_CHECKING:
-    from spamguard.backup import BackupHeader, BackupReader
     from spamguard.engine.filter import Filter
     from spamguard.learning.undo import UndoneVote, VoteSelection
 
@@ -74,6 +73,7 @@ def add_undo(commands: arguments.Commands) -> None:
 
 def run_undo(options: argparse.Namespace) -> int:
     """Take back, settle, print how much was taken back."""
+    from spamguard.engine.store import UNDO_SECONDS
     from spamguard.learning.undo import VoteSelection
 
     if options.word_list is not None:
@@ -100,15 +100,32 @@ def run_undo(options: argparse.Namespace) -> int:
             spam_filter.settle()
         for user_digests, selection in zip(digests, selections, strict=True):
             _warn_about_origin(spam_filter, user_digests, selection)
-    if any(undone):
-        _warn_about_age(since)
-    for name, selection, votes in zip(options.users, selections, undone, strict=True):
-        prefix = f"{printable(name)}: " if len(undone) > 1 else ""
-        common.print_answer(
-            options,
-            prefix + _undo_summary(votes, dry_run=options.dry_run),
-            _undo_values(votes, selection, settled=settled, dry_run=options.dry_run),
+    if any(undone) and 0 < since < time.time() - UNDO_SECONDS:
+        common.say(
+            f"note: votes that were replaced more than {UNDO_SECONDS // 86_400} days ago "
+            "are not known any more and did not come back"
         )
+    for name, selection, votes in zip(options.users, selections, undone, strict=True):
+        restored = sum(vote.new_label is not None for vote in votes)
+        labels = Counter(vote.old_label for vote in votes if vote.old_label is not None)
+        text = "nothing to take back"
+        if votes:
+            verb = "would take" if options.dry_run else "took"
+            text = f"{verb} back {common.count_text(len(votes), 'vote')}"
+        if restored:
+            text += f"; on {restored:,} of these messages an earlier vote is in force again"
+        values = {
+            "user": selection.user,
+            "since": selection.since,
+            "origin": selection.origin,
+            "taken_back": len(votes),
+            "by_class": dict(sorted(labels.items())),
+            "earlier_in_force": restored,
+            "settled": settled,
+            "dry_run": options.dry_run,
+        }
+        prefix = f"{printable(name)}: " if len(undone) > 1 else ""
+        common.print_answer(options, prefix + text, values)
     return 0
 
 
@@ -181,42 +198,6 @@ def _warn_about_origin(
     if origins:
         names = ", ".join(repr(origin) for origin, _ in origins.most_common(_MAX_ORIGINS))
         common.say(f"note: this user has said nothing at {selection.origin!r}, but at: {names}")
-
-
-def _warn_about_age(since: int) -> None:
-    """Say that votes older than the ledger keeps them cannot come back."""
-    from spamguard.engine.store import UNDO_SECONDS
-
-    if 0 < since < time.time() - UNDO_SECONDS:
-        common.say(
-            f"note: votes that were replaced more than {UNDO_SECONDS // 86_400} days ago "
-            "are not known any more and did not come back"
-        )
-
-
-def _undo_summary(votes: list[UndoneVote], *, dry_run: bool) -> str:
-    if not votes:
-        return "nothing to take back"
-    text = f"{'would take' if dry_run else 'took'} back {common.count_text(len(votes), 'vote')}"
-    if restored := sum(vote.new_label is not None for vote in votes):
-        text += f"; on {restored:,} of these messages an earlier vote is in force again"
-    return text
-
-
-def _undo_values(
-    votes: list[UndoneVote], selection: VoteSelection, *, settled: bool, dry_run: bool
-) -> dict[str, object]:
-    labels = Counter(vote.old_label for vote in votes if vote.old_label is not None)
-    return {
-        "user": selection.user,
-        "since": selection.since,
-        "origin": selection.origin,
-        "taken_back": len(votes),
-        "by_class": dict(sorted(labels.items())),
-        "earlier_in_force": sum(vote.new_label is not None for vote in votes),
-        "settled": settled,
-        "dry_run": dry_run,
-    }
 
 
 # ---- times
@@ -334,20 +315,26 @@ def add_restore(commands: arguments.Commands) -> None:
 
 def run_restore(options: argparse.Namespace) -> int:
     """Check the file, prove that it works, install it."""
-    from spamguard.backup import BackupReader
+    from spamguard import backup
     from spamguard.learning import undo
 
     state = common.state_directory(options)
     _check_overwrite(state, replace=options.replace)
     with common.open_seekable(options.file) as stream:
-        reader = BackupReader(options.file, stream)
+        reader = backup.BackupReader(options.file, stream)
         header = reader.verify()
         if sys.stderr.isatty():
             common.say(
                 "reading every receipt and making all tables; nothing is touched before that is "
                 "done"
             )
-        aside = _prove_and_install(reader, header, state, replace=options.replace)
+        with (
+            common.progress(sum(header.sizes.values()), "B") as advance,
+            backup.prove_backup(reader, header, state, advance) as draft,
+        ):
+            aside = backup.install_backup(
+                draft, state, lambda: _check_overwrite(state, replace=options.replace)
+            )
     with common.open_existing(options) as spam_filter:
         classes = dict(spam_filter.status().classes)
         outdated = undo.count_outdated(spam_filter.ledger)
@@ -362,19 +349,6 @@ def run_restore(options: argparse.Namespace) -> int:
     if outdated:
         common.say(f"note: {undo.describe_outdated(outdated)}; {undo.REEXTRACT_REMEDY}")
     return 0
-
-
-def _prove_and_install(
-    reader: BackupReader, header: BackupHeader, state: Path, *, replace: bool
-) -> Path | None:
-    """Install the backup; return where the old state is kept, if there was any."""
-    from spamguard import backup
-
-    with (
-        common.progress(sum(header.sizes.values()), "B") as advance,
-        backup.prove_backup(reader, header, state, advance) as draft,
-    ):
-        return backup.install_backup(draft, state, lambda: _check_overwrite(state, replace=replace))
 
 
 def _check_overwrite(state: Path, *, replace: bool) -> None:

@@ -163,10 +163,14 @@ def _status_text(values: dict[str, Any]) -> str:
         f"threshold  {_threshold_text(values['threshold'])}",
         f"watcher    {_watcher_text(values)}",
         *daemon_lines(values["daemon"]),
-        f"size       ledger {_size_text(sizes['ledger'])}, tables {_size_text(sizes['tables'])}",
-        "",
-        *_class_lines(values["classes"]),
+        f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
+        f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
+    width = max(len("class"), *map(len, values["classes"]))
+    lines += ["", f"{'class':{width}}  messages"]
+    for name, row in values["classes"].items():
+        side = "unwanted" if row["unwanted"] else "wanted"
+        lines.append(f"{name:{width}}  {row['messages']:8,}  {side}")
     if values["lost"]:
         loss = store.describe_loss(store.LedgerLoss(**values["lost"]))
         lines.append(f"{loss}: {store.LOSS_REMEDY}")
@@ -199,18 +203,6 @@ def _threshold_text(values: dict[str, Any]) -> str:
         need = f"{MIN_CONFIRMED:,} confirmed good messages, there are {confirmed}"
         return f"{fixed}; {bound} needs {need}"
     return f"{fixed}; from {values['probability']:.4f} {bound}, by {confirmed} confirmed"
-
-
-def _class_lines(classes: dict[str, dict[str, Any]]) -> Iterator[str]:
-    width = max(len("class"), *map(len, classes))
-    yield f"{'class':{width}}  messages"
-    for name, row in classes.items():
-        side = "unwanted" if row["unwanted"] else "wanted"
-        yield f"{name:{width}}  {row['messages']:8,}  {side}"
-
-
-def _size_text(number: int) -> str:
-    return f"{number / 1_000_000:,.1f} MB"
 
 
 # ---- users, and the watcher
@@ -451,8 +443,11 @@ def _daemon_details(values: dict[str, Any]) -> Iterator[str]:
         )
     if values["scanners"]:
         yield f"judges for other servers on {', '.join(values['scanners'])}"
-    workers = values["workers"]
-    yield f"{common.count_text(len(workers), 'worker')}: {', '.join(map(_worker_text, workers))}"
+    workers = []
+    for worker in values["workers"]:
+        state = "drains" if worker["draining"] else "" if worker["ready"] else "starts"
+        workers.append(f"{worker['pid']} ({state})" if state else str(worker["pid"]))
+    yield f"{common.count_text(len(workers), 'worker')}: {', '.join(workers)}"
     if values["metrics"]:
         yield f"monitors may ask http://{values['metrics']}/metrics"
     if values["web"]:
@@ -465,11 +460,6 @@ def _daemon_details(values: dict[str, Any]) -> Iterator[str]:
     if errors := sum(row["number"] for row in values["next_hop_errors"]):
         yield f"{common.count_text(errors, 'error')} of next hops, the last ones:"
         yield from (f"  {local_time(row['time'])} {row['text']}" for row in values["last_errors"])
-
-
-def _worker_text(worker: dict[str, Any]) -> str:
-    state = "drains" if worker["draining"] else "" if worker["ready"] else "starts"
-    return f"{worker['pid']} ({state})" if state else str(worker["pid"])
 
 
 def duration_text(seconds: float) -> str:

@@ -82,6 +82,11 @@ def _unquote_hint(value: object) -> str:
     return ": leave the quotes out" if is_quoted else ""
 
 
+def _mismatch(expected: str, value: object, hint: str = "") -> ValueError:
+    """The error about a value that is something else than what was expected."""
+    return ValueError(f"expected {expected}, found {describe_value(value)}{hint}")
+
+
 def _text_schema(pattern: str) -> JsonSchema:
     return {"type": "string", "pattern": f"^({pattern})$"}
 
@@ -93,8 +98,7 @@ def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
     def check(value: object) -> StrEnum | None:
         if isinstance(value, str) and value in names:
             return None if value == unset else kind(value)
-        expected = f"expected one of {', '.join(names)}, found {describe_value(value)}"
-        raise ValueError(f"{expected}{did_you_mean(value, names)}")
+        raise _mismatch(f"one of {', '.join(names)}", value, did_you_mean(value, names))
 
     return Option(check, {"enum": names}, lambda value: str(value or unset))
 
@@ -107,7 +111,7 @@ def _pattern_option(
     def check(value: object) -> str:
         if isinstance(value, str) and (pattern.fullmatch(value) or (empty and not value)):
             return value
-        raise ValueError(f"expected {expected}, found {describe_value(value)}")
+        raise _mismatch(expected, value)
 
     text = f"({pattern.pattern})?" if empty else pattern.pattern
     return Option(check, _text_schema(editors or text))
@@ -117,8 +121,9 @@ def _integer_option(minimum: int, maximum: int) -> Option:
     def check(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
-        expected = f"expected a whole number from {minimum} to {maximum:,}"
-        raise ValueError(f"{expected}, found {describe_value(value)}{_unquote_hint(value)}")
+        raise _mismatch(
+            f"a whole number from {minimum} to {maximum:,}", value, _unquote_hint(value)
+        )
 
     return Option(check, {"type": "integer", "minimum": minimum, "maximum": maximum})
 
@@ -134,7 +139,7 @@ def _class_option(*other_names: str) -> Option:
         ):
             return value
         hint = did_you_mean(value, ["spam", "ham", *other_names])
-        raise ValueError(f"expected {expected}, found {describe_value(value)}{hint}")
+        raise _mismatch(expected, value, hint)
 
     return Option(check, _text_schema(_LABEL.pattern))
 
@@ -145,14 +150,13 @@ def _class_option(*other_names: str) -> Option:
 def _check_flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise ValueError(f"expected true or false, found {describe_value(value)}{_unquote_hint(value)}")
+    raise _mismatch("true or false", value, _unquote_hint(value))
 
 
 def _check_probability(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
         return float(value)
-    expected = "expected a probability from 0 to 1 such as 0.95"
-    raise ValueError(f"{expected}, found {describe_value(value)}{_unquote_hint(value)}")
+    raise _mismatch("a probability from 0 to 1 such as 0.95", value, _unquote_hint(value))
 
 
 _ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
@@ -164,7 +168,7 @@ def _check_spam_threshold(value: object) -> int:
     match = _ONE_IN.fullmatch(value) if isinstance(value, str) else None
     number = int(match[1].replace(",", "")) if match else 0
     if number < 2:
-        raise ValueError(f"expected fixed, or such as 1 in 1000, found {describe_value(value)}")
+        raise _mismatch("fixed, or such as 1 in 1000", value)
     return number
 
 
@@ -209,14 +213,13 @@ _MAX_SOCKET_PATH = 80  # the kernel takes 107, and a new socket first gets a lon
 def _check_path(value: object) -> Path:
     if isinstance(value, str) and value.startswith("/") and "\0" not in value:
         return Path(value)
-    raise ValueError(f"expected an absolute path, found {describe_value(value)}")
+    raise _mismatch("an absolute path", value)
 
 
 def _check_socket_path(value: object) -> Path:
     path = _check_path(value)
     if len(str(path).encode()) > _MAX_SOCKET_PATH:
-        expected = f"expected an absolute path of at most {_MAX_SOCKET_PATH} bytes"
-        raise ValueError(f"{expected}, found {describe_value(value)}")
+        raise _mismatch(f"an absolute path of at most {_MAX_SOCKET_PATH} bytes", value)
     return path
 
 
@@ -274,13 +277,10 @@ def check_key_pair(certificate: Path, key: Path) -> None:
 
 
 def _check_maildir(value: object) -> str:
-    is_maildir = isinstance(value, str) and _MAILDIR_PATTERN.fullmatch(value)
-    if not isinstance(value, str) or not is_maildir or ".." in value.split("/"):
-        expected = (
-            "expected the absolute path of a Maildir, * standing for any name, "
-            "such as /home/*/Maildir"
-        )
-        raise ValueError(f"{expected}, found {describe_value(value)}")
+    is_pattern = isinstance(value, str) and _MAILDIR_PATTERN.fullmatch(value)
+    if not isinstance(value, str) or not is_pattern or ".." in value.split("/"):
+        expected = "the absolute path of a Maildir, * standing for any name"
+        raise _mismatch(f"{expected}, such as /home/*/Maildir", value)
     if variable := _VARIABLE_PATTERN.search(value):
         expected = "expected * for what differs, as in /home/*/Maildir"
         raise ValueError(f"{expected}, found {variable[0]} in {describe_value(value)}")
@@ -290,8 +290,7 @@ def _check_maildir(value: object) -> str:
 def _check_mode(value: object) -> int:
     text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
     if _MODE_PATTERN.fullmatch(text) is None:
-        expected = "expected the mode of a file in octal digits, such as 0660"
-        raise ValueError(f"{expected}, found {describe_value(value)}")
+        raise _mismatch("the mode of a file in octal digits, such as 0660", value)
     return int(text, 8)
 
 
@@ -326,8 +325,7 @@ def _check_next_hop(value: object) -> Endpoint:
         return values.parse_endpoint(value if isinstance(value, str) else "")
     except ValueError as error:
         forms = str(error).rpartition("write ")[2]
-        description = f"{describe_value(value)}{_bracket_hint(value)}"
-        raise ValueError(f"expected {forms}, found {description}") from error
+        raise _mismatch(forms, value, _bracket_hint(value)) from error
 
 
 def _check_listener(value: object) -> Endpoint:
@@ -335,9 +333,8 @@ def _check_listener(value: object) -> Endpoint:
         endpoint = values.parse_endpoint(value if isinstance(value, str) else "")
         ip_network(endpoint.host)
     except ValueError as error:
-        expected = "expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
-        description = f"{describe_value(value)}{_address_hint(value)}"
-        raise ValueError(f"{expected}, found {description}") from error
+        expected = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
+        raise _mismatch(expected, value, _address_hint(value)) from error
     return endpoint
 
 
@@ -350,11 +347,10 @@ def _check_scanner(value: object) -> Endpoint:
             _check_socket_path(str(endpoint.path))
     except ValueError as error:
         expected = (
-            "expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
+            "rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
             "with an IP address, or milter:/path/to/socket"
         )
-        description = f"{describe_value(value)}{_address_hint(value)}"
-        raise ValueError(f"{expected}, found {description}") from error
+        raise _mismatch(expected, value, _address_hint(value)) from error
     return endpoint
 
 
@@ -387,8 +383,7 @@ def _check_network(value: object) -> str:
             network = ip_network(str(value), strict=False)
             text = f"expected a network, found {value!r}, an address within {network}"
             raise ValueError(text) from error
-    expected = "expected a network such as 192.0.2.0/24 or 2001:db8::/32"
-    raise ValueError(f"{expected}, found {describe_value(value)}")
+    raise _mismatch("a network such as 192.0.2.0/24 or 2001:db8::/32", value)
 
 
 def _check_host_port(value: object) -> HostPort:
@@ -398,8 +393,7 @@ def _check_host_port(value: object) -> HostPort:
             return HostPort(str(ip_address(match[1] or match[2])), int(match[3]))
     except ValueError:
         pass
-    expected = "expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110"
-    raise ValueError(f"{expected}, found {describe_value(value)}")
+    raise _mismatch("ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110", value)
 
 
 def _check_host(value: object) -> str:
@@ -409,8 +403,7 @@ def _check_host(value: object) -> str:
     except ValueError:
         if _HOST_NAME_PATTERN.fullmatch(text):
             return text
-    expected = "expected a host name or an IP address, without a port"
-    raise ValueError(f"{expected}, found {describe_value(value)}")
+    raise _mismatch("a host name or an IP address, without a port", value)
 
 
 _ADDRESS = r"([0-9.]+|\[[0-9A-Fa-f:.]+\])"
@@ -451,44 +444,47 @@ _KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # atom: 
 _URL_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}")  # stands as it is in URLs
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
 
-_LABEL_OPTION = _pattern_option(
-    _VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern
-)
-_MAIL_USER_OPTION = _pattern_option(
-    _MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"
-)
-_PERSON_OPTION = _pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
-_TO_OPTION = _pattern_option(_MAILBOX, "an address such as held@example.org", empty=True)
-_SENDER_OPTION = _pattern_option(
-    _SENDER, "an address such as anna@example.org, or *@example.org for all of a domain"
-)
-_ALIAS_OPTION = _pattern_option(
-    _ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"
-)
-_HTTP_FIELD_OPTION = _pattern_option(
-    _HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True
-)
-_URL_PATH_OPTION = _pattern_option(
-    _URL_PATH, "a path such as /spam, without / at its end", empty=True
-)
-_HEADER_FIELD_OPTION = _pattern_option(
-    _HEADER_FIELD, "the name of a header field, * at its end for any"
-)
-_PREFIX_OPTION = _pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
-
-Label = Annotated[str, _LABEL_OPTION]
+Label = Annotated[
+    str,
+    _pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern),
+]
 ClassName = Annotated[str, _class_option()]
 FolderRole = Annotated[str, _class_option(*NON_TEACHING_ROLES)]
 RunAsUser = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user", empty=True)]
 Account = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user")]
-MailUser = Annotated[str, _MAIL_USER_OPTION]
-PersonName = Annotated[str, _PERSON_OPTION]
-MailAddress = Annotated[str, _TO_OPTION]
+MailUser = Annotated[
+    str,
+    _pattern_option(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"),
+]
+PersonName = Annotated[
+    str, _pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
+]
+MailAddress = Annotated[
+    str, _pattern_option(_MAILBOX, "an address such as held@example.org", empty=True)
+]
 TeachingAddress = Annotated[str, _pattern_option(_MAILBOX, "an address such as spam@example.org")]
-SenderPattern = Annotated[str, _SENDER_OPTION]
-Alias = Annotated[str, _ALIAS_OPTION]
+SenderPattern = Annotated[
+    str,
+    _pattern_option(
+        _SENDER, "an address such as anna@example.org, or *@example.org for all of a domain"
+    ),
+]
+Alias = Annotated[
+    str,
+    _pattern_option(
+        _ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"
+    ),
+]
 Keyword = Annotated[str, _pattern_option(_KEYWORD, "a keyword of IMAP such as $Junk")]
-HttpField = Annotated[str, _HTTP_FIELD_OPTION]
-UrlPath = Annotated[str, _URL_PATH_OPTION]
-HeaderField = Annotated[str, _HEADER_FIELD_OPTION]
-SubjectPrefix = Annotated[str, _PREFIX_OPTION]
+HttpField = Annotated[
+    str, _pattern_option(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)
+]
+UrlPath = Annotated[
+    str, _pattern_option(_URL_PATH, "a path such as /spam, without / at its end", empty=True)
+]
+HeaderField = Annotated[
+    str, _pattern_option(_HEADER_FIELD, "the name of a header field, * at its end for any")
+]
+SubjectPrefix = Annotated[
+    str, _pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
+]
