@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import arguments, common, judge
+from spamguard.cli import arguments, common
 from spamguard.errors import QuarantineError, UsageError
 from spamguard.keys import is_id
 from spamguard.log import local_time, printable, rfc3339
@@ -115,7 +115,7 @@ def _list_entries(
             state = "released"
         elif entry.delivered:
             state = f"waits for {len(entry.waiting)}"
-        sender = judge.sender_text(values["author"], values["from"])
+        sender = common.sender_text(values["author"], values["from"])
         first, *more = values["to"] or [""]
         and_more = f" and {len(more)} more" if more else ""
         line = (

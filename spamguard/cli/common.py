@@ -1,8 +1,9 @@
 """What all commands share: the filter, its configuration, messages, progress, output and errors.
 
 `open_filter` and its relatives find the state directory and open the filter there. `read_messages`
-and `with_progress` bring mail in; `print_answer` and `open_output` bring answers out. `say` writes
-one line to standard error; `describe_error` makes that line of an error.
+and `with_progress` bring mail in, `find_rows` what the history says about messages that passed;
+`print_answer` and `open_output` bring answers out. `say` writes one line to standard error;
+`describe_error` makes that line of an error.
 
 Must never print to standard output what is not the answer of the command. A file that
 `open_output` writes must never have its name before it is complete, and nobody but its owner may
@@ -29,11 +30,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
 
 from spamguard import log, process, sources
 from spamguard.errors import ConfigError, MemoryLimitError, SourceError, UsageError, remedy
+from spamguard.keys import is_id
 from spamguard.storage import LEDGER_FILE, draft_file, name_path_in_errors, sync_directory
 
 if TYPE_CHECKING:
     from spamguard.config.options import Settings
     from spamguard.engine.filter import Filter
+    from spamguard.proxy.history import HistoryRow
+    from spamguard.proxy.history_search import HistorySearch
 
 Item = TypeVar("Item")
 
@@ -317,7 +321,13 @@ def read_messages(paths: Sequence[str]) -> Iterator[sources.SourceMessage]:
 @contextmanager
 def open_seekable(name: str) -> Iterator[BinaryIO]:
     """Open a file to read it twice; a pipe is copied to a temporary file, with a name, first."""
-    with nullcontext(sys.stdin.buffer) if name == "-" else _open_file(name) as stream:
+    try:
+        source = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise SourceError(
+            f"{name}: cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
+    with source as stream:
         if name != "-" and stream.seekable():
             yield stream
             return
@@ -326,15 +336,6 @@ def open_seekable(name: str) -> Iterator[BinaryIO]:
                 shutil.copyfileobj(stream, copy)
                 copy.flush()
             yield cast("BinaryIO", copy)
-
-
-def _open_file(name: str) -> BinaryIO:
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise SourceError(
-            f"{name}: cannot be read ({error.strerror}); check the path and its permissions"
-        ) from error
 
 
 def expected_count(paths: Sequence[str]) -> int | None:
@@ -380,6 +381,51 @@ def progress(total: int | None, unit: str, title: str = "") -> Iterator[Callable
 
 def _shows_progress() -> bool:
     return log.is_terminal(sys.stderr, os.environ)
+
+
+# ---- messages that passed the daemon
+
+
+def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRow]:
+    """The history's rows of these ids; UsageError at the first id that it does not have."""
+    if not ids:
+        return []
+    rows = []
+    with open_history(options, f"{ids[0]} is not known") as history:
+        for message_id in ids:
+            row = history.find(message_id) if is_id(message_id) else None
+            if row is None:
+                raise UsageError(
+                    f"{message_id}: no message with that id in the history: "
+                    "it is another filter's, or too old, or was never judged"
+                )
+            rows.append(row)
+    return rows
+
+
+def open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:
+    """The history, to look up messages in; UsageError, with the consequence, if there is none."""
+    from spamguard.config.options import HistorySettings
+    from spamguard.proxy.history import HISTORY_FILE
+    from spamguard.proxy.history_search import HistorySearch
+
+    path = state_directory(options) / HISTORY_FILE
+    if not path.exists():
+        raise UsageError(
+            f"{path}: no history there, so {consequence}: "
+            "name the state directory of the daemon with --state"
+        )
+    limits = HistorySettings()  # nothing is appended, so any limits will do
+    return HistorySearch.open(path, limits.size, limits.age)
+
+
+def sender_text(author: str, sender: str) -> str:
+    """The author (of the header's From), and the envelope's sender if that is another."""
+    from spamguard.mail.headers import is_sender, split_author
+
+    if author and not is_sender(author, sender):
+        return f"{author}, envelope sender <{sender}>"
+    return author if split_author(author)[0] else f"<{sender}>"
 
 
 # ---- answers

@@ -272,13 +272,13 @@ def options_manual() -> Manual:
     """The page of the configuration file."""
     from spamguard.config import schema
 
-    whole = schema.schema_for_editors()
+    layout = schema.schema_for_editors()
     blocks = [
         Block("section", "DESCRIPTION"),
         Block("text", _FIRST_OPTION_LINE),
         Block("text", _UNITS),
         Block("section", "OPTIONS"),
-        *_options(whole, whole, ""),
+        *_options(layout, layout["$defs"], ""),
         Block("section", "FILES"),
         Block("item", "Where the systemd units expect it.", "/etc/spamguard/spamguard.yaml"),
         Block("section", "EXAMPLES"),
@@ -289,18 +289,18 @@ def options_manual() -> Manual:
     return Manual("spamguard.yaml", 5, "configuration of spamguard", tuple(blocks))
 
 
-def _options(whole: dict[str, Any], part: dict[str, Any], path: str) -> Iterator[Block]:
+def _options(part: dict[str, Any], groups_by_name: dict[str, Any], path: str) -> Iterator[Block]:
     """The options of one group, then its groups, each under its path in the file."""
     groups = []
     for key, option in part["properties"].items():
         is_required = key in part.get("required", ())
         yield Block("item", _about_option(option, is_required=is_required), key)
         if (name := _group(option)) is not None:
-            groups.append((f"{path}{key}", option["description"], whole["$defs"][name]))
+            groups.append((f"{path}{key}", option["description"], groups_by_name[name]))
     for place, about, group in groups:
         yield Block("subsection", place)
         yield Block("text", f"{about}.")
-        yield from _options(whole, group, f"{place}: ")
+        yield from _options(group, groups_by_name, f"{place}: ")
 
 
 def _about_option(option: dict[str, Any], *, is_required: bool) -> str:

@@ -68,9 +68,9 @@ def run_judge(options: argparse.Namespace) -> int:
     if not sys.stdout.isatty():  # on a terminal the verdicts would break the bar
         messages = common.with_progress(messages, common.expected_count(options.paths))
     with common.open_for_judging(options) as spam_filter:
-        named, read = tee(messages)
+        listed, read = tee(messages)
         verdicts = spam_filter.judge_all((message.raw for message in read), user=options.user)
-        for message, verdict in zip(named, verdicts, strict=True):
+        for message, verdict in zip(listed, verdicts, strict=True):
             if verdict.label not in verdict.probabilities:
                 status = EXIT_UNSURE
             else:
@@ -135,7 +135,7 @@ def run_explain(options: argparse.Namespace) -> int:
 
     ids = [path for path in options.paths if is_id(path) and not Path(path).exists()]
     paths = [path for path in options.paths if path not in ids]
-    rows = find_rows(options, ids)
+    rows = common.find_rows(options, ids)
     messages = common.read_messages(paths)
     explained = len(rows)
     with common.open_for_judging(options) as spam_filter:
@@ -203,33 +203,24 @@ def _explanation_values(
 def _explanation_text(
     name: str, why: Explanation, votes: Sequence[Vote], max_words: int | None
 ) -> str:
-    from spamguard.engine.explain_text import (
-        describe_flip,
-        describe_odds,
-        describe_verdict,
-        list_features,
-        sum_groups,
-    )
+    from spamguard.engine import explain_text
 
-    verdict, features = why.verdict, list_features(why)
-    groups = sum_groups(features)
+    verdict, features = why.verdict, explain_text.list_features(why)
+    groups = explain_text.sum_groups(features)
     experts = sorted(why.shares.items(), key=lambda share: -abs(share[1]))
     sums = {
         "group": [
             SumPart(group.part, group.title, f"{group.features:,} of them") for group in groups
         ],
-        "expert": [
-            SumPart(why.prior, "prior"),
-            *(SumPart(part, expert) for expert, part in experts),
-        ],
+        "expert": [SumPart(why.prior, "prior"), *(SumPart(part, name) for name, part in experts)],
         "feature": _feature_parts(features, why.log_odds, max_words),
     }
     lines = [
         name,
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
-        describe_verdict(why, groups),
-        describe_flip(why),
+        explain_text.describe_verdict(why, groups),
+        explain_text.describe_flip(why),
     ]
     for vote in votes[:_MAX_VOTES]:
         user = vote.user or arguments.SITE
@@ -238,7 +229,7 @@ def _explanation_text(
     if len(votes) > _MAX_VOTES:
         lines.append(f"and by {len(votes) - _MAX_VOTES:,} more (--json shows all)")
     for kind, parts in sums.items():
-        title = f"by {kind}: log-odds of {describe_odds(why)}"
+        title = f"by {kind}: log-odds of {explain_text.describe_odds(why)}"
         lines += ["", title, *_sum_lines(parts, why.log_odds)]
     return "\n".join((*lines, ""))
 
@@ -325,24 +316,20 @@ def pass_unscanned(reason: str) -> int:
 def _pass_message(add_fields: Callable[[bytes], bytes]) -> int:
     try:
         raw = sys.stdin.buffer.read()
-        sys.stdout.buffer.write(_tag_if_possible(raw, add_fields))
+        try:
+            tagged = add_fields(raw)
+        except BaseException as error:  # noqa: BLE001  after an interrupt, too, the mail goes on
+            _report_failure("the message was not scanned", error)
+            # Where memory is short, adding a field would load numpy, which would end us.
+            is_short = isinstance(error, MemoryLimitError)
+            tagged = raw if is_short else _add_not_scanned(raw, type(error).__name__)
+        sys.stdout.buffer.write(tagged)
         sys.stdout.buffer.flush()
     except BaseException as error:  # noqa: BLE001  after an interrupt, too, the mail must be kept
         _report_failure("the message could not be passed on", error)
         common.discard_output()
         return EXIT_TEMPFAIL
     return 0
-
-
-def _tag_if_possible(raw: bytes, add_fields: Callable[[bytes], bytes]) -> bytes:
-    try:
-        return add_fields(raw)
-    except MemoryLimitError as error:  # to add a field would load numpy, which would end us
-        _report_failure("the message was not scanned", error)
-        return raw
-    except BaseException as error:  # noqa: BLE001  after an interrupt, too, the mail goes on
-        _report_failure("the message was not scanned", error)
-        return _add_not_scanned(raw, type(error).__name__)
 
 
 def _add_verdict(raw: bytes, options: argparse.Namespace) -> bytes:
@@ -421,7 +408,7 @@ def run_history(options: argparse.Namespace) -> int:
         first=first_id(since) if since else "",
         before=first_id(until + 1) if until else "",
     )
-    with _open_history(options, "no message has passed") as history:
+    with common.open_history(options, "no message has passed") as history:
         for number, row in enumerate(_find_rows(history, conditions, options.limit + 1)):
             if number == options.limit:
                 common.say(f"note: there are older ones: --limit {2 * options.limit}")
@@ -460,38 +447,6 @@ def _find_rows(
         conditions = conditions._replace(before=page.next_before)
 
 
-def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRow]:
-    """The history's rows of these ids; UsageError at the first id that it does not have."""
-    if not ids:
-        return []
-    rows = []
-    with _open_history(options, f"{ids[0]} is not known") as history:
-        for message_id in ids:
-            row = history.find(message_id) if is_id(message_id) else None
-            if row is None:
-                raise UsageError(
-                    f"{message_id}: no message with that id in the history: "
-                    "it is another filter's, or too old, or was never judged"
-                )
-            rows.append(row)
-    return rows
-
-
-def _open_history(options: argparse.Namespace, consequence: str) -> HistorySearch:
-    from spamguard.config.options import HistorySettings
-    from spamguard.proxy.history import HISTORY_FILE
-    from spamguard.proxy.history_search import HistorySearch
-
-    path = common.state_directory(options) / HISTORY_FILE
-    if not path.exists():
-        raise UsageError(
-            f"{path}: no history there, so {consequence}: "
-            "name the state directory of the daemon with --state"
-        )
-    limits = HistorySettings()  # nothing is appended, so any limits will do
-    return HistorySearch.open(path, limits.size, limits.age)
-
-
 def _row_values(row: HistoryRow, *, words: bool = False) -> dict[str, Any]:
     """A row for JSON, without features."""
     from spamguard.web.models import MessageOutcome, WordPart, outcome_fields, to_json, word_parts
@@ -510,7 +465,7 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
             f": probability {row.probability:.4f} of being unwanted, log-odds {row.log_odds:+.3f}"
         )
     lines = [
-        f"{row.id}, {local_time(row.time)}, from {sender_text(row.author, row.sender)} "
+        f"{row.id}, {local_time(row.time)}, from {common.sender_text(row.author, row.sender)} "
         f"at {row.client or 'an unknown client'} to {recipients}",
         f'"{row.subject}", {row.size:,} bytes, message={row.message or "-"}',
         f"then: {verdict}",
@@ -524,12 +479,3 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
     strongest = sorted((*up, *down), key=lambda word: -abs(word.part))
     lines += (f"  {word.part:+9.3f}  {word.text}" for word in strongest)
     return "\n".join((*lines, ""))
-
-
-def sender_text(author: str, sender: str) -> str:
-    """The author (of the header's From), and the envelope's sender if that is another."""
-    from spamguard.mail.headers import is_sender, split_author
-
-    if author and not is_sender(author, sender):
-        return f"{author}, envelope sender <{sender}>"
-    return author if split_author(author)[0] else f"<{sender}>"

@@ -84,6 +84,7 @@ def add_run(commands: arguments.Commands) -> None:
 
 def run_run(options: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
+    from spamguard.config import schema
     from spamguard.daemon.master import Master
 
     read = common.config_reader(
@@ -93,20 +94,18 @@ def run_run(options: argparse.Namespace) -> int:
         next_hop=options.next_hop,
         watch=[str(maildir.absolute()) for maildir in options.watch],
     )
+
+    def read_and_warn() -> Settings:
+        settings = read()
+        for warning in schema.find_warnings(settings):
+            _log.warning("%s", warning)
+        return settings
+
     log.configure(os.environ)
     try:
-        return Master(lambda: _log_warnings(read())).run()
+        return Master(read_and_warn).run()
     except ConfigError as error:
         return common.fail_config(error)
-
-
-def _log_warnings(settings: Settings) -> Settings:
-    """Write the warnings of the settings to the log; return the settings."""
-    from spamguard.config import schema
-
-    for warning in schema.find_warnings(settings):
-        _log.warning("%s", warning)
-    return settings
 
 
 # ---- check
@@ -310,7 +309,8 @@ def run_doctor(options: argparse.Namespace) -> int:
         for step in running:
             steps.append(step)
             if not options.json:
-                print(_step_line(step), flush=True)
+                line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
+                print(printable(line + (f" -> {step.remedy}" if step.remedy else "")), flush=True)
     passed = all(step.outcome != "failed" for step in steps)
     if options.json:
         values = {"ok": passed, "steps": [step._asdict() for step in steps]}
@@ -318,13 +318,9 @@ def run_doctor(options: argparse.Namespace) -> int:
     return 0 if passed else EXIT_FAILED
 
 
-def _step_line(step: Step) -> str:
-    line = f"{_OUTCOMES[step.outcome]:7} {step.name}: {step.detail}"
-    return printable(line + (f" -> {step.remedy}" if step.remedy else ""))
-
-
 def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     from spamguard import doctor
+    from spamguard.daemon import startup
 
     settings = common.load_config(options) if options.config else None
     state = common.state_directory(options)
@@ -335,7 +331,14 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
     yield doctor.check_file_events(settings)
     yield doctor.check_dovecot(settings)
     if settings:
-        yield from _environment_steps(settings)
+        if settings.watch:
+            try:
+                yield doctor.check_mailboxes(settings, startup.service_account(settings))
+            except StartError as error:
+                yield doctor.failed("mailboxes", str(error), "")
+        yield from doctor.check_postfix(settings)
+        yield from doctor.check_filing(settings)
+        yield from doctor.check_next_hops(settings)
     yield from _filter_steps(options, settings)
 
 
@@ -355,7 +358,7 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
     else:
         problems = list(status.daemon_problems(daemon))
         yield from (doctor.failed("daemon", problem, "see its log") for problem in problems)
-        if settings and _configured_doors(settings) != _open_doors(daemon):
+        if settings and not _serves(daemon, settings):
             detail = "it listens elsewhere, or hands on to others, than the configuration says"
             remedy = "have it read that anew: `systemctl reload spamguard`, or SIGHUP"
             yield doctor.failed("daemon", detail, remedy)
@@ -380,34 +383,18 @@ def _wait_for_daemon(state: Path) -> dict[str, Any] | None:
         time.sleep(_POLL_SECONDS)
 
 
-def _configured_doors(settings: Settings) -> set[str]:
-    listeners = (f"{each.listen} to {each.next_hop.to}" for each in settings.listeners)
-    return {*listeners, *(str(scanner.listen) for scanner in settings.scanners)}
-
-
-def _open_doors(daemon: dict[str, Any]) -> set[str]:
-    listeners = (f"{each['listen']} to {each['next_hop']}" for each in daemon["listeners"])
-    return {*listeners, *daemon["scanners"]}
-
-
-def _environment_steps(settings: Settings) -> Iterator[Step]:
-    """Everything that mail comes from and goes to."""
-    from spamguard import doctor
-    from spamguard.daemon import startup
-
-    if settings.watch:
-        try:
-            yield doctor.check_mailboxes(settings, startup.service_account(settings))
-        except StartError as error:
-            yield doctor.failed("mailboxes", str(error), "")
-    yield from doctor.check_postfix(settings)
-    yield from doctor.check_filing(settings)
-    yield from doctor.check_next_hops(settings)
+def _serves(daemon: dict[str, Any], settings: Settings) -> bool:
+    """Whether the daemon listens, and hands on, as the configuration says."""
+    configured = {f"{each.listen} to {each.next_hop.to}" for each in settings.listeners}
+    configured |= {str(scanner.listen) for scanner in settings.scanners}
+    in_force = {f"{each['listen']} to {each['next_hop']}" for each in daemon["listeners"]}
+    return configured == in_force | set(daemon["scanners"])
 
 
 def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
     """The ledger, and whether the filter learns."""
     from spamguard import doctor
+    from spamguard.doctor import proof
     from spamguard.engine import store
 
     try:
@@ -419,20 +406,13 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
             yield from doctor.check_old_lessons(spam_filter.ledger)
             spam_filter.require_receipts()
             if options.maildir is None and options.user is None:
-                yield from _scratch_steps(spam_filter)
+                question = "is the temporary directory on a disk that can be watched?"
+                with proof.scratch_mailbox(spam_filter) as mailbox:
+                    yield from proof.prove(spam_filter, mailbox, question)
             else:
                 yield from _mailbox_steps(options, spam_filter, settings)
     except (SpamguardError, OSError) as error:
         yield doctor.failed("filter", common.describe_error(error), "")
-
-
-def _scratch_steps(spam_filter: Filter) -> Iterator[Step]:
-    """The proof in a mailbox of our own."""
-    from spamguard.doctor import proof
-
-    question = "is the temporary directory on a disk that can be watched?"
-    with proof.scratch_mailbox(spam_filter) as mailbox:
-        yield from proof.prove(spam_filter, mailbox, question)
 
 
 def _mailbox_steps(

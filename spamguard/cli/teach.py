@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import arguments, common, judge
+from spamguard.cli import arguments, common
 from spamguard.errors import SourceError, UsageError
 from spamguard.learning import client
 from spamguard.log import printable
@@ -88,7 +88,7 @@ def run_learn(options: argparse.Namespace) -> int:
     if options.ids and options.label is None:
         raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
     common.warn_of_service(options)
-    rows = judge.find_rows(options, options.ids)
+    rows = common.find_rows(options, options.ids)
     messages = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)
     )
@@ -264,7 +264,7 @@ def run_forget(options: argparse.Namespace) -> int:
     from spamguard.proxy.history_search import row_digest
 
     arguments.check_paths_or_ids(options)
-    rows = judge.find_rows(options, options.ids)
+    rows = common.find_rows(options, options.ids)
     messages = common.with_progress(
         common.read_messages(options.paths), common.expected_count(options.paths)
     )

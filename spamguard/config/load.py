@@ -214,7 +214,7 @@ _EXAMPLES = {
 
 
 def _written_path(path: KeyPath, value: Any) -> KeyPath:
-    """As much of a path as the file has: what is said in one word has no keys inside."""
+    """The part of a path that the file has: what is said in one word has no keys inside."""
     for length, part in enumerate(path):
         if isinstance(value, dict):
             value = value.get(part)

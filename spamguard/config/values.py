@@ -9,7 +9,7 @@ sentence: what was expected, and what was found.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,18 +33,21 @@ class Protocol(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where to listen or where to hand mail on: a path for a socket or a Maildir, else host and
-    port.
+    port. `text` is how people write it; the log has it for each message, so it is made once.
     """
 
     protocol: Protocol
     host: str = ""
     port: int = 0
     path: Path | None = None
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        place = self.path or f"//{_host_and_port(self.host, self.port)}"
+        object.__setattr__(self, "text", f"{self.protocol}:{place}")
 
     def __str__(self) -> str:
-        if self.path is not None:
-            return f"{self.protocol}:{self.path}"
-        return f"{self.protocol}://{_host_and_port(self.host, self.port)}"
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ class OddBytes(StrEnum):
 
 
 class TeachingUser(StrEnum):
-    """Whose lesson it is that comes by mail."""
+    """The user in whose name a lesson is that comes by mail."""
 
     ADDRESS = "address"  # the envelope sender's, in lower case
     LOCAL_PART = "local-part"

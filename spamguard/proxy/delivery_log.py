@@ -202,7 +202,7 @@ class DeliveryRecord:
         return HistoryRow(
             id=self.id,
             time=self.time,
-            listener=str(self.listener.listen),
+            listener=self.listener.listen.text,
             client=self.envelope.client.address,
             sender=self.envelope.sender.address,
             recipients=tuple(recipient.address for recipient in self.envelope.recipients),
@@ -234,7 +234,7 @@ class DeliveryRecord:
             "id": self.id,
             **({"copy-of": self.copy_of} if self.copy_of else {}),
             **({"queue": self.queue_id} if self.queue_id else {}),
-            "listener": str(self.listener.listen),
+            "listener": self.listener.listen.text,
             "client": client.address,
             "helo": client.helo,
             "from": f"<{self.envelope.sender.address}>",
