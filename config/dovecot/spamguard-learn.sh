@@ -7,4 +7,4 @@
 # installed elsewhere, change the path below.
 # Check that it works: as a mail user, run spamguard-learn.sh spam "$USER" < message.eml; echo $?
 # prints 0.
-exec /usr/local/bin/spamguard teach-pipe --as "$1" --user "$2" --socket /run/spamguard/teach.sock --spool /var/spool/spamguard/teach
+exec /opt/spamguard/bin/spamguard teach-pipe --as "$1" --user "$2" --socket /run/spamguard/teach.sock --spool /var/spool/spamguard/teach

@@ -73,7 +73,7 @@ def is_judged(raw: bytes, sent: bytes, label: str) -> None:
 @pytest.mark.parametrize("label", ["spam", "ham"])
 def test_procmail(label: str, home: Path) -> None:
     (home / "Maildir").mkdir()
-    text = snippet("procmail/procmailrc", **{"/usr/local/bin/spamguard": str(command(home))})
+    text = snippet("procmail/procmailrc", **{"/opt/spamguard/bin/spamguard": str(command(home))})
     (home / ".procmailrc").write_text(
         f"HOME={home}\n{text}"
     )  # which procmail takes from the list of users otherwise
@@ -88,7 +88,7 @@ def test_procmail_delivers_without_the_filter(home: Path) -> None:
     (home / "Maildir").mkdir()
     (home / ".procmailrc").write_text(
         f"HOME={home}\n"
-        + snippet("procmail/procmailrc", **{"/usr/local/bin/spamguard": "/nowhere/spamguard"})
+        + snippet("procmail/procmailrc", **{"/opt/spamguard/bin/spamguard": "/nowhere/spamguard"})
     )
     run(["procmail", "-m", home / ".procmailrc"], home, MAIL["spam"])
     assert lies(home / "Maildir") == [MAIL["spam"]]
@@ -96,7 +96,7 @@ def test_procmail_delivers_without_the_filter(home: Path) -> None:
 
 def with_maildrop(home: Path) -> None:
     """As the snippet says under "make ready"."""
-    text = snippet("maildrop/mailfilter", **{"/usr/local/bin/spamguard": str(command(home))})
+    text = snippet("maildrop/mailfilter", **{"/opt/spamguard/bin/spamguard": str(command(home))})
     (home / ".mailfilter").write_text(
         f'HOME="{home}"\n{text}'
     )  # which maildrop takes from the list of users otherwise
@@ -134,7 +134,7 @@ def test_getmail(home: Path) -> None:
         for name in ("cur", "new", "tmp"):
             (box / name).mkdir(parents=True)
         places = {
-            "/usr/local/bin/spamguard": str(command(home)),
+            "/opt/spamguard/bin/spamguard": str(command(home)),
             "SimpleIMAPSSLRetriever": "SimpleIMAPRetriever",
             "imap.example.net": "127.0.0.1",
             "993": str(server.imap_port),

@@ -63,7 +63,7 @@ def moved(text: str, root: Path) -> str:
     """A snippet with the paths of this test."""
     paths = {
         "/etc/dovecot/spamguard": f"{root}/sieve",
-        "/usr/local/bin/spamguard": f"{root}/bin/spamguard",
+        "/opt/spamguard/bin/spamguard": f"{root}/bin/spamguard",
         "/run/spamguard": f"{root}/door",
         "/var/spool/spamguard/teach": f"{root}/left",
         "user = spamguard": f"user = {pwd.getpwuid(os.getuid()).pw_name}",
