@@ -50,7 +50,7 @@ BLOCKS = [
 TYPED = ["something to begin with", "send", "move", "sibling", "why", "commands"]
 SHOWN = ["send", "move", "sibling", "why"]
 AS_ROOT = ["install", "start", "dovecot", "postfix", "prove"]  # Postfix and Dovecot, step by step
-AS_ROOT += ["debian package"]  # run by test_debian_package
+AS_ROOT += ["debian package", "container"]  # steps of test_debian_package, test_container
 OTHERS = [
     "first command",
     "test command",
