@@ -322,15 +322,6 @@ class OutgoingMessage:
         self._forged = [name.encode("ascii", "ignore") for name in forged]
         self.header = read_header_section(spool, max_header_bytes)
 
-    def fields_on_top(self, evidence: bytes) -> bytes:
-        """The fields that the judge reads as if they stood on top of the message.
-
-        evidence: a Received field about the client, or b"". A server before us may have written
-        one already, and then there is none.
-        """
-        is_recorded = not self._received_field and has_received_on_top(self.header)
-        return evidence + b"\r\n" if evidence and not is_recorded else b""
-
     def tag(self, fields: Sequence[bytes], subject_prefix: str = "") -> SpoolView:
         """The message as it leaves: `fields` on top, above our own Received, and forged ones
         removed.

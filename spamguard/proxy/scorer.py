@@ -323,9 +323,8 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
     classes, personal_start = texts[:class_count], class_count + word_count
     probabilities = dict(zip(classes, numbers, strict=False))
     verdict = Verdict(label, probability, log_odds, probabilities)
-    words = tuple(
-        map(Word, numbers[number_count:], texts[class_count:], numbers[class_count:personal_start])
-    )
+    word_texts, parts = texts[class_count:personal_start], numbers[class_count:personal_start]
+    words = tuple(map(Word, numbers[number_count:], word_texts, parts))
     personal = {}
     width = class_count + 2
     for index in range(user_count):
@@ -334,8 +333,10 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         user, label = texts[personal_start + index], texts[personal_start + user_count + index]
         probabilities = dict(zip(classes, by_class, strict=True))
         personal[user] = Verdict(label, probability, log_odds, probabilities)
-    words_are_valid = len(words) <= _MAX_WORDS and all(
-        isfinite(word.part) and len(word.text) <= _MAX_WORD_LENGTH for word in words
+    words_are_valid = (
+        word_count <= _MAX_WORDS
+        and all(map(isfinite, parts))
+        and max(map(len, word_texts), default=0) <= _MAX_WORD_LENGTH
     )
     if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and words_are_valid):
         raise ValueError("not a scan of ours")

@@ -30,7 +30,7 @@ from spamguard.delivery.next_hop import (
 )
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
-from spamguard.mail.message import OutgoingMessage
+from spamguard.mail.message import OutgoingMessage, has_received_on_top
 from spamguard.proxy.delivery_log import DeliveryRecord, RecipientGroup, group_recipients
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
@@ -331,7 +331,7 @@ class FilterTransaction:
             judged = await judge.judge(
                 outgoing.spool,
                 outgoing.header,
-                outgoing.fields_on_top(self._client_field(record)),
+                self._client_field(record, outgoing.header),
                 [recipient.address for recipient in self._accepted],
                 record,
                 separate_copies=self._next_hop.answers_each,
@@ -360,14 +360,17 @@ class FilterTransaction:
         hostname = self._proxy.hostname
         return received_field(self._client, hostname, record.id, recipient, record.time)
 
-    def _client_field(self, record: DeliveryRecord) -> bytes:
-        """A Received field about the client, for the judge; b"" if we know nothing about it.
+    def _client_field(self, record: DeliveryRecord, header: bytes) -> bytes:
+        """A Received field about the client, which the judge reads as if it stood on top.
 
-        It has no id of ours: that would be a new word each time.
+        b"" if we know nothing about the client, or a server before us has written one already. It
+        has no id of ours: that would be a new word each time.
         """
-        if self._listener.position is not Position.STANDALONE and not self._client.forwarded:
+        if self._listener.position is not Position.STANDALONE and (
+            not self._client.forwarded or has_received_on_top(header)
+        ):
             return b""
-        return received_field(self._client, self._proxy.hostname, "", "", record.time)
+        return received_field(self._client, self._proxy.hostname, "", "", record.time) + b"\r\n"
 
     # ---- deliver
 
