@@ -101,18 +101,8 @@ class ScoreBounds(NamedTuple):
     max_below_third: int
 
 
-class ClassSums(NamedTuple):
-    """Sums over the lessons of K classes, or of two sides: arrays as in `Tables`."""
-
-    messages: Integers
-    totals: Integers
-    trait_counts: Integers
-    number_sums: Integers
-    number_products: Integers
-
-
 class ExpertEstimates(NamedTuple):
-    """Parameters of the counting experts, from `ClassSums`.
+    """Parameters of the counting experts.
 
     scales (K, SETS) is one over `multinomial_shares`. traits (K-1, T, TRAIT_VALUES) and numbers
     (K-1, D, NUMBER_VALUES) hold the log-likelihood ratio of every possible value against the first
@@ -150,10 +140,13 @@ def estimate_parameters(
     unwanted names the unwanted classes; all others are wanted.
     """
     sides = partition_classes(tables.classes, unwanted)
-    sums = ClassSums(*(getattr(tables, name) for name in ClassSums._fields))
-    of_classes = of_sides = make_estimates(sums)
+    sums = (
+        *(tables.messages, tables.totals, tables.trait_counts),
+        *(tables.number_sums, tables.number_products),
+    )
+    of_classes = of_sides = make_estimates(*sums)
     if len(tables.classes) != N_BASE:
-        of_sides = make_estimates(ClassSums(*(sum_by_side(values, sides) for values in sums)))
+        of_sides = make_estimates(*(sum_by_side(values, sides) for values in sums))
     confidence = side_confidence(tables.messages, sides)
     return ExpertParameters(
         sides,
@@ -166,19 +159,28 @@ def estimate_parameters(
     )
 
 
-def make_estimates(sums: ClassSums) -> ExpertEstimates:
-    """The parameters of the second class and all others against the first."""
-    totals = sums.messages[:, np.newaxis, np.newaxis]
-    traits = formulas.smoothed_log(sums.trait_counts, totals, TRAIT_ALPHA, N_TRAIT_VALUES)
-    squares = np.diagonal(sums.number_products, axis1=1, axis2=2)
-    mean, variance = formulas.gaussian_moments(sums.messages, sums.number_sums, squares)
+def make_estimates(
+    messages: Integers,
+    totals: Integers,
+    trait_counts: Integers,
+    number_sums: Integers,
+    number_products: Integers,
+) -> ExpertEstimates:
+    """The parameters of the second class and all others against the first.
+
+    The sums, as in `Tables`, are those of K classes or of two sides.
+    """
+    lessons = messages[:, np.newaxis, np.newaxis]
+    traits = formulas.smoothed_log(trait_counts, lessons, TRAIT_ALPHA, N_TRAIT_VALUES)
+    squares = np.diagonal(number_products, axis1=1, axis2=2)
+    mean, variance = formulas.gaussian_moments(messages, number_sums, squares)
     values = np.arange(N_NUMBER_VALUES)[:, np.newaxis]
     densities = formulas.gaussian_log_density(
         values, mean, np.maximum(variance, MIN_NUMBER_VARIANCE)
     )  # (values, K, D)
     numbers = _round_ratios(densities[:, 1:] - densities[:, :1]).transpose(1, 2, 0)
     return ExpertEstimates(
-        1.0 / multinomial_shares(sums.totals),
+        1.0 / multinomial_shares(totals),
         _round_ratios(traits[1:] - traits[0]),
         np.ascontiguousarray(numbers),
     )

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -142,13 +143,18 @@ class _TrialFilter:
 
 
 def _run_online(
-    pupil: _TrialFilter, messages: Messages, _settings: TrialSettings
+    pupil: _TrialFilter,
+    messages: Messages,
+    _settings: TrialSettings,
+    *,
+    will_train: bool | None = True,
 ) -> Iterator[Trial]:
     """Immediate feedback: every message is judged, then taught."""
     for message in messages():
-        trial, example = pupil.judge(message, will_train=True)
+        trial, example = pupil.judge(message, will_train=will_train)
         yield trial
-        pupil.teach(example, trial.row.gold)
+        if trial.row.trained:
+            pupil.teach(example, trial.row.gold)
 
 
 def _run_delayed(
@@ -166,17 +172,6 @@ def _run_delayed(
         yield Trial(trial.row._replace(trained=False), trial.probability)
 
 
-def _run_corrections(
-    pupil: _TrialFilter, messages: Messages, _settings: TrialSettings
-) -> Iterator[Trial]:
-    """People teach only mail whose verdict was wrong or unsure."""
-    for message in messages():
-        trial, example = pupil.judge(message, will_train=None)
-        yield trial
-        if trial.row.trained:
-            pupil.teach(example, trial.row.gold)
-
-
 def _run_split(pupil: _TrialFilter, messages: Messages, settings: TrialSettings) -> Iterator[Trial]:
     """The first part is taught; the settled filter judges the rest and learns no more."""
     border = int(settings.share * sum(1 for _ in messages()))
@@ -189,7 +184,8 @@ def _run_split(pupil: _TrialFilter, messages: Messages, settings: TrialSettings)
 PROTOCOLS: dict[str, Callable[[_TrialFilter, Messages, TrialSettings], Iterator[Trial]]] = {
     "online": _run_online,
     "delayed": _run_delayed,
-    "corrections": _run_corrections,
+    # people teach only mail whose verdict was wrong or unsure
+    "corrections": partial(_run_online, will_train=None),
     "split": _run_split,
 }
 

@@ -31,6 +31,7 @@ from spamguard.engine.measures import (
     Measures,
     confusion,
     confusion_table,
+    describe_gain,
     learning_curve,
     measures,
     measures_table,
@@ -405,7 +406,7 @@ def test_what_is_no_file_of_scores_says_so(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_gain_is_told_in_words_and_numbers(gain: Interval, word: str) -> None:
-    assert measures.describe_gain(gain, "other.csv").endswith(
+    assert describe_gain(gain, "other.csv").endswith(
         word if word != "no evidence" else "no evidence of a difference"
     )
     assert report_document({}, gain=gain)["against"] == {
@@ -418,7 +419,7 @@ def test_a_gain_is_told_in_words_and_numbers(gain: Interval, word: str) -> None:
 def test_where_there_is_one_kind_of_mail_nothing_is_gained() -> None:
     gain = paired_bootstrap([False] * 3, [1, 2, 3], [3, 2, 1])
     assert (
-        measures.describe_gain(gain, "other.csv")
+        describe_gain(gain, "other.csv")
         == "1-ROCA minus that of other.csv: –, as there is mail of one kind only"
     )
 
