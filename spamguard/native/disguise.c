@@ -15,7 +15,7 @@ typedef struct {
     size_t size;
     const uint8_t *kinds; /* of each byte */
     const uint8_t *meant; /* what each byte stands for */
-    size_t longest, most; /* a word has fewer bytes; words that are looked at */
+    size_t longest, max_words; /* a word has fewer bytes; words that are looked at */
 } Text;
 
 typedef struct {
@@ -85,11 +85,11 @@ static Word masked_word(const Text *text, size_t place) {
 }
 
 /* The text with disguised words in plain letters; the same object if it has none. */
-static PyObject *in_letters(const Text *text, PyObject *whole) {
+static PyObject *in_letters(const Text *text, PyObject *original) {
     PyObject *result = NULL;
     uint8_t *out = NULL;
     size_t place = find_masked(text, 0);
-    for (size_t looked = 0; looked < text->most && place < text->size; looked++) {
+    for (size_t count = 0; count < text->max_words && place < text->size; count++) {
         Word word = masked_word(text, place);
         if (word.end > word.start && result == NULL) {
             result = PyBytes_FromStringAndSize((const char *)text->bytes, (Py_ssize_t)text->size);
@@ -103,12 +103,12 @@ static PyObject *in_letters(const Text *text, PyObject *whole) {
     }
     if (result != NULL)
         return result;
-    Py_INCREF(whole);
-    return whole;
+    Py_INCREF(original);
+    return original;
 }
 
-static PyObject *undisguised(const Text *text, PyObject *whole) {
-    PyObject *letters = in_letters(text, whole);
+static PyObject *undisguised(const Text *text, PyObject *original) {
+    PyObject *letters = in_letters(text, original);
     if (letters == NULL)
         return NULL;
     PyObject *result = PyTuple_Pack(2, letters, four_apart(text) ? Py_True : Py_False);

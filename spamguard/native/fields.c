@@ -16,12 +16,12 @@ typedef struct {
 static int is_blank(char byte) { return byte == ' ' || byte == '\t'; }
 
 static size_t line_end(const Block *block, size_t at) {
-    const char *found = memchr(block->bytes + at, '\n', block->size - at);
-    return found == NULL ? block->size : (size_t)(found - block->bytes);
+    const char *end = memchr(block->bytes + at, '\n', block->size - at);
+    return end == NULL ? block->size : (size_t)(end - block->bytes);
 }
 
 /* Reads the field that begins at `at`; returns whether there is one. */
-static int take_field(const Block *block, size_t at, Field *field) {
+static int read_field(const Block *block, size_t at, Field *field) {
     size_t start = at;
     while (at < block->size && block->bytes[at] > ' ' && block->bytes[at] <= '~' &&
            block->bytes[at] != ':')
@@ -54,12 +54,12 @@ static PyObject *lowered(const char *bytes, size_t size) {
 }
 
 /* Appends one field; -1 with an error set. */
-static int append(PyObject *found, const Block *block, size_t start, const Field *field) {
+static int append(PyObject *fields, const Block *block, size_t start, const Field *field) {
     PyObject *name = lowered(block->bytes + start, field->name_end - start);
     PyObject *value = PyBytes_FromStringAndSize(block->bytes + field->value,
                                                 (Py_ssize_t)(field->value_end - field->value));
     PyObject *pair = name == NULL || value == NULL ? NULL : PyTuple_Pack(2, name, value);
-    int failed = pair == NULL || PyList_Append(found, pair) < 0;
+    int failed = pair == NULL || PyList_Append(fields, pair) < 0;
     Py_XDECREF(pair);
     Py_XDECREF(value);
     Py_XDECREF(name);
@@ -68,18 +68,18 @@ static int append(PyObject *found, const Block *block, size_t start, const Field
 
 /* The fields from the start on, `most` of them at most, and where the first line begins that
  * belongs to none. */
-static PyObject *taken(const Block *block, size_t most) {
-    PyObject *found = PyList_New(0);
+static PyObject *read_fields(const Block *block, size_t most) {
+    PyObject *fields = PyList_New(0);
     Field field;
     size_t at = 0;
-    for (size_t number = 0; found != NULL && take_field(block, at, &field); number++) {
-        if (number < most && append(found, block, at, &field) < 0) {
-            Py_DECREF(found);
+    for (size_t number = 0; fields != NULL && read_field(block, at, &field); number++) {
+        if (number < most && append(fields, block, at, &field) < 0) {
+            Py_DECREF(fields);
             return NULL;
         }
         at = field.next;
     }
-    return found == NULL ? NULL : Py_BuildValue("Nn", found, (Py_ssize_t)at);
+    return fields == NULL ? NULL : Py_BuildValue("Nn", fields, (Py_ssize_t)at);
 }
 
 PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {
@@ -92,5 +92,5 @@ PyObject *kernel_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t
            most = PyErr_Occurred() ? 0 : PyLong_AsSize_t(arguments[2]);
     if (PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[0], &bytes, &size) < 0)
         return NULL;
-    return taken(&(Block){bytes, (size_t)size < window ? (size_t)size : window}, most);
+    return read_fields(&(Block){bytes, (size_t)size < window ? (size_t)size : window}, most);
 }

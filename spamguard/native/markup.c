@@ -10,15 +10,15 @@ typedef struct {
     PyObject *breaks; /* the names of tags at which a reader sees a gap */
 } Page;
 
-#define REMEMBERED 256
+#define CACHE_SLOTS 256
 enum { BREAK = 1, LINK = 2, LINK_END = 4, IMAGE = 8 }; /* flags of a name */
 
-/* A name, or attributes, seen before. */
+/* A name, or attributes, and what it means. */
 typedef struct {
     const char *bytes;
     size_t size;
     unsigned means;
-} Known;
+} CacheSlot;
 
 /* The results so far. Names and attributes are keys of dictionaries: each once, in order. A small
  * cache of recent ones saves making objects, because most of them repeat. */
@@ -26,10 +26,10 @@ typedef struct {
     char *visible;
     size_t size;
     PyObject *names, *attributes;
-    Known names_known[REMEMBERED], attributes_known[REMEMBERED];
+    CacheSlot name_slots[CACHE_SLOTS], attribute_slots[CACHE_SLOTS];
     size_t images;
     int within, linked; /* within a link; whether an image stood there */
-} Found;
+} ScannedPage;
 
 typedef struct {
     size_t name_end, end; /* of its attributes */
@@ -48,8 +48,8 @@ static int opens_name(char byte) {
 }
 
 static size_t find(const Page *page, size_t at, char byte) {
-    const char *found = memchr(page->bytes + at, byte, page->size - at);
-    return found == NULL ? page->size : (size_t)(found - page->bytes);
+    const char *hit = memchr(page->bytes + at, byte, page->size - at);
+    return hit == NULL ? page->size : (size_t)(hit - page->bytes);
 }
 
 /* Reads the tag whose name begins at `at`; returns whether there is one. */
@@ -65,37 +65,37 @@ static int take_tag(const Page *page, size_t at, Tag *tag) {
     return 1;
 }
 
-static void show(Found *found, const char *bytes, size_t size) {
-    memcpy(found->visible + found->size, bytes, size);
-    found->size += size;
+static void show(ScannedPage *scanned, const char *bytes, size_t size) {
+    memcpy(scanned->visible + scanned->size, bytes, size);
+    scanned->size += size;
 }
 
 static int is(const char *bytes, size_t size, const char *name) {
     return size == strlen(name) && memcmp(bytes, name, size) == 0;
 }
 
-static void follow_links(Found *found, unsigned means) {
+static void follow_links(ScannedPage *scanned, unsigned means) {
     if (means & (LINK | LINK_END))
-        found->within = means & LINK;
+        scanned->within = means & LINK;
     if (means & IMAGE) {
-        found->images++;
-        found->linked |= found->within;
+        scanned->images++;
+        scanned->linked |= scanned->within;
     }
 }
 
 /* The slot of the cache for a text; it may hold another text, which is then replaced. */
-static Known *place_of(Known *known, const char *bytes, size_t size) {
+static CacheSlot *slot_of(CacheSlot *slot, const char *bytes, size_t size) {
     uint64_t first = 0, last = 0;
-    size_t some = size < sizeof first ? size : sizeof first;
-    memcpy(&first, bytes, some);
-    memcpy(&last, bytes + size - some, some);
-    return known +
+    size_t edge = size < sizeof first ? size : sizeof first;
+    memcpy(&first, bytes, edge);
+    memcpy(&last, bytes + size - edge, edge);
+    return slot +
            ((first ^ (last + size) * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xD6E8FEB86659FD93) >>
             56);
 }
 
-static int is_known(const Known *known, const char *bytes, size_t size) {
-    return known->bytes != NULL && known->size == size && memcmp(known->bytes, bytes, size) == 0;
+static int holds(const CacheSlot *slot, const char *bytes, size_t size) {
+    return slot->bytes != NULL && slot->size == size && memcmp(slot->bytes, bytes, size) == 0;
 }
 
 /* Adds a text to the keys and returns it, owned by the caller; NULL with an error set. */
@@ -108,24 +108,24 @@ static PyObject *keep(PyObject *keys, const char *bytes, size_t size) {
 }
 
 /* -1 with an error set. */
-static int keep_attributes(Found *found, const char *bytes, size_t size) {
-    Known *known = place_of(found->attributes_known, bytes, size);
-    if (is_known(known, bytes, size))
+static int keep_attributes(ScannedPage *scanned, const char *bytes, size_t size) {
+    CacheSlot *slot = slot_of(scanned->attribute_slots, bytes, size);
+    if (holds(slot, bytes, size))
         return 0;
-    PyObject *text = keep(found->attributes, bytes, size);
+    PyObject *text = keep(scanned->attributes, bytes, size);
     if (text == NULL)
         return -1;
     Py_DECREF(text);
-    *known = (Known){bytes, size, 0};
+    *slot = (CacheSlot){bytes, size, 0};
     return 0;
 }
 
 /* The flags of a name; -1 with an error set. */
-static int keep_name(Found *found, const Page *page, const char *bytes, size_t size) {
-    Known *known = place_of(found->names_known, bytes, size);
-    if (is_known(known, bytes, size))
-        return (int)known->means;
-    PyObject *text = keep(found->names, bytes, size);
+static int keep_name(ScannedPage *scanned, const Page *page, const char *bytes, size_t size) {
+    CacheSlot *slot = slot_of(scanned->name_slots, bytes, size);
+    if (holds(slot, bytes, size))
+        return (int)slot->means;
+    PyObject *text = keep(scanned->names, bytes, size);
     int means = text == NULL ? -1 : PySet_Contains(page->breaks, text);
     Py_XDECREF(text);
     if (means < 0)
@@ -134,37 +134,37 @@ static int keep_name(Found *found, const Page *page, const char *bytes, size_t s
              : is(bytes, size, "/a")  ? LINK_END
              : is(bytes, size, "img") ? IMAGE
                                       : 0;
-    *known = (Known){bytes, size, (unsigned)means};
+    *slot = (CacheSlot){bytes, size, (unsigned)means};
     return means;
 }
 
 /* -1 with an error set. */
-static int add(Found *found, const Page *page, size_t start, const Tag *tag) {
-    if (keep_attributes(found, page->bytes + tag->name_end, tag->end - tag->name_end) < 0)
+static int add(ScannedPage *scanned, const Page *page, size_t start, const Tag *tag) {
+    if (keep_attributes(scanned, page->bytes + tag->name_end, tag->end - tag->name_end) < 0)
         return -1;
-    int means = keep_name(found, page, page->bytes + start, tag->name_end - start);
+    int means = keep_name(scanned, page, page->bytes + start, tag->name_end - start);
     if (means < 0)
         return -1;
     if (means & BREAK)
-        show(found, " ", 1);
-    follow_links(found, (unsigned)means);
+        show(scanned, " ", 1);
+    follow_links(scanned, (unsigned)means);
     return 0;
 }
 
 /* Copies everything between the tags, which is never longer than the page. -1 with an error set. */
-static int take_apart(const Page *page, Found *found) {
+static int take_apart(const Page *page, ScannedPage *scanned) {
     Tag tag;
     for (size_t at = 0; at < page->size;) {
         size_t open = find(page, at, '<');
-        show(found, page->bytes + at, open - at);
+        show(scanned, page->bytes + at, open - at);
         if (open == page->size)
             break;
         if (!take_tag(page, open + 1, &tag)) {
-            show(found, "<", 1);
+            show(scanned, "<", 1);
             at = open + 1;
             continue;
         }
-        if (add(found, page, open + 1, &tag) < 0)
+        if (add(scanned, page, open + 1, &tag) < 0)
             return -1;
         at = tag.end + (tag.end < page->size && page->bytes[tag.end] == '>');
     }
@@ -172,18 +172,18 @@ static int take_apart(const Page *page, Found *found) {
 }
 
 static PyObject *apart(const Page *page) {
-    Found found = {
+    ScannedPage scanned = {
         .visible = PyMem_Malloc(page->size + 1), .names = PyDict_New(), .attributes = PyDict_New()};
     PyObject *result = NULL;
-    if (found.visible == NULL)
+    if (scanned.visible == NULL)
         PyErr_NoMemory();
-    else if (found.names != NULL && found.attributes != NULL && take_apart(page, &found) == 0)
-        result = Py_BuildValue("s#OOnN", found.visible, (Py_ssize_t)found.size, found.names,
-                               found.attributes, (Py_ssize_t)found.images,
-                               PyBool_FromLong(found.linked));
-    Py_XDECREF(found.names);
-    Py_XDECREF(found.attributes);
-    PyMem_Free(found.visible);
+    else if (scanned.names != NULL && scanned.attributes != NULL && take_apart(page, &scanned) == 0)
+        result = Py_BuildValue("s#OOnN", scanned.visible, (Py_ssize_t)scanned.size, scanned.names,
+                               scanned.attributes, (Py_ssize_t)scanned.images,
+                               PyBool_FromLong(scanned.linked));
+    Py_XDECREF(scanned.names);
+    Py_XDECREF(scanned.attributes);
+    PyMem_Free(scanned.visible);
     return result;
 }
 

@@ -32,23 +32,23 @@ static uint32_t low_bits(const Planes *planes, size_t at) {
 /* Writes the tokens to `out`; returns whether the planes hold the right number of rising tokens. */
 static int decode(const Planes *planes, uint32_t *out) {
     uint32_t width = width_of(planes->many);
-    size_t found = 0;
+    size_t decoded = 0;
     for (size_t byte = 0; byte < planes->bitmap_size; byte += 8) {
         for (uint64_t bits = word_at(planes->bitmap + byte, planes->bitmap_size - byte); bits;
              bits &= bits - 1) {
-            if (found == planes->count)
+            if (decoded == planes->count)
                 return 0;
             size_t high = 8 * byte + (size_t)__builtin_ctzll(bits) -
-                          found; /* the number of zero bits before it */
+                          decoded; /* the number of zero bits before it */
             if (high >> (32 - width))
                 return 0;
-            out[found] = (uint32_t)high << width | low_bits(planes, found);
-            if (found && out[found] <= out[found - 1])
+            out[decoded] = (uint32_t)high << width | low_bits(planes, decoded);
+            if (decoded && out[decoded] <= out[decoded - 1])
                 return 0;
-            found++;
+            decoded++;
         }
     }
-    return found == planes->count;
+    return decoded == planes->count;
 }
 
 /* Gets the planes of receipt `at`; 0 with an error set if one is too short. */
@@ -57,9 +57,9 @@ static int take_planes(PyObject *const *columns, Py_ssize_t at, size_t count, si
     char *bytes[PLANES];
     Py_ssize_t sizes[PLANES];
     for (int plane = 0; plane < PLANES; plane++) {
-        PyObject *one =
+        PyObject *item =
             PyTuple_GetItem(columns[plane], at); /* borrowed: the caller's tuple holds it */
-        if (one == NULL || PyBytes_AsStringAndSize(one, bytes + plane, sizes + plane) < 0)
+        if (item == NULL || PyBytes_AsStringAndSize(item, bytes + plane, sizes + plane) < 0)
             return 0;
     }
     *planes = (Planes){

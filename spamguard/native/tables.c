@@ -79,21 +79,21 @@ PyObject *kernel_place(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     (void)module;
     if (number != 3)
         return PyErr_Format(PyExc_TypeError, "place(tokens, offsets or None, bits)");
-    int one = arguments[1] == Py_None;
+    int is_single = arguments[1] == Py_None;
     long bits = PyLong_AsLong(arguments[2]);
     if (bits == -1 && PyErr_Occurred())
         return NULL;
     if (bits <= SET_BITS || bits >= 32)
         return PyErr_Format(PyExc_ValueError, "tables of 2**%ld buckets", bits);
     /* Without offsets the tokens are held twice: there are always two views to release. */
-    PyObject *both[] = {arguments[0], one ? arguments[0] : arguments[1]};
-    const Shape twice[] = {shapes[0], shapes[one ? 0 : 1]};
+    PyObject *both[] = {arguments[0], is_single ? arguments[0] : arguments[1]};
+    const Shape twice[] = {shapes[0], shapes[is_single ? 0 : 1]};
     if (fix(views, both, twice, 2) < 0)
         return NULL;
-    Tokens all = {one ? 1 : views[1].count - 1, views[0].count, views[0].data,
-                  one ? NULL : views[1].data, 32 - (uint32_t)bits};
+    Tokens all = {is_single ? 1 : views[1].count - 1, views[0].count, views[0].data,
+                  is_single ? NULL : views[1].data, 32 - (uint32_t)bits};
     PyObject *result = NULL;
-    if ((!one && views[1].count == 0) || !offsets_fit(&all) ||
+    if ((!is_single && views[1].count == 0) || !offsets_fit(&all) ||
         all.messages > (size_t)PY_SSIZE_T_MAX / 256 || all.tokens > (size_t)PY_SSIZE_T_MAX / 32)
         PyErr_SetString(PyExc_ValueError, "offsets do not fit the tokens");
     else
@@ -191,8 +191,8 @@ static PyObject *run_sums(const Fixed *views, size_t width, int32_t most) {
     for (size_t run = 0; run < views[SIZES].count; run++) {
         int32_t *column = column_of(views, run);
         int64_t sum = 0; /* 2**32 cells of 31 bits fit */
-        for (Py_ssize_t left = ((const Py_ssize_t *)views[SIZES].data)[run]; left > 0;
-             left--, bucket++) {
+        for (Py_ssize_t rest = ((const Py_ssize_t *)views[SIZES].data)[run]; rest > 0;
+             rest--, bucket++) {
             if (last - bucket > AHEAD && (size_t)bucket[AHEAD] < rows)
                 __builtin_prefetch(column + (size_t)bucket[AHEAD] * width);
             if ((size_t)*bucket >= rows) /* negative numbers are far above */
@@ -224,11 +224,11 @@ static PyObject *add_runs(const Fixed *views, size_t width) {
 
 /* The smaller of two counts, at most the last index of shares; a negative count is damage and
  * counts as zero. */
-static size_t rarer(int32_t one, int32_t other, size_t shares) {
-    int32_t least = one < other ? one : other;
-    if (least < 0)
+static size_t rarer(int32_t first, int32_t second, size_t shares) {
+    int32_t count = first < second ? first : second;
+    if (count < 0)
         return 0;
-    return (size_t)least < shares ? (size_t)least : shares - 1;
+    return (size_t)count < shares ? (size_t)count : shares - 1;
 }
 
 static PyObject *add_shares(const Fixed *views, size_t width, size_t wide) {
@@ -251,8 +251,9 @@ static PyObject *add_shares(const Fixed *views, size_t width, size_t wide) {
             part += ((int64_t)1 << (SHARE_BITS - 1)) - fade * *cell;
             /* Division rounds towards zero, but numpy rounds down: a negative remainder lowers the
              * quotient by one. */
-            int64_t whole = part / ((int64_t)1 << SHARE_BITS);
-            *(uint32_t *)cell += (uint32_t)(whole - (part < whole * ((int64_t)1 << SHARE_BITS)));
+            int64_t quotient = part / ((int64_t)1 << SHARE_BITS);
+            int is_below = part < quotient * ((int64_t)1 << SHARE_BITS);
+            *(uint32_t *)cell += (uint32_t)(quotient - is_below);
         }
         bucket = end;
     }

@@ -58,16 +58,16 @@ static uint64_t hash_token(const Hasher *hasher, const uint8_t *start, size_t si
 
 /* Which of up to 64 bytes belong to tokens, the first one in the lowest bit. */
 static uint64_t marks(const uint8_t *classes, const uint8_t *bytes, size_t size) {
-    uint64_t found = 0;
+    uint64_t members = 0;
     for (size_t at = 0; at < size && at < WINDOW; at++)
-        found |= (uint64_t)(classes[bytes[at]] & 1) << at;
-    return found;
+        members |= (uint64_t)(classes[bytes[at]] & 1) << at;
+    return members;
 }
 
 /* The tokens of one section, in order. There must be room for (size + 1) / 2 of them, because a
  * byte parts any two. Goes from edge to edge, 64 bytes at a time: a loop over bytes would cost a
  * wrong branch prediction at both ends of each token. */
-static size_t hash_section(const Hasher *hasher, const Section *section, Token *found) {
+static size_t hash_section(const Hasher *hasher, const Section *section, Token *out) {
     size_t count = 0, start = 0;
     uint64_t inside = 0; /* whether the byte before belongs to a token */
     for (size_t window = 0; window <= section->size;
@@ -80,7 +80,7 @@ static size_t hash_section(const Hasher *hasher, const Section *section, Token *
             if (!open)
                 start = here;
             else
-                found[count++] = (Token){
+                out[count++] = (Token){
                     .hash = hash_token(hasher, section->bytes + start, here - start, section),
                     .start = (uint32_t)start,
                     .size = (here - start) & (UINT32_MAX >> 1), /* MOST_TOKENS bounds it */
@@ -90,7 +90,7 @@ static size_t hash_section(const Hasher *hasher, const Section *section, Token *
         inside = marked >> (WINDOW - 1);
     }
     if (count)
-        found[count - 1].joined = 0; /* pairs never reach into the next section */
+        out[count - 1].joined = 0; /* pairs never reach into the next section */
     return count;
 }
 
@@ -267,10 +267,10 @@ static PyObject *distinct(const Hasher *hasher, const Section *sections, size_t 
     return result;
 }
 
-/* The distinct tokens of the sections or, unless `asked` is NULL, those that are asked for.
+/* The distinct tokens of the sections or, unless `query` is NULL, the places that it looks for.
  * longest: the most single tokens that the sections can have. */
 static PyObject *hashed(const Hasher *hasher, Section *sections, size_t number, size_t longest,
-                        Asked *asked) {
+                        Query *query) {
     size_t singles = 0, words = 0;
     Token *single = PyMem_Malloc((longest + 1) * sizeof *single);
     if (single == NULL)
@@ -279,7 +279,7 @@ static PyObject *hashed(const Hasher *hasher, Section *sections, size_t number, 
         singles += sections[at].tokens = hash_section(hasher, sections + at, single + singles);
         words = at == 0 ? singles : words; /* the first section is the text of the body */
     }
-    PyObject *result = asked ? places(hasher, sections, number, single, singles, words, asked)
+    PyObject *result = query ? places(hasher, sections, number, single, singles, words, query)
                              : distinct(hasher, sections, number, single, singles, words);
     PyMem_Free(single);
     return result;
@@ -310,7 +310,7 @@ static Py_ssize_t take_sections(PyObject *texts, const Fixed *seeds, const Fixed
     return (Py_ssize_t)longest;
 }
 
-PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Asked *asked) {
+PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Query *query) {
     const Fixed *seeds = views, *kinds = views + 1, *multipliers = views + 2, *classes = views + 3;
     Py_ssize_t number = PyTuple_Size(texts); /* with an error set unless it is a tuple */
     if (number < 0)
@@ -327,7 +327,7 @@ PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Asked *aske
         return PyErr_NoMemory();
     Py_ssize_t longest = take_sections(texts, seeds, kinds, sections);
     PyObject *result =
-        longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest, asked);
+        longest < 0 ? NULL : hashed(&hasher, sections, (size_t)number, (size_t)longest, query);
     PyMem_Free(sections);
     return result;
 }

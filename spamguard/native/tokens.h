@@ -41,24 +41,24 @@ typedef struct {
     size_t skipped;
 } Hasher;
 
-/* A token found for a bucket. section: of a gram. */
+/* Where the token of a bucket stands. section: of a gram. */
 typedef struct {
     uint32_t token, made, origin, section;
-} Found;
+} Place;
 
-/* Buckets whose first token is asked for. */
+/* Buckets whose first token is looked for. */
 typedef struct {
     const uint32_t *buckets;
     size_t count;
     uint32_t shift; /* of a token, to its bucket */
     uint64_t sieve[SIEVE / 64];
-    Found *found;
-} Asked;
+    Place *places;
+} Query;
 
-/* The tokens that are asked for, as a list. single: all single tokens. words: number of tokens of
- * the body. */
+/* The places that the query looks for, as a list. single: all single tokens. words: number of
+ * tokens of the body. */
 PyObject *places(const Hasher *hasher, const Section *sections, size_t number, const Token *single,
-                 size_t singles, size_t words, Asked *asked);
+                 size_t singles, size_t words, Query *query);
 
 /* Copies the start of a section, GRAM_TEXT bytes at most, with one space for each run of blanks and
  * none at the ends; returns the size. */
@@ -68,6 +68,6 @@ size_t most_tokens(const Section *sections, size_t number, size_t singles);
 size_t narrowed(const Hasher *hasher, const Token *single, size_t singles, size_t words,
                 uint32_t *out, uint32_t *origins);
 size_t grams(const Hasher *hasher, const Section *section, uint32_t *out, uint32_t *origins);
-PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Asked *asked);
+PyObject *of_sections(PyObject *texts, Fixed *views, size_t skipped, Query *query);
 
 #endif
