@@ -64,8 +64,7 @@ def parse_page(source: str) -> HtmlPage:
     shown, covered = remove_hidden(markup.source, scanned.attributes, markup.style)
     if shown != markup.source:
         scanned = scan_tags(shown)
-    unseen = markup.unseen + covered
-    hidden = TAG.sub(" ", " ".join(unseen)) if unseen else ""
+    hidden = TAG.sub(" ", " ".join(markup.unseen + covered))
     page = _make_page(shown, scanned, attributes, scanned.text, hidden)
     return page._replace(links=_odd_links(attributes))
 
@@ -265,10 +264,7 @@ def _scan_visible(source: str) -> tuple[Markup, ScannedMarkup]:
         scanned = scan_tags(markup.source)
         if not _is_ambiguous(markup.source, scanned):
             return markup, scanned
-    reader = _MarkupReader(source)
-    while reader.read_token():
-        pass
-    markup = Markup("".join(reader.visible), reader.unseen, "\n".join(reader.style))
+    markup = _parse_markup(source)
     return markup, scan_tags(markup.source)
 
 
@@ -318,77 +314,50 @@ def _is_ambiguous(source: str, scanned: ScannedMarkup) -> bool:
     return "<" in scanned.text and _SIGN_IN_TAG.search(source) is not None
 
 
-class _MarkupReader:
-    """Reads a page tag by tag: a position, and what stands in front of it."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._position = 0
-        # an element that leaves it unknown which others hold markup; the end of svg is not looked
-        # for
-        self._foreign_element = ""
-        self.visible: list[str] = []
-        self.unseen: list[str] = []
-        self.style: list[str] = []
-
-    def read_token(self) -> bool:
-        """Read up to the end of the next tag or comment that not everybody reads alike; False:
-        there is none.
-        """
-        start = _ORDINARY_MARKUP.match(self._source, self._position).end()  # type: ignore[union-attr]  # it matches ""
-        token = _MARKUP_TOKEN.search(self._source, start)
-        between = self._source[start : token.start() if token else None]
+def _parse_markup(source: str) -> Markup:
+    """Read a page tag by tag, as browsers do."""
+    texts: dict[str, list[str]] = {"visible": [], "unseen": [], "style": [], "dropped": []}
+    visible = texts["visible"]
+    position = 0
+    # an element that leaves it unknown which others hold markup; the end of svg is not looked for
+    foreign = ""
+    while True:
+        start = _ORDINARY_MARKUP.match(source, position).end()  # type: ignore[union-attr]  # it matches ""
+        token = _MARKUP_TOKEN.search(source, start)
+        between = source[start : token.start() if token else None]
         if between.endswith("<"):  # it begins no tag here, and must not come before a letter
             between = between[:-1] + " "
-        self.visible += self._source[self._position : start], between
+        visible += source[position:start], between
         if token is None:
-            return False
-        self._position = token.end()
+            return Markup("".join(visible), texts["unseen"], "\n".join(texts["style"]))
+        position = token.end()
         comment, declaration, name, attributes = token.groups()
         if comment is not None:
-            if self._foreign_element:
-                self.visible.append(comment.translate(_SIGNS_TO_BLANKS))
-            else:
-                self.unseen.append(comment)
-        elif declaration:
-            self._keep_tag(declaration)
-        elif name:
-            self._read_tag(name, attributes)
-        return True
-
-    def _keep_tag(self, inside: str) -> None:
-        """Keep a tag, without signs of other tags in it."""
-        plain = inside.translate(_SIGNS_TO_BLANKS)
-        self.visible.append(f"<{plain}>")
-        if self._foreign_element and plain != inside:
-            self.visible.append(plain)
-
-    def _read_tag(self, name: str, attributes: str) -> None:
-        if name in _FOREIGN_ELEMENTS or (name == "select" and not self._foreign_element):
-            self._foreign_element = name
-        elif name == "/select" and self._foreign_element == "select":
-            self._foreign_element = ""
-        if self._foreign_element or name not in _DROPPED_ELEMENTS:
-            self._keep_tag(name + attributes)
+            plain = comment.translate(_SIGNS_TO_BLANKS) if foreign else comment
+            texts["visible" if foreign else "unseen"].append(plain)
+        if not (declaration or name):
+            continue
+        if name in _FOREIGN_ELEMENTS or (name == "select" and not foreign):
+            foreign = name
+        elif name == "/select" and foreign == "select":
+            foreign = ""
+        if foreign or name not in _DROPPED_ELEMENTS:  # the tag stays, without signs of others in it
+            inside = declaration or name + attributes
+            plain = inside.translate(_SIGNS_TO_BLANKS)
+            visible += f"<{plain}>", plain if foreign and plain != inside else ""
         kind = _TEXT_ELEMENTS.get(name)
-        if kind is None or (kind != "visible" and self._foreign_element):
-            return
-        text = self._read_text(name)
+        if kind is None or (kind != "visible" and foreign):
+            continue
+        end = _END_TAGS[name].search(source, position) if name in _END_TAGS else None
+        text = source[position : end.start() if end else len(source)]
+        position += len(text)
         if kind == "visible":
-            self.visible.append(text.translate(_SIGNS_TO_BLANKS))
-        elif kind == "unseen":
-            self.unseen.append(text)
+            text = text.translate(_SIGNS_TO_BLANKS)
         elif kind == "style":
-            self.style.append(_restrict_style_sheet(attributes, text))
-        if name in _DROPPED_ELEMENTS and (end := _MARKUP_TOKEN.match(self._source, self._position)):
-            self._position = end.end()
-
-    def _read_text(self, name: str) -> str:
-        """The text up to the end tag of that name."""
-        start = self._position
-        end = _END_TAGS[name].search(self._source, start) if name in _END_TAGS else None
-        self._position = end.start() if end else len(self._source)
-        return self._source[start : self._position]
+            text = _restrict_style_sheet(attributes, text)
+        texts[kind].append(text)
+        if name in _DROPPED_ELEMENTS and (closing := _MARKUP_TOKEN.match(source, position)):
+            position = closing.end()
 
 
 # ---- conditions of style sheets

@@ -147,10 +147,12 @@ def parse_declarations(style: str) -> Mapping[str, tuple[bool, str]]:
     """The declarations of a style that bear on hiding. Short ones are cached: one newsletter is
     written like the next.
     """
-    parse = _cached_declarations if len(style) <= _MAX_CACHED_CHARACTERS else _parse_declarations
-    return parse(style)
+    if len(style) > _MAX_CACHED_CHARACTERS:
+        return _parse_declarations.__wrapped__(style)
+    return _parse_declarations(style)
 
 
+@lru_cache(maxsize=1024)
 def _parse_declarations(style: str) -> Declarations:
     declared: Declarations = {}
     plain = _COMMENT.sub(" ", style) if "/*" in style else style
@@ -166,9 +168,6 @@ def _parse_declarations(style: str) -> Declarations:
             name = "font-size" if name == "font" else name
             merge_declarations(declared, {name: (bool(mark), way)})
     return declared
-
-
-_cached_declarations = lru_cache(maxsize=1024)(_parse_declarations)
 
 
 def _unescape(escape: re.Match[str]) -> str:

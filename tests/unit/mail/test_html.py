@@ -219,6 +219,7 @@ def test_quoted_values_hold_no_tags() -> None:
         '<style a"="></style><!--">x"></style> seen',
         "<style>x</style <!--> seen",
         "<svg><style/></svg> seen",
+        "<svg><!--> seen",
         "<svg><style><p> seen",
         "<math><title/> seen",
         "<svg><![cdata[<!--]]></svg> seen",
