@@ -25,7 +25,6 @@ from starlette.responses import Response
 
 from spamguard.engine.policy import UNSURE
 from spamguard.errors import NotThereError, UsageError
-from spamguard.keys import is_id
 from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
@@ -304,54 +303,6 @@ def _get_draft(pages: PageContext, request: Request) -> tuple[str, Draft]:
     if draft is None:
         raise NotThereError("this message is no longer stored here: upload it again")
     return name, draft
-
-
-# ---- quarantine
-
-_QUARANTINE_ROWS = 50
-
-
-@page("GET", "/quarantine")
-async def quarantine_page(pages: PageContext, request: Request) -> Response:
-    """List the held messages."""
-    before = request.query_params.get("before", "")
-    before = before if is_id(before) else ""
-    held = await pages.service.quarantine(current_person(request), before, _QUARANTINE_ROWS)
-    return render_page(request, "quarantine.html", page=held, before=before)
-
-
-@page("GET", "/quarantine/{name}")
-async def held_page(pages: PageContext, request: Request) -> Response:
-    """Show a held message with its header section."""
-    held = await pages.service.held(current_person(request), path_id(request))
-    return render_page(request, "held.html", message=held)
-
-
-@page("POST", "/quarantine/{name}/release")
-async def release_held(pages: PageContext, request: Request) -> Response:
-    """Release a held message, and learn it as ham."""
-    person, verdict_id = current_person(request), path_id(request)
-    await read_form(request)
-    released = await pages.service.release(person, verdict_id)
-    path = "/quarantine" if released.released else f"/quarantine/{verdict_id}"
-    return pages.redirect(person, path, context.released_notice(released))
-
-
-@page("GET", "/quarantine/{name}/delete")
-async def confirm_delete_page(pages: PageContext, request: Request) -> Response:
-    """Ask whether to delete a held message."""
-    held = await pages.service.held(current_person(request), path_id(request))
-    return render_page(request, "delete.html", message=held)
-
-
-@page("POST", "/quarantine/{name}/delete")
-async def delete_held(pages: PageContext, request: Request) -> Response:
-    """Delete a held message."""
-    person, verdict_id = current_person(request), path_id(request)
-    await read_form(request)
-    await pages.service.delete(person, verdict_id)
-    notice = Notice("Deleted. The message is gone for good.")
-    return pages.redirect(person, "/quarantine", notice)
 
 
 # ---- the model, undo, words

@@ -42,9 +42,9 @@ from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
+from spamguard.web.quarantine import QuarantineQueries
 from spamguard.web.queries import (
     HistoryQueries,
-    QuarantineQueries,
     Search,
     can_teach,
     check_class,

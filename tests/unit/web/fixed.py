@@ -15,7 +15,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-import spamguard.web.pages  # noqa: F401  registers the views
+import spamguard.web.pages
+import spamguard.web.review  # noqa: F401  registers its views
 from spamguard.errors import NotThereError, SpamguardError, UsageError
 from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool

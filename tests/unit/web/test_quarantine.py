@@ -17,7 +17,7 @@ import pytest
 from spamguard.config.options import TeachSettings
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
-from spamguard.web import queries
+from spamguard.web import quarantine, queries
 from spamguard.web.auth import Person
 from spamguard.web.models import QuarantinePage
 from spamguard.web.queries import Search
@@ -169,7 +169,7 @@ def test_a_list_that_takes_too_long_has_a_next_page(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start of the next page does not name another user's mail."""
-    monkeypatch.setattr(queries, "MAX_READS", 1)
+    monkeypatch.setattr(quarantine, "MAX_READS", 1)
     monkeypatch.setattr(queries, "PAGE_SECONDS", 0.0)
     hold(held, 3, RAW, "anna@example.org")
     ours = {name(number) for number in range(4)}
@@ -253,7 +253,7 @@ def test_a_full_page_goes_on_after_its_last(held: Path) -> None:
 def test_a_long_list_is_looked_through_in_pieces(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "MAX_READS", 1)
+    monkeypatch.setattr(quarantine, "MAX_READS", 1)
     assert [
         message.id for message in asked(held, lambda service: service.quarantine(BEN)).messages
     ] == [

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.keys import id_time, is_id, new_id
-from spamguard.web.queries import AFTER_LAST_ID, QuarantineIndex, next_page_start
+from spamguard.web.quarantine import QuarantineIndex
+from spamguard.web.queries import AFTER_LAST_ID, next_page_start
 from tests.support.waiting import PATIENCE
 from tests.unit.bayes.support import repeatable
 

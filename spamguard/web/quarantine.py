@@ -1,0 +1,244 @@
+"""The quarantine as a person may see it: its pages, release and deletion.
+
+`QuarantineIndex` keeps ids and recipients in memory, because a list must not take longer the more
+messages are held. It lists the directory again only after a change, and reads each note once: the
+recipients of a message never change.
+
+Nobody may be shown a recipient that is not theirs, when mail of others came, or unprintable text.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import cache
+from threading import Lock
+
+from spamguard.config.options import Hop, Settings
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
+from spamguard.delivery.smtp import create_next_hop
+from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
+from spamguard.log import hostname, quote_value
+from spamguard.proxy.delivery_log import decode_author, decode_subject
+from spamguard.proxy.history import printable, readable
+from spamguard.storage import Spool
+from spamguard.web import models
+from spamguard.web.auth import Person, require_operator
+from spamguard.web.models import HeldMessage
+from spamguard.web.queries import find_page, page_start
+from spamguard.web.workers import Visibility
+
+_log = logging.getLogger("spamguard.web")
+
+MAX_READS = 500  # notes that one search reads, in about 20 ms
+# Two changes within a tick of the kernel's clock leave the same time on the directory.
+_SETTLED_NANOSECONDS = 1_000_000_000
+
+
+class QuarantineIndex:
+    """Ids and recipients of one quarantine. Any thread may use it."""
+
+    def __init__(self, quarantine: Quarantine) -> None:
+        self._quarantine = quarantine
+        self._ids: Sequence[str] = ()  # oldest first
+        self._changed_at = -1  # of the directory, when it was listed
+        self._recipients: dict[str, Sequence[str]] = {}  # by id, of notes that were read
+        self._lock = Lock()
+
+    def newest(
+        self, before: str, limit: int, is_visible: Callable[[str], bool]
+    ) -> tuple[Sequence[str], str]:
+        """Return the newest ids before `before` with a visible recipient, newest first.
+
+        The second value is the id down to which it has searched, "" for everything. It stops after
+        reading `MAX_READS` notes for the first time.
+        """
+        ids, by_id, is_theirs = self._list_ids(), self._recipients, cache(is_visible)
+        visible_ids: list[str] = []
+        reads = 0
+        for at in range(bisect_left(ids, before) - 1, -1, -1):
+            if len(visible_ids) == limit or reads == MAX_READS:
+                return visible_ids, ids[at + 1]
+            recipients = by_id.get(ids[at])
+            if recipients is None:
+                recipients = self._read_recipients(ids[at])
+                reads += 1
+            if any(map(is_theirs, recipients)):
+                visible_ids.append(ids[at])
+        return visible_ids, ""
+
+    def _list_ids(self) -> Sequence[str]:
+        with self._lock:
+            changed_at = self._quarantine.changed_at()
+            if changed_at != self._changed_at:
+                self._ids = sorted(self._quarantine.ids())
+                settled = time.time_ns() - changed_at > _SETTLED_NANOSECONDS
+                self._changed_at = changed_at if settled else -1
+                ids = frozenset(self._ids)
+                self._recipients = {
+                    verdict_id: recipients
+                    for verdict_id, recipients in self._recipients.items()
+                    if verdict_id in ids
+                }
+            return self._ids
+
+    def _read_recipients(self, verdict_id: str) -> Sequence[str]:
+        for entry in self._quarantine.read_entries([verdict_id]):
+            recipients = [sys.intern(recipient.address) for recipient in entry.envelope.recipients]
+            with self._lock:  # another thread may be iterating over the dictionary
+                self._recipients[verdict_id] = recipients
+            return recipients
+        return ()  # damaged, or gone meanwhile
+
+
+_MAX_TEXT = 1000  # characters
+
+
+class QuarantineQueries:
+    """The quarantine as a person may see it. All but `release` blocks."""
+
+    def __init__(self, settings: Settings, visibility: Visibility) -> None:
+        self._quarantine = Quarantine(settings.state / DIRECTORY)
+        self._hops = {str(listener.listen): listener.next_hop for listener in settings.listeners}
+        self._visibility = visibility
+        self._index = QuarantineIndex(self._quarantine)
+
+    def list_page(self, person: Person, before: str, limit: int) -> models.QuarantinePage:
+        """Return a page of held messages."""
+
+        def is_visible(address: str) -> bool:
+            return self._visibility.may_see(person, [address])
+
+        def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
+            ids, searched_to = self._index.newest(before, limit, is_visible)
+            entries = self._quarantine.read_entries(ids)
+            held = [self._held_message(person, entry, self._header(entry)) for entry in entries]
+            return held, searched_to
+
+        return models.QuarantinePage(*find_page(look, page_start(before), limit))
+
+    def get(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
+        """Return a message with its header section."""
+        entry = self.entry(person, verdict_id)
+        header = self._header(entry)
+        # Only CR LF ends a line here, whatever else ends one in Unicode.
+        lines = header.decode("utf-8", "replace").split("\r\n")
+        text = "\n".join(readable(line.replace("\t", " "), _MAX_TEXT) for line in lines)
+        return models.HeldMessageDetails(
+            **asdict(self._held_message(person, entry, header)), header=text
+        )
+
+    def entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
+        """Return the note of a message. NotThereError: there is none, or it is not theirs."""
+        with suppress(QuarantineError):
+            entry = self._quarantine.entry(verdict_id)
+            if self._visibility.may_see(person, _recipient_addresses(entry)):
+                return entry
+        raise NotThereError("no message with that verdict id is held here, or it is not yours")
+
+    def is_waiting(self, verdict_id: str) -> bool:
+        """Whether a message still waits for release. Damaged notes do not."""
+        with suppress(QuarantineError, OSError):
+            return not self._quarantine.entry(verdict_id).released
+        return False
+
+    def check_release(self, person: Person, entry: QuarantineEntry) -> None:
+        """Raise NotAllowedError if other people wait for the message too."""
+        waiting = _waiting_addresses(entry)
+        if len(self._visibility.visible_addresses(person, waiting)) < len(waiting):
+            raise NotAllowedError(
+                "other people wait for this message too: ask an operator to release it"
+            )
+
+    def delete(self, person: Person, verdict_id: str) -> None:
+        """Delete a message for good; for operators only."""
+        require_operator(person)
+        entry = self.entry(person, verdict_id)
+        with _as_busy_error(entry):
+            self._quarantine.delete(entry.id)
+        _log.info("quarantine id=%s by=%s: deleted", verdict_id, quote_value(person.name))
+
+    def open_message(self, entry: QuarantineEntry) -> Spool:
+        """Open the message; the caller closes it. QuarantineError, OSError."""
+        return self._quarantine.open(entry.id).spool
+
+    async def release(
+        self, person: Person, entry: QuarantineEntry
+    ) -> tuple[QuarantineEntry, models.ReleaseResult]:
+        """Deliver a message to those who wait, and return its new note.
+
+        UsageError: the next hop is unknown.
+        """
+        hop = create_next_hop(self._find_next_hop(entry), hostname())
+        try:
+            with _as_busy_error(entry):
+                replies = await self._quarantine.release(entry.id, hop)
+                now = self._quarantine.entry(entry.id)
+        finally:
+            await hop.close()
+        by, waiting = quote_value(person.name), len(now.waiting)
+        text = "quarantine id=%s by=%s: released to %d, %d wait"
+        _log.info(text, entry.id, by, len(replies), waiting)
+        recipients = []
+        for recipient, reply in replies:
+            lines = b" ".join(reply.lines).decode("utf-8", "replace")
+            reply_text = printable(f"{reply.code} {lines}", _MAX_TEXT)
+            address = printable(recipient.address, _MAX_TEXT)
+            recipients.append(models.RecipientReply(address, reply_text))
+        return now, models.ReleaseResult(entry.id, recipients, now.released, taught=False)
+
+    def _find_next_hop(self, entry: QuarantineEntry) -> Hop:
+        if entry.listener in self._hops:
+            return self._hops[entry.listener]
+        if len(set(map(str, self._hops.values()))) == 1:
+            return next(iter(self._hops.values()))
+        raise UsageError(
+            f"the next hop of {entry.id} is unknown: "
+            "name it with `spamguard quarantine release --next-hop`"
+        )
+
+    def _held_message(self, person: Person, entry: QuarantineEntry, header: bytes) -> HeldMessage:
+        def visible(addresses: Sequence[str]) -> tuple[str, ...]:
+            addresses = self._visibility.visible_addresses(person, addresses)
+            return tuple(printable(address, _MAX_TEXT) for address in addresses)
+
+        return HeldMessage(
+            entry.id,
+            entry.when,
+            printable(entry.envelope.sender.address, _MAX_TEXT),
+            readable(decode_author(header), _MAX_TEXT),
+            visible(_recipient_addresses(entry)),
+            visible(_waiting_addresses(entry)),
+            readable(decode_subject(header), _MAX_TEXT),
+            entry.size,
+            printable(entry.reason, _MAX_TEXT),
+            entry.released,
+        )
+
+    def _header(self, entry: QuarantineEntry) -> bytes:
+        try:
+            return self._quarantine.header(entry.id)
+        except (QuarantineError, OSError):  # deleted meanwhile
+            return b""
+
+
+def _recipient_addresses(entry: QuarantineEntry) -> list[str]:
+    return [recipient.address for recipient in entry.envelope.recipients]
+
+
+def _waiting_addresses(entry: QuarantineEntry) -> list[str]:
+    recipients = _recipient_addresses(entry)
+    return [recipients[number] for number in entry.waiting]
+
+
+@contextmanager
+def _as_busy_error(entry: QuarantineEntry) -> Iterator[None]:
+    try:
+        yield
+    except QuarantineError as error:
+        raise BusyError(f"{entry.id} is being released now, or is gone: look again") from error
