@@ -116,7 +116,7 @@ class JudgingFilter:
             if self._profile.words_only:
                 yield from map(self.judge_features, map(extractor.word_features, batch))
                 continue
-            features = list(map(extractor.features, batch))
+            features = [message.features for message in extractor.read_all(batch)]
             if self._is_default and not user:
                 yield from self._judge_batch(features)
             else:

@@ -102,7 +102,7 @@ class ExampleReader:
     def read_examples(self, messages: Sequence[bytes]) -> list[Example]:
         """`read_example` for several messages."""
         written = [remove_subject_prefix(raw) for raw in messages]
-        return [self._make_example(raw, self.extractor.read(raw)) for raw in written]
+        return list(map(self._make_example, written, self.extractor.read_all(written)))
 
     def _make_example(self, raw: bytes, extracted: ExtractedMessage) -> Example:
         digest = message_digest(raw, self._digest_key, extracted.message)

@@ -72,23 +72,36 @@ class FeatureExtractor:
         message: from `split`, if the message was taken apart.
         """
         content = read_content(raw, self._limits, message=message)
-        return self._features(raw, content, self._hasher.find_tokens(content))
+        return self._features(raw, content, self._hasher.find_tokens(content).distinct_tokens())
 
     def read(self, raw: bytes) -> ExtractedMessage:
         """The features of a message, and the message taken apart."""
         return self.read_with_words(raw)[0]
 
+    def read_all(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
+        """`read` for several messages, one step after the other for all of them: that takes less
+        time, because the processor's caches stay warm.
+        """
+        contents = [read_content(raw, self._limits) for raw in messages]
+        tokens = [self._hasher.find_tokens(content).distinct_tokens() for content in contents]
+        return [
+            ExtractedMessage(content.message, self._features(raw, content, own_tokens))
+            for raw, content, own_tokens in zip(messages, contents, tokens, strict=True)
+        ]
+
     def read_with_words(self, raw: bytes) -> tuple[ExtractedMessage, WordFinder]:
         """The features of a message, and a way to its words."""
         content = read_content(raw, self._limits)
         tokens = self._hasher.find_tokens(content)
-        return ExtractedMessage(content.message, self._features(raw, content, tokens)), tokens
+        features = self._features(raw, content, tokens.distinct_tokens())
+        return ExtractedMessage(content.message, features), tokens
 
-    def _features(self, raw: bytes, content: MessageContent, tokens: WordFinder) -> Features:
+    def _features(
+        self, raw: bytes, content: MessageContent, tokens: NDArray[np.uint32]
+    ) -> Features:
         # The header grows on the way by fields that are no evidence, so only the body counts.
         size = len(content.message.body) + max(len(raw) - self._limits.message_bytes, 0)
-        numbers = compute_numbers(content, size)
-        return Features(tokens.distinct_tokens(), compute_traits(content), numbers)
+        return Features(tokens, compute_traits(content), compute_numbers(content, size))
 
     def word_features(self, raw: bytes) -> Features:
         """The words of the body only, for profiles that look at nothing else.

@@ -100,6 +100,14 @@ def test_generated_mail_and_damaged_mail() -> None:
         assert_same_features(damaged(random))
 
 
+def test_several_messages_read_together() -> None:
+    mail = [raw for _, raw in generate(40, 9)]
+    compiled, plain = both(
+        lambda: [message.features.tokens.tolist() for message in EXTRACTOR.read_all(mail)]
+    )
+    assert compiled == plain == [EXTRACTOR.features(raw).tokens.tolist() for raw in mail]
+
+
 def test_mail_made_to_cost_time() -> None:
     for unit in (*MARKUP, *TEXTS):
         assert_same_features(b"Subject: x\nContent-Type: text/html\n\n" + filled(unit, 100_000))
