@@ -464,13 +464,14 @@ def compute_numbers(content: MessageContent, size: int) -> NDArray[np.int16]:
     """All numeric traits, int16, (len(NUMBERS),), 0 to 255. size: bytes of the whole body."""
     first_values = content.message.first_values
     sample = b"".join(content.samples)
+    beyond_ascii = 0 if sample.isascii() else _count_bytes(sample, _BEYOND_ASCII)
     values = (
         _scale_log(size),
         _scale_log(content.text_length),
         _scale_log(len(content.urls)),
         _scale_share(_count_bytes(sample, _CAPITALS), len(sample)),
         _scale_share(_count_bytes(sample, _DIGITS), len(sample)),
-        _scale_share(_count_bytes(sample, _BEYOND_ASCII), len(sample)),
+        _scale_share(beyond_ascii, len(sample)),
         _scale_log((first_values.get(b"to", b"") + first_values.get(b"cc", b"")).count(b"@")),
         _scale_log(len(first_values.get(b"subject", b""))),
         _scale_log(len(content.evidence)),

@@ -79,9 +79,7 @@ class FeatureExtractor:
         return self.read_with_words(raw)[0]
 
     def read_all(self, messages: Sequence[bytes]) -> list[ExtractedMessage]:
-        """`read` for several messages, one step after the other for all of them: that takes less
-        time, because the processor's caches stay warm.
-        """
+        """`read` for several messages, step by step, so that the processor's caches stay warm."""
         contents = [read_content(raw, self._limits) for raw in messages]
         tokens = [self._hasher.find_tokens(content).distinct_tokens() for content in contents]
         return [
@@ -104,10 +102,7 @@ class FeatureExtractor:
         return Features(tokens, compute_traits(content), compute_numbers(content, size))
 
     def word_features(self, raw: bytes) -> Features:
-        """The words of the body only, for profiles that look at nothing else.
-
-        Traits and numbers are zero.
-        """
+        """The words of the body only, for some profiles; traits and numbers are zero."""
         content = read_content(raw, self._limits, body_only=True)
         tokens = self._hasher.find_tokens(content, words_only=True).distinct_tokens()
         return Features(tokens, np.zeros(len(TRAITS), np.uint8), np.zeros(len(NUMBERS), np.int16))
