@@ -34,6 +34,7 @@ _MAX_COLUMNS = 130
 
 GROUPS = {
     "run it": {
+        "setup": "setup",
         "run": "run",
         "open-mailboxes": "run",
         "check": "run",

@@ -85,7 +85,7 @@ def run_help(options: argparse.Namespace) -> int:
     elif options.man:
         print(to_roff(command_manual(parser, arguments.GROUPS)), end="")
     elif topic in PAGES:
-        print(_documentation(PAGES[topic]), end="")
+        print(read_shared_file(PAGES[topic]), end="")
     elif topic in {"", parser.prog}:
         parser.print_help()
     elif topic in arguments.COMMANDS:
@@ -96,15 +96,21 @@ def run_help(options: argparse.Namespace) -> int:
     return 0
 
 
-def _documentation(name: str) -> str:
-    """The text of a page: beside the package in its sources, else in the installation."""
+def read_shared_file(name: str) -> str:
+    """The text of a page or snippet: beside the package in its sources, else in the installation.
+
+    Raises
+    ------
+    SpamguardError
+        It is not there.
+    """
     sources = Path(__file__).parents[2]
     shared = Path(sysconfig.get_path("data")) / "share" / "spamguard"
     file = (sources if (sources / "pyproject.toml").exists() else shared) / name
     try:
         return file.read_text("utf-8")
     except OSError as error:
-        raise SpamguardError(f"{file}: the page is not installed ({error.strerror})") from error
+        raise SpamguardError(f"{file} is not installed ({error.strerror})") from error
 
 
 def add_completion(commands: arguments.Commands) -> None:

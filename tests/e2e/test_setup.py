@@ -1,0 +1,131 @@
+"""`spamguard setup` with the real Postfix and Dovecot of this machine, from nothing to a lesson.
+
+It runs in namespaces of its own: the changes of /etc, /var, /home and /run go into a file system
+that ends with it, and its network has no other machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("unshare", "script", "postconf", "dovecot", "sievec", "systemd-sysusers")
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 or not all(map(shutil.which, PROGRAMS)),
+    reason=f"needs root and {', '.join(PROGRAMS)}",
+)
+
+NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+PREPARE = """
+set -e
+mount -t tmpfs layers "$1"
+for d in etc var home run; do
+    mkdir -p "$1/$d.upper" "$1/$d.work"
+    mount -t overlay o -o "lowerdir=/$d,upperdir=$1/$d.upper,workdir=$1/$d.work" "/$d"
+done
+ip link set lo up
+useradd --create-home anna
+su anna -c 'mkdir -p ~/Maildir/cur ~/Maildir/new ~/Maildir/tmp'
+su anna -c 'mkdir -p ~/Maildir/.Junk/cur ~/Maildir/.Junk/new ~/Maildir/.Junk/tmp'
+cat >/etc/postfix/main.cf <<END
+compatibility_level = 3.6
+myhostname = mx.example.org
+mydestination = example.net
+mynetworks = 127.0.0.0/8
+inet_interfaces = 127.0.0.1
+alias_maps =
+alias_database =
+mailbox_transport = lmtp:unix:private/dovecot-lmtp
+maillog_file = /var/log/postfix.log
+END
+sed -i '/^postlog/d' /etc/postfix/master.cf
+echo 'postlog unix-dgram n - n - 1 postlogd' >>/etc/postfix/master.cf
+sed -i 's/^ssl_/#ssl_/' /etc/dovecot/conf.d/10-ssl.conf
+cat >/etc/dovecot/conf.d/94-here.conf <<END
+mail_location = maildir:~/Maildir
+first_valid_uid = 500
+log_path = /var/log/dovecot.log
+ssl = no
+auth_username_format = %n
+service lmtp {
+  unix_listener /var/spool/postfix/private/dovecot-lmtp {
+    mode = 0600
+    user = postfix
+  }
+}
+END
+postfix start >/dev/null 2>&1
+dovecot >/dev/null 2>&1
+cp systemd/*.service systemd/*.socket /etc/systemd/system/
+cp -r systemd/sysusers.d systemd/tmpfiles.d /etc/
+systemd-sysusers && systemd-tmpfiles --create spamguard.conf
+spamguard() { "$PYTHON" -m spamguard --state /var/lib/spamguard "$@"; }
+await() {
+    for _ in $(seq 600); do
+        if eval "$1"; then return; fi
+        sleep 0.1
+    done
+    echo "never: $1"
+    tail -50 /run/*.log /var/log/postfix.log /var/log/dovecot.log
+    exit 1
+}
+"""
+FIRST = """
+script --quiet --return --command "$PYTHON -m spamguard setup --apply" /dev/null <<END || true
+
+
+
+END
+echo "--- applied"
+spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
+spamguard run --config /etc/spamguard/spamguard.yaml 2>/run/daemon.log &
+await 'grep -q "serving smtp" /run/daemon.log'
+python3 - <<END
+import smtplib
+smtplib.SMTP("127.0.0.1", 25).sendmail(
+    "post@roofs.example", "anna@example.net", "Subject: Solar panels\\n\\nFor your street.\\n"
+)
+END
+await 'grep -qs "^X-Spamguard: unsure" /home/anna/Maildir/new/*'
+await 'spamguard status | grep -q "1 mailbox"'
+su anna -c 'mv ~/Maildir/new/* ~/Maildir/.Junk/cur/'
+await 'grep "lesson user=anna" /run/daemon.log'
+echo "--- learnt"
+"$PYTHON" -m spamguard setup </dev/null
+echo "--- again: $?"
+"""
+
+
+def run_inside(script: str, directory: Path) -> str:
+    """What a script prints in namespaces of its own."""
+    (directory / "layers").mkdir()
+    done = subprocess.run(
+        [*NAMESPACES, "bash", "-c", PREPARE + script, "bash", directory / "layers"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+def test_from_nothing_to_the_first_lesson(tmp_path: Path) -> None:
+    output = run_inside(FIRST, tmp_path)
+    applied, _, rest = output.partition("--- applied")
+    learnt, _, again = rest.partition("--- learnt")
+    assert applied.count("[") - applied.count("[127") == 3, output  # questions
+    assert "kept /etc/postfix/main.cf.before-spamguard" in applied
+    assert "class=spam" in learnt, output
+    assert "FAILED" not in again, output
+    assert "--- again: 0" in again
+    assert "add to" not in again, "nothing is left to do"
