@@ -15,9 +15,12 @@ A configuration with mistakes has an exit status of its own, because restarting 
 from __future__ import annotations
 
 import argparse
+import getpass
 import logging
 import os
 import pwd
+import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
 
 _log = logging.getLogger("spamguard.config")
+_children: list[subprocess.Popen[bytes]] = []  # Popen objects must outlive their processes
 
 
 # ---- run
@@ -103,9 +107,25 @@ def run_run(options: argparse.Namespace) -> int:
 
     log.configure(os.environ)
     try:
-        return Master(read_and_warn).run()
+        return Master(read_and_warn, on_ready=_show_page).run()
     except ConfigError as error:
         return common.fail_config(error)
+
+
+def _show_page(settings: Settings) -> None:
+    """Print a link that lets the person at the terminal in, and the way there over ssh."""
+    if settings.web is None or not sys.stdout.isatty():
+        return
+    if connection := os.environ.get("SSH_CONNECTION", "").split():
+        host, port = settings.web.listen.host, settings.web.listen.port
+        server = f"{getpass.getuser()}@{connection[2]}"
+        print(f"from your own machine: ssh -L {port}:{host}:{port} {server}, then open this link:")
+    else:
+        print("open the page by this link, which lets you in once:")
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "spamguard", "--state", str(settings.state)]
+    # a process of its own, because it asks the daemon, which waits for nothing
+    _children.append(subprocess.Popen([*command, "login-link", "--operator"]))
 
 
 # ---- check

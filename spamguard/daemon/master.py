@@ -43,7 +43,7 @@ class Master:
     """The daemon.
 
     read: reads the configuration; raises ConfigError. assembly: the module whose `assemble` the
-    workers run.
+    workers run. on_ready: called once, when the daemon serves; must not wait.
     """
 
     def __init__(
@@ -52,8 +52,10 @@ class Master:
         *,
         assembly: str = "spamguard.daemon.worker",
         timing: WorkerTiming | None = None,
+        on_ready: Callable[[Settings], None] | None = None,
     ) -> None:
         self._read = read
+        self._on_ready = on_ready
         self._timing = timing or WorkerTiming()
         self._selector = selectors.DefaultSelector()
         self._board = CounterBoard.create()
@@ -218,6 +220,9 @@ class Master:
         _log.info("%s", self._describe_doors())
         self._notifier.ready(self._describe_doors())
         self._next_ping = 0.0
+        if self._on_ready:
+            self._on_ready(self._settings)
+            self._on_ready = None  # not again after a reload
 
     def _describe_doors(self) -> str:
         doors = []
