@@ -18,7 +18,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from datetime import datetime
 from itertools import tee
@@ -69,20 +69,21 @@ def run_judge(options: argparse.Namespace) -> int:
         messages = common.with_progress(messages, common.expected_count(options.paths))
     with common.open_for_judging(options) as spam_filter:
         listed, read = tee(messages)
-        verdicts = spam_filter.judge_all((message.raw for message in read), user=options.user)
-        for message, verdict in zip(listed, verdicts, strict=True):
-            if verdict.label not in verdict.probabilities:
-                status = EXIT_UNSURE
-            else:
-                status = EXIT_UNWANTED if verdict.label in spam_filter.unwanted else EXIT_WANTED
-            statuses.add(status)
-            if options.json:
-                print(common.to_json({"name": message.name, **asdict(verdict)}))
-                continue
-            label = verdict.label.ljust(max(len("unsure"), *map(len, verdict.probabilities)))
-            if is_coloured:
-                label = f"\x1b[{_COLOURS[status]}m{label}\x1b[m"
-            print(f"{label}  {verdict.probability:.4f}  {message.name}")
+        raws = (message.raw for message in read)
+        with closing(spam_filter.judge_all(raws, user=options.user, cores=None)) as verdicts:
+            for message, verdict in zip(listed, verdicts, strict=True):
+                if verdict.label not in verdict.probabilities:
+                    status = EXIT_UNSURE
+                else:
+                    status = EXIT_UNWANTED if verdict.label in spam_filter.unwanted else EXIT_WANTED
+                statuses.add(status)
+                if options.json:
+                    print(common.to_json({"name": message.name, **asdict(verdict)}))
+                    continue
+                label = verdict.label.ljust(max(len("unsure"), *map(len, verdict.probabilities)))
+                if is_coloured:
+                    label = f"\x1b[{_COLOURS[status]}m{label}\x1b[m"
+                print(f"{label}  {verdict.probability:.4f}  {message.name}")
     if not statuses:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
     by_weight = (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED)

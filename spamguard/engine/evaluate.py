@@ -39,7 +39,7 @@ from spamguard.engine import measures
 from spamguard.engine.filter import Filter
 from spamguard.engine.measures import Interval, LearningCurve
 from spamguard.engine.policy import HAM_THRESHOLD, SPAM_THRESHOLD, logit
-from spamguard.engine.prepare import Example, ExampleReader
+from spamguard.engine.prepare import Example, ExampleReader, LabelledExample, extract_examples
 from spamguard.errors import UsageError, remedy
 from spamguard.sources import SourceMessage
 from spamguard.storage import draft_file
@@ -115,22 +115,25 @@ class _TrialFilter:
     def judge(self, message: SourceMessage, *, will_train: bool | None) -> tuple[Trial, Example]:
         """Judge a message that will be trained; None: only if the verdict is wrong or unsure."""
         example = self._reader.read_example(message.raw)
+        return self.judge_example(example, str(message.label), will_train=will_train), example
+
+    def judge_example(self, example: Example, gold: str, *, will_train: bool | None) -> Trial:
+        """`judge` for a message that was read already."""
         verdict = self._filter.judge_features(example.features)
         self._number += 1
-        gold = str(message.label)
         trained = verdict.label != gold if will_train is None else will_train
         row = ScoredMessage(self._number, gold, verdict.label, verdict.log_odds, trained)
-        return Trial(row, verdict.probability), example
+        return Trial(row, verdict.probability)
 
     def teach(self, example: Example, label: str) -> None:
         """Teach a message, and settle when the running daemon would."""
         self._learn(example, label)
         self._filter.settle_if_due()
 
-    def teach_first(self, messages: Iterable[SourceMessage]) -> None:
+    def teach_first(self, messages: Iterable[LabelledExample]) -> None:
         """Teach messages without judging them, then settle."""
         for message in messages:
-            self._learn(self._reader.read_example(message.raw), str(message.label))
+            self._learn(message.example, str(message.label))
             self._number += 1
         self._filter.settle()
 
@@ -175,10 +178,10 @@ def _run_delayed(
 def _run_split(pupil: _TrialFilter, messages: Messages, settings: TrialSettings) -> Iterator[Trial]:
     """The first part is taught; the settled filter judges the rest and learns no more."""
     border = int(settings.share * sum(1 for _ in messages()))
-    later = iter(messages())
+    later = extract_examples(_TRIAL_KEY, messages())  # on all cores: no lesson awaits a verdict
     pupil.teach_first(islice(later, border))
     for message in later:
-        yield pupil.judge(message, will_train=False)[0]
+        yield pupil.judge_example(message.example, str(message.label), will_train=False)
 
 
 PROTOCOLS: dict[str, Callable[[_TrialFilter, Messages, TrialSettings], Iterator[Trial]]] = {

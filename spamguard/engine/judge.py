@@ -13,7 +13,7 @@ settled.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,14 @@ from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES, MessageScores
 from spamguard.bayes.tables import Evidence
 from spamguard.database import Database
 from spamguard.engine import explain_text, fold, policy
-from spamguard.engine.prepare import Example, ExampleReader, batch_by_size, check_bytes
+from spamguard.engine.prepare import (
+    Example,
+    ExampleReader,
+    check_bytes,
+    read_all_features,
+    read_batches,
+    read_words,
+)
 from spamguard.engine.store import TableStore
 from spamguard.errors import LedgerError, TableError, UsageError
 from spamguard.ledger import codec, schema
@@ -97,10 +104,28 @@ class JudgingFilter:
             return self.judge_features(self._reader.extractor.word_features(check_bytes(raw)), user)
         return self.judge_features(self._reader.read_features(raw), user)
 
-    def judge_all(self, messages: Iterable[bytes], *, user: str = "") -> Iterator[Verdict]:
+    def judge_all(
+        self, messages: Iterable[bytes], *, user: str = "", cores: int | None = 1
+    ) -> Generator[Verdict]:
         """Judge many messages, in order.
 
-        Some are read ahead and judged together, which costs each of them less.
+        Some are read ahead and judged together, which costs each of them less. Verdicts are those
+        of `judge`, to the last bit.
+
+        Parameters
+        ----------
+        user : as for `judge`.
+        cores : how many processes may read the mail beside this one, which judges; None: as many
+            as there are cores. They are started after some hundred messages, know nothing but the
+            key, and end with the iterator. Each imports the caller's main module again, as
+            `multiprocessing` does: a script must begin with ``if __name__ == "__main__":``.
+
+        Raises
+        ------
+        LedgerError, TableError, TypeError
+            As in `judge`.
+        SpamguardError
+            A process that reads mail was killed.
 
         Examples
         --------
@@ -111,12 +136,8 @@ class JudgingFilter:
         ...     [verdict.label for verdict in spam_filter.judge_all(messages)]
         ['unsure', 'unsure']
         """
-        extractor = self._reader.extractor
-        for batch in batch_by_size(messages, check_bytes):
-            if self._profile.words_only:
-                yield from map(self.judge_features, map(extractor.word_features, batch))
-                continue
-            features = [message.features for message in extractor.read_all(batch)]
+        read = read_words if self._profile.words_only else read_all_features
+        for features in read_batches(self.key, read, messages, check_bytes, cores):
             if self._is_default and not user:
                 yield from self._judge_batch(features)
             else:

@@ -17,7 +17,7 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -155,15 +155,16 @@ def batch_by_size(items: Iterable[Item], raw: Callable[[Item], bytes]) -> Iterat
 
 # ---- much mail, on all cores
 
-# When is a pool worth it? Two busy cores, made-up mail of 3 kB: starting one takes 0.2 s, in which
-# one core makes 600 messages ready (64 messages: 0.03 s here, 0.20 s in a pool; 512: 0.17 and
-# 0.35). Beyond that teaching gains the whole time of extraction, which goes on beside the ledger's
-# own work.
+# When is a pool worth it? Starting one takes 0.2 to 0.4 s of two busy cores, in which one core
+# reads 600 to 1,000 messages. So the first messages are read here, and the fork server is loaded
+# beside the second half of them.
 MIN_POOL_MESSAGES = 512
 _MIN_POOL_BYTES = 16 << 20
 # One teaching process keeps no more busy: it takes 0.7 ms per message, extraction 0.3.
 _MAX_PROCESSES = 8
 _MAX_IN_FLIGHT_BYTES = 64 << 20  # one message may exceed it
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,72 +185,92 @@ def group_by_class(batch: Iterable[LabelledExample]) -> dict[str, list[Example]]
 
 def extract_examples(
     key: bytes, messages: Iterable[SourceMessage], cores: int | None = None
-) -> Iterator[LabelledExample]:
-    """Make each message ready for teaching, in order.
+) -> Generator[LabelledExample]:
+    """Make each message ready for teaching, in order; the rest is as in `read_batches`."""
+    for batch in read_batches(key, read_labelled, messages, attrgetter("raw"), cores):
+        yield from batch
+
+
+def read_labelled(reader: ExampleReader, batch: list[SourceMessage]) -> list[LabelledExample]:
+    """Examples with the classes of their sources."""
+    examples = reader.read_examples([message.raw for message in batch])
+    return [
+        LabelledExample(message.label, example)
+        for message, example in zip(batch, examples, strict=True)
+    ]
+
+
+def read_all_features(reader: ExampleReader, batch: list[bytes]) -> list[Features]:
+    """The features of each message, for judging."""
+    return [message.features for message in reader.extractor.read_all(batch)]
+
+
+def read_words(reader: ExampleReader, batch: list[bytes]) -> list[Features]:
+    """The words alone of each message, for profiles that judge by nothing else."""
+    return list(map(reader.extractor.word_features, batch))
+
+
+def read_batches(
+    key: bytes,
+    read: Callable[[ExampleReader, list[Item]], Result],
+    items: Iterable[Item],
+    raw: Callable[[Item], bytes],
+    cores: int | None = None,
+) -> Generator[Result]:
+    """What `read` makes of each batch of items, in order: many are read by a pool of processes.
 
     Parameters
     ----------
     key : the installation's.
-    cores : how many processes to use; by default all that we may.
+    read : a function of a module, which other processes can import.
+    raw : the mail of an item.
+    cores : how many processes may read; by default, as many as there are cores for us.
 
     Raises
     ------
     SpamguardError
         A process of the pool was killed.
     """
-    pending = iter(messages)
-    first: deque[SourceMessage] = deque()
-    size = 0
-    while len(first) < MIN_POOL_MESSAGES and size < _MIN_POOL_BYTES:
-        message = next(pending, None)
-        if message is None:
-            break
-        first.append(message)
-        size += len(message.raw)
-    is_large = len(first) >= MIN_POOL_MESSAGES or size >= _MIN_POOL_BYTES
-    every = chain(_drain(first), pending)
     processes = min(cores or len(os.sched_getaffinity(0)), _MAX_PROCESSES)
-    if is_large and processes >= 2:
-        yield from _extract_in_pool(key, every, processes)
-        return
     reader = ExampleReader(key)
-    for chunk in batch_by_size(every, attrgetter("raw")):
-        yield from _extract_batch(reader, chunk)
-
-
-def _drain(messages: deque[SourceMessage]) -> Iterator[SourceMessage]:
-    """Yield messages without holding those already yielded."""
-    while messages:
-        yield messages.popleft()
-
-
-def _extract_batch(reader: ExampleReader, chunk: list[SourceMessage]) -> list[LabelledExample]:
-    examples = reader.read_examples([message.raw for message in chunk])
-    labels = [message.label for message in chunk]
-    return list(map(LabelledExample, labels, examples))
+    part = 0.0  # of what makes a pool worth it
+    is_server_started = False
+    batches = batch_by_size(items, raw)
+    for batch in batches:
+        if processes >= 2 and part >= 1:
+            yield from _read_in_pool(key, read, chain([batch], batches), raw, processes)
+            return
+        if processes >= 2 and part >= 0.5 and not is_server_started:
+            _start_fork_server()
+            is_server_started = True
+        yield read(reader, batch)
+        part += len(batch) / MIN_POOL_MESSAGES + sum(map(len, map(raw, batch))) / _MIN_POOL_BYTES
 
 
 # ---- the pool: its libraries are loaded by the functions that need them
 
 
-def _extract_in_pool(
-    key: bytes, messages: Iterable[SourceMessage], processes: int
-) -> Iterator[LabelledExample]:
+def _read_in_pool(
+    key: bytes,
+    read: Callable[[ExampleReader, list[Item]], Result],
+    batches: Iterable[list[Item]],
+    raw: Callable[[Item], bytes],
+    processes: int,
+) -> Iterator[Result]:
     import multiprocessing  # noqa: PLC0415
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     with _defer_interrupts():
         _start_fork_server()
         pool = ProcessPoolExecutor(processes, context, _init_pool_process, (key,))
     try:
-        yield from _submit_in_order(pool, messages, 2 * processes)
+        yield from _submit_in_order(pool, read, batches, raw, 2 * processes)
     except BrokenProcessPool as error:
         raise SpamguardError(
             "a process that reads mail was killed (is memory short?): "
-            "what was taught so far is kept, run it again"
+            "what was done so far is kept, run it again"
         ) from error
     finally:
         with _defer_interrupts():
@@ -273,12 +294,13 @@ def _defer_interrupts() -> Iterator[None]:
 
 
 def _start_fork_server() -> None:
-    """Start it with interrupts blocked, which it inherits.
+    """Start it, unless it runs, with interrupts blocked, which it inherits.
 
     While it loads it would answer an interrupt with a traceback of its own.
     """
     from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415
 
+    forkserver.set_forkserver_preload([__name__])
     resource_tracker.ensure_running()  # else the fork server starts it, which ends the blocking
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -288,22 +310,28 @@ def _start_fork_server() -> None:
 
 
 def _submit_in_order(
-    pool: ProcessPoolExecutor, messages: Iterable[SourceMessage], max_chunks: int
-) -> Iterator[LabelledExample]:
-    """Results in the order of the messages; chunks and bytes in flight are bounded."""
-    in_flight: deque[tuple[Future[list[LabelledExample]], int]] = deque()
+    pool: ProcessPoolExecutor,
+    read: Callable[[ExampleReader, list[Item]], Result],
+    batches: Iterable[list[Item]],
+    raw: Callable[[Item], bytes],
+    max_batches: int,
+) -> Iterator[Result]:
+    """Results in the order of the batches; batches and bytes in flight are bounded."""
+    in_flight: deque[tuple[Future[Result], int]] = deque()
     total = 0
-    for chunk in batch_by_size(messages, attrgetter("raw")):
-        size = sum(len(message.raw) for message in chunk)
+    for batch in batches:
+        size = sum(map(len, map(raw, batch)))
         with _defer_interrupts():
-            in_flight.append((pool.submit(_extract_in_process, chunk), size))
+            in_flight.append((pool.submit(_read_in_process, read, batch), size))
         total += size
-        while len(in_flight) > max_chunks or total > _MAX_IN_FLIGHT_BYTES:
+        while in_flight and (
+            len(in_flight) > max_batches or total > _MAX_IN_FLIGHT_BYTES or in_flight[0][0].done()
+        ):
             future, size = in_flight.popleft()
             total -= size
-            yield from future.result()
+            yield future.result()
     while in_flight:
-        yield from in_flight.popleft()[0].result()
+        yield in_flight.popleft()[0].result()
 
 
 _pool_readers: list[ExampleReader] = []  # in a process of the pool: one
@@ -327,5 +355,7 @@ def _init_pool_process(key: bytes) -> None:
     _pool_readers.append(ExampleReader(key))
 
 
-def _extract_in_process(chunk: list[SourceMessage]) -> list[LabelledExample]:
-    return _extract_batch(_pool_readers[0], chunk)
+def _read_in_process(
+    read: Callable[[ExampleReader, list[Item]], Result], batch: list[Item]
+) -> Result:
+    return read(_pool_readers[0], batch)

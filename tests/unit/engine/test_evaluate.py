@@ -83,6 +83,9 @@ class Spy:
             )
             return found
 
+        def noting_all(preparer: Any, messages: list[bytes]) -> Any:
+            return [noting_ready(preparer, raw) for raw in messages]
+
         def noting_judge(spam_filter: Filter, features: Any) -> Any:
             self.judged.append(self._numbers[features.tokens.tobytes()])
             assert self.judged[-1] not in {number for number, _ in self.taught}, (
@@ -101,6 +104,7 @@ class Spy:
             settle(spam_filter)
 
         monkeypatch.setattr(prepare.ExampleReader, "read_example", noting_ready)
+        monkeypatch.setattr(prepare.ExampleReader, "read_examples", noting_all)
         monkeypatch.setattr(Filter, "judge_features", noting_judge)
         monkeypatch.setattr(Filter, "learn_examples", noting_learn)
         monkeypatch.setattr(Filter, "settle", noting_settle)

@@ -216,25 +216,33 @@ def assert_ready(found, messages):
 
 @pytest.mark.parametrize("number", [0, 1, 40])
 def test_few_are_made_ready_here(number, monkeypatch):
-    monkeypatch.setattr(prepare, "_extract_in_pool", None)
+    monkeypatch.setattr(prepare, "_read_in_pool", None)
     assert_ready(prepare.extract_examples(KEY, mail(number), 8), mail(number))
 
 
 def test_one_core_needs_no_pool(monkeypatch):
-    monkeypatch.setattr(prepare, "_extract_in_pool", None)
+    monkeypatch.setattr(prepare, "_read_in_pool", None)
     assert_ready(
         prepare.extract_examples(KEY, mail(prepare.MIN_POOL_MESSAGES + 50), 1),
         mail(prepare.MIN_POOL_MESSAGES + 50),
     )
 
 
-@pytest.mark.slow
-def test_many_go_through_a_pool_in_order(monkeypatch):
-    monkeypatch.setattr(prepare, "_extract_batch", None)  # of this process
-    assert_ready(
-        prepare.extract_examples(KEY, mail(prepare.MIN_POOL_MESSAGES + 150), 2),
-        mail(prepare.MIN_POOL_MESSAGES + 150),
-    )
+def test_many_go_through_a_pool_in_order():
+    messages = mail(prepare.MIN_POOL_MESSAGES + 150)
+    assert_ready(prepare.extract_examples(KEY, messages, 2), messages)
+
+
+def name_process(_reader, batch):
+    return os.getpid(), len(batch)
+
+
+def test_other_processes_read_what_follows_the_first_messages():
+    messages = [raw for _, raw in synthetic.generate(prepare.MIN_POOL_MESSAGES + 150, 5)]
+    done = list(prepare.read_batches(KEY, name_process, messages, bytes, 2))
+    assert sum(number for _, number in done) == len(messages)
+    here = sum(number for pid, number in done if pid == os.getpid())
+    assert 0 < here <= prepare.MIN_POOL_MESSAGES
 
 
 class Watched:
@@ -263,7 +271,8 @@ def test_no_more_is_read_ahead_than_is_allowed(monkeypatch):
 
 def test_a_killed_process_is_a_clear_error():
     examples = prepare.extract_examples(KEY, Watched(b"Subject: x\n\nx\n"), 2)
-    next(examples)
+    for _ in range(prepare.MIN_POOL_MESSAGES + 1):
+        next(examples)
     for pid in children_of_the_fork_server():
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(SpamguardError, match="was killed"):
