@@ -1,7 +1,7 @@
 """`help` and `completion`: the manual, and completion for shells.
 
 `help` shows the help of a command, the options of the configuration, or a page of the
-documentation, which the installation holds in `share/spamguard`. With --man it prints the source of
+documentation. With --man it prints the source of
 a man page. `completion` prints a script that shtab makes from the parser.
 
 The pages spamguard(1) and spamguard.yaml(5) are a `Manual`, a list of blocks made from the parsers
@@ -17,30 +17,18 @@ import argparse
 import json
 import os
 import re
-import sysconfig
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from spamguard import __version__
 from spamguard.cli import arguments
-from spamguard.errors import SpamguardError
+from spamguard.web.documentation import PAGES, read_shared_file
 
 OPTIONS_TOPIC = "spamguard.yaml"
-PAGES = {
-    "overview": "README.md",
-    "mail-system": "config/README.md",
-    "service": "systemd/README.md",
-    "how-it-works": "spamguard/README.md",
-    "measuring": "corpora/README.md",
-    "contributing": "tests/README.md",
-}
-"""The pages of the documentation, by topic."""
-
 SHELLS = ("bash", "zsh", "fish")
 
 HELP_ABOUT = f"""\
@@ -94,23 +82,6 @@ def run_help(options: argparse.Namespace) -> int:
         topics = ", ".join((OPTIONS_TOPIC, *PAGES))
         options.wrong_usage(f"no page of {topic!r}: name a command, or one of {topics}")
     return 0
-
-
-def read_shared_file(name: str) -> str:
-    """The text of a page or snippet: beside the package in its sources, else in the installation.
-
-    Raises
-    ------
-    SpamguardError
-        It is not there.
-    """
-    sources = Path(__file__).parents[2]
-    shared = Path(sysconfig.get_path("data")) / "share" / "spamguard"
-    file = (sources if (sources / "pyproject.toml").exists() else shared) / name
-    try:
-        return file.read_text("utf-8")
-    except OSError as error:
-        raise SpamguardError(f"{file} is not installed ({error.strerror})") from error
 
 
 def add_completion(commands: arguments.Commands) -> None:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spamguard.cli import arguments
-from spamguard.cli.help import read_shared_file
 from spamguard.errors import SpamguardError, UsageError
+from spamguard.web.documentation import read_shared_file
 
 SETUP_ABOUT = """\
 Set spamguard up for the mail server of this machine. It asks three questions, writes

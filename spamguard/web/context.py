@@ -332,6 +332,7 @@ NAVIGATION = (
     ("/quarantine", "Quarantine"),
     ("/model", "Model"),
     ("/words", "Words"),
+    ("/help", "Help"),
 )
 """The links at the top of each page."""
 _CSRF_INPUT = Markup('<input type="hidden" name="{}" value="{}">')

@@ -12,6 +12,7 @@ one-time link is used up by a button, because programs that check mail fetch the
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import Counter
@@ -28,7 +29,7 @@ from spamguard.errors import NotThereError, UsageError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
-from spamguard.web import context, formatting
+from spamguard.web import context, documentation, formatting
 from spamguard.web.auth import SESSION_SECONDS, Person
 from spamguard.web.context import (
     Draft,
@@ -53,6 +54,7 @@ from spamguard.web.requests import (
     new_spool,
     read_form,
     read_form_with_file,
+    root_path,
     set_session_cookie,
 )
 
@@ -396,6 +398,28 @@ async def words_page(pages: PageContext, request: Request) -> Response:
         classes=list(dict.fromkeys(name for row in rows for name in row.messages)),
         rows=[(row, formatting.part_bar(row.part, longest)) for row in rows],
     )
+
+
+# ---- help
+
+
+@page("GET", "/help")
+async def help_page(_: PageContext, request: Request) -> Response:
+    """Show the first page of the documentation."""
+    return await _documentation(request, next(iter(documentation.PAGES)))
+
+
+@page("GET", "/help/{topic}")
+async def topic_page(_: PageContext, request: Request) -> Response:
+    """Show a page of the documentation."""
+    return await _documentation(request, str(request.path_params["topic"]))
+
+
+async def _documentation(request: Request, topic: str) -> Response:
+    current_person(request)  # like all pages it is for those who are logged in
+    text = await asyncio.to_thread(documentation.render_page, topic, root_path(request))
+    topics = {name: name.replace("-", " ").capitalize() for name in documentation.PAGES}
+    return render_page(request, "help.html", topic=topic, topics=topics, text=text)
 
 
 # ---- login

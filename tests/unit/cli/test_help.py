@@ -18,6 +18,7 @@ from spamguard.cli import help as help_command
 from spamguard.cli import main
 from spamguard.cli.arguments import COMMANDS, build_parser
 from spamguard.config import schema
+from spamguard.web import documentation
 
 PATIENCE = 60
 
@@ -45,21 +46,21 @@ def test_a_command_has_its_page(capsys: pytest.CaptureFixture[str], name: str) -
     assert page(capsys, name).startswith(capsys.readouterr().out[:40])
 
 
-@pytest.mark.parametrize("topic", help_command.PAGES)
+@pytest.mark.parametrize("topic", documentation.PAGES)
 def test_a_topic_is_a_page_of_the_documentation(
     capsys: pytest.CaptureFixture[str], topic: str
 ) -> None:
-    file = Path(__file__).parents[3] / help_command.PAGES[topic]
+    file = Path(__file__).parents[3] / documentation.PAGES[topic]
     assert page(capsys, topic) == file.read_text("utf-8")
 
 
 def test_pages_come_from_the_installation_where_there_are_no_sources(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(help_command, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    monkeypatch.setattr(documentation, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
     assert main(["help", "service"]) == 2
-    assert "is not installed" in capsys.readouterr().err
+    assert "README.md is not installed" in capsys.readouterr().err
     file = tmp_path / "data" / "share" / "spamguard" / "systemd" / "README.md"
     file.parent.mkdir(parents=True)
     file.write_text("# As a service\n")

@@ -41,7 +41,7 @@ PAGES = [
     "/", "/?hours=168", "/history", f"/history/{NAME}", f"/history/{NAME}?page=2", "/teach",
     "/quarantine", f"/quarantine/{NAME}", f"/quarantine/{NAME}/delete", "/model",
     "/model/undo?user=anna&hours=24", "/model/undo?user=&hours=", "/words", "/words?word=solar",
-    "/login?link=good",
+    "/login?link=good", "/help", "/help/mail-system",
 ]  # fmt: skip
 
 Ask = Callable[..., httpx.Response]
