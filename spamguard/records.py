@@ -113,7 +113,8 @@ class Scan:
 
     packed: its features (`ledger.codec`). words: the strongest, strongest first. threshold:
     probability from which on the filter calls a message spam. settle: whether lessons wait for
-    settling. personal: the verdict for each user whose own votes count.
+    settling. personal: the verdict for each user whose own votes count. sender: the digest of words
+    about its sender, where that is authenticated (`ledger.senders`).
     """
 
     verdict: Verdict
@@ -123,6 +124,7 @@ class Scan:
     threshold: float
     settle: bool = False
     personal: Mapping[str, Verdict] = field(default_factory=dict)
+    sender: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,12 @@ class Explanation:
     """Why a verdict: the log-odds of being unwanted as a sum of parts, in nats.
 
     The log-odds are the prior and the shares of all experts; the experts' part of it is the sum of
-    clues, traits, numbers and biases. For a user whose own votes count, "personal" is one more
-    expert. favoured, against: the likeliest class of each side. clues: strongest first. flip: how
-    many of the strongest clues would have to go for another label; None: even all would not do.
-    few: no words would, for want of lessons. spam_from: log-odds from which on this message is
-    called spam, where it needs more than usual because little good mail is known; None: as usual.
+    clues, traits, numbers, biases and sender. For a user whose own votes count, "personal" is one
+    more expert; where a word about the sender counts, so is "sender". favoured, against: the
+    likeliest class of each side. clues: strongest first. flip: how many of the strongest clues
+    would have to go for another label; None: even all would not do. few: no words would, for want
+    of lessons. spam_from: log-odds from which on this message is called spam, where it needs more
+    than usual because little good mail is known; None: as usual.
     """
 
     verdict: Verdict
@@ -152,6 +155,7 @@ class Explanation:
     flip: int | None
     few: bool = False
     spam_from: float | None = None
+    sender: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

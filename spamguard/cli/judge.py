@@ -178,7 +178,8 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
         texts.append(f"now: cannot be told. {values['no_now']}\n")
     if features is not None:
         word_texts = {word.token: word.text for word in row.words}
-        why = spam_filter.explain_features(features, word_texts, options.user)
+        sender = row.sender_digest
+        why = spam_filter.explain_features(features, word_texts, options.user, sender)
         votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
         if options.json:
             values |= _explanation_values(row.id, why, votes, options.words)

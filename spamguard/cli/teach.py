@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spamguard.cli import arguments, common
+from spamguard.cli import arguments, common, senders
 from spamguard.errors import SourceError, UsageError
 from spamguard.learning import client
 from spamguard.log import printable
@@ -51,12 +51,13 @@ Messages of a TREC index bring their class along; for all others say it with --a
 What has no header field at all is no mail and is not taught, unless --force says so.
 
 Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
-does."""
+does. --sender teaches no message, but how much "always from this sender" counts."""
 LEARN_EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
   spamguard learn --dry-run --as ham ~/Documents/mail
-  spamguard learn --as ham --id 0iq5r8jo4c1n2f3g"""
+  spamguard learn --as ham --id 0iq5r8jo4c1n2f3g
+  spamguard learn --as ham --sender news@example.org --user anna"""
 
 
 def add_learn(commands: arguments.Commands) -> None:
@@ -71,6 +72,7 @@ def add_learn(commands: arguments.Commands) -> None:
     parser.add_argument("--force", action="store_true", help=about)
     about = "only say what would be taught"
     parser.add_argument("--dry-run", action="store_true", help=about)
+    senders.add_sender(parser, strength=True)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
     arguments.add_paths_or_ids(parser)
@@ -82,6 +84,8 @@ def run_learn(options: argparse.Namespace) -> int:
     from spamguard.learning.lessons import LessonService, NewClass
     from spamguard.proxy.history_search import example_from_row
 
+    if options.sender:
+        return senders.learn_sender(options)
     arguments.check_paths_or_ids(options)
     if options.unwanted and options.label is None:
         raise UsageError("--unwanted says something about a class: name it with --as")
@@ -252,6 +256,7 @@ FORGET_EXAMPLE = """  spamguard forget message.eml
 
 def add_forget(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "forget", run_forget, FORGET_ABOUT, FORGET_EXAMPLE)
+    senders.add_sender(parser, strength=False)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
     arguments.add_paths_or_ids(parser)
@@ -263,6 +268,8 @@ def run_forget(options: argparse.Namespace) -> int:
     from spamguard.learning.lessons import LessonService
     from spamguard.proxy.history_search import row_digest
 
+    if options.sender:
+        return senders.forget_sender(options)
     arguments.check_paths_or_ids(options)
     rows = common.find_rows(options, options.ids)
     messages = common.with_progress(

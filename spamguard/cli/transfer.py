@@ -256,10 +256,10 @@ def _ensure_key(state: Path, name: str, header: ExportHeader) -> None:
 
 def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str]) -> None:
     """Define the file's classes that are new here; classes that are here stay as they are."""
-    from spamguard.ledger.votes import WORD_LIST_LABEL
+    from spamguard.ledger.votes import is_class_label
 
     classes = spam_filter.ledger.classes()
-    for name in sorted((labels - {WORD_LIST_LABEL}) | set(header.classes)):
+    for name in sorted({*filter(is_class_label, labels), *header.classes}):
         spam_filter.check_class(name, new=True)
     for name, unwanted in header.classes.items():
         if name not in classes:

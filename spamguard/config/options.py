@@ -171,9 +171,7 @@ class TeachByMail:
         AT_LEAST_ONE,
         "Senders who may teach: addresses, or *@DOMAIN",
     ]
-    clients: Annotated[tuple[types.Network, ...], "Networks from which such mail must come"] = (
-        LOOPBACK_NETWORKS
-    )
+    clients: Annotated[tuple[types.Network, ...], "Where it must come from"] = LOOPBACK_NETWORKS
     user: Annotated[
         types.TeachingUser, "The user of the lesson: the sender's address, or its local-part"
     ] = TeachingUser.ADDRESS
@@ -337,9 +335,7 @@ class Watch:
         types.Flag | None,
         "Tagged spam is filed into Junk; null: only if a listener delivers into this Maildir",
     ] = None
-    debounce: Annotated[types.Seconds, "Delay between the first sign of a change and the scan"] = (
-        1.0
-    )
+    debounce: Annotated[types.Seconds, "Delay between first sign of a change and scan"] = 1.0
     rescan: Annotated[types.Seconds, "Interval between two scans of everything"] = 600.0
     lessons_per_day: Annotated[
         types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
@@ -474,6 +470,9 @@ class Settings:
     aliases: Annotated[
         tuple[tuple[types.Alias, types.MailUser], ...],
         "Addresses, each with the user whose mail it is; empty: nobody",
+    ] = ()
+    authserv_ids: Annotated[
+        tuple[types.ServerName, ...], "Servers whose Authentication-Results are believed"
     ] = ()
     metrics: Annotated[
         types.ListenAddress | None,

@@ -424,6 +424,7 @@ NextHopEndpoint = Annotated[Endpoint, Option(_check_next_hop, _NEXT_HOP_SCHEMA, 
 ListenAddress = Annotated[HostPort, Option(_check_host_port, _HOST_PORT_SCHEMA, str)]
 Network = Annotated[str, Option(_check_network, _NETWORK_SCHEMA)]
 Host = Annotated[str, Option(_check_host, _HOST_SCHEMA)]
+ServerName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name")]
 HostName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name", empty=True)]
 
 

@@ -30,7 +30,7 @@ from importlib import import_module
 from pathlib import Path
 
 from spamguard import keys, process
-from spamguard.config.options import Listener, OddBytes, Policy, Position, Protocol, Settings
+from spamguard.config.options import Listener, OddBytes, Position, Protocol, Scanner, Settings
 from spamguard.counters import MASTER_SLOT, STAGES, CounterBoard, CounterSlot
 from spamguard.delivery.next_hop import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
@@ -90,16 +90,22 @@ async def assemble(
     machine = hostname()
     spool = settings.state / SPOOL_DIRECTORY
     spool.mkdir(mode=0o700, exist_ok=True)
-    pools: dict[int, ScorerPool] = {}  # by `spam_threshold`
+    # by `spam_threshold` and the servers that are believed about senders
+    pools: dict[tuple[int, tuple[str, ...]], ScorerPool] = {}
     async with AsyncExitStack() as stack:
 
-        async def open_pool(policy: Policy) -> ScorerPool:
-            bound = policy.spam_threshold
-            if bound not in pools:
-                pools[bound] = ScorerPool(settings.state, settings.scoring, bound)
-                stack.push_async_callback(pools[bound].close)
-                await pools[bound].start()
-            return pools[bound]
+        async def open_pool(door: Listener | Scanner) -> ScorerPool:
+            bound, servers = door.policy.spam_threshold, settings.authserv_ids
+            if isinstance(door, Listener) and not (
+                door.position is Position.AFTER_QUEUE or door.listen.protocol is Protocol.LMTP
+            ):
+                servers = ()  # nobody has authenticated the sender yet
+            if (bound, servers) not in pools:
+                pool = ScorerPool(settings.state, settings.scoring, bound, authserv_ids=servers)
+                pools[bound, servers] = pool
+                stack.push_async_callback(pool.close)
+                await pool.start()
+            return pools[bound, servers]
 
         context = _make_context(settings, settle, counters, stack)
         doors: list[Door] = []
@@ -111,9 +117,7 @@ async def assemble(
             )
             stack.push_async_callback(hop.close)
             _run_in_background(_probe_until_known(hop), stack)
-            proxy: Proxy = FilterProxy(
-                listener, hop, await open_pool(listener.policy), context, name
-            )
+            proxy: Proxy = FilterProxy(listener, hop, await open_pool(listener), context, name)
             if listener.teach is not None:
                 intake = TrainingIntake(settings.state)
                 proxy = ForwardTrainingProxy(proxy, listener, listener.teach, intake)
@@ -123,7 +127,7 @@ async def assemble(
         statistics = partial(_collect_statistics, counters, lessons)
         scanner_sockets = sockets[len(settings.listeners) :]
         for scanner, listening in zip(settings.scanners, scanner_sockets, strict=True):
-            pool, name = await open_pool(scanner.policy), scanner.hostname or machine
+            pool, name = await open_pool(scanner), scanner.hostname or machine
             service = ScanService(scanner, pool, context, lessons, name)
             doors.append(open_scanner(service, [listening], spool, statistics))
         _run_in_background(_beat_forever(counters, pools.values()), stack)

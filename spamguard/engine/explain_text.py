@@ -10,8 +10,7 @@ keeps the text of the strongest tokens only. All others are told apart by their 
 letters still fall into their groups, other single tokens and pairs into two groups of their own.
 
 The parts must always sum to the log-odds, whether by feature, by group or in rounded figures. Names
-are made of what strangers write, so they must be escaped where they are shown. Tables are never
-changed here.
+are made of what strangers write, so they must be escaped where they are shown.
 """
 
 from __future__ import annotations
@@ -45,21 +44,25 @@ def explain_verdict(
     correction: UserCorrection | None,
     texts: Mapping[int, str],
     *,
+    sender: float,
     cautious: bool,
 ) -> Explanation:
     """Why a verdict, by the likeliest class of each side.
 
-    texts: of the tokens that have one. cautious: whether spam_from is above the usual threshold,
-    because little good mail is known.
+    texts: of the tokens that have one. sender: what a word about it adds. cautious: whether
+    spam_from is above the usual threshold, because little good mail is known.
     """
     favoured, against = policy.likeliest_sides(verdict, unwanted)
     shares = dict(zip(experts.EXPERTS, parts.experts.tolist(), strict=True))
     scores = dict(zip(experts.EXPERTS, parts.scores.tolist(), strict=True))
     log_odds, biases = parts.log_odds, parts.biases
+    if sender:
+        log_odds += sender
+        shares["sender"] = scores["sender"] = sender
     if correction:
         numbers = tables.classes.index(favoured), tables.classes.index(against)
         log_odds = verdict.log_odds
-        shares[PERSONAL_EXPERT] = share = verdict.log_odds - parts.log_odds
+        shares[PERSONAL_EXPERT] = share = verdict.log_odds - sender - parts.log_odds
         scores[PERSONAL_EXPERT] = float(correction.class_difference(correction.evidence, *numbers))
         biases += _add_user_parts(parts.buckets, share, correction, numbers)
     clues = _sorted_clues(tables, texts, evidence, parts)
@@ -82,6 +85,7 @@ def explain_verdict(
         flip=flip,
         few=few,
         spam_from=policy.logit(spam_from) if cautious and not few else None,
+        sender=sender,
     )
 
 
@@ -188,6 +192,7 @@ GROUPS = {
     "letters": GroupKind("Letters", "its letters and signs"),
     "header": GroupKind("Header, links, layout: text not kept", "its header, links and layout"),
     "pairs": GroupKind("Pairs of words: text not kept", "its pairs of words"),
+    "said": GroupKind("What was said of its sender", "what was said of its sender"),
     "start": GroupKind("Before reading", "the lessons as a whole"),
 }
 
@@ -224,6 +229,7 @@ KINDS = {
     "signs": FeatureKind("letters", "Share of capitals, digits or signs in the text."),
     "header details": FeatureKind("header", _ALL_TOGETHER),
     "pairs": FeatureKind("pairs", _ALL_TOGETHER),
+    "sender word": FeatureKind("said", "“Always from this sender”, of an authenticated sender."),
     "start": FeatureKind("start", "What counts for any message, before it is read."),
 }
 
@@ -342,6 +348,8 @@ def list_features(why: Explanation) -> list[ExplainedFeature]:
             ExplainedFeature(name, _TRAIT_KINDS.get(name, usual), part)
             for name, part in traits.items()
         ]
+    said = f"mail of its sender is {'wanted' if why.sender < 0 else 'unwanted'}"
+    features += [ExplainedFeature(said, "sender word", why.sender)] if why.sender else []
     features.append(ExplainedFeature("biases of the experts", "start", why.biases))
     features.append(ExplainedFeature("prior", "start", why.prior))
     return sorted(features, key=lambda feature: -abs(feature.part))
@@ -460,7 +468,7 @@ def describe_verdict(
     why: Explanation, groups: Sequence[GroupPart], class_title: Callable[[str], str] = str
 ) -> str:
     """The verdict and its reasons in one sentence. groups: as of `sum_groups`."""
-    groups = [group for group in groups if group.name != "start"]
+    groups = [group for group in groups if group.name not in ("start", "said")]
     sign = 1 if why.log_odds >= 0 else -1
     lead, opposite = (why.favoured, why.against)[::sign]
     strongest = max((abs(group.part) for group in groups), default=0.0)
@@ -483,6 +491,8 @@ def describe_verdict(
         # whether a lesson has such a token is not known where counts are hidden
         if counts and all(of_token and not any(of_token.values()) for of_token in counts):
             clauses.append(text)
+    if why.sender:
+        clauses.append(f"its sender was called {'wanted' if why.sender < 0 else 'unwanted'}")
     label = why.verdict.label
     if label not in why.verdict.probabilities:
         clauses.append("too little is taught yet" if why.few else "that does not decide it")

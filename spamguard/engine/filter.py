@@ -7,7 +7,7 @@ verdicts from the tables (`judge`). Judging and explaining must never write.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -61,6 +61,7 @@ class Filter(JudgingFilter, ClosedOnExit):
         *,
         profile: str = DEFAULT_PROFILE,
         one_wrong_in: int = 0,
+        authserv_ids: Collection[str] = (),
         _bits: int = DEFAULT_BITS,
         _durable: bool = True,
         _load: bool = True,
@@ -72,6 +73,8 @@ class Filter(JudgingFilter, ClosedOnExit):
         profile : how to judge, a name of `bayes.fusion.PROFILES`.
         one_wrong_in : call at most one good message in so many spam, once that can be known
             (`spam_threshold`); 0: no such bound.
+        authserv_ids : servers that are believed about who has sent a message
+            (`mail.authentication`), by the names in their Authentication-Results.
 
         Raises
         ------
@@ -111,7 +114,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             table_store = TableStore(state, ledger, min_bits, durable=_durable)
             if _load:
                 table_store.catch_up()
-            return cls(state, key, ledger, table_store, profile, one_wrong_in)
+            return cls(state, key, ledger, table_store, profile, one_wrong_in, authserv_ids)
         except BaseException:
             ledger.close()
             raise
@@ -441,7 +444,8 @@ class Filter(JudgingFilter, ClosedOnExit):
         table_store = TableStore(self.directory, ledger, self.min_bits, durable=False)
         table_store.catch_up()
         profile = self._profile.name
-        return Filter(self.directory, self.key, ledger, table_store, profile, self._one_wrong_in)
+        bound, servers = self._one_wrong_in, self.senders.authserv_ids
+        return Filter(self.directory, self.key, ledger, table_store, profile, bound, servers)
 
     def fuse_scores(self, scores: list[bytes]) -> NDArray[np.float64]:
         """Log-odds of being unwanted from scores of receipts, (m,), in any order.

@@ -13,7 +13,7 @@ settled.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from spamguard.engine.prepare import (
 )
 from spamguard.engine.store import TableStore
 from spamguard.errors import LedgerError, TableError, UsageError
-from spamguard.ledger import codec, schema
+from spamguard.ledger import codec, schema, senders
 from spamguard.ledger.queries import ChangeWalk, UserQueries
 from spamguard.ledger.schema import Query
 from spamguard.ledger.sqlite import SqliteLedger
@@ -50,6 +50,7 @@ _SETTLE_SHARE = 0.1
 # A lesson taken back counts as so many, for its step leaves something behind (corpora/RESULTS.md,
 # "Taking back").
 _TAKEN_BACK_WEIGHT = 20
+_Correction = personal.UserCorrection | None
 
 
 class JudgingFilter:
@@ -63,6 +64,7 @@ class JudgingFilter:
         store: TableStore,
         profile: str,
         one_wrong_in: int,
+        authserv_ids: Collection[str],
     ) -> None:
         """Use `Filter.open`."""
         self.directory = directory
@@ -70,6 +72,7 @@ class JudgingFilter:
         self._ledger = ledger
         self._store = store
         self._user_models = fold.UserModels(ledger)
+        self.senders = senders.SenderWords(ledger, key, authserv_ids)
         self._profile = PROFILES[profile]
         self._is_default = profile == DEFAULT_PROFILE
         self._reader = ExampleReader(key)
@@ -102,7 +105,8 @@ class JudgingFilter:
         """
         if self._profile.words_only:
             return self.judge_features(self._reader.extractor.word_features(check_bytes(raw)), user)
-        return self.judge_features(self._reader.read_features(raw), user)
+        sender = self.senders.identify(check_bytes(raw))
+        return self.judge_features(self._reader.read_features(raw), user, sender)
 
     def judge_all(
         self, messages: Iterable[bytes], *, user: str = "", cores: int | None = 1
@@ -120,12 +124,7 @@ class JudgingFilter:
             key, and end with the iterator. Each imports the caller's main module again, as
             `multiprocessing` does: a script must begin with ``if __name__ == "__main__":``.
 
-        Raises
-        ------
-        LedgerError, TableError, TypeError
-            As in `judge`.
-        SpamguardError
-            A process that reads mail was killed.
+        Raises the same errors as `judge`; SpamguardError: a process that reads mail was killed.
 
         Examples
         --------
@@ -136,6 +135,9 @@ class JudgingFilter:
         ...     [verdict.label for verdict in spam_filter.judge_all(messages)]
         ['unsure', 'unsure']
         """
+        if self.senders.authserv_ids:
+            yield from (self.judge(raw, user=user) for raw in messages)
+            return
         read = read_words if self._profile.words_only else read_all_features
         for features in read_batches(self.key, read, messages, check_bytes, cores):
             if self._is_default and not user:
@@ -158,18 +160,19 @@ class JudgingFilter:
                 return
             yield self._make_verdict(joint, self._spam_from)
 
-    def judge_features(self, features: Features, user: str = "") -> Verdict:
-        """`judge` for a message that was read already."""
+    def judge_features(self, features: Features, user: str = "", sender: bytes = b"") -> Verdict:
+        """`judge` for a message that was read. sender: as of `SenderWords.identify`."""
         self._refresh()
+        nats = self.senders.find(sender, [user], self._store.seq)[user]
         evidence = tables.make_evidence(features, self._store.tables.bits)
         parameters = self._parameters()  # brings the caution up to date
         if self._load_user_model(user) is None and not self._caution:
             joint = self._profile.judge(self._store.tables, parameters, evidence)
-            return self._make_verdict(joint, self._spam_from)
+            return self._make_verdict(joint, self._spam_from, nats)
         scored, joint = self._score(evidence)
         correction = self._user_corrections([user], evidence, scored).get(user)
-        joint = correction.apply(joint) if correction else joint
-        return self._make_verdict(joint, self._required_probability(scored, evidence))
+        spam_from = self._required_probability(scored, evidence)
+        return self._make_verdict(joint, spam_from, nats, correction)
 
     def scan(
         self, raw: bytes, words: int = 8, extra_fields: bytes = b"", users: Sequence[str] = ()
@@ -195,10 +198,14 @@ class JudgingFilter:
             return Scan(verdict, example.digest, packed, (), self._spam_from, due)
         scored, joint = self._score(evidence)
         spam_from = self._required_probability(scored, evidence)
-        verdict = self._make_verdict(joint, spam_from)
+        sender = self.senders.identify(raw)
+        nats = self.senders.find(sender, ("", *users), self._store.seq)
+        verdict = self._make_verdict(joint, spam_from, nats[""])
+        corrections = self._user_corrections(users, evidence, scored)
         by_user = {
-            user: self._make_verdict(correction.apply(joint), spam_from)
-            for user, correction in self._user_corrections(users, evidence, scored).items()
+            user: self._make_verdict(joint, spam_from, nats[user], corrections.get(user))
+            for user in users
+            if user in corrections or nats[user] != nats[""]
         }
         numbers = self._likeliest_sides(verdict)
         parts = fusion.bucket_parts(scored, learnt, parameters, evidence, *numbers)
@@ -206,15 +213,12 @@ class JudgingFilter:
         strongest = finder.words(
             evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
         )
-        return Scan(verdict, example.digest, packed, strongest, spam_from, due, by_user)
+        return Scan(verdict, example.digest, packed, strongest, spam_from, due, by_user, sender)
 
     def explain(self, raw: bytes, *, user: str = "") -> Explanation:
         """Explain the verdict of `judge` by parts that sum to its log-odds.
 
-        Raises
-        ------
-        UsageError
-            The profile is not the default.
+        UsageError: the profile is not the default.
 
         Examples
         --------
@@ -229,14 +233,15 @@ class JudgingFilter:
         """
         extractor = self._reader.extractor
         texts = extractor.token_texts(check_bytes(raw))
-        return self.explain_features(extractor.features(raw), texts, user)
+        sender = self.senders.identify(raw)
+        return self.explain_features(extractor.features(raw), texts, user, sender)
 
     def explain_features(
-        self, features: Features, texts: Mapping[int, str], user: str = ""
+        self, features: Features, texts: Mapping[int, str], user: str = "", sender: bytes = b""
     ) -> Explanation:
         """`explain` for a message that was read already.
 
-        texts holds the texts of those tokens whose text is known; other clues have an empty text.
+        texts: of the tokens whose text is known. sender: as of `SenderWords.identify`.
         """
         if not self._is_default:
             raise UsageError("explanations are of the default profile: leave --profile out")
@@ -246,7 +251,8 @@ class JudgingFilter:
         scored, joint = self._score(evidence)
         correction = self._user_corrections([user], evidence, scored).get(user)
         spam_from = self._required_probability(scored, evidence)
-        verdict = self._make_verdict(correction.apply(joint) if correction else joint, spam_from)
+        nats = self.senders.find(sender, [user], self._store.seq)[user]
+        verdict = self._make_verdict(joint, spam_from, nats, correction)
         numbers = self._likeliest_sides(verdict)
         parts = fusion.break_down(scored, learnt, parameters, evidence, *numbers)
         return explain_text.explain_verdict(
@@ -258,6 +264,7 @@ class JudgingFilter:
             parts,
             correction,
             texts,
+            sender=nats,
             cautious=spam_from > self._spam_from,
         )
 
@@ -299,8 +306,12 @@ class JudgingFilter:
         scored = fusion.score_message(learnt, parameters, evidence)
         return scored, fusion.fuse_scores(learnt, parameters, scored.scores)
 
-    def _make_verdict(self, joint: list[float], spam_from: float) -> Verdict:
-        return policy.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from)
+    def _make_verdict(
+        self, joint: list[float], spam_from: float, nats: int = 0, correction: _Correction = None
+    ) -> Verdict:
+        """nats: what a word about the sender adds to the log-odds."""
+        joint = correction.apply(joint) if correction else joint
+        return policy.verdict_from_joint(self._store.tables, joint, self._unwanted, spam_from, nats)
 
     def _likeliest_sides(self, verdict: Verdict) -> tuple[int, int]:
         """Numbers of the likeliest unwanted class and the likeliest wanted one."""

@@ -38,16 +38,22 @@ REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
 
 def verdict_from_joint(
-    tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float
+    tables: Tables, joint: list[float], unwanted: frozenset[str], spam_from: float, nats: int = 0
 ) -> Verdict:
-    """The verdict by unnormalised log-probabilities of the classes, in the order of the tables."""
+    """The verdict by unnormalised log-probabilities of the classes, in the order of the tables.
+
+    nats: what else is known adds so much to the log-odds.
+    """
     if max(joint) == -inf:  # every class is impossible: only the prior says anything
         joint = [log(count + 1) for count in tables.messages.tolist()]
+    if nats:
+        pairs = zip(tables.classes, joint, strict=True)
+        joint = [value + nats if name in unwanted else value for name, value in pairs]
     total = _log_sum(joint)
-    pairs = list(zip(tables.classes, joint, strict=True))
-    probabilities = {name: exp(value - total) for name, value in pairs}
-    bad = _log_sum([value for name, value in pairs if name in unwanted])
-    good = _log_sum([value for name, value in pairs if name not in unwanted])
+    of_class = list(zip(tables.classes, joint, strict=True))
+    probabilities = {name: exp(value - total) for name, value in of_class}
+    bad = _log_sum([value for name, value in of_class if name in unwanted])
+    good = _log_sum([value for name, value in of_class if name not in unwanted])
     log_odds = min(max(bad - good, -_MAX_LOG_ODDS), _MAX_LOG_ODDS)
     return make_verdict(probabilities, log_odds, unwanted, lesson_counts(tables), spam_from)
 

@@ -1,9 +1,8 @@
 """The one way in for a lesson.
 
 A lesson says: this message is of this class, by the word of this user. It comes by a program on
-the teaching socket, by a scanner's protocol, by forwarded mail, from a folder, from the page or the
-API, or by a command. Each of these authenticates its client in its own manner and names the user;
-from there on they all come here:
+the teaching socket, a scanner's protocol, forwarded mail, a folder, the page, the API or a command.
+Each of these authenticates its client in its own manner and names the user; then all come here:
 
 - `TrainingIntake.submit` is for processes that hold no filter (doors and proxies). It checks the
   lesson, leaves out what says nothing new, and puts the rest into the queue on the disk. The reply
@@ -13,13 +12,12 @@ from there on they all come here:
   it again, which changes nothing.
 - `LessonService` is for processes that hold a filter. `submit` and `retract` do the same steps for
   everybody: is the class known, is the quota of the day left, cast the votes, write the log line.
-  `request_settling` then asks for settling, not too often. Folders call the same steps one by one
-  (`admit`, `cast`), because they store the votes between the steps, so that a crash loses none.
+  `request_settling` then asks for settling. Folders call the steps (`admit`, `cast`) one by one,
+  because they store the votes between them, so that a crash loses none.
 
 Must never teach in another user's name than the one it is called with, never make a class for a
 client that may not make one, never report a lesson as taken before it is on the disk, never lose
-one because of local trouble, such as a full disk, and never let a lesson that cannot be learnt keep
-the others waiting.
+one because of local trouble, and never let a lesson that cannot be learnt keep the others waiting.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from enum import Enum, auto
 from hashlib import blake2b
 from itertools import groupby
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -79,9 +78,9 @@ class NewClass(Enum):
 class LessonOutcome(Enum):
     """What became of a lesson."""
 
-    LEARNT = auto()
-    UNCHANGED = auto()  # it says nothing new
-    OVER_QUOTA = auto()
+    LEARNT = "learnt"
+    UNCHANGED = "known"  # it says nothing new
+    OVER_QUOTA = "over quota"
 
 
 def unknown_class(label: str) -> UnknownClassError:
@@ -143,7 +142,7 @@ class LessonService:
         outcomes = [LessonOutcome.OVER_QUOTA] * len(examples)
         for (number, example), changed in zip(admitted, self.cast(votes), strict=True):
             outcomes[number] = LessonOutcome.LEARNT if changed else LessonOutcome.UNCHANGED
-            self._log(user, origin, label, example.digest, "learnt" if changed else "known")
+            self._log(user, origin, label, example.digest, outcomes[number].value)
         return outcomes
 
     def retract(
@@ -157,6 +156,15 @@ class LessonService:
         for digest, changed in zip(digests, retracted, strict=True):
             self._log(user, origin, old_label, digest, "forgotten" if changed else "known")
         return retracted
+
+    def submit_vote(self, vote: NewVote, lessons_per_day: int = 0) -> LessonOutcome:
+        """Cast a vote that needs no message (`ledger.senders`); what became of it."""
+        key = itemgetter(0, 2)  # digest and label
+        if not self.admit([vote], vote.user, lessons_per_day, SUBMITTED_ORIGINS, key)[0]:
+            return LessonOutcome.OVER_QUOTA
+        outcome = LessonOutcome.LEARNT if self.cast([vote])[0] else LessonOutcome.UNCHANGED
+        self._log(vote.user, vote.origin, vote.label or "", vote.digest, outcome.value)
+        return outcome
 
     def _log(self, user: str, origin: str, label: str, digest: bytes, outcome: str) -> None:
         if self._logger is not None:

@@ -25,7 +25,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import WORD_LIST_LABEL, NewVote, is_word_list
+from spamguard.ledger.votes import NewVote, is_word_list
 from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
 
@@ -159,7 +159,6 @@ REEXTRACT_REMEDY = (
 def count_outdated(ledger: SqliteLedger) -> int:
     """Lessons that teach nothing now, because an older extractor has read all votes for them."""
     lessons, current = ledger.lesson_counts(), ledger.lesson_counts(EXTRACTOR)
-    lessons.pop(WORD_LIST_LABEL, None)
     return sum(lessons.values()) - sum(current.values())
 
 

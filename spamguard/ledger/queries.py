@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from spamguard.ledger import schema
 from spamguard.ledger.schema import Query
 from spamguard.ledger.votes import (
-    WORD_LIST_LABEL,
     CastVote,
     Change,
     LastVote,
     MessageStanding,
     Receipt,
     VotesInForce,
+    is_class_label,
     lesson_changes,
     resolve_lesson,
     votes_in_force,
@@ -105,7 +105,7 @@ class UserQueries:
         counts: Counter[tuple[Any, str]] = Counter()
         for sign, statement in ((1, cast), (-1, superseded)):
             for key, label, number in self._query(statement, ()):
-                if label != WORD_LIST_LABEL:
+                if is_class_label(label):
                     counts[key, label] += sign * number
         return counts
 
@@ -179,7 +179,7 @@ class UserQueries:
         rows = [
             row
             for row in self._query(schema.LABELS_OF_DIGESTS_BETWEEN, (after, upto))
-            if row[1] != WORD_LIST_LABEL
+            if is_class_label(row[1])
         ]
         labels = {digest: label for digest, label, events in rows if events == 1}
         several = self.find_standings([digest for digest, _, events in rows if events > 1], "")
@@ -192,13 +192,13 @@ class UserQueries:
         """
         counts: Counter[int] = Counter()
         for hour, label, number in self._query(schema.VOTES_BY_HOUR, (user, since, until)):
-            counts[hour] += number if label != WORD_LIST_LABEL else 0
+            counts[hour] += number if is_class_label(label) else 0
         return dict(counts)
 
     def latest_votes(self, user: str | None, since: int, until: int, limit: int) -> list[CastVote]:
         """The latest of these votes, newest first."""
         rows = self._query(schema.LATEST_VOTES, (user, since, until, limit))
-        return [CastVote(*row) for row in rows if row[2] != WORD_LIST_LABEL]
+        return [CastVote(*row) for row in rows if is_class_label(row[2])]
 
     def last_vote_times(self) -> dict[str, int]:
         """When each user last cast a vote, or took one back."""
@@ -220,7 +220,7 @@ class UserQueries:
     def votes_by_origin(self, after: int, upto: int) -> list[tuple[str, str, int, int]]:
         """Class, origin, number and newest time of the votes after one event up to another."""
         rows: list[Any] = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
-        return [row for row in rows if row[0] != WORD_LIST_LABEL]
+        return [row for row in rows if is_class_label(row[0])]
 
     def scores_after(self, seq: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
         """Class and first scores, by this extractor, of messages on which votes after an event are.

@@ -149,6 +149,8 @@ VOTE_OF_VERSION = f"""
 SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? AND clock = ? AND node = ?"""
 EVENT_BETWEEN = "SELECT 1 FROM events WHERE digest = ? AND +seq > ? AND +seq < ? LIMIT 1"
 
+DIGEST_BETWEEN = "SELECT 1 FROM events WHERE digest >= ? AND digest < ? LIMIT 1"
+
 DEFINE_CLASS = """
 INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"""
 META_VALUE = "SELECT value FROM meta WHERE key = ?"

@@ -45,6 +45,7 @@ from spamguard.ledger.votes import (
     WordList,
     add_version,
     check_votes,
+    is_class_label,
     lists_in_force,
     resolve_lessons,
     with_unique_node,
@@ -256,6 +257,15 @@ class SqliteLedger(ClosedOnExit):
         rows = self._db.query(schema.STANDING_VOTE, (digest, user))
         return Vote(*rows[0]) if rows else None
 
+    def standing_label(self, digest: bytes, user: str) -> str | None:
+        """The label of the vote in force of this user under this digest."""
+        rows = self._db.query(schema.STANDING_LABEL, (digest, user))
+        return rows[0][0] if rows else None
+
+    def has_digest_between(self, first: bytes, end: bytes) -> bool:
+        """Whether there is an event with a digest from the first of these on, before the second."""
+        return bool(self._db.query(schema.DIGEST_BETWEEN, (first, end)))
+
     @property
     def users(self) -> UserQueries:
         """The votes by user."""
@@ -357,7 +367,11 @@ class SqliteLedger(ClosedOnExit):
                 votes = list(group)
                 counts.subtract(vote.label for vote in votes if extractor in (None, vote.extractor))
                 counts.update(lesson.label for lesson in resolve_lessons(votes, extractor))
-        return {label: count for label, count in counts.items() if label is not None and count}
+        return {
+            label: count
+            for label, count in counts.items()
+            if label is not None and count and is_class_label(label)
+        }
 
     def file_bytes(self) -> int:
         """Bytes of the file, with those still in its log."""

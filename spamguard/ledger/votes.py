@@ -240,6 +240,10 @@ _KEY_PREFIX = b"word list:"
 LIST_KEY_RANGE = (_KEY_PREFIX, b"word list;")
 """Digests of lists are from the first of these on, and before the second."""
 _VERSION_OFFSET = 128  # of such votes, added to the extractor's version
+SENDER_VERSION = 256
+"""Extractor version of votes about a sender instead of a message (`ledger.senders`)."""
+SENDER_LABEL = re.compile(r"\(sender ([+-][0-9]{1,2})\)")
+"""Label of such a vote; no class may have such a name."""
 _LIST_FORMAT = 1
 # Checksum of the rest; format; lengths of description, tokens and log-odds.
 _HEADER = struct.Struct("<IBHII")
@@ -316,7 +320,12 @@ def _list_key(name: str) -> bytes:
 
 def is_word_list(extractor: int) -> bool:
     """Whether a vote of this extractor version is about a list, not a message."""
-    return extractor >= _VERSION_OFFSET
+    return _VERSION_OFFSET <= extractor < SENDER_VERSION
+
+
+def is_class_label(label: str | None) -> bool:
+    """Whether a vote with this label may be about a message; None: a vote that is taken back."""
+    return label is None or (label != WORD_LIST_LABEL and not SENDER_LABEL.fullmatch(label))
 
 
 def check_list_vote(vote: Vote) -> None:
@@ -410,9 +419,16 @@ def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
             )
         if is_word_list(vote.extractor):
             check_list_vote(vote)
-        elif vote.label == WORD_LIST_LABEL:
+        elif vote.extractor == SENDER_VERSION:
+            if (
+                vote.packed
+                or vote.scores
+                or (vote.label and not SENDER_LABEL.fullmatch(vote.label))
+            ):
+                raise LedgerError("a vote to be merged says nothing of a sender: export it again")
+        elif not is_class_label(vote.label):
             raise LedgerError(
-                "a vote to be merged is called a word list and is none: export it again"
+                f"a vote to be merged is called {vote.label} and is none: export it again"
             )
         elif vote.label is not None:
             codec.check_receipt(vote.packed)

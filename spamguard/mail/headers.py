@@ -359,12 +359,12 @@ _MAX_NAME_CHARACTERS, _MAX_ADDRESS_CHARACTERS = 48, 64
 _ELLIPSIS = "..."  # in ASCII, because history keeps a text with any other character twice
 _MAX_AUTHORS = 2
 _MAX_END_BYTES = 500  # at either end of a field; an address stands in the last ones
-_COMMENT = rb"\((?:[^()\\]|\\.|)*+\)"
+COMMENT = rb"\((?:[^()\\]|\\.|)*+\)"
 for _ in range(3):  # comments in comments (RFC 5322 section 3.2.2)
-    _COMMENT = rb"\((?:[^()\\]|\\.|%b|)*+\)" % _COMMENT
+    COMMENT = rb"\((?:[^()\\]|\\.|%b|)*+\)" % COMMENT
 # a quoted string, a comment, an address in brackets, a separator of authors; else words
 _FROM_PIECE = re.compile(
-    rb'"(?:[^"\\]|\\.|)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % _COMMENT, re.S
+    rb'"(?:[^"\\]|\\.|)*+"|%b|<[^<>]*+>?|[,;]|[^"(<,;\\]++|\\?.' % COMMENT, re.S
 )
 _SEPARATORS = b" \t\r\n,;"
 _QUOTED_PAIR = re.compile(rb"\\(.)", re.S)

@@ -220,6 +220,7 @@ class DeliveryRecord:
             fingerprint=fingerprint,
             personal=self.personal,
             author=self.author,
+            sender_digest=scan.sender if scan else b"",
         )
 
     def __str__(self) -> str:
@@ -418,6 +419,13 @@ def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRo
         row = replace(row, subject="")
     if not addresses:
         row = replace(
-            row, sender="", author="", recipients=(), client="", reply=row.reply[:3], personal={}
+            row,
+            sender="",
+            sender_digest=b"",
+            author="",
+            recipients=(),
+            client="",
+            reply=row.reply[:3],
+            personal={},
         )
     return row

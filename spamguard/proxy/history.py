@@ -34,7 +34,7 @@ _MAX_SHORT_TEXT = 100
 COLUMNS = (
     "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest",
     "label", "probability", "log_odds", "action", "reply", "packed", "words", "extractor",
-    "fingerprint", "personal", "author",
+    "fingerprint", "personal", "author", "sender_digest",
 )  # fmt: skip
 LARGE_COLUMNS = ("packed", "words")
 """Columns that are not read when rows are looked through."""
@@ -60,7 +60,8 @@ class HistoryRow:
     "not-scanned", when digest and packed are b"". packed: the features (`ledger.codec`), made by
     this `extractor` with the key of this `fingerprint`. words: strongest first. personal: users
     with a decision that differs from that for all people, each with the own label. author: as
-    `mail.headers.format_author` writes it.
+    `mail.headers.format_author` writes it. sender_digest: of words about the sender, where that was
+    authenticated (`ledger.senders`).
     """
 
     id: str
@@ -83,6 +84,7 @@ class HistoryRow:
     fingerprint: str
     personal: Mapping[str, str] = field(default_factory=dict)
     author: str = ""
+    sender_digest: bytes = b""
 
     @property
     def message(self) -> str:
@@ -135,6 +137,7 @@ def row_values(row: HistoryRow) -> RowValues:
         row.fingerprint,
         _encode_json(personal),
         readable(row.author, _MAX_AUTHOR),
+        row.sender_digest,
     )
     folded = [_fold_value(values[index], lowered=lowered) for index, lowered in _FOLDED_INDEXES]
     return (*values, *folded)
@@ -196,7 +199,7 @@ HISTORY_SCHEMA = Schema(
     kind="history",
     error=HistoryError,
     application_id=0x7367_6869,  # "sghi"
-    version=4,
+    version=5,
     pragmas=(f"page_size = {PAGE_BYTES}", "auto_vacuum = INCREMENTAL"),
     tables="""
 CREATE TABLE judgements (
@@ -206,7 +209,7 @@ CREATE TABLE judgements (
     listener TEXT NOT NULL, client TEXT NOT NULL, size INTEGER NOT NULL,
     probability REAL NOT NULL, log_odds REAL NOT NULL, action TEXT NOT NULL, reply TEXT NOT NULL,
     extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL,
-    author TEXT NOT NULL DEFAULT '', folded_author TEXT
+    author TEXT NOT NULL DEFAULT '', folded_author TEXT, sender_digest BLOB NOT NULL
 );
 CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words TEXT NOT NULL);
 """,

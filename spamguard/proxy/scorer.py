@@ -2,8 +2,8 @@
 
 A request is a fixed header with lengths, then header fields that count as on top of the message,
 the users whose mail it may be, and the message, or the descriptor of its file. An answer is a scan,
-or the reason why there is none. The arguments of the process are ONE_WRONG_IN WORDS STATE FD
-PARENT.
+or the reason why there is none. The arguments of the process are ONE_WRONG_IN WORDS
+AUTHSERV_IDS STATE FD PARENT.
 
 A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
 nothing but its answers, and never outlive its worker. It has read hostile mail and is not trusted:
@@ -32,6 +32,7 @@ from typing import NamedTuple
 from spamguard import log
 from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
+from spamguard.ledger.senders import DIGEST_BYTES, is_sender
 from spamguard.records import Scan, Verdict, Word
 from spamguard.storage import LEDGER_FILE
 
@@ -55,8 +56,9 @@ _PAGE_BYTES = resource.getpagesize()
 _REQUEST_HEADER = struct.Struct(">BHIQ")
 # Kind; bytes of the verdict, of the packed features.
 _ANSWER_HEADER = struct.Struct(">BII")
-# Probability, log-odds, threshold, settle, digest; how many classes, words, users.
-_SCAN_HEADER = struct.Struct(">ddd?16sHHH")
+# Probability, log-odds, threshold, settle, digest, digest of the sender or NULs; how many classes,
+# words, users.
+_SCAN_HEADER = struct.Struct(">ddd?16s16sHHH")
 # Numbers of the classes, of the words, of each user (probability, log-odds, classes); then the
 # tokens of the words.
 _NUMBERS_FORMAT = ">{}d{}I"
@@ -77,13 +79,16 @@ class ScorerRequest(NamedTuple):
 class Scorer:
     """Judges by the filter in a directory, which may appear, break and be mended meanwhile.
 
-    words: as in `Filter.scan`.
+    words: as in `Filter.scan`. authserv_ids: as in `Filter.open`.
     """
 
-    def __init__(self, state: Path, one_wrong_in: int, words: int) -> None:
+    def __init__(
+        self, state: Path, one_wrong_in: int, words: int, authserv_ids: Collection[str] = ()
+    ) -> None:
         self._state = state
         self._words = words
         self._one_wrong_in = one_wrong_in
+        self._authserv_ids = authserv_ids
         self._filter: Filter | None = None
         self._next_attempt = 0.0
 
@@ -93,7 +98,11 @@ class Scorer:
             self._next_attempt = time.monotonic() + _RETRY_SECONDS
             try:
                 if (self._state / LEDGER_FILE).exists():  # learning makes it, a scorer never does
-                    self._filter = Filter.open(self._state, one_wrong_in=self._one_wrong_in)
+                    self._filter = Filter.open(
+                        self._state,
+                        one_wrong_in=self._one_wrong_in,
+                        authserv_ids=self._authserv_ids,
+                    )
             except SpamguardError as error:
                 _log.error("%s", error)
         return self._filter
@@ -184,9 +193,9 @@ def _limit_memory() -> None:
 
 def main(arguments: list[str]) -> None:
     """Answer requests until the worker closes the connection."""
-    one_wrong_in, words, state, descriptor, parent = arguments
+    one_wrong_in, words, authserv_ids, state, descriptor, parent = arguments
     confine(int(parent))
-    scorer = Scorer(Path(state), int(one_wrong_in), int(words))
+    scorer = Scorer(Path(state), int(one_wrong_in), int(words), authserv_ids.split(",")[:-1])
     scorer.open()
     _limit_memory()
     with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):
@@ -282,6 +291,7 @@ def encode_scan(scan: Scan) -> bytes:
         scan.threshold,
         scan.settle,
         scan.digest,
+        scan.sender.ljust(DIGEST_BYTES, b"\0"),
         len(classes),
         len(words),
         len(personal),
@@ -308,9 +318,10 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         The answer is not of the right form, or not an answer to this request.
     """
     try:
-        probability, log_odds, threshold, settle, digest, class_count, word_count, user_count = (
+        probability, log_odds, threshold, settle, digest, sender, *counts = (
             _SCAN_HEADER.unpack_from(answer.text)
         )
+        class_count, word_count, user_count = counts
         number_count = class_count + word_count + user_count * (class_count + 2)
         form = _NUMBERS_FORMAT.format(number_count, word_count)
         numbers = struct.unpack_from(form, answer.text, _SCAN_HEADER.size)
@@ -346,7 +357,8 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         or not all(map(_is_valid_verdict, personal.values()))
     ):
         raise ValueError("not a scan of what was asked")
-    return Scan(verdict, digest, answer.packed, words, threshold, settle, personal)
+    sender = sender if is_sender(sender) else b""
+    return Scan(verdict, digest, answer.packed, words, threshold, settle, personal, sender)
 
 
 def _is_valid_verdict(verdict: Verdict) -> bool:

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -246,7 +246,7 @@ class ScorerPool:
     """The scorers of one worker.
 
     one_wrong_in: as in `Policy`. command: of a scorer. words: how many of the strongest words they
-    report for each side.
+    report for each side. authserv_ids: as in `Filter.open`.
     """
 
     def __init__(
@@ -256,10 +256,12 @@ class ScorerPool:
         one_wrong_in: int = 0,
         command: Sequence[str] = SCORER_COMMAND,
         words: int = WORDS_PER_SIDE,
+        authserv_ids: Collection[str] = (),
     ) -> None:
         self._seconds = scoring.deadline
         self._size = scoring.scorers
-        self._command = (*command, str(one_wrong_in), str(words), str(state))
+        servers = "".join(f"{name}," for name in authserv_ids)
+        self._command = (*command, str(one_wrong_in), str(words), servers, str(state))
         self._scorers: list[ScorerHandle] = []
         self._queue: deque[ScanJob] = deque()
         # How often a message has ended a scorer, and when last, by the event loop's clock.

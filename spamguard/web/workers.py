@@ -259,7 +259,13 @@ class UploadScanner:
     """
 
     def __init__(self, settings: Settings, one_wrong_in: int, settle: Callable[[], object]) -> None:
-        self._pool = ScorerPool(settings.state, settings.scoring, one_wrong_in, words=MAX_WORDS)
+        self._pool = ScorerPool(
+            settings.state,
+            settings.scoring,
+            one_wrong_in,
+            words=MAX_WORDS,
+            authserv_ids=settings.authserv_ids,
+        )
         self._settle = settle
         self._state = settings.state
         self._has_filter = False

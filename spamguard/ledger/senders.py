@@ -1,0 +1,121 @@
+"""What users say of senders: "mail from this address is wanted", or unwanted, and how strongly.
+
+Such a word is a vote like any other, so a ledger keeps, merges and exports it, and undo takes it
+back. It is about an address instead of a message: its digest is a keyed hash of the address, which
+nobody can read without the installation's key; its label says by how many nats it moves the
+log-odds of being unwanted; and its extractor version is one that no reader of lessons asks for, so
+it teaches nobody anything about words.
+
+`SenderWords` looks words up for mail whose sender is authenticated (`mail.authentication`). A
+user's own word replaces that of the site (user "").
+
+Must never be asked about a sender that is not authenticated, and never look up more than one key
+for each user and message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from spamguard.keys import derive_key
+from spamguard.ledger.votes import SENDER_LABEL, SENDER_VERSION, NewVote
+from spamguard.mail.authentication import authenticated_sender
+
+if TYPE_CHECKING:
+    from spamguard.ledger.sqlite import SqliteLedger
+
+DIGEST_BYTES = 16  # as of messages
+_DIGEST_PREFIX = b"snd"  # by which the index tells whether there is any word at all
+_DIGEST_RANGE = (_DIGEST_PREFIX, b"sne")
+_MAX_CACHED = 1 << 14  # pairs of a user and a sender
+
+
+def is_sender(digest: bytes) -> bool:
+    """Whether a digest has the form of a sender's."""
+    return len(digest) == DIGEST_BYTES and digest.startswith(_DIGEST_PREFIX)
+
+
+def make_sender_vote(digest: bytes, user: str, nats: int | None, origin: str, time: int) -> NewVote:
+    """The vote that says what a user thinks of a sender.
+
+    digest: of the sender. nats: added to the log-odds of being unwanted; None: the word is taken
+    back.
+    """
+    label = None if nats is None else f"(sender {nats:+d})"
+    return NewVote(digest, user, label, b"", b"", origin, time, SENDER_VERSION)
+
+
+def label_nats(label: str | None) -> int:
+    """What a word with this label adds to the log-odds of being unwanted; 0 if it is none.
+
+    >>> label_nats("(sender -6)"), label_nats("spam")
+    (-6, 0)
+    """
+    match = SENDER_LABEL.fullmatch(label or "")
+    return int(match[1]) if match else 0
+
+
+def describe_label(label: str) -> str:
+    """A label for people.
+
+    >>> describe_label("(sender -6)"), describe_label("spam")
+    ('wanted sender', 'spam')
+    """
+    nats = label_nats(label)
+    return label if not nats else "wanted sender" if nats < 0 else "unwanted sender"
+
+
+class SenderWords:
+    """The words of a ledger, by user and sender. For one thread.
+
+    key: the installation's. authserv_ids: as of `authenticated_sender`, in any case.
+    """
+
+    def __init__(self, ledger: SqliteLedger, key: bytes, authserv_ids: Collection[str]) -> None:
+        self.authserv_ids = frozenset(name.lower() for name in authserv_ids)
+        self._ledger = ledger
+        self._key = derive_key(key, b"senders")
+        self._words: OrderedDict[tuple[bytes, str], int] = OrderedDict()
+        self._seq = -1
+        self._has_any = False
+
+    def digest(self, address: str) -> bytes:
+        """The digest of words about an address."""
+        text = address.lower().encode("utf-8", "replace")
+        size = DIGEST_BYTES - len(_DIGEST_PREFIX)
+        return _DIGEST_PREFIX + blake2b(text, key=self._key, digest_size=size).digest()
+
+    def identify(self, raw: bytes) -> bytes:
+        """The digest of a message's sender, if a server that is believed has authenticated it; else
+        b"".
+        """
+        address = authenticated_sender(raw, self.authserv_ids) if self.authserv_ids else ""
+        return self.digest(address) if address else b""
+
+    def find(self, digest: bytes, users: Iterable[str], seq: int) -> Counter[str]:
+        """What a word about an authenticated sender adds in the mail of each of these users: the
+        user's own, or else that of the site (user ""), or else 0.
+
+        digest: of `identify`. seq: of the ledger's last event.
+        """
+        if not digest:
+            return Counter()
+        if seq != self._seq:
+            self._words.clear()
+            self._seq, self._has_any = seq, self._ledger.has_digest_between(*_DIGEST_RANGE)
+        if not self._has_any:
+            return Counter()
+        of_site = self._load(digest, "")
+        return Counter({user: self._load(digest, user) or of_site for user in users})
+
+    def _load(self, digest: bytes, user: str) -> int:
+        """What this user's own word adds; 0: there is none."""
+        pair = (digest, user)
+        if pair not in self._words:
+            self._words[pair] = label_nats(self._ledger.standing_label(digest, user))
+            if len(self._words) > _MAX_CACHED:
+                self._words.popitem(last=False)
+        return self._words[pair]

@@ -1,0 +1,277 @@
+"""A word about a sender: it counts where the sender is authenticated, as strongly as was asked, for
+those who said it; forged mail gains nothing, and nothing else changes by a bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spamguard.engine.filter import Filter
+from spamguard.errors import LedgerError
+from spamguard.learning.lessons import LessonOutcome, LessonService
+from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
+from spamguard.ledger.senders import make_sender_vote
+from spamguard.ledger.votes import SENDER_VERSION, check_votes
+from tests.unit.filters import bits_of, mail, opened, teach
+
+SERVER = "mx.example.org"
+ANNA, BEN = "anna", "ben"
+SHOP = "news@shop.example"
+OWN = "anna@home.example"
+LESSONS = mail(120)
+SPAM = [raw for label, raw in mail(1400, 2) if label == "spam"]
+FORGERIES = (  # {0}: the address, {1}: its domain
+    b"From: {0}\r\n",
+    b"From: {0}\r\nAuthentication-Results: mx.example.org; dmarc=pass header.from={1}\r\n",
+    b"Received: from a by mx.example.org; Sat, 28 Nov 2026 06:00:00 +0000\r\n"
+    b"Authentication-Results: mx.example.org; dmarc=pass header.from={1}\r\nFrom: {0}\r\n",
+    b"Authentication-Results: mx.example.org; dmarc=fail header.from={1}\r\n"
+    b"Authentication-Results: mx.example.org; dmarc=pass header.from={1}\r\nFrom: {0}\r\n",
+    b"Authentication-Results: mx.example.org; dmarc=pass header.from=evil.example\r\n"
+    b'From: "{0}" <x@evil.example>\r\n',
+    b"Authentication-Results: mx.example.org; dmarc=pass header.from=evil.example\r\n"
+    b"From: {0}, x@evil.example\r\n",
+    b"Authentication-Results: mx.example.org; dmarc=pass header.from=evil.example\r\n"
+    b"From: x@evil.example\r\nFrom: {0}\r\n",
+    b"Authentication-Results: mx.example.org; dmarc=pass header.from=evil.example\r\nFrom: {0}\r\n",
+    b"Authentication-Results: mx.example.org; dmarc=fail (dmarc=pass header.from={1})"
+    b" header.from={1}\r\nFrom: {0}\r\n",
+    b"Authentication-Results: mx.evil.example; dmarc=pass header.from={1}\r\n"
+    b"Authentication-Results: mx.example.org; dmarc=pass header.from={1}\r\nFrom: {0}\r\n",
+    b"Authentication-Results: mx.example.org; dkim=pass header.d=evil.example header.i=@{1}\r\n"
+    b"From: {0}\r\n",
+)
+RECEIVED = b"Received: from b by mx.example.org; Sat, 28 Nov 2026 06:00:01 +0000\r\n"
+GENUINE = b"Authentication-Results: mx.example.org; dmarc=pass header.from={1}\r\nFrom: {0}\r\n"
+
+
+def by(head: bytes, raw: bytes, address: str) -> bytes:
+    """A message with this head instead of its own From."""
+    domain = address.partition("@")[2].encode()
+    kept = b"\n".join(line for line in raw.split(b"\n") if not line.startswith(b"From:"))
+    return head.replace(b"{0}", address.encode()).replace(b"{1}", domain) + kept
+
+
+def say(spam_filter: Filter, address: str, nats: int | None, user: str = "") -> LessonOutcome:
+    digest = spam_filter.senders.digest(address)
+    vote = make_sender_vote(digest, user, nats, "cli", int(time.time()))
+    return LessonService(spam_filter).submit_vote(vote)
+
+
+@pytest.fixture
+def spam_filter(tmp_path: Path) -> Iterator[Filter]:
+    with opened(tmp_path / "state", authserv_ids=[SERVER.upper()]) as spam_filter:
+        teach(spam_filter, LESSONS)
+        spam_filter.settle()
+        yield spam_filter
+
+
+def test_forged_mail_gains_nothing(spam_filter: Filter) -> None:
+    forged = []
+    for number, raw in enumerate(SPAM[:500]):
+        head = FORGERIES[number % len(FORGERIES)]
+        head = head if head.startswith(b"Auth") else RECEIVED + head
+        forged.append(by(head, raw, (OWN, SHOP)[number % 2]))
+    before = list(spam_filter.judge_all(forged, user=ANNA))
+    for address in (OWN, SHOP):
+        for user in ("", ANNA):
+            assert say(spam_filter, address, -12, user) is LessonOutcome.LEARNT
+    after = list(spam_filter.judge_all(forged, user=ANNA))
+    gained = [old for old, new in zip(before, after, strict=True) if old != new]
+    assert (len(forged), len(gained)) == (500, 0)
+    scans = [spam_filter.scan(raw, users=[ANNA]) for raw in forged[:50]]
+    assert [scan.verdict for scan in scans] == before[:50]
+    assert not any(scan.personal for scan in scans)
+
+
+def test_a_word_moves_genuine_mail_as_far_as_was_asked(spam_filter: Filter) -> None:
+    raw = by(GENUINE, SPAM[0], SHOP)
+    before = spam_filter.judge(raw)
+    for nats in (-3, -12, 6):
+        assert say(spam_filter, SHOP.upper(), nats) is LessonOutcome.LEARNT
+        assert say(spam_filter, SHOP, nats) is LessonOutcome.UNCHANGED
+        assert spam_filter.judge(raw).log_odds == pytest.approx(before.log_odds + nats)
+        assert spam_filter.judge(by(GENUINE, SPAM[0], OWN)) == spam_filter.judge(
+            by(GENUINE, SPAM[0], OWN), user=ANNA
+        )
+        assert spam_filter.scan(raw).verdict == spam_filter.judge(raw)
+        assert next(spam_filter.judge_all([raw])) == spam_filter.judge(raw)
+    assert say(spam_filter, SHOP, None) is LessonOutcome.LEARNT
+    assert say(spam_filter, SHOP, None) is LessonOutcome.UNCHANGED
+    assert spam_filter.judge(raw) == before
+
+
+def test_a_users_own_word_replaces_that_of_the_site(spam_filter: Filter) -> None:
+    raw = by(GENUINE, SPAM[0], SHOP)
+    usual = spam_filter.judge(raw).log_odds
+    say(spam_filter, SHOP, -6)
+    say(spam_filter, SHOP, 3, ANNA)
+
+    def moved() -> tuple[float, dict[str, float]]:
+        scan = spam_filter.scan(raw, users=["", ANNA, BEN])
+        by_user = {user: verdict.log_odds - usual for user, verdict in scan.personal.items()}
+        for user in (ANNA, BEN):
+            verdict = scan.personal.get(user, scan.verdict)
+            assert spam_filter.judge(raw, user=user) == verdict
+        return scan.verdict.log_odds - usual, by_user
+
+    assert moved() == (pytest.approx(-6), {ANNA: pytest.approx(3)})
+    say(spam_filter, SHOP, None, ANNA)
+    assert moved() == (pytest.approx(-6), {})
+    say(spam_filter, SHOP, None)
+    say(spam_filter, SHOP, -3, ANNA)
+    assert moved() == (0, {ANNA: pytest.approx(-3)})
+
+
+def test_no_server_is_believed_unless_it_is_named(tmp_path: Path, spam_filter: Filter) -> None:
+    say(spam_filter, SHOP, -12)
+    raw = by(GENUINE, SPAM[0], SHOP)
+    believed = spam_filter.judge(raw)
+    with opened(tmp_path / "state") as other:
+        assert other.judge(raw).log_odds == pytest.approx(believed.log_odds + 12)
+        assert other.scan(raw).sender == b""
+
+
+@pytest.mark.parametrize("own_votes", [False, True])
+@pytest.mark.parametrize("nats", [-6, 12])
+def test_the_explanation_shows_the_word_and_still_sums(
+    spam_filter: Filter, own_votes: bool, nats: int
+) -> None:
+    from spamguard.engine.explain_text import describe_verdict, list_features, sum_groups
+
+    raw = by(GENUINE, SPAM[0], SHOP)
+    if own_votes:
+        teach(spam_filter, [("ham", SPAM[0])], ANNA)
+    spam_filter.define_class("phishing", unwanted=True)
+    without = spam_filter.explain(raw, user=ANNA)
+    say(spam_filter, SHOP, nats, ANNA)
+    why = spam_filter.explain(raw, user=ANNA)
+    assert why.verdict == spam_filter.judge(raw, user=ANNA)
+    assert why.log_odds == pytest.approx(without.log_odds + nats)
+    assert why.log_odds == pytest.approx(why.verdict.log_odds)
+    assert why.shares["sender"] == why.scores["sender"] == why.sender == nats
+    assert ("personal" in why.shares) == own_votes
+    assert why.prior + sum(why.shares.values()) == pytest.approx(why.log_odds)
+    features = list_features(why)
+    assert sum(feature.part for feature in features) == pytest.approx(why.log_odds)
+    groups = sum_groups(features)
+    assert sum(group.part for group in groups) == pytest.approx(why.log_odds)
+    assert [group.part for group in groups if group.name == "said"] == [nats]
+    sentence = "its sender was called " + ("wanted" if nats < 0 else "unwanted")
+    assert sentence in describe_verdict(why, groups)
+    assert without.sender == 0
+    assert "sender" not in without.shares
+
+
+def test_words_change_no_bit_of_what_is_learnt(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path / "plain") as plain,
+        opened(tmp_path / "said", authserv_ids=[SERVER]) as said,
+    ):
+        for number, (label, raw) in enumerate(LESSONS):
+            if number % 10 == 0:
+                say(said, f"sender{number}@shop.example", -6 if number % 20 else 3, ANNA)
+                say(said, f"sender{number}@shop.example", 12, BEN)
+            for spam_filter in (plain, said):
+                teach(spam_filter, [(label, raw)], ANNA if number % 3 else "")
+        for settle in (False, True):
+            for spam_filter in (plain, said):
+                if settle:
+                    spam_filter.settle()
+            assert bits_of(plain._store.tables) == bits_of(said._store.tables)
+            for raw in SPAM[:20]:
+                for user in ("", ANNA, BEN):
+                    assert plain.judge(raw, user=user) == said.judge(raw, user=user)
+                assert plain.scan(raw, users=[ANNA]) == said.scan(raw, users=[ANNA])
+        old, new = plain.ledger, said.ledger
+        assert old.lesson_counts() == new.lesson_counts()
+        assert old.users.count_lessons() == new.users.count_lessons()
+        assert list(old.users.count_by_day().values()) == list(new.users.count_by_day().values())
+        assert len(old.users.latest_votes(None, 0, 1 << 40, 999)) == len(
+            new.users.latest_votes(None, 0, 1 << 40, 999)
+        )
+        assert plain.status().classes == said.status().classes
+        assert said._store.tables is not None
+
+
+def test_undo_takes_words_back_like_lessons(spam_filter: Filter) -> None:
+    raw = by(GENUINE, SPAM[0], SHOP)
+    before, tables = spam_filter.judge(raw, user=ANNA), bits_of(spam_filter._store.tables)
+    say(spam_filter, SHOP, -6, ANNA)
+    say(spam_filter, SHOP, -12, ANNA)
+    chosen = VoteSelection(ANNA, int(time.time()) - 60)
+    digests = affected_messages(spam_filter, chosen)
+    ((undone,),) = undo_votes(spam_filter, digests, chosen)
+    assert (undone.old_label, undone.new_label) == ("(sender -12)", None)
+    assert spam_filter.judge(raw, user=ANNA) == before
+    assert bits_of(spam_filter._store.tables) == tables
+
+
+def test_words_survive_compaction_and_merging(tmp_path: Path, spam_filter: Filter) -> None:
+    raw = by(GENUINE, SPAM[0], SHOP)
+    say(spam_filter, SHOP, -6, ANNA)
+    say(spam_filter, SHOP, -12, ANNA)
+    spam_filter.settle()
+    with opened(tmp_path / "other", authserv_ids=[SERVER]) as other:
+        other.ledger.merge(spam_filter.ledger.all_votes())
+        other.settle()
+        assert other.judge(raw, user=ANNA) == spam_filter.judge(raw, user=ANNA)
+        assert other.judge(raw) == spam_filter.judge(raw)
+
+
+def test_a_word_from_elsewhere_that_is_none_is_refused(spam_filter: Filter) -> None:
+    say(spam_filter, SHOP, -6, ANNA)
+    vote = list(spam_filter.ledger.all_votes())[-1]
+    assert vote.extractor == SENDER_VERSION
+    assert list(check_votes([vote, vote._replace(label=None)]))
+    for label in ("ham", "(sender -600)", "(sender)", "(word list)"):
+        with pytest.raises(LedgerError, match="says nothing of a sender"):
+            list(check_votes([vote._replace(label=label)]))
+    with pytest.raises(LedgerError, match="says nothing of a sender"):
+        list(check_votes([vote._replace(packed=b"x")]))
+    with pytest.raises(LedgerError, match="is none"):
+        list(check_votes([vote._replace(extractor=3)]))
+
+
+def test_a_word_costs_one_look_up_and_none_costs_nothing(
+    spam_filter: Filter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    look_up = spam_filter.ledger.standing_label
+
+    def count(digest: bytes, user: str) -> str | None:
+        asked.append(user)
+        return look_up(digest, user)
+
+    monkeypatch.setattr(spam_filter.ledger, "standing_label", count)
+    raw = by(GENUINE, SPAM[0], SHOP)
+    spam_filter.scan(raw, users=[ANNA, BEN])
+    assert asked == []
+    say(spam_filter, OWN, -6)
+    for _ in range(3):
+        spam_filter.scan(raw, users=[ANNA, BEN])
+    assert sorted(asked) == ["", ANNA, BEN]
+    spam_filter.scan(SPAM[0], users=[ANNA, BEN])
+    assert len(asked) == 3
+
+
+def test_the_quota_of_lessons_holds_for_words(spam_filter: Filter) -> None:
+    service, now = LessonService(spam_filter), int(time.time())
+    digests = [spam_filter.senders.digest(f"{name}@a.example") for name in "abc"]
+    outcomes = [
+        service.submit_vote(make_sender_vote(digest, ANNA, -6, "web", now), 2) for digest in digests
+    ]
+    assert outcomes == [LessonOutcome.LEARNT, LessonOutcome.LEARNT, LessonOutcome.OVER_QUOTA]
+    taken_back = make_sender_vote(digests[0], ANNA, None, "web", now)
+    assert service.submit_vote(taken_back) is LessonOutcome.LEARNT
+
+
+def test_an_address_is_not_in_the_ledger(spam_filter: Filter) -> None:
+    say(spam_filter, SHOP, -6, ANNA)
+    vote = make_sender_vote(spam_filter.senders.digest(SHOP), ANNA, -6, "cli", 0)
+    assert b"shop" not in vote.digest
+    assert len(vote.digest) == 16
