@@ -185,19 +185,6 @@ def _release_entries(
 ) -> int:
     import asyncio
 
-    _refuse_mail_loop(options)
-    if options.no_learn:
-        complete = asyncio.run(_release_all(quarantine, entries, None, options))
-    else:
-        with common.open_filter(options) as teacher:
-            teacher.require_receipts()  # before anything is released
-            complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
-            common.settle_if_due(teacher)
-    return 0 if complete else EXIT_REFUSED
-
-
-def _refuse_mail_loop(options: argparse.Namespace) -> None:
-    """UsageError if the daemon itself listens there: it would hold the messages once more."""
     from spamguard.config.values import parse_endpoint, reaches
     from spamguard.daemon import status
 
@@ -208,6 +195,14 @@ def _refuse_mail_loop(options: argparse.Namespace) -> None:
                 f"{options.next_hop}: spamguard itself listens there, and would hold them once "
                 f"more: hand them to {listener['next_hop']}"
             )
+    if options.no_learn:
+        complete = asyncio.run(_release_all(quarantine, entries, None, options))
+    else:
+        with common.open_filter(options) as teacher:
+            teacher.require_receipts()  # before anything is released
+            complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
+            common.settle_if_due(teacher)
+    return 0 if complete else EXIT_REFUSED
 
 
 async def _release_all(
@@ -219,6 +214,8 @@ async def _release_all(
     """Release and teach the messages; return whether every recipient has got them."""
     from spamguard.config.options import Hop
     from spamguard.delivery.smtp import create_next_hop
+    from spamguard.engine.prepare import ExampleReader
+    from spamguard.learning.lessons import LessonOutcome, LessonService
     from spamguard.log import hostname
 
     next_hop = create_next_hop(Hop(options.next_hop), hostname())
@@ -229,23 +226,15 @@ async def _release_all(
             after = quarantine.entry(entry.id)
             learnt = False
             if teacher is not None and after.delivered:
-                learnt = _learn_ham(quarantine, entry.id, teacher)
+                with closing(quarantine.open(entry.id).spool) as spool:
+                    example = ExampleReader(teacher.key).read_example(spool.read())
+                outcomes = LessonService(teacher).submit([example], "ham", "", "quarantine")
+                learnt = outcomes == [LessonOutcome.LEARNT]
             complete &= after.released
             _print_release(options, after, replies, learnt=learnt)
     finally:
         await next_hop.close()
     return complete
-
-
-def _learn_ham(quarantine: Quarantine, message_id: str, teacher: Filter) -> bool:
-    """Teach a message as ham; return whether that was new."""
-    from spamguard.engine.prepare import ExampleReader
-    from spamguard.learning.lessons import LessonOutcome, LessonService
-
-    with closing(quarantine.open(message_id).spool) as spool:
-        example = ExampleReader(teacher.key).read_example(spool.read())
-    outcomes = LessonService(teacher).submit([example], "ham", "", "quarantine")
-    return outcomes == [LessonOutcome.LEARNT]
 
 
 def _print_release(
@@ -317,8 +306,7 @@ def _open_credentials(options: argparse.Namespace) -> Iterator[CredentialStore]:
 
 
 def _time_value(seconds: int) -> str | None:
-    """A time for JSON; None for never."""
-    return rfc3339(seconds) if seconds else None
+    return rfc3339(seconds) if seconds else None  # 0: never
 
 
 # ---- token
@@ -377,13 +365,8 @@ def _create_token(store: CredentialStore, options: argparse.Namespace) -> int:
             raise UsageError(f"--expires: {error}") from None
     token = store.create(CredentialKind.TOKEN, person, now, name=options.name, expires=expires)
     common.say(f"{options.name}: this is shown once; programs send it as Authorization: Bearer …")
-    values = {
-        "token": token,
-        "name": options.name,
-        "user": person.name,
-        "operator": person.operator,
-        "expires": _time_value(expires),
-    }
+    values = {"token": token, "name": options.name}
+    values |= {"user": person.name, "operator": person.operator, "expires": _time_value(expires)}
     common.print_answer(options, token, values)
     return 0
 
@@ -471,15 +454,9 @@ def run_login_link(options: argparse.Namespace) -> int:
     page, now = options.url or _page_url(options), int(time.time())
     expires = now + LINK_SECONDS
     with _open_credentials(options) as store:
-        secret = store.create(CredentialKind.LINK, person, now, expires=expires)
-    link = login_url(page, secret)
-    values = {
-        "link": link,
-        "user": person.name,
-        "operator": person.operator,
-        "expires": _time_value(expires),
-    }
-    common.print_answer(options, link, values)
+        link = login_url(page, store.create(CredentialKind.LINK, person, now, expires=expires))
+    values = {"link": link, "user": person.name, "operator": person.operator}
+    common.print_answer(options, link, values | {"expires": _time_value(expires)})
     return 0
 
 

@@ -15,7 +15,7 @@ import argparse
 import os
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -131,24 +131,14 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     # argparse would leave out the command, because the help suppresses it
     top.usage = f"{top.prog} [-h] [--version] [--state DIR] [--profile NAME] COMMAND ..."
     if len(names) == len(COMMANDS):
-        top.description = "\n\n".join(
-            (
-                _ABOUT,
-                *(
-                    _list_commands(title, group, commands.choices)
-                    for title, group in GROUPS.items()
-                ),
-            )
-        )
+        lines = [_ABOUT]
+        for title, group in GROUPS.items():
+            lines += ["", f"{title}:"]
+            for name in group:
+                sentence = (commands.choices[name].description or "").partition(".")[0]
+                lines.append(f"  {name:14}  {sentence}")
+        top.description = "\n".join(lines)
     return top
-
-
-def _list_commands(
-    title: str, names: Mapping[str, str], parsers: Mapping[str, argparse.ArgumentParser]
-) -> str:
-    """A group of commands, each with its first sentence."""
-    sentences = [(name, (parsers[name].description or "").partition(".")[0]) for name in names]
-    return "\n".join((f"{title}:", *(f"  {name:14}  {text}" for name, text in sentences)))
 
 
 # ---- parsers
@@ -243,7 +233,6 @@ def add_action(
 
 
 def add_paths(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the argument PATH…"""
     nargs = "+" if required else "*"
     parser.add_argument("paths", nargs=nargs, metavar="PATH", help=PATHS_HELP)
 
@@ -264,7 +253,6 @@ def check_paths_or_ids(options: argparse.Namespace) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser, about: str = JSON_HELP) -> None:
-    """Add the option --json."""
     parser.add_argument("--json", action="store_true", help=about)
 
 
@@ -284,16 +272,10 @@ def add_teacher(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_directory(text: str) -> Path:
-    """The path of a directory.
-
-    An empty name is refused. It comes from a variable that is not set, and would mean the current
-    directory.
-    """
     return _parse_path(text, "a directory")
 
 
 def parse_file(text: str) -> Path:
-    """The path of a file."""
     return _parse_path(text, "a file")
 
 
@@ -304,7 +286,7 @@ def parse_stream(text: str) -> str:
 
 
 def _parse_path(text: str, kind: str) -> Path:
-    if not text:
+    if not text:  # of a variable that is not set; it would mean the current directory
         raise argparse.ArgumentTypeError(f"the name of {kind} is empty")
     return Path(text)
 
@@ -320,7 +302,6 @@ def parse_teacher(text: str) -> str:
 
 
 def parse_count(text: str) -> int:
-    """A whole number of things."""
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
     return int(text)

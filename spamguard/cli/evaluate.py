@@ -37,7 +37,6 @@ CORPUS_EXAMPLE = """  spamguard corpus list
   spamguard corpus fetch spamassassin /srv/corpora/spamassassin
   spamguard evaluate /srv/corpora/spamassassin/index
   spamguard corpus fetch trec07p /srv/corpora/trec07p --archive trec07p.tgz"""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def add_corpus(commands: arguments.Commands) -> None:
@@ -74,31 +73,25 @@ def _list_corpora(options: argparse.Namespace) -> int:
     width = max(map(len, RECIPES))
     lines, values = [], []
     for recipe in RECIPES.values():
-        lines += [f"{recipe.name:{width}}  {recipe.about}", f"{'':{width}}  {recipe.licence}"]
-        values.append(
-            {
-                "name": recipe.name,
-                "about": recipe.about,
-                "licence": recipe.licence,
-                "by_hand": not recipe.archives,
-            }
-        )
+        name, about, licence = recipe.name, recipe.about, recipe.licence
+        lines += [f"{name:{width}}  {about}", f"{'':{width}}  {licence}"]
+        by_hand = not recipe.archives
+        values.append({"name": name, "about": about, "licence": licence, "by_hand": by_hand})
     common.print_answer(options, "\n".join(lines), values)
     return 0
 
 
 def _fetch_corpus(options: argparse.Namespace) -> int:
-    from spamguard import corpus
-    from spamguard.corpus import RECIPES
+    from spamguard.corpus import RECIPES, make_corpus
 
     if options.name not in RECIPES:
         raise UsageError(f"no corpus {options.name!r}: choose one of {', '.join(RECIPES)}")
     recipe, target = RECIPES[options.name], options.directory or Path(options.name)
     pinned = {checksum.lower() for checksum in options.sha256}
-    if not all(map(_SHA256.fullmatch, pinned)):
+    if not all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in pinned):
         raise UsageError("--sha256 takes 64 hexadecimal digits")
     with common.progress(None, "B") as advance:
-        made = corpus.make_corpus(recipe, target, options.archive, pinned, advance)
+        made = make_corpus(recipe, target, options.archive, pinned, advance)
     if not made.all_verified:
         common.say(
             "note: no checksum of these archives is known, so they were not checked; "
@@ -137,9 +130,6 @@ EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
   spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
   spamguard evaluate corpus/index --against scores.csv"""
-
-MessageSource = Callable[[], Iterable[sources.SourceMessage]]
-"""Returns the labelled messages, from the first one at each call."""
 
 
 def add_evaluate(commands: arguments.Commands) -> None:
@@ -196,27 +186,17 @@ def run_evaluate(options: argparse.Namespace) -> int:
     def is_unwanted(label: str) -> bool:
         return label == "spam" or (label != "ham" and label in known_unwanted())
 
-    trials = _run_trials(options, is_unwanted)
+    paths = [*options.paths, *options.ham, *options.spam]
+    settings = evaluate.TrialSettings(options.profile, options.delay, options.share, is_unwanted)
+    trial = evaluate.run_trial(options.protocol, _message_source(options), settings)
+    with common.terminate_cleanly(), closing(trial) as running:
+        trials = list(common.with_progress(running, common.expected_count(paths)))
+    if not trials:
+        raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     labels = {label for trial in trials for label in (trial.row.gold, trial.row.label)}
     unwanted = unwanted_classes({label: is_unwanted(label) for label in labels - {"unsure"}})
     _report(options, trials, unwanted, baseline)
     return 0
-
-
-def _run_trials(options: argparse.Namespace, is_unwanted: Callable[[str], bool]) -> list[Trial]:
-    from spamguard.engine import evaluate
-
-    settings = evaluate.TrialSettings(options.profile, options.delay, options.share, is_unwanted)
-    paths = [*options.paths, *options.ham, *options.spam]
-    source = _message_source(options)
-    with (
-        common.terminate_cleanly(),
-        closing(evaluate.run_trial(options.protocol, source, settings)) as running,
-    ):
-        trials = list(common.with_progress(running, common.expected_count(paths)))
-    if not trials:
-        raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
-    return trials
 
 
 def _report(
@@ -257,7 +237,10 @@ def _report(
                 print(f"\n{measures.describe_gain(gain, str(options.against))}")
 
 
-def _message_source(options: argparse.Namespace) -> MessageSource:
+def _message_source(
+    options: argparse.Namespace,
+) -> Callable[[], Iterable[sources.SourceMessage]]:
+    """A function that returns the labelled messages, from the first one at each call."""
     if options.paths and (options.ham or options.spam):
         raise UsageError("name either an index, or --ham and --spam")
     if options.paths:
@@ -270,7 +253,16 @@ def _message_source(options: argparse.Namespace) -> MessageSource:
                 f"{path}: evaluate reads its mail twice, which a pipe cannot give: "
                 "name a file or a directory"
             )
-    return lambda: _folder_messages(options.ham, options.spam)
+    from spamguard.engine.evaluate import interleave
+
+    def interleaved() -> Iterable[sources.SourceMessage]:
+        ham, spam = (
+            (common.read_messages(paths), sum(1 for _ in common.read_messages(paths)))
+            for paths in (options.ham, options.spam)
+        )
+        return interleave(*ham, *spam)
+
+    return interleaved
 
 
 def _labelled_messages(paths: Sequence[str]) -> Iterable[sources.SourceMessage]:
@@ -285,10 +277,3 @@ def _labelled_messages(paths: Sequence[str]) -> Iterable[sources.SourceMessage]:
                 "write another one in the index"
             )
         yield message
-
-
-def _folder_messages(ham: Sequence[str], spam: Sequence[str]) -> Iterable[sources.SourceMessage]:
-    from spamguard.engine.evaluate import interleave
-
-    counts = [sum(1 for _ in common.read_messages(paths)) for paths in (ham, spam)]
-    return interleave(common.read_messages(ham), counts[0], common.read_messages(spam), counts[1])

@@ -20,9 +20,8 @@ import re
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamguard import __version__
 from spamguard.cli import arguments
@@ -96,29 +95,20 @@ def run_completion(options: argparse.Namespace) -> int:
     import shtab
 
     parser = arguments.build_parser()
+    file_types = (arguments.parse_file, arguments.parse_stream)
     for action in parser._actions:  # shtab skips what the help suppresses, here the commands
         if action.dest == "command":
             action.help = "command"
     for command in (parser, *subparsers(parser).values()):
         for part in (*subparsers(command).values(), command):
             part.description = (part.description or "").partition(".")[0]
-            _complete_files(part)
+            for action in part._actions:  # argparse has no public list
+                if action.type is arguments.parse_directory:
+                    action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # shtab reads it
+                elif action.dest == "paths" or action.type in file_types:
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, options.shell))
     return 0
-
-
-def _complete_files(parser: argparse.ArgumentParser) -> None:
-    """Tell shtab which arguments are files or directories."""
-    import shtab
-
-    for action in parser._actions:  # argparse has no public list
-        if action.type is arguments.parse_directory:
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # shtab reads it
-        elif action.dest == "paths" or action.type in (
-            arguments.parse_file,
-            arguments.parse_stream,
-        ):
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
 _COLUMNS = 100
@@ -141,8 +131,7 @@ listeners:
 watch: [/home/*/Maildir]"""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A part of a manual: its kind (section, subsection, text, verbatim, item), its text, and for
     an item what the text is about.
     """
@@ -152,10 +141,7 @@ class Block:
     term: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Manual:
-    """A page of the manual."""
-
+class Manual(NamedTuple):
     name: str
     section: int
     about: str
@@ -182,7 +168,16 @@ def command_manual(
     for title, names in groups.items():
         blocks.append(Block("section", f"COMMANDS: {title.upper()}"))
         for name in names:
-            blocks += [Block("subsection", name), *_command(commands[name])]
+            command = commands[name]
+            blocks += [Block("subsection", name), Block("text", _usage(command))]
+            blocks += _paragraphs(command.description or "")
+            blocks += _arguments(command)
+            blocks += (
+                Block("item", action.description or "", f"{each}: {_usage(action)}")
+                for each, action in subparsers(command).items()
+            )
+            for _, example in _headed(command.epilog or ""):
+                blocks += [Block("text", "Example:"), Block("verbatim", example)]
     epilog = dict(_headed(parser.epilog or ""))
     blocks += [
         Block("section", "EXIT STATUS"),
@@ -201,17 +196,6 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     return {}
-
-
-def _command(parser: argparse.ArgumentParser) -> Iterator[Block]:
-    yield Block("text", _usage(parser))
-    yield from _paragraphs(parser.description or "")
-    yield from _arguments(parser)
-    for name, action in subparsers(parser).items():
-        yield Block("item", action.description or "", f"{name}: {_usage(action)}")
-    for _, example in _headed(parser.epilog or ""):
-        yield Block("text", "Example:")
-        yield Block("verbatim", example)
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
@@ -270,25 +254,20 @@ def _options(part: dict[str, Any], groups_by_name: dict[str, Any], path: str) ->
     """The options of one group, then its groups, each under its path in the file."""
     groups = []
     for key, option in part["properties"].items():
-        is_required = key in part.get("required", ())
-        yield Block("item", _about_option(option, is_required=is_required), key)
+        text = f"{option['description']}."
+        if choices := option.get("enum"):
+            text += f" One of: {', '.join(map(str, choices))}."
+        if key in part.get("required", ()):
+            text += " Required."
+        elif "default" in option:
+            text += f" Default: {json.dumps(option['default'], ensure_ascii=False)}."
+        yield Block("item", text, key)
         if (name := _group(option)) is not None:
             groups.append((f"{path}{key}", option["description"], groups_by_name[name]))
     for place, about, group in groups:
         yield Block("subsection", place)
         yield Block("text", f"{about}.")
         yield from _options(group, groups_by_name, f"{place}: ")
-
-
-def _about_option(option: dict[str, Any], *, is_required: bool) -> str:
-    text = f"{option['description']}."
-    if choices := option.get("enum"):
-        text += f" One of: {', '.join(map(str, choices))}."
-    if is_required:
-        text += " Required."
-    elif "default" in option:
-        text += f" Default: {json.dumps(option['default'], ensure_ascii=False)}."
-    return text
 
 
 def _group(option: dict[str, Any]) -> str | None:
@@ -336,10 +315,9 @@ def to_roff(manual: Manual) -> str:
             lines.append(f"{'.SH' if block.kind == 'section' else '.SS'} {text}")
         elif block.kind == "item":
             lines += [".TP", f".B {_roff(block.term)}", text or "\\&"]
-        elif block.kind == "verbatim":
-            lines += [*([] if after_heading else [".PP"]), ".nf", text, ".fi"]
         else:
-            lines += [*([] if after_heading else [".PP"]), text]
+            lines += [] if after_heading else [".PP"]
+            lines += [".nf", text, ".fi"] if block.kind == "verbatim" else [text]
         after_heading = block.kind in {"section", "subsection"}
     return "\n".join(lines) + "\n"
 

@@ -74,7 +74,7 @@ def add_undo(commands: arguments.Commands) -> None:
 def run_undo(options: argparse.Namespace) -> int:
     """Take back, settle, print how much was taken back."""
     from spamguard.engine.store import UNDO_SECONDS
-    from spamguard.learning.undo import VoteSelection
+    from spamguard.learning.undo import VoteSelection, affected_messages
 
     if options.word_list is not None:
         return _undo_import(options)
@@ -89,7 +89,14 @@ def run_undo(options: argparse.Namespace) -> int:
         for user in options.users
     ]
     with common.open_existing(options) as spam_filter:
-        digests = [_find_messages(spam_filter, selection) for selection in selections]
+        digests = []
+        for selection in selections:
+            digests.append(affected_messages(spam_filter, selection))
+            if not digests[-1] and not spam_filter.ledger.users.voted_digests(selection.user, 0):
+                raise UsageError(
+                    f"{selection.user or arguments.SITE!r} has taught nothing here: "
+                    "`spamguard status` lists who has"
+                )
         undone = _undo_votes(spam_filter, digests, selections, dry_run=options.dry_run)
         # Settle also if there were votes but none is left: whoever took them back may have been
         # interrupted before settling.
@@ -127,19 +134,6 @@ def run_undo(options: argparse.Namespace) -> int:
         prefix = f"{printable(name)}: " if len(undone) > 1 else ""
         common.print_answer(options, prefix + text, values)
     return 0
-
-
-def _find_messages(spam_filter: Filter, selection: VoteSelection) -> list[bytes]:
-    """The digests of the messages that this user voted on; UsageError if the user never voted."""
-    from spamguard.learning import undo
-
-    digests = undo.affected_messages(spam_filter, selection)
-    if not digests and not spam_filter.ledger.users.voted_digests(selection.user, 0):
-        raise UsageError(
-            f"{selection.user or arguments.SITE!r} has taught nothing here: "
-            "`spamguard status` lists who has"
-        )
-    return digests
 
 
 def _undo_votes(

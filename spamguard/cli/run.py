@@ -31,7 +31,7 @@ from spamguard import log
 from spamguard.cli import arguments, common, status
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
 from spamguard.log import printable
-from spamguard.storage import Owner, account_owner, directory_owner
+from spamguard.storage import account_owner, directory_owner
 
 if TYPE_CHECKING:
     from spamguard.config.options import Settings
@@ -173,52 +173,38 @@ def run_check(options: argparse.Namespace) -> int:
             raise ConfigError(*unreadable)
         in_force = schema.to_plain(settings)
     except ConfigError as error:
-        if not options.json:
-            _say_warnings(warnings)
-            raise
         problems = error.problems
     if options.json:
         values = {"ok": not problems, "problems": problems, "warnings": warnings}
         print(common.to_json(values | {"settings": in_force or None}))
         return common.EXIT_ERROR if problems else 0
-    _say_warnings(warnings)
+    for warning in warnings:
+        common.say(f"warning: {warning}")
+    if problems:
+        return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok" + (f", with {common.count_text(len(warnings), 'warning')}" if warnings else ""))
     return 0
 
 
-def _say_warnings(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        common.say(f"warning: {warning}")
-
-
 def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
     """What is no mistake, but would keep the daemon from working, or is not what people mean."""
     from spamguard.config import schema
+    from spamguard.daemon import startup
     from spamguard.learning.queue import explain_unread_spool
 
-    warnings = [
-        *schema.find_warnings(settings),
-        *_start_errors(settings),
-        # root can start the daemon if this file is unreadable, but the daemon cannot reload it
-        *_unreadable_files(settings, [] if file is None else [file]),
-        *_mailbox_warnings(settings),
-    ]
+    warnings = list(schema.find_warnings(settings))
+    try:
+        if os.geteuid() == 0:  # another user may check for another machine
+            startup.check_account(settings)
+    except StartError as error:
+        warnings.append(str(error))
+    # root can start the daemon if this file is unreadable, but the daemon cannot reload it
+    warnings += _unreadable_files(settings, [] if file is None else [file])
+    warnings += _mailbox_warnings(settings)
     if settings.teach is not None and (lost := explain_unread_spool(settings.teach.spool)):
         warnings.append(lost)
     return warnings
-
-
-def _start_errors(settings: Settings) -> list[str]:
-    """Why root cannot start the daemon here. Another user may check for another machine."""
-    from spamguard.daemon import startup
-
-    try:
-        if os.geteuid() == 0:
-            startup.check_account(settings)
-    except StartError as error:
-        return [str(error)]
-    return []
 
 
 def _unreadable_files(settings: Settings, files: Sequence[Path]) -> list[str]:
@@ -378,7 +364,13 @@ def _daemon_steps(settings: Settings | None, state: Path) -> Iterator[Step]:
     else:
         problems = list(status.daemon_problems(daemon))
         yield from (doctor.failed("daemon", problem, "see its log") for problem in problems)
-        if settings and not _serves(daemon, settings):
+        in_force = {f"{each['listen']} to {each['next_hop']}" for each in daemon["listeners"]}
+        in_force.update(daemon["scanners"])
+        configured = settings and {
+            *(f"{each.listen} to {each.next_hop.to}" for each in settings.listeners),
+            *(str(scanner.listen) for scanner in settings.scanners),
+        }
+        if settings and configured != in_force:
             detail = "it listens elsewhere, or hands on to others, than the configuration says"
             remedy = "have it read that anew: `systemctl reload spamguard`, or SIGHUP"
             yield doctor.failed("daemon", detail, remedy)
@@ -401,14 +393,6 @@ def _wait_for_daemon(state: Path) -> dict[str, Any] | None:
         ):
             return daemon
         time.sleep(_POLL_SECONDS)
-
-
-def _serves(daemon: dict[str, Any], settings: Settings) -> bool:
-    """Whether the daemon listens, and hands on, as the configuration says."""
-    configured = {f"{each.listen} to {each.next_hop.to}" for each in settings.listeners}
-    configured |= {str(scanner.listen) for scanner in settings.scanners}
-    in_force = {f"{each['listen']} to {each['next_hop']}" for each in daemon["listeners"]}
-    return configured == in_force | set(daemon["scanners"])
 
 
 def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Iterator[Step]:
@@ -443,10 +427,22 @@ def _mailbox_steps(
     from spamguard.doctor import proof
     from spamguard.folders import roles
 
-    path = _chosen_maildir(options)
+    maildir, owner = options.maildir, None
+    if options.user is not None:
+        try:
+            account = pwd.getpwnam(options.user)
+        except KeyError:
+            raise UsageError(
+                f"{options.user!r} is no user of this system: name the mailbox with --maildir"
+            ) from None
+        if os.geteuid() not in (0, account.pw_uid):
+            raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
+        maildir, owner = maildir or Path(account.pw_dir) / "Maildir", account_owner(account)
+    # as the daemon names it: symbolic links stay
+    path = Path(os.path.abspath(maildir))  # noqa: PTH100  resolve() would follow them
     special_uses = roles.read_dovecot().special_uses
     try:
-        owner = _mailbox_owner(options, path)
+        owner = owner or directory_owner(path)
         with owner.impersonate():
             junk = proof.find_junk(path, settings.watch if settings else (), special_uses)
     except OSError as error:
@@ -462,27 +458,3 @@ def _mailbox_steps(
     )
     question = f"does the daemon run, does its `watch` name {path}, may it read it? See its log"
     yield from proof.prove(spam_filter, mailbox, question)
-
-
-def _chosen_maildir(options: argparse.Namespace) -> Path:
-    if options.maildir is not None:  # as the daemon names it: symbolic links stay
-        return Path(os.path.abspath(options.maildir))  # noqa: PTH100  resolve() would follow them
-    return Path(_find_account(options.user).pw_dir) / "Maildir"
-
-
-def _mailbox_owner(options: argparse.Namespace, path: Path) -> Owner:
-    if options.user is None:
-        return directory_owner(path)
-    account = _find_account(options.user)
-    if os.geteuid() not in (0, account.pw_uid):
-        raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
-    return account_owner(account)
-
-
-def _find_account(name: str) -> pwd.struct_passwd:
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        raise UsageError(
-            f"{name!r} is no user of this system: name the mailbox with --maildir"
-        ) from None

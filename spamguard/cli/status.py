@@ -27,7 +27,6 @@ from spamguard.users import PIPE_ORIGIN, SUBMITTED_ORIGINS
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
     from spamguard.learning.status_files import RefusedLessons, WatcherStatus
-    from spamguard.records import Status
 
 STATUS_ABOUT = """\
 Show what the filter knows, and how the daemon is. It shows messages of each class, who taught them,
@@ -58,7 +57,6 @@ _MISSING_REMEDY = (
 _MAX_USERS = 20  # in the text; JSON has all
 _DAY_SECONDS = 86_400
 _OVERDUE_SECONDS = 120  # most troubles of the watcher pass sooner, so they are no warning before
-_INDENT = " " * 11
 
 
 def add_status(commands: arguments.Commands) -> None:
@@ -83,11 +81,15 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
+    """What the filter is, what was taught, and what of that is of no use, or missing."""
     from spamguard import native
     from spamguard.bayes.fusion import PROFILES
+    from spamguard.engine import policy
+    from spamguard.learning.undo import count_outdated
     from spamguard.ledger.schema import SCHEMA_VERSION
 
-    status = spam_filter.status()
+    status, loss = spam_filter.status(), spam_filter.find_loss()
+    bound = spam_filter.spam_threshold(_ONE_WRONG_IN)
     return {
         "state": str(spam_filter.directory),
         "versions": {
@@ -99,34 +101,6 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "key": status.fingerprint,
         "profile": profile,
         "profiles": {each.name: each.about for each in PROFILES.values()},
-        **_lesson_values(spam_filter, status),
-        "buckets": status.buckets,
-        # The hash is as good as random, so the load is the share of new tokens that collide.
-        "tables": {
-            name: {"used": status.vocabulary[name], "load": load}
-            for name, load in status.used.items()
-        },
-        "imports": [
-            {
-                "name": words.name,
-                "source": words.about.source,
-                "words": words.about.used,
-                "time": words.time,
-            }
-            for words in spam_filter.ledger.word_lists()
-        ],
-        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
-    }
-
-
-def _lesson_values(spam_filter: Filter, status: Status) -> dict[str, Any]:
-    """What was taught, and what of it is of no use, or missing."""
-    from spamguard.engine import policy
-    from spamguard.learning.undo import count_outdated
-
-    loss = spam_filter.find_loss()
-    bound = spam_filter.spam_threshold(_ONE_WRONG_IN)
-    return {
         "classes": {
             name: {"messages": number, "unwanted": name in status.unwanted}
             for name, number in status.classes.items()
@@ -143,6 +117,22 @@ def _lesson_values(spam_filter: Filter, status: Status) -> dict[str, Any]:
             "probability": bound.spam_from if bound.is_bounded else None,
         },
         "receipts": not spam_filter.is_adopted,
+        "buckets": status.buckets,
+        # The hash is as good as random, so the load is the share of new tokens that collide.
+        "tables": {
+            name: {"used": status.vocabulary[name], "load": load}
+            for name, load in status.used.items()
+        },
+        "imports": [
+            {
+                "name": words.name,
+                "source": words.about.source,
+                "words": words.about.used,
+                "time": words.time,
+            }
+            for words in spam_filter.ledger.word_lists()
+        ],
+        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 
 
@@ -355,10 +345,20 @@ def daemon_values(state: Path) -> dict[str, Any] | None:
 
     Its next hops are asked too.
     """
+    import asyncio
+
+    from spamguard.config.options import Hop, Tls, parse_endpoint
+    from spamguard.delivery.smtp import find_unreachable
+    from spamguard.log import hostname
+
     values = ask_daemon(state)
     if values is None or daemon_trouble(values):
         return values
-    problems = [*daemon_problems(values), *_unreachable_hops(values["listeners"])]
+    hops = [
+        Hop(parse_endpoint(listener["next_hop"]), Tls(listener["tls"]))
+        for listener in values["listeners"]
+    ]
+    problems = [*daemon_problems(values), *asyncio.run(find_unreachable(hops, hostname()))]
     return {**values, "ready": not problems, "not_ready": problems}
 
 
@@ -373,15 +373,10 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
     values = status.ask_daemon(state)
     if values is None:
         return None
-    if values.get("version") == __version__:
+    pid, version, answers = values["pid"], values.get("version"), "version" in values
+    if version == __version__:
         return {**values, "answers": True}
-    version = values.get("version")
-    return {
-        "pid": values["pid"],
-        "version": version,
-        "answers": "version" in values,
-        "ready": False,
-    }
+    return {"pid": pid, "version": version, "answers": answers, "ready": False}
 
 
 def daemon_trouble(values: dict[str, Any] | None) -> str:
@@ -409,57 +404,40 @@ def daemon_problems(values: dict[str, Any]) -> Iterator[str]:
     yield from values["not_served"]
 
 
-def _unreachable_hops(listeners: list[dict[str, Any]]) -> list[str]:
-    import asyncio
-
-    from spamguard.config.options import Hop, Tls, parse_endpoint
-    from spamguard.delivery.smtp import find_unreachable
-    from spamguard.log import hostname
-
-    hops = [
-        Hop(parse_endpoint(listener["next_hop"]), Tls(listener["tls"])) for listener in listeners
-    ]
-    return asyncio.run(find_unreachable(hops, hostname()))
-
-
 def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     """The daemon for people. values: of `daemon_values`."""
     if values is None or daemon_trouble(values):
         return [f"daemon     {daemon_trouble(values)}"]
     ready = "ready" if values["ready"] else "NOT READY"
     uptime = duration_text(time.time() - values["began"])
-    return [
-        f"daemon     {ready}, pid {values['pid']}, for {uptime}",
-        *(_INDENT + printable(line) for line in _daemon_details(values)),
+    lines = [
+        f"{ready}, pid {values['pid']}, for {uptime}",
+        *(f"not ready: {problem}" for problem in values["not_ready"]),
+        *(
+            f"listens on {each['listen']} ({each['position']}), hands on to {each['next_hop']}"
+            for each in values["listeners"]
+        ),
     ]
-
-
-def _daemon_details(values: dict[str, Any]) -> Iterator[str]:
-    yield from (f"not ready: {problem}" for problem in values["not_ready"])
-    for listener in values["listeners"]:
-        yield (
-            f"listens on {listener['listen']} ({listener['position']}), "
-            f"hands on to {listener['next_hop']}"
-        )
     if values["scanners"]:
-        yield f"judges for other servers on {', '.join(values['scanners'])}"
+        lines.append(f"judges for other servers on {', '.join(values['scanners'])}")
     workers = []
     for worker in values["workers"]:
         state = "drains" if worker["draining"] else "" if worker["ready"] else "starts"
         workers.append(f"{worker['pid']} ({state})" if state else str(worker["pid"]))
-    yield f"{common.count_text(len(workers), 'worker')}: {', '.join(workers)}"
+    lines.append(f"{common.count_text(len(workers), 'worker')}: {', '.join(workers)}")
     if values["metrics"]:
-        yield f"monitors may ask http://{values['metrics']}/metrics"
-    if values["web"]:
-        yield f"page and API on {values['web']['listen']}, for people {values['web']['page']}"
+        lines.append(f"monitors may ask http://{values['metrics']}/metrics")
+    if web := values["web"]:
+        lines.append(f"page and API on {web['listen']}, for people {web['page']}")
     verdicts: Counter[str] = Counter()
     for row in values["messages"]:
         verdicts[row["verdict"]] += row["number"]
     counts = ", ".join(f"{number:,} {verdict}" for verdict, number in verdicts.most_common())
-    yield common.count_text(verdicts.total()) + (f": {counts}" if counts else "")
+    lines.append(common.count_text(verdicts.total()) + (f": {counts}" if counts else ""))
     if errors := sum(row["number"] for row in values["next_hop_errors"]):
-        yield f"{common.count_text(errors, 'error')} of next hops, the last ones:"
-        yield from (f"  {local_time(row['time'])} {row['text']}" for row in values["last_errors"])
+        lines.append(f"{common.count_text(errors, 'error')} of next hops, the last ones:")
+        lines += (f"  {local_time(row['time'])} {row['text']}" for row in values["last_errors"])
+    return [f"{'' if n else 'daemon':11}{printable(line)}" for n, line in enumerate(lines)]
 
 
 def duration_text(seconds: float) -> str:

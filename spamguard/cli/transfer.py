@@ -175,12 +175,12 @@ def _import_export(options: argparse.Namespace, reader: ExportReader) -> int:
         )
     _check_votes(options.file, reader)
     new = None if options.dry_run else _take_in_export(options, reader, header, labels)
-    content = "tables without receipts"
-    if header.receipts:
-        content = common.count_text(receipts, "receipt")
-    text = f"would import {content}"
-    if new is not None:
-        text = f"imported {content}" + (f", {new:,} of them new" if header.receipts else "")
+    content = (
+        common.count_text(receipts, "receipt") if header.receipts else "tables without receipts"
+    )
+    text = f"would import {content}" if new is None else f"imported {content}"
+    if new is not None and header.receipts:
+        text += f", {new:,} of them new"
     values = {"receipts": receipts, "new": new, "tables": not header.receipts}
     common.print_answer(options, text, values | {"dry_run": options.dry_run})
     return 0
@@ -428,7 +428,6 @@ class ExportReader:
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def check(self) -> tuple[ExportHeader, set[str], int]:
@@ -459,7 +458,6 @@ class ExportReader:
             return header, {label for (label,) in labels}, number
 
     def read_votes(self) -> Iterator[Vote]:
-        """All votes."""
         with self._map_errors():
             yield from map(Vote._make, self._db.execute("SELECT * FROM votes ORDER BY rowid"))
 
