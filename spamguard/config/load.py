@@ -62,11 +62,8 @@ def settings_from_command_line(
             "position": str(Position.STANDALONE),
             "next_hop": f"maildir:{maildir}",
         }
-        usual = {
-            "listeners": [listener],
-            "web": _DEFAULT_PAGE,
-            "watch": [maildir] if next_hop is None else [],
-        }
+        watched = [maildir] if next_hop is None else []
+        usual = {"listeners": [listener], "web": _DEFAULT_PAGE, "watch": watched}
         document = _Document("", YamlTree(usual))
     if state is not None:
         document.override(("state",), str(state.absolute()), "--state")
@@ -156,7 +153,16 @@ def _find_problems(value: Any) -> Iterator[schema.ConfigProblem]:
     try:
         FILE_PART.model_validate(value)
     except ValidationError as error:
-        yield from _type_problems(error, value)
+        for details in error.errors(include_url=False):
+            # "[key]" is pydantic's word for a key that is wrong itself
+            path = tuple(part for part in details["loc"] if part != "[key]")
+            if details["type"] == "missing":
+                example = _EXAMPLES.get(str(path[-1]))
+                hint = f", as in {path[-1]}: {example}" if example else ""
+                yield path[:-1], f"expected the key {path[-1]!r}{hint}"
+            else:
+                path = _written_path(path, value)
+                yield path, _describe_problem(details, path)
     if not isinstance(value, dict):
         return
     if "state" not in value:
@@ -187,19 +193,6 @@ def _valid_entries(entries: Any, kind: Any) -> dict[int, tuple[Any, dict[str, An
 
 
 # ---- pydantic's errors in words
-
-
-def _type_problems(error: ValidationError, value: object) -> Iterator[schema.ConfigProblem]:
-    for details in error.errors(include_url=False):
-        # "[key]" is pydantic's word for a key that is wrong itself
-        path = tuple(part for part in details["loc"] if part != "[key]")
-        if details["type"] == "missing":
-            example = _EXAMPLES.get(str(path[-1]))
-            hint = f", as in {path[-1]}: {example}" if example else ""
-            yield path[:-1], f"expected the key {path[-1]!r}{hint}"
-        else:
-            path = _written_path(path, value)
-            yield path, _describe_problem(details, path)
 
 
 _EXAMPLES = {
@@ -243,8 +236,13 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
                 is_entry = isinstance(value, dict)
                 hint = "begin it with a dash" if is_entry else "put it into brackets, as in [a, b]"
             return f"{key}: expected a list, found {describe_value(value)}: {hint}"
-    expected = f"{key}: expected a mapping of keys to values, found {describe_value(value)}"
-    return expected + _mapping_hint(value, path)
+    text = f"{key}: expected a mapping of keys to values, found {describe_value(value)}"
+    if part := _part_at(path):
+        options = part.model_fields.items()
+        required = [name for name, option in options if option.is_required()] or _keys(part)[:1]
+        example = ", ".join(f"{name}: …" for name in required)
+        text += f": {'leave it out, or ' if value is None else ''}write as in {{{example}}}"
+    return text
 
 
 def _key_hint(key: str, known_keys: list[str]) -> str:
@@ -259,16 +257,6 @@ def _key_hint(key: str, known_keys: list[str]) -> str:
     if places:
         return f" here: it stands {' or '.join(dict.fromkeys(places))}"
     return types.did_you_mean(key, known_keys) or f": expected one of {', '.join(known_keys)}"
-
-
-def _mapping_hint(value: object, path: KeyPath) -> str:
-    """The keys that are needed at a path, or one of those that it may have."""
-    part = _part_at(path)
-    if part is None:
-        return ""
-    required = [key for key, option in part.model_fields.items() if option.is_required()]
-    keys = ", ".join(f"{key}: …" for key in required or _keys(part)[:1])
-    return f": {'leave it out, or ' if value is None else ''}write as in {{{keys}}}"
 
 
 def _part_at(path: KeyPath) -> type[Part] | None:
@@ -394,7 +382,9 @@ def parse_yaml(data: bytes) -> YamlTree:
         is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
         mark = error.context_mark if is_late else error.problem_mark or error.context_mark
         place = TextPosition(1, 1) if mark is None else _position(mark)
-        return _broken_tree(place, _describe_error(error) + _blank_hint(text, place.line))
+        # as the parser counts lines: U+2028 and a bare CR end one, too
+        line_text = [*text.splitlines(), ""][place.line - 1]
+        return _broken_tree(place, _describe_error(error, line_text))
     tree = YamlTree()
     tree.value = None if node is None else _ValueBuilder(tree).build(node, ())
     return tree
@@ -408,21 +398,18 @@ def _position(mark: yaml.Mark) -> TextPosition:
     return TextPosition(mark.line + 1, mark.column + 1)
 
 
-def _describe_error(error: yaml.MarkedYAMLError) -> str:
-    """A parser's complaint in one line, with what to do about it."""
+def _describe_error(error: yaml.MarkedYAMLError, line: str) -> str:
+    """A parser's complaint about a line, with what to do about it."""
     text = error.problem or error.context or "is not YAML"
-    if isinstance(error, _RefusedYamlError):
-        return text
-    complaint, began = f"{error.context} {error.problem}", error.context_mark
-    hint = next((f": {hint}" for words, hint in _HINTS if words in complaint), "")
-    return f"is not YAML here: {text}{hint.format(line=1 if began is None else began.line + 1)}"
-
-
-def _blank_hint(text: str, line: int) -> str:
-    """Copied text may have other characters in the place of blanks, which nobody can see."""
-    lines = [*text.splitlines(), ""]  # as a parser counts them: U+2028 and a bare CR end one, too
-    blank = next((char for char in lines[line - 1] if char in _ODD_BLANKS), "")
-    return f"; there is no ordinary blank (U+{ord(blank):04X}): write one" if blank else ""
+    if not isinstance(error, _RefusedYamlError):
+        complaint, began = f"{error.context} {error.problem}", error.context_mark
+        hint = next((f": {hint}" for words, hint in _HINTS if words in complaint), "")
+        hint = hint.format(line=1 if began is None else began.line + 1)
+        text = f"is not YAML here: {text}{hint}"
+    # Copied text may have other characters in the place of blanks, which nobody can see.
+    if blank := next((char for char in line if char in _ODD_BLANKS), ""):
+        text += f"; there is no ordinary blank (U+{ord(blank):04X}): write one"
+    return text
 
 
 class _ValueBuilder:

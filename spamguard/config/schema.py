@@ -31,7 +31,7 @@ from pydantic_core import core_schema
 
 from spamguard.config.options import Listener, Rule, Scanner, Settings, Web
 from spamguard.config.types import AT_LEAST_ONE, NON_TEACHING_ROLES, Inline, Option, Shorthand
-from spamguard.config.values import Action, Endpoint, Position, Protocol, reaches
+from spamguard.config.values import Action, Position, Protocol, reaches
 
 MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
 
@@ -127,33 +127,29 @@ def _model_type(annotation: Any) -> Any:
     """The type of a field for pydantic: dataclasses as models, tuples as lists, tuples of pairs as
     mappings.
     """
-    inner = get_args(annotation)
     if is_dataclass(annotation) and isinstance(annotation, type):
-        kind: Any = part_model(annotation)
-    elif get_origin(annotation) is Annotated:
-        kind = _annotated_type(inner[0], annotation.__metadata__)
-    elif get_origin(annotation) in (Union, UnionType):
-        kind = Union[tuple(map(_model_type, inner))]  # noqa: UP007  `|` takes no tuple
-    elif get_origin(annotation) is not tuple:
-        kind = annotation
-    elif get_origin(inner[0]) is tuple:
-        kind = dict.__class_getitem__(tuple(map(_model_type, get_args(inner[0]))))
-    else:
-        kind = list.__class_getitem__(_model_type(inner[0]))
-    return kind
-
-
-def _annotated_type(kind: Any, notes: tuple[object, ...]) -> Any:
-    for note in notes:
+        return part_model(annotation)
+    inner = get_args(annotation)
+    for note in getattr(annotation, "__metadata__", ()):
         if isinstance(note, Option):
             check, schema = pydantic.PlainValidator(note.check), note.editor_schema
-            return Annotated[kind, check, pydantic.WithJsonSchema(schema)]
+            return Annotated[inner[0], check, pydantic.WithJsonSchema(schema)]
         if isinstance(note, Shorthand):
-            model = part_model(kind)
-            word = _model_type(get_type_hints(kind, include_extras=True)[note.key])
+            model = part_model(inner[0])
+            word = _model_type(get_type_hints(inner[0], include_extras=True)[note.key])
             expand = pydantic.BeforeValidator(note.expand, json_schema_input_type=word | model)
             return Annotated[model, expand]
-    return _model_type(kind)
+    origin = get_origin(annotation)
+    kind: Any = annotation
+    if origin is Annotated:
+        kind = _model_type(inner[0])
+    elif origin in (Union, UnionType):
+        kind = Union[tuple(map(_model_type, inner))]  # noqa: UP007  `|` takes no tuple
+    elif origin is tuple and get_origin(inner[0]) is tuple:
+        kind = dict.__class_getitem__(tuple(map(_model_type, get_args(inner[0]))))
+    elif origin is tuple:
+        kind = list.__class_getitem__(_model_type(inner[0]))
+    return kind
 
 
 def part_in(annotation: Any) -> type[Part] | None:
@@ -259,18 +255,13 @@ def find_contradictions(
     listeners: Mapping[int, tuple[Listener, Entry]], scanners: Mapping[int, tuple[Scanner, Entry]]
 ) -> Iterator[ConfigProblem]:
     """Everything that contradicts, by the number of the listener or scanner in the file."""
-    doors: list[tuple[KeyPath, str, str, Endpoint, Entry]] = [
-        *(
-            (("listeners", number), f"listener {number + 1}", "send", listener.listen, entry)
-            for number, (listener, entry) in listeners.items()
-        ),
-        *(
-            (("scanners", number), f"scanner {number + 1}", "ask", scanner.listen, entry)
-            for number, (scanner, entry) in scanners.items()
-        ),
+    doors: list[tuple[str, str, int, Listener | Scanner, Entry]] = [
+        *(("listener", "send", number, *door) for number, door in listeners.items()),
+        *(("scanner", "ask", number, *door) for number, door in scanners.items()),
     ]
     names: dict[tuple[str, int], str] = {}
-    for here, name, verb, listen, entry in doors:
+    for kind, verb, number, door, entry in doors:
+        here, name, listen = (f"{kind}s", number), f"{kind} {number + 1}", door.listen
         address = (str(listen.path or listen.host), listen.port)
         if address in names:
             yield (*here, "listen"), f"{names[address]} listens there already"
@@ -307,16 +298,13 @@ def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProbl
     if target.port == 0 and target.path is None:
         yield ("next_hop",), "expected a port from 1 to 65535"
     for number, rule in enumerate(listener.policy.rules):
-        has_probability = "from_probability" in entry["rules"][number]
-        problems = _rule_problems(rule, listener.position, has_probability=has_probability)
+        problems = _rule_problems(rule, entry["rules"][number], listener.position)
         yield from ((("rules", number, key), text) for key, text in problems)
 
 
-def _rule_problems(
-    rule: Rule, position: Position, *, has_probability: bool
-) -> Iterator[tuple[str, str]]:
+def _rule_problems(rule: Rule, entry: Entry, position: Position) -> Iterator[tuple[str, str]]:
     action, probability = rule.action, rule.from_probability
-    where = "from_probability" if has_probability else "action"
+    where = "from_probability" if "from_probability" in entry else "action"
     if action in (Action.REJECT, Action.DEFER):
         if position is Position.AFTER_QUEUE:
             reason = "after the queue Postfix would bounce to forged senders"

@@ -112,7 +112,16 @@ def check_installation(state: Path) -> Iterator[Step]:
     else:
         yield skipped("key", "there is none yet: the daemon makes it, or the first lesson")
     yield _check_free_space(state)
-    yield _check_clock({name: file.st_mtime for name, file in files.items()})
+    times = {name: file.st_mtime for name, file in files.items()}
+    newest = max(times, key=times.__getitem__, default="")
+    now = time.time()
+    detail = local_time(now, exact=True)
+    if newest and times[newest] > now + _MAX_CLOCK_SKEW:
+        moment = local_time(times[newest], exact=True)
+        detail = f"it is {detail}, and {newest} was written at {moment}"
+        yield failed("clock", detail, "set the clock, as with `timedatectl set-ntp true`")
+    else:
+        yield ok("clock", detail)
 
 
 def is_unreadable(state: Path) -> bool:
@@ -176,18 +185,6 @@ def _check_free_space(state: Path) -> Step:
         detail += f", {needed / 1e6:,.0f} MB are needed to build the tables again"
         return failed("disk", detail, "make room on that disk")
     return ok("disk", detail)
-
-
-def _check_clock(written: Mapping[str, float]) -> Step:
-    """Whether no file was written in the future. written: time of each file of the state."""
-    now = time.time()
-    detail = local_time(now, exact=True)
-    newest = max(written, key=written.__getitem__, default="")
-    if newest and written[newest] > now + _MAX_CLOCK_SKEW:
-        moment = local_time(written[newest], exact=True)
-        detail = f"it is {detail}, and {newest} was written at {moment}"
-        return failed("clock", detail, "set the clock, as with `timedatectl set-ntp true`")
-    return ok("clock", detail)
 
 
 def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
+from string import ascii_lowercase
 from tempfile import TemporaryDirectory
 
 from spamguard.bayes.tables import counted_arrays
@@ -39,9 +40,6 @@ STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
 _JUNK_FOLDER = ".Junk"
 _SPAM_ROLE = Role(FolderKind.CLASS, "spam")
-_ORIGIN = "doctor"
-_WORD_COUNT = 40
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _REBUILD_REMEDY = "build the tables again: spamguard rebuild"
 
 
@@ -61,9 +59,9 @@ def prove(spam_filter: Filter, mailbox: ProofMailbox, hint: str) -> Iterator[Ste
         try:
             mailbox.remove()
         finally:
-            users = [vote.user for vote in _find_votes(spam_filter, digest)]
             retracted = sum(
-                spam_filter.forget_digests([digest], user=user, origin=_ORIGIN)[0] for user in users
+                spam_filter.forget_digests([digest], user=vote.user, origin="doctor")[0]
+                for vote in _find_votes(spam_filter, digest)
             )
     yield _check_taken_back(spam_filter, digest, before, retracted)
 
@@ -161,7 +159,7 @@ class _LearnedState:
 def make_message() -> bytes:
     """A message of random words to nobody, which resembles no other mail."""
     mark = secrets.token_hex(8)
-    words = ["".join(secrets.choice(_LETTERS) for _ in range(9)) for _ in range(_WORD_COUNT)]
+    words = ["".join(secrets.choice(ascii_lowercase) for _ in range(9)) for _ in range(40)]
     lines = (
         "From: spamguard doctor <doctor@localhost.invalid>",
         "To: undisclosed-recipients:;",
@@ -282,9 +280,14 @@ def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
             lessons_per_day=0,
         )
         with closing(LocalMailboxes([watch])) as mailboxes:
-            with _silence_warnings():
+            log = logging.getLogger("spamguard.folders")
+            level = log.level
+            log.setLevel(logging.ERROR)  # other steps say what a new watcher warns of
+            try:
                 settings = Settings(state, (), watch=(watch,))
                 watcher = Watcher(spam_filter, settings, mailboxes, lambda: None)
+            finally:
+                log.setLevel(level)
 
             def run_watcher() -> bool:
                 return watcher.run_once(_DEBOUNCE_SECONDS)
@@ -294,15 +297,3 @@ def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
                 while quiet < 3:
                     quiet = 0 if run_watcher() else quiet + 1
                 yield ProofMailbox(path, _JUNK_FOLDER, Owner(0, 0), state, run_watcher)
-
-
-@contextmanager
-def _silence_warnings() -> Iterator[None]:
-    """Silence what a new watcher has to say of this machine: other steps say it."""
-    log = logging.getLogger("spamguard.folders")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
