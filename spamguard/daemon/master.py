@@ -121,6 +121,7 @@ class Master:
     def _run_once(self) -> None:
         """Wait for an event, then do what is due."""
         next_start = min(child.next_start() for child in self._children())
+        # Ping systemd three times as often as it expects while every worker is alive.
         next_ping = (self._notifier.watchdog_seconds or 3) / 3
         for key, _ in self._selector.select(min(_TICK_SECONDS, next_start, next_ping)):
             key.data()
@@ -136,7 +137,10 @@ class Master:
         self._status_socket.maintain()
         self._announce()
         self._settle_if_due()
-        self._ping_watchdog()
+        interval = self._notifier.watchdog_seconds
+        if interval and time.monotonic() >= self._next_ping and self._supervisor.all_alive():
+            self._next_ping = time.monotonic() + interval / 3
+            self._notifier.ping_watchdog()
         self._check_installation()
 
     def _children(self) -> tuple[Supervisor | SupervisedProcess, ...]:
@@ -290,13 +294,6 @@ class Master:
                 self._stop()
         else:
             self._replaced_warning.clear()
-
-    def _ping_watchdog(self) -> None:
-        """Ping systemd three times as often as it expects while every worker is alive."""
-        interval = self._notifier.watchdog_seconds
-        if interval and time.monotonic() >= self._next_ping and self._supervisor.all_alive():
-            self._next_ping = time.monotonic() + interval / 3
-            self._notifier.ping_watchdog()
 
     def _stop(self) -> None:
         """Accept no more, and let the workers finish."""

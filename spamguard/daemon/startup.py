@@ -155,7 +155,6 @@ def _advise(endpoint: Endpoint, number: int | None, our_addresses: Collection[Ad
 
 
 def close_all(listening: Iterable[socket.socket]) -> None:
-    """Close all of these sockets."""
     for each in listening:
         each.close()
 
@@ -243,9 +242,8 @@ def drop_privileges(settings: Settings) -> None:
                 )
             _make_state(settings.state, account)
             _check_owner(settings.state, account)  # somebody may just have made it
-            if (
-                account.pw_uid != 0
-            ):  # drop everything of root's, for good: setresuid changes the saved id too
+            # Drop everything of root's, for good: setresuid changes the saved id too.
+            if account.pw_uid != 0:
                 os.initgroups(account.pw_name, account.pw_gid)
                 os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
                 os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)

@@ -67,7 +67,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _serve(settings: Settings, board: CounterBoard, settle: Callable[[], None]) -> None:
-    """Serve what is configured until SIGTERM."""
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
     reporter = HealthReporter(settings, board)
@@ -173,7 +172,6 @@ async def _open_page(
 
 
 def describe_error(web: Web, error: Exception) -> str:
-    """Say why page and API cannot be served."""
     if isinstance(error, OSError) and error.errno == errno.EACCES and web.listen.port < 1024:
         return (
             "page and API open their port without root's rights: take one from 1024 on, "

@@ -50,7 +50,9 @@ class DeadlineTimer(ABC):
     def set_deadline(self, when: float) -> None:
         self._deadline = when
         if self._timer is None or self._timer.when() > when:
-            self._start_timer(when)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
 
     def clear_deadline(self) -> None:
         """Remove the deadline. The loop holds this object until the timer rings."""
@@ -62,11 +64,6 @@ class DeadlineTimer(ABC):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _start_timer(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:
         """Called for the deadline or for an earlier one that was replaced."""
@@ -109,29 +106,27 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         return self._loop.time() + seconds
 
     async def read_reply(self, deadline: float) -> Reply:
-        """The next reply, complete before the deadline.
-
-        Raises
-        ------
-        DisconnectedError, NextHopTimeoutError
-        """
-        while (reply := self._next_reply()) is None:
+        """The next reply, complete before the deadline. DisconnectedError, NextHopTimeoutError."""
+        while True:
+            try:
+                reply = self._replies.next_reply()
+            except ReplyError as error:
+                raise NextHopTimeoutError(f"not understood: {error}") from error
+            if self._reading_paused and self._replies.pending_bytes <= _MAX_UNREAD_BYTES:
+                self._reading_paused = False
+                self._transport.resume_reading()
+            if reply is not None:
+                return reply
             if self._close_reason:
                 raise DisconnectedError(self._close_reason)
             await self._wait_for_change(deadline)
-        return reply
 
     def write(self, data: bytes) -> None:
         """Send now or soon. A loss on the way shows in the next reply."""
         self._transport.write(data)
 
     async def wait_writable(self, seconds: float) -> bool:
-        """Wait until more can be sent; False when the hop has spoken or gone before that.
-
-        Raises
-        ------
-        NextHopTimeoutError
-        """
+        """Wait for room; False: the hop spoke or hung up. NextHopTimeoutError."""
         # Yield even where there is room: what came must be seen, and other tasks want to work.
         await asyncio.sleep(0)
         deadline = self.deadline_after(seconds)
@@ -140,12 +135,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         return self.is_quiet
 
     async def start_tls(self, context: ssl.SSLContext, name: str, seconds: float) -> None:
-        """Start TLS. name: expected in the certificate, where the context checks it.
-
-        Raises
-        ------
-        TlsHandshakeError
-        """
+        """Start TLS. name: for the check of the certificate. TlsHandshakeError."""
         try:
             # asyncio never ends the handshake of a connection that was lost meanwhile.
             async with asyncio.timeout(seconds):
@@ -166,16 +156,6 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
         self._close_reason = self._close_reason or "ended by us"
         self.cancel_deadline()  # connection_lost never comes for what was not encrypted yet
         self._transport.abort()
-
-    def _next_reply(self) -> Reply | None:
-        try:
-            reply = self._replies.next_reply()
-        except ReplyError as error:
-            raise NextHopTimeoutError(f"not understood: {error}") from error
-        if self._reading_paused and self._replies.pending_bytes <= _MAX_UNREAD_BYTES:
-            self._reading_paused = False
-            self._transport.resume_reading()
-        return reply
 
     async def _wait_for_change(self, deadline: float) -> None:
         self._waiter = self._loop.create_future()
@@ -230,12 +210,7 @@ class NextHopConnection(DeadlineTimer, asyncio.Protocol):
 
 
 async def dial(endpoint: Endpoint, seconds: float) -> NextHopConnection:
-    """Connect within so many seconds.
-
-    Raises
-    ------
-    UnreachableError
-    """
+    """Connect within so many seconds. UnreachableError."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
@@ -283,11 +258,7 @@ class NextHopSession:
 
     def send_commands(self, *commands: bytes) -> None:
         """Send commands, each with its line end, in one go; a reply is due for each.
-
-        Raises
-        ------
-        DisconnectedError
-            The hop has gone, or spoke unasked.
+        DisconnectedError: the hop has gone, or spoke unasked.
         """
         self.stage = SessionStage.OUT_OF_STEP
         if self._replies_due or not self.connection.is_quiet:
@@ -297,11 +268,7 @@ class NextHopSession:
 
     async def read_reply(self, deadline: float | None = None, positive: int = 2) -> Reply:
         """The reply to the oldest command without one: a refusal, or a code that begins with
-        `positive`.
-
-        Raises
-        ------
-        DisconnectedError, NextHopTimeoutError, ClosingError
+        `positive`. DisconnectedError, NextHopTimeoutError, ClosingError.
         """
         if deadline is None:
             deadline = self.connection.deadline_after(self._seconds)
@@ -324,12 +291,8 @@ class NextHopSession:
         """Send a message, whose last piece is the end of data; False when the hop spoke or hung up
         before that.
 
-        So many replies are due then. Errors of the pieces pass through. Unless the message was
-        sent whole and all replies came, the session can only be cut off.
-
-        Raises
-        ------
-        NextHopTimeoutError
+        So many replies are due then. Errors of the pieces pass through. Unless the message was sent
+        whole and all replies came, the session can only be cut off. NextHopTimeoutError.
         """
         self.stage = SessionStage.OUT_OF_STEP
         self._replies_due = replies + 1  # the end of data is due too, from us

@@ -101,9 +101,7 @@ async def deliver(
     recipients: Sequence[Recipient],
     content: SpoolView,
 ) -> list[Reply]:
-    """All steps of a new transaction but its end: one attempt, and the final reply for each
-    recipient, in order.
-    """
+    """Attempt a new transaction once, but not its end; the final reply for each recipient."""
     reply = await transaction.mail(sender)
     if not reply.is_positive:
         return [reply] * len(recipients)
@@ -187,7 +185,6 @@ class ClosingError(DisconnectedError):
 
 
 def describe_error(error: Exception | None) -> str:
-    """What happened to a connection, for the log."""
     match error:
         case None:
             return "closed"
@@ -323,13 +320,7 @@ class MaildirNextHop:
         """Nothing is kept open."""
 
     def deliver(self, sender: Sender, recipients: Sequence[Recipient], content: SpoolView) -> None:
-        """One copy for each recipient, on the disk. Blocks.
-
-        Raises
-        ------
-        OSError
-            No recipient has a copy.
-        """
+        """One copy for each recipient, on the disk. Blocks. OSError: no recipient has a copy."""
         _make_maildir(self._directory)
         folder = self._directory
         if _is_spam(content.head):
@@ -396,9 +387,7 @@ class _MaildirTransaction:
 
 
 def _recipient_copy(sender: Sender, recipient: Recipient, content: SpoolView) -> Iterator[bytes]:
-    """The message as it lies in a Maildir: final delivery's two fields on top (RFC 5321, section
-    4.4), lines ended by LF.
-    """
+    """The message below final delivery's two fields (RFC 5321, 4.4), lines ended by LF."""
     return_path, delivered_to = (
         address.encode("utf-8", "surrogateescape")
         for address in (sender.address, recipient.address)

@@ -97,19 +97,10 @@ class Quarantine:
         when: float,
         listener: str = "",
     ) -> None:
-        """Hold a message: all of it is on the disk afterwards. Blocks.
+        """Hold a message: all of it is on the disk afterwards. Blocks. OSError: nothing is held.
 
-        Parameters
-        ----------
-        name : a new id (`keys.new_id`).
-        content : as it would have been sent; kept byte for byte.
-        when : seconds since 1970.
-        listener : its address.
-
-        Raises
-        ------
-        OSError
-            Nothing is held.
+        name: a new id (`keys.new_id`). content: as it would have been sent; kept byte for byte.
+        when: seconds since 1970. listener: its address.
         """
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,13 +142,7 @@ class Quarantine:
             return 0
 
     def entry(self, name: str) -> QuarantineEntry:
-        """One message.
-
-        Raises
-        ------
-        QuarantineError
-            There is none of that id, or its note is damaged.
-        """
+        """One message. QuarantineError: there is none of that id, or its note is damaged."""
         note = self._path(name, _NOTE)
         try:
             values = json.loads(note.read_bytes())
@@ -185,12 +170,8 @@ class Quarantine:
             return spool.read_start(_MAX_HEADER_BYTES).partition(b"\r\n\r\n")[0]
 
     def delete(self, name: str) -> None:
-        """Delete a message for good.
-
-        Raises
-        ------
-        QuarantineError
-            There is none of that id, or another process works with it at this moment.
+        """Delete a message for good. QuarantineError: there is none of that id, or another process
+        works with it at this moment.
         """
         with self._locked_entry(name):
             # Without its note it is gone; the other files follow.
@@ -208,11 +189,7 @@ class Quarantine:
         A recipient is noted, durably, after the next hop has said yes. When this process dies in
         between, the next release delivers once more: at least once, never not at all. Both copies
         have the same id in X-Spamguard. Once all have it, nothing is done and the answer is empty.
-
-        Raises
-        ------
-        QuarantineError
-            There is none of that id, or another process works with it at this moment.
+        QuarantineError: there is none of that id, or another process works with it at this moment.
         """
         with self._locked_entry(name) as entry:
             if entry.released:

@@ -72,12 +72,7 @@ class SessionOpener:
         self._reload_after = 0.0  # a time of the event loop's clock
 
     async def open(self) -> NextHopSession:
-        """A new session.
-
-        Raises
-        ------
-        UnreachableError, UnsafeError
-        """
+        """A new session. UnreachableError, UnsafeError."""
         try:
             return await self._open(self._hop.tls)
         except TlsHandshakeError as error:
@@ -215,7 +210,6 @@ class SessionPool(DeadlineTimer):
             self.set_deadline(next(iter(self._idle.values())))
 
     def _quit(self, session: NextHopSession) -> None:
-        """Send QUIT in the background."""
         task = asyncio.get_running_loop().create_task(session.quit())
         self._quitting.add(task)
         task.add_done_callback(self._quitting.discard)
@@ -229,17 +223,13 @@ class SmtpNextHop:
         self.on_error = on_error
         self.pool = SessionPool(hop)
         self._opener = SessionOpener(hop, hostname)
-        self._extensions: Mapping[str, str] | None = None
+        self.extensions: Mapping[str, str] | None = None
         self._last_probe = -_PROBE_SECONDS
         self._probing: asyncio.Task[None] | None = None
 
     @property
     def answers_each(self) -> bool:
         return self.settings.to.protocol is Protocol.LMTP
-
-    @property
-    def extensions(self) -> Mapping[str, str] | None:
-        return self._extensions
 
     async def probe(self) -> None:
         """Open a session for the next message, unless that was tried lately; never raises."""
@@ -269,14 +259,9 @@ class SmtpNextHop:
         await self.pool.close()
 
     async def open(self) -> NextHopSession:
-        """A new session.
-
-        Raises
-        ------
-        UnreachableError, UnsafeError
-        """
+        """A new session. UnreachableError, UnsafeError."""
         session = await self._opener.open()
-        self._extensions = session.extensions
+        self.extensions = session.extensions
         self._last_probe = asyncio.get_running_loop().time()
         return session
 

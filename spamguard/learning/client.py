@@ -52,17 +52,13 @@ class LessonRefusedError(Exception):
 
 
 class LessonHeldError(Exception):
-    """The daemon cannot learn this lesson until an operator has mended what the text says: the
-    sender must keep it.
-    """
+    """The sender must keep this lesson until an operator has mended what the text says."""
 
 
 def send_lesson(
     path: str, header: LessonHeader, raw: bytes, timeout: float = ANSWER_TIMEOUT
 ) -> None:
-    """Return once the daemon has the lesson. LessonRefusedError, LessonHeldError; OSError: nobody
-    takes it now.
-    """
+    """Hand a lesson to the daemon. LessonRefusedError, LessonHeldError, OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(timeout)
         peer.connect(path)
@@ -112,7 +108,6 @@ def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
     parser.add_argument(
         "--as", dest="label", required=True, metavar="CLASS", help="spam, ham or another class"
     )

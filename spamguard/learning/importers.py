@@ -155,11 +155,7 @@ _REFUSED_STARTS = {
 
 def detect_format(name: str, head: bytes, path: Path | None) -> WordListFormat:
     """The format of a file or directory. head: its first bytes; path: None for standard input.
-
-    Raises
-    ------
-    SourceError
-        It cannot be taken in; with what to do instead.
+    SourceError: it cannot be taken in; with what to do instead.
     """
     if path is not None and path.is_dir():
         if _bucket_files(path):
@@ -210,7 +206,6 @@ _DOMAIN = re.compile(r"[\w-]+(?:\.[\w-]+)+")
 
 
 def read_bogofilter(lines: Iterable[bytes]) -> Iterator[WordListEntry]:
-    """The entries of a list of bogofilter."""
     for line in lines:
         if (match := _BOGOFILTER_LINE.fullmatch(line)) is None:
             continue
@@ -241,7 +236,6 @@ _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 def read_spambayes(lines: Iterable[bytes]) -> Iterator[WordListEntry]:
-    """The entries of a list of SpamBayes."""
     texts = (_decode_word(line) for line in lines if len(line) < _MAX_LINE_BYTES)
     rows = csv.reader(text.replace("\0", "") for text in texts)
     is_first = True
@@ -392,12 +386,8 @@ def compute_word_odds(
 ) -> tuple[WordListInfo, WordOdds]:
     """The log-odds of words that are one token of ours; the most telling `votes.MAX_WORDS`.
 
-    source: the name of the list, for people. key: the installation's.
-
-    Raises
-    ------
-    SourceError
-        The list does not say how much mail was learnt, knows one class only, or has no words.
+    source: the name of the list, for people. key: the installation's. SourceError: the list does
+    not say how much mail was learnt, knows one class only, or has no words.
     """
     sizes = ClassSizes(0, 0)
     hasher = TokenHasher(keys.derive_key(key, b"tokens"))
@@ -407,7 +397,12 @@ def compute_word_odds(
         words = [entry for entry in batch if isinstance(entry, WordCounts)]
         sizes = next((entry for entry in batch if isinstance(entry, ClassSizes)), sizes)
         n_words += len(words)
-        parts += _hash_words(hasher, words)
+        mapped = [word for word in words if word.section is not None]
+        if mapped:
+            texts = [(word.section or b"", word.text) for word in mapped]
+            tokens, is_token = hasher.hash_words(texts)
+            counts = np.array([(word.ham, word.spam) for word in mapped], np.int64)[is_token]
+            parts.append((tokens[is_token], counts[:, 0], counts[:, 1]))
     if min(sizes) < 1:
         raise SourceError(
             f"this word list of {source} does not tell of both good mail and spam: it is cut off,"
@@ -422,16 +417,6 @@ def compute_word_odds(
     content = b"".join(array.tobytes() for array in (*counted, np.array(sizes)))
     digest = blake2b(content, digest_size=16).hexdigest()
     return WordListInfo(source, digest, sizes.ham, sizes.spam, n_words, len(odds.tokens)), odds
-
-
-def _hash_words(hasher: TokenHasher, words: list[WordCounts]) -> Iterator[_CountedTokens]:
-    """Tokens and counts of the words that are one token of mapped."""
-    mapped = [word for word in words if word.section is not None]
-    if mapped:
-        tokens, is_token = hasher.hash_words([(word.section or b"", word.text) for word in mapped])
-        ham = np.array([word.ham for word in mapped], np.int64)
-        spam = np.array([word.spam for word in mapped], np.int64)
-        yield tokens[is_token], ham[is_token], spam[is_token]
 
 
 def _sum_counts(parts: list[_CountedTokens]) -> _CountedTokens:
@@ -462,9 +447,7 @@ def _log_odds(counted: _CountedTokens, sizes: ClassSizes) -> WordOdds:
 
 
 def import_word_list(spam_filter: Filter, name: str, about: WordListInfo, odds: WordOdds) -> bool:
-    """Keep a list under a name and settle; returns whether it is new. UsageError: another list has
-    that name.
-    """
+    """Keep a list and settle; whether it is new. UsageError: the name is taken."""
     spam_filter.require_receipts()
     current = _find_word_list(spam_filter.ledger.word_lists(), name)
     if current is not None and current.about.digest != about.digest:

@@ -173,9 +173,7 @@ class LessonService:
     # the steps of `submit`
 
     def open_class(self, label: str, new_class: NewClass, *, unwanted: bool = False) -> None:
-        """Make sure that there is this class. UnknownClassError: it is not there and may not be
-        made, or cannot be unwanted.
-        """
+        """Make sure that there is this class, or raise UnknownClassError."""
         if new_class is not NewClass.CREATE:
             self._filter.check_class(label)  # a slip of the pen: the error says what was meant
         if new_class is NewClass.REFUSE and label not in self._filter.classes:
@@ -219,9 +217,7 @@ class LessonService:
 
     @property
     def settling_due(self) -> float:
-        """When to call `request_settling`, on the clock of `time.monotonic`; inf: nothing has
-        changed.
-        """
+        """When to call `request_settling` (`time.monotonic`); inf: nothing has changed."""
         return inf if self.changed == self._settled_changes else self._settled_at + self._pause
 
     def request_settling(self) -> None:
@@ -268,9 +264,7 @@ class Learner:
         self._unreadable: set[str] = set()
 
     def run_once(self) -> int:
-        """Learn everything that waits; how many lessons that were. SpamguardError: local trouble,
-        what was not learnt still waits.
-        """
+        """Learn what waits and count it. SpamguardError: the rest still waits."""
         done = 0
         # neighbours that say the same by the word of the same user are learnt together
         for _, same in groupby(self._iter_waiting(), lambda waiting: waiting.lesson[:3]):
@@ -355,9 +349,7 @@ class Learner:
             self._remove(waiting.source, waiting.name)
 
     def _submit(self, lesson: QueuedLesson, raws: Sequence[bytes]) -> int:
-        """Teach, or take back, what a lesson says, for all of these messages; how many of them are
-        over quota.
-        """
+        """Teach or take back a lesson for these messages; how many are over quota."""
         label, user, origin, _ = lesson
         if not label:
             self._service.retract([self._reader.digest(raw) for raw in raws], user, origin)
@@ -474,9 +466,7 @@ class TrainingIntake:
         return SqliteLedger.open(path, keys.key_fingerprint(key))
 
     def _current_label(self, digest: bytes, user: str) -> str | None:
-        """What this user says of the message, queue included; "": nothing; None: it cannot be
-        known, or is worth saying again.
-        """
+        """The user's last word, waiting or learnt; "": none; None: unknown, or worth repeating."""
         try:
             waiting = self._queue.find_marked(_queue_mark(digest, user))
         except LookupError:

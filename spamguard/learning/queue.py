@@ -99,7 +99,7 @@ class LessonQueue:
         return None
 
     def names(self) -> list[str]:
-        """Of the lessons, oldest first. Removes what crashed writers left unfinished."""
+        """The names of the lessons, oldest first. Removes what crashed writers left unfinished."""
         try:
             names = [entry.name for entry in os.scandir(self._directory)]
         except FileNotFoundError:
@@ -111,9 +111,7 @@ class LessonQueue:
         return sorted(name for name in names if _QUEUED_NAME.fullmatch(name))
 
     def take(self, name: str) -> QueuedLesson | None:
-        """A lesson, None when it is gone. It stays there until `remove`. ValueError: it is damaged;
-        OSError.
-        """
+        """Read a lesson, or None when it is gone. ValueError: it is damaged; OSError."""
         try:
             data = (self._directory / name).read_bytes()
         except FileNotFoundError:
@@ -152,7 +150,7 @@ class LessonSpool:
         self._unreadable: set[str] = set()  # what we may not read or remove
 
     def names(self) -> list[str]:
-        """Of the files that may be lessons, oldest first. OSError."""
+        """The names of files that may be lessons, oldest first. OSError."""
         with os.scandir(self._directory) as entries:
             unreadable, names = set[str](), list[str]()
             for entry in entries:
@@ -164,9 +162,7 @@ class LessonSpool:
         return sorted(names)
 
     def take(self, name: str) -> QueuedLesson | None:
-        """A lesson; None while it is being written, or when it is gone. ValueError: it is none;
-        OSError: it cannot be read.
-        """
+        """Read a lesson, or None when unfinished or gone. ValueError: it is none; OSError."""
         directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not _SPOOLED_NAME.fullmatch(name):

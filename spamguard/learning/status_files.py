@@ -136,7 +136,6 @@ class WatcherStatus:
     troubles: tuple[WatcherTrouble, ...] = ()
 
     def is_alive(self, now: float) -> bool:
-        """Whether the watcher runs."""
         return abs(now - self.seen) < DEAD_AFTER_SECONDS
 
 

@@ -45,7 +45,6 @@ class VoteSelection(NamedTuple):
     origin: str = ""
 
     def matches(self, vote: Vote) -> bool:
-        """Whether a vote of this user is selected."""
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
         is_opinion = vote.origin != UNDO_ORIGIN and not is_word_list(vote.extractor)
@@ -76,27 +75,22 @@ def undo_votes(
         # Votes that are cast from now on count, and are not taken back. `force`: undoing is
         # recorded also where nothing of the user is in force.
         with spam_filter.ledger.exclusive(force=True) as cast:
-            reversals = [_reverse_message(spam_filter, digest, chosen) for digest in batch]
+            reversals: list[NewVote] = []
+            undone: list[UndoneVote] = []
+            for digest in batch:
+                votes = spam_filter.ledger.users.all_votes(chosen.user, digest)
+                if not votes:
+                    raise LedgerError(
+                        f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a "
+                        "backup [votes of a user are not there]"
+                    )
+                new = reverse_votes(votes, chosen, int(time.time()))
+                reversals += new
+                if new and new[-1].label != votes[0].label:
+                    undone.append(UndoneVote(digest, votes[0].label, new[-1].label))
             if not dry_run:
-                cast([vote for _, votes in reversals for vote in votes])
-        yield [
-            UndoneVote(votes[-1].digest, label, votes[-1].label)
-            for label, votes in reversals
-            if votes and label != votes[-1].label
-        ]
-
-
-def _reverse_message(
-    spam_filter: Filter, digest: bytes, chosen: VoteSelection
-) -> tuple[str | None, list[NewVote]]:
-    """The label that is in force, and the votes to cast."""
-    votes = spam_filter.ledger.users.all_votes(chosen.user, digest)
-    if not votes:
-        raise LedgerError(
-            f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a backup "
-            "[votes of a user are not there]"
-        )
-    return votes[0].label, reverse_votes(votes, chosen, int(time.time()))
+                cast(reversals)
+        yield undone
 
 
 def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> list[NewVote]:
