@@ -48,9 +48,7 @@ class BrokerProtocolError(ValueError):
 
 
 def fingerprint_watches(watches: Iterable[Watch]) -> str:
-    """A hash of where Maildirs are and whose they are, in their order, and of the protocol: both
-    sides must mean the same.
-    """
+    """Hash what both sides must mean alike: the watches in their order, and the protocol."""
     line = pack_line(_PROTOCOL_VERSION, *((watch.maildir, watch.user) for watch in watches))
     return hashlib.blake2b(line, digest_size=16).hexdigest()
 
@@ -184,9 +182,7 @@ class BrokerSession:
         self._served: frozenset[Mailbox] | None = None
 
     def run(self, fingerprint: str) -> None:
-        """Serve until the client goes. BrokerProtocolError: it says what makes no sense. OSError:
-        it does not listen.
-        """
+        """Serve until the client goes. BrokerProtocolError; OSError: it does not listen."""
         self._send_answer(fingerprint)
         with self._channel.makefile("rb") as lines:
             while line := lines.readline(MAX_REQUEST_BYTES + 1):
@@ -264,9 +260,7 @@ class BrokerSession:
         return folder
 
     def _check_mailbox(self, mailbox: Mailbox) -> Mailbox:
-        """Refuse all mailboxes but those that were found: a path that fits a pattern is not
-        enough.
-        """
+        """Refuse all mailboxes but those that were found: fitting a pattern is not enough."""
         if self._served is None:
             self._find_mailboxes()
         if mailbox not in (self._served or ()):
@@ -274,9 +268,7 @@ class BrokerSession:
         return mailbox
 
     def _is_client_gone(self) -> bool:
-        """Whether there is anything to read: a client that waits for an answer sends nothing, so it
-        can only be the end.
-        """
+        """Whether the connection ended: a client that waits for an answer sends nothing."""
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         return bool(poller.poll(0))
@@ -350,7 +342,6 @@ class RemoteMailboxes:
             return Changes(everything=True)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -374,9 +365,7 @@ class RemoteMailboxes:
         try:
             self._channel.connect(str(self._path))
         except OSError as error:
-            is_older = error.errno == errno.EPROTOTYPE  # an older broker has a socket for packets
-            why = _MISMATCH if is_older else error.strerror or str(error)
-            raise self._disconnect(why) from error
+            raise self._disconnect(error.strerror or str(error)) from error
         try:
             fingerprint = self._request(parse_text)
         except OSError as error:
@@ -405,9 +394,7 @@ class RemoteMailboxes:
                 os.close(descriptor)
 
     def _transfer(self, request: Sequence[object], descriptors: list[int]) -> bytes:
-        """Send a request, and read a line. descriptors: gets those that come with it.
-        MailboxesError.
-        """
+        """Send a request, read a line, and add descriptors that come with it. MailboxesError."""
         if self._channel is None:
             raise self._disconnect("it has ended")
         line = bytearray()

@@ -36,9 +36,7 @@ _log = logging.getLogger("spamguard.folders")
 
 
 def is_below(path: str, directories: Collection[str]) -> bool:
-    """Whether an absolute path is one of some directories, or below one. directories: a set or a
-    mapping, as there may be many.
-    """
+    """Whether an absolute path is in a set or mapping of directories, or below one of them."""
     while path not in directories:
         if path == "/":
             return False
@@ -102,7 +100,6 @@ class InotifyEvents:
         self._events: set[DirectoryEvent] = set()
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
         return self._inotify._inotify_fd
 
     def add(self, directory: int, path: str, token: object) -> int:
@@ -166,7 +163,6 @@ class ObserverEvents:
         observer.start()
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
         return self._reader
 
     def add(self, _directory: int, path: str, _token: object) -> None:
@@ -183,14 +179,13 @@ class ObserverEvents:
                 raise OSError(errno.EIO, str(error), path) from error
 
     def read(self) -> set[DirectoryEvent]:
-        """As of `InotifyEvents`."""
+        """Whether anything has happened since the last call: then `POLL_NOW`."""
         with suppress(BlockingIOError):
             os.read(self._reader, 1 << 16)
             return {POLL_NOW}
         return set()
 
     def close(self) -> None:
-        """End the threads."""
         self._observer.stop()
         self._observer.join()
         os.close(self._reader)
@@ -323,9 +318,7 @@ class DirectoryMonitor:
         return len(self._watched) + len(self._polled)
 
     def wait(self, timeout: float) -> tuple[set[Hashable], bool]:
-        """Wait at most `timeout` seconds; the targets that may have changed, and whether events
-        were lost.
-        """
+        """Wait at most so long for targets that may have changed; whether events were lost."""
         until, remaining = time.monotonic() + timeout, 0.0
         while True:
             mounted = self._sleep(remaining)
@@ -344,7 +337,6 @@ class DirectoryMonitor:
                 return targets, lost
 
     def close(self) -> None:
-        """Give all descriptors back."""
         if self._events is not None:
             self._events.close()
         if self._mounts is not None:

@@ -32,6 +32,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, compress, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -82,27 +83,19 @@ _NO_KEYWORD_NAMES = (
 _group_key = attrgetter("label", "folder", "evidence")  # votes of one group are made together
 
 
+@dataclass
 class FolderTeacher:
     """Casts votes in the name of the users of mailboxes.
 
     watches: the entries of `watch:`, which say how many lessons a user may teach within 24 hours.
     """
 
-    def __init__(
-        self,
-        spam_filter: Filter,
-        service: LessonService,
-        sightings: Sightings,
-        scanner: FolderScanner,
-        watches: Sequence[Watch],
-        status_file: StatusFile,
-    ) -> None:
-        self._filter = spam_filter
-        self._service = service
-        self._sightings = sightings
-        self._scanner = scanner
-        self._watches = watches
-        self._status_file = status_file
+    _filter: Filter
+    _service: LessonService
+    _sightings: Sightings
+    _scanner: FolderScanner
+    _watches: Sequence[Watch]
+    _status_file: StatusFile
 
     # ---- moves
 
@@ -267,37 +260,24 @@ def _select(
 # ---- evidence
 
 
+@dataclass
 class EvidenceTeacher:
     """Teaches what flags and keywords say."""
 
-    def __init__(
-        self,
-        spam_filter: Filter,
-        mailboxes: Mailboxes,
-        sightings: Sightings,
-        scanner: FolderScanner,
-        teacher: FolderTeacher,
-        warnings: WarnOnce,
-    ) -> None:
-        self._filter = spam_filter
-        self._mailboxes = mailboxes
-        self._sightings = sightings
-        self._scanner = scanner
-        self._teacher = teacher
-        self._warnings = warnings
-        self._nameless: set[Folder] = set()  # with keywords that have no names
-        self._warned_watches: set[int] = set()  # entries of `watch` for which that was logged
+    _filter: Filter
+    _mailboxes: Mailboxes
+    _sightings: Sightings
+    _scanner: FolderScanner
+    _teacher: FolderTeacher
+    _warnings: WarnOnce
+    # folders with keywords that have no names, and entries of `watch` for which that was logged
+    _nameless: set[Folder] = field(default_factory=set)
+    _warned_watches: set[int] = field(default_factory=set)
 
     def prepare(self, folder: Folder, rule: EvidenceRule) -> None:
         """Before a scan: if messages were read long enough ago, it must report all names."""
-        path, directory, long_ago = (
-            folder.mailbox.path,
-            folder.directory,
-            time.time() - rule.read_after,
-        )
-        if EvidenceSign.READ in rule.signs and self._sightings.has_mark_before(
-            path, directory, long_ago
-        ):
+        when = time.time() - rule.read_after
+        if EvidenceSign.READ in rule.signs and self._sightings.has_mark_before(*_key(folder), when):
             self._scanner.forget_folder(folder)
 
     def teach(
@@ -367,9 +347,7 @@ class EvidenceTeacher:
     def _read_keywords(
         self, folder: Folder, files: Iterable[FoundFile], rule: EvidenceRule
     ) -> Mapping[str, str]:
-        """The names of the keywords that these messages have. If one has no name yet, the next scan
-        reports all files again.
-        """
+        """The names of these messages' keywords; the next scan looks again for missing ones."""
         letters: set[str] = set()
         if rule.keywords:
             letters = {letter for file in files for letter in _flags(file) if letter.islower()}

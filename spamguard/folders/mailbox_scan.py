@@ -99,35 +99,25 @@ def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> l
     return rules
 
 
-def tagged_spam(arrivals: Iterable[Arrival], rules: ReconcileRules) -> list[Arrival]:
-    """The arrivals that we tagged as spam, and left to others to put into Junk."""
-    return [
-        arrival
-        for arrival in arrivals
-        if arrival.signed
-        and arrival.signed.label in rules.unwanted
-        and arrival.signed.action is Action.TAG
-    ]
-
-
 class FilingDetector:
     """Whether the last messages that we tagged as spam were first seen in Junk, or in INBOX."""
 
     def __init__(self) -> None:
         self._filed: deque[bool] = deque(maxlen=_FILING_WINDOW)
 
-    def observe(self, spam: Iterable[Arrival], rules: ReconcileRules) -> None:
-        """Take in where spam is seen for the first time. Within one scan, filed messages count as
-        the last.
+    def observe(self, new: Iterable[Arrival], rules: ReconcileRules) -> None:
+        """Take in where messages are seen for the first time that we tagged as spam, and left to
+        others to put into Junk. Within one scan, filed messages count as the last.
         """
-        targets = [rules.target(arrival.folder) for arrival in spam]
-        self._filed.extend(
-            sorted(
-                target is MoveTarget.UNWANTED
-                for target in targets
-                if target in (MoveTarget.UNWANTED, MoveTarget.HAM)
-            )
-        )
+        targets = [
+            rules.target(arrival.folder)
+            for arrival in new
+            if arrival.signed
+            and arrival.signed.label in rules.unwanted
+            and arrival.signed.action is Action.TAG
+        ]
+        self._filed.extend([False] * targets.count(MoveTarget.HAM))
+        self._filed.extend([True] * targets.count(MoveTarget.UNWANTED))
 
     @property
     def is_working(self) -> bool:
@@ -186,35 +176,23 @@ def next_pause(pause: float, max_pause: float) -> float:
     return min(max(FIRST_RETRY_SECONDS, 2 * pause), max_pause)
 
 
+@dataclass
 class MailboxScanner:
     """Scans mailboxes.
 
     rules: by index of the entry of `watch:`. on_missing: called when a mailbox is gone.
     """
 
-    def __init__(
-        self,
-        spam_filter: Filter,
-        rules: Sequence[WatchRule],
-        mailboxes: Mailboxes,
-        sightings: Sightings,
-        scanner: FolderScanner,
-        teacher: FolderTeacher,
-        warnings: WarnOnce,
-        on_missing: Callable[[], object],
-    ) -> None:
-        self._filter = spam_filter
-        self._rules_by_watch = rules
-        self._mailboxes = mailboxes
-        self._sightings = sightings
-        self._scanner = scanner
-        self._teacher = teacher
-        self._warnings = warnings
-        self._on_missing = on_missing
-        self._evidence_teacher = EvidenceTeacher(
-            spam_filter, mailboxes, sightings, scanner, teacher, warnings
-        )
-        self._doubts: set[str] = set()  # names of doubtful folders that were logged
+    _filter: Filter
+    _rules_by_watch: Sequence[WatchRule]
+    _mailboxes: Mailboxes
+    _sightings: Sightings
+    _scanner: FolderScanner
+    _teacher: FolderTeacher
+    _evidence_teacher: EvidenceTeacher
+    _warnings: WarnOnce
+    _on_missing: Callable[[], object]
+    _doubts: set[str] = field(default_factory=set)  # names of doubtful folders that were logged
 
     def scan_due(self, state: MailboxState, now: float) -> ScanSteps[None]:
         """Scan what is due in a mailbox.
@@ -311,9 +289,7 @@ class MailboxScanner:
     # ---- scans
 
     def _scan_first(self, state: MailboxState) -> ScanSteps[None]:
-        """Remember what lies where. What is moved meanwhile teaches nothing: for all we know it
-        has long lain in two folders.
-        """
+        """Remember what lies where. What moves meanwhile teaches nothing: it may lie in both."""
         mailbox = state.mailbox
         state.is_new = True
         try:
@@ -335,7 +311,6 @@ class MailboxScanner:
         )
 
     def _scan(self, state: MailboxState, folders: Iterable[Folder]) -> ScanSteps[FolderScan]:
-        """What has changed in some folders."""
         evidence = self._rule(state.mailbox).evidence
         scan, until = FolderScan(), time.monotonic() + STEP_SECONDS
         for folder in folders:
@@ -352,7 +327,6 @@ class MailboxScanner:
     def _teach_moves(
         self, state: MailboxState, scan: FolderScan, *, first: bool = False
     ) -> ScanSteps[None]:
-        """Teach what follows from moves."""
         mailbox, rules = state.mailbox, self._reconcile_rules(state.mailbox)
         arrivals, sighted = yield from self._read_arrivals(mailbox, scan, rules, first=first)
         if not arrivals and not scan.gone:
@@ -400,7 +374,7 @@ class MailboxScanner:
 
         new: the arrivals of messages that the mailbox never had.
         """
-        state.filing.observe(tagged_spam(new, rules), rules)
+        state.filing.observe(new, rules)
         issue = Issue(state.mailbox, _FILING_ISSUE)
         if state.filing.is_failing:
             self._warnings.warn(issue, _NOT_FILED_WARNING, state.mailbox.path)
@@ -411,9 +385,7 @@ class MailboxScanner:
     def _reconcile_batches(
         self, mailbox: str, arrivals: Iterable[Arrival], gone: Iterable[FileKey]
     ) -> Iterator[tuple[list[Sighting], list[Arrival]]]:
-        """The sightings of some messages that came or went, and their arrivals: all copies of one
-        message in one batch.
-        """
+        """Sightings and arrivals, with all copies of one message in one batch."""
         by_digest: dict[bytes, list[Arrival]] = {}
         for arrival in arrivals:
             by_digest.setdefault(arrival.digest, []).append(arrival)

@@ -220,9 +220,7 @@ class LocalMailboxes:
         return self._mailboxes.copy()
 
     def unreadable_directories(self) -> dict[str, str]:
-        """The directories on the way to mailboxes that the last `find_mailboxes` could not read:
-        path to reason.
-        """
+        """Path and reason of what the last `find_mailboxes` could not read."""
         return self._unreadable.copy()
 
     def _find_matches(
@@ -380,7 +378,6 @@ class LocalMailboxes:
         return len(self._watches)
 
     def close(self) -> None:
-        """Watch nothing any more."""
         self._watches.close()
 
     def _mount_targets(self, place: str) -> Iterator[Folder | Mailbox | None]:
@@ -426,7 +423,7 @@ def _mailbox_user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
 
 
 def owner_name(path: str) -> str:
-    """Whose a path is: an account, or a number that has none; "": nobody's, it is gone."""
+    """Name the owner of a path: an account, or a number without one; "": the path is gone."""
     with suppress(OSError):
         owner = os.stat(path).st_uid
         with suppress(KeyError):

@@ -57,7 +57,6 @@ class Arrival(NamedTuple):
 
     @property
     def key(self) -> FileKey:
-        """The file."""
         return self.folder, self.name
 
 
@@ -84,7 +83,6 @@ class Sighting(NamedTuple):
 
     @property
     def key(self) -> FileKey:
-        """The file."""
         return self.folder, self.name
 
 
@@ -103,7 +101,6 @@ class FolderLesson(NamedTuple):
 
     @property
     def key(self) -> FileKey:
-        """The file."""
         return self.folder, self.name
 
 
@@ -190,7 +187,6 @@ class ReconcileRules(NamedTuple):
         return "" if folder is None else self.role_of(folder).label
 
     def target(self, folder: str) -> MoveTarget:
-        """The kind of a folder."""
         label = self.label(folder)
         if label in self.unwanted:
             return MoveTarget.UNWANTED
@@ -348,7 +344,12 @@ class _Lineage:
         sources = list(zip(new, self._find_sources(new), strict=True))
         if not undecided:
             self._teach(sources, first=first)
-            self._update_sources(sources)
+            for copy, source in sources:
+                if source and source.gone:  # it was moved
+                    self._current.pop(source.key, None)
+                elif source and source.folder != copy.folder:
+                    # It was copied: the next copy is likelier one of the new copy.
+                    self._current[source.key] = source._replace(followed=True)
         for copy, source in sources:
             origin = None
             if source and not self._rules.label(copy.folder):
@@ -412,16 +413,6 @@ class _Lineage:
                 label = rules.label(copy.folder)
                 self.lessons.append(FolderLesson(copy.digest, label, copy.folder, copy.name, why))
 
-    def _update_sources(self, sources: Sequence[tuple[Sighting, Sighting | None]]) -> None:
-        """Forget a source that has gone: it was moved. One that stays was copied: the next copy is
-        likelier one of the new copy.
-        """
-        for copy, source in sources:
-            if source and source.gone:
-                self._current.pop(source.key, None)
-            elif source and source.folder != copy.folder:
-                self._current[source.key] = source._replace(followed=True)
-
 
 def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting]:
     return (copy for copy in copies if copy.gone or copy.folder != folder)
@@ -452,7 +443,6 @@ class EvidenceRule(NamedTuple):
 
 
 def evidence_rule(watch: Watch) -> EvidenceRule:
-    """The rule of an entry of `watch:`."""
     ham = watch.ham_evidence
     keywords = frozenset(keyword.casefold() for keyword in watch.spam_evidence)
     chosen = {

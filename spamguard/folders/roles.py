@@ -191,9 +191,7 @@ def find_role(
 
 
 def _nearest_role(
-    name: tuple[str, ...],
-    configured: Mapping[str, Role],
-    special: Mapping[tuple[str, ...], str],
+    name: tuple[str, ...], configured: Mapping[str, Role], special: Mapping[tuple[str, ...], str]
 ) -> Role | None:
     name = _strip_inbox(name)
     uses = {_fold_name(_strip_inbox(folder)): use for folder, use in special.items()}
@@ -248,9 +246,7 @@ def _strip_inbox(name: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _fold_name(name: tuple[str, ...]) -> str:
-    """One line in which case, width, composition, kinds of hyphens and white space make no
-    difference.
-    """
+    """One line without differences of case, width, composition, hyphens and white space."""
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", "/".join(name)).casefold())
     return " ".join(re.sub(r"[-‐‑–—_]", "-", text).split())
 
@@ -334,17 +330,11 @@ class _Section:
 
 
 def read_dovecot(configuration: str = "") -> DovecotSettings:
-    """The settings of a configuration, by default the usual one; empty if `doveconf` cannot be
-    asked, which is logged.
-    """
+    """The settings of a configuration, or of the usual one; empty if nobody can tell."""
     command = ["doveconf", "-n", *(("-c", configuration) if configuration else ())]
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_TIMEOUT,
+            command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
         )
         return parse_dovecot(done.stdout.decode(errors="surrogateescape"))
     except FileNotFoundError:
@@ -414,9 +404,7 @@ def _unquote(text: str) -> str:
 
 
 def _find_location(top: _Section) -> _MailLocation:
-    """Since 2.4 there is a setting for each; before there was one for all, such as
-    `maildir:~/Maildir:LAYOUT=fs`.
-    """
+    """Find the settings of Dovecot 2.4, or split those of 2.3: `maildir:PATH:LAYOUT=fs`."""
     namespace = _main_namespace(top).settings
     settings = top.settings | {name: value for name, value in namespace.items() if value}
     if "mail_driver" in settings or "mail_path" in settings:

@@ -90,7 +90,6 @@ class Issue(NamedTuple):
 
     @property
     def mailbox(self) -> Mailbox:
-        """The mailbox that has it."""
         return self.subject.mailbox if isinstance(self.subject, Folder) else self.subject
 
 
@@ -113,7 +112,6 @@ class FoundFile(NamedTuple):
 
     @property
     def key(self) -> FileKey:
-        """Its key within the mailbox."""
         return self.folder.directory, self.name
 
 
@@ -129,7 +127,6 @@ class StoredMessage(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """The identity of the message."""
         return self.message.digest
 
     def repeats_our_verdict(self, label: str, unwanted: Collection[str]) -> bool:
@@ -263,9 +260,7 @@ class FolderScanner:
         self._listings.pop(mailbox, None)
 
     def find_files(self, folder: Folder, names: Collection[int]) -> dict[int, MessageFile]:
-        """The files of a folder with these keys; none if the folder cannot be read, which `scan`
-        reports.
-        """
+        """The files of a folder with these keys; none if the folder cannot be read."""
         try:
             return {
                 key: file

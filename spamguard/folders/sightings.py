@@ -122,9 +122,7 @@ CREATE TABLE missing (mailbox INTEGER PRIMARY KEY, since INTEGER NOT NULL);
 
 
 def set_aside(path: Path) -> None:
-    """Rename a damaged file, and remove its log, which SQLite would take for the next file's.
-    SightingsError.
-    """
+    """Rename a damaged file and remove its log, which SQLite would use. SightingsError."""
     aside = path.with_name(path.name + DAMAGED_SUFFIX)
     with SIGHTINGS_SCHEMA.errors(path), as_directory_owner(path.parent):
         with suppress(FileNotFoundError):  # another process may have been faster
@@ -166,7 +164,6 @@ class Sightings(ClosedOnExit):
         return cls(db, replace_damaged=replace_damaged)
 
     def close(self) -> None:
-        """Close the file."""
         with self._map_errors():
             self._db.close()
 
@@ -189,9 +186,7 @@ class Sightings(ClosedOnExit):
         return sorted(os.fsdecode(name) for (name,) in rows)
 
     def name_keys(self, mailbox: str, folder: str) -> NDArray[np.int64]:
-        """Keys of the base names that were in a folder when it was last scanned, sorted; not to be
-        written to.
-        """
+        """The sorted keys of a folder's names at its last scan; not to be written to."""
         rows = self._query(_FOLDER, mailbox, folder)
         if not rows:
             return np.empty(0, np.int64)
@@ -216,7 +211,6 @@ class Sightings(ClosedOnExit):
         return list({sighting.key: sighting for sighting in map(_make_sighting, rows)}.values())
 
     def is_known(self, mailbox: str, digest: bytes) -> bool:
-        """Whether there are sightings of this message."""
         query = f"SELECT 1 FROM sightings WHERE folder {_OF_DIGEST} LIMIT 1"
         return bool(self._query(query, mailbox, digest))
 
@@ -246,9 +240,7 @@ class Sightings(ClosedOnExit):
         ]
 
     def read_marks(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, int]:
-        """Marks of files, by key: EVIDENCE_DONE, or since when they are read (seconds since
-        1970).
-        """
+        """Marks of files by key: EVIDENCE_DONE, or since when they are read (Unix time)."""
         query = f"SELECT name, since FROM marks WHERE {_OF_NAMES}"
         return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
 
@@ -325,7 +317,6 @@ class Sightings(ClosedOnExit):
     def update_marks(
         self, mailbox: str, folder: str, marks: Mapping[int, int], removed: Collection[int]
     ) -> None:
-        """Set and remove marks, by key."""
         if not marks and not removed:
             return
         with self._transaction():
@@ -342,7 +333,6 @@ class Sightings(ClosedOnExit):
             self._db.execute("INSERT OR REPLACE INTO weighed VALUES (?, ?)", row)
 
     def mark_scanned(self, mailbox: str) -> None:
-        """The first scan of a mailbox is finished."""
         with self._transaction():
             number = self._add_mailbox(mailbox)
             self._db.execute("UPDATE mailboxes SET scanned = 1 WHERE id = ?", (number,))
@@ -350,7 +340,6 @@ class Sightings(ClosedOnExit):
     # ---- forgetting
 
     def forget(self, mailbox: str) -> None:
-        """Forget everything about a mailbox."""
         with self._transaction():
             number = self._add_mailbox(mailbox)
             rows = self._db.execute("SELECT id FROM folders WHERE mailbox = ?", (number,))
@@ -463,9 +452,7 @@ class Sightings(ClosedOnExit):
             raise SightingsResetError(f"sightings {self.path}: a new file was begun") from error
 
     def _reset(self) -> None:
-        """Put a new file in the place of the damaged one. If the system refuses, as on a full disk,
-        the next use tries again.
-        """
+        """Put a new file in the place of the damaged one, now or, if that fails, later."""
         self._is_set_aside = True
         with suppress(SightingsError):
             self._db.close()

@@ -28,7 +28,7 @@ from spamguard.engine.prepare import Example
 from spamguard.errors import MailboxesError, SpamguardError
 from spamguard.folders.broker import Mailboxes
 from spamguard.folders.changes import is_below
-from spamguard.folders.lessons import STEP_SECONDS, FolderTeacher
+from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeacher
 from spamguard.folders.mailbox_scan import (
     OWN_FILES,
     MailboxScanner,
@@ -111,6 +111,9 @@ class Watcher:
             self._sightings,
             self._scanner,
             teacher,
+            EvidenceTeacher(
+                spam_filter, mailboxes, self._sightings, self._scanner, teacher, self._warnings
+            ),
             self._warnings,
             self._search_soon,
         )
@@ -123,9 +126,7 @@ class Watcher:
                 self._lessons.open_class(label, NewClass.CREATE)
 
     def run_once(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until something is due, and do it; whether there was
-        anything to do.
-        """
+        """Do what is due within `timeout` seconds; whether there was anything to do."""
         due = min(self.next_due, self._lessons.settling_due, self._status_file.next_beat)
         waiting = max(0.0, min(timeout, due - time.monotonic()))
         self.take_changes(self._mailboxes.wait_for_changes(waiting))
@@ -153,7 +154,6 @@ class Watcher:
         return min(self._search_due, reextract, self._schedule.next_due())
 
     def close(self) -> None:
-        """Close the file of the sightings."""
         self._sightings.close()
 
     # ---- what may have changed
@@ -352,9 +352,7 @@ class Schedule:
             self._push(state)
 
     def _push(self, state: MailboxState) -> None:
-        """Put a mailbox on the heap, unless it stands there with an earlier time: a busy one would
-        fill it.
-        """
+        """Put a mailbox on the heap, unless it stands there earlier: busy ones would fill it."""
         if not state.heap_times or state.next_due < state.heap_times[-1]:
             state.heap_times.append(state.next_due)
             heappush(self._heap, (state.next_due, next(self._numbers), state))
