@@ -1,9 +1,7 @@
-"""Messages that show evidence: a watcher that counts it, and time that passes."""
+"""Messages that show evidence, and time that passes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from spamguard.config.options import HamEvidence
@@ -12,15 +10,6 @@ from tests.unit.folders.watched import Watched
 
 DAY = 86_400.0
 HAM = HamEvidence(answered=True, flagged=True, read_after=7 * DAY)
-
-
-@contextmanager
-def weighed(place: Path, **settings: object) -> Iterator[Watched]:
-    one = Watched(place, **({"ham_evidence": HAM, "spam_evidence": ("$Junk", "Junk")} | settings))
-    one.rest()
-    yield one
-    one.stop()
-    one.filter.close()
 
 
 def flag(message: Path, flags: str) -> Path:

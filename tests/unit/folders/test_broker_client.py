@@ -7,19 +7,21 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from spamguard import process
-from spamguard.config.options import Watch
+from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol, Settings, Watch
+from spamguard.engine.filter import Filter
 from spamguard.errors import MailboxesError
 from spamguard.folders import broker
 from spamguard.folders.broker import BrokerSession, RemoteMailboxes
 from spamguard.folders.mailboxes import Changes, Folder, LocalMailboxes, Mailbox, MessageFile
+from spamguard.folders.watcher import Watcher
 from tests.unit.folders.maildirs import deliver, maildir
 from tests.unit.folders.watched import rest
 
@@ -100,9 +102,8 @@ def test_it_may_go_and_come_back(opener, tmp_path):
                 ask()
         opener.start(watches)
         with pytest.raises(MailboxesError, match="it has ended"):
-            mailboxes.list_files(
-                place
-            )  # whoever did not say what is watched would be told that it is not there
+            # whoever did not say what is watched would be told that it is not there
+            mailboxes.list_files(place)
         assert mailboxes.find_mailboxes() == [mailbox]
         assert mailboxes.wait_for_changes(0.01) == Changes(everything=True), "it is back"
         assert mailboxes.list_files(place)["new"] == [message.name]
@@ -134,18 +135,22 @@ def test_it_must_have_the_same_watches(opener, tmp_path):
             assert mailboxes.wait_for_changes(0.01) == Changes()
 
 
-def test_one_of_an_older_version_is_to_be_restarted(opener):
-    """It used a socket for packets."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(opener.path))
-        listening.listen()
-        with (
-            closing(RemoteMailboxes(opener.path, [])) as mailboxes,
-            pytest.raises(
-                MailboxesError, match=r"or its version: systemctl restart spamguard-watch"
-            ),
-        ):
-            mailboxes.find_mailboxes()
+@contextmanager
+def answering(path: Path, send: Callable[[socket.socket], object]) -> Iterator[RemoteMailboxes]:
+    """A client of a broker that greets it, and answers its first question like this."""
+
+    def serve() -> None:
+        with listening.accept()[0] as channel:
+            channel.send(broker.pack_answer(broker.fingerprint_watches([])))
+            channel.recv(100)
+            send(channel)
+
+    thread = threading.Thread(target=serve)
+    with process.listen_at(path, 0o600) as listening:
+        thread.start()
+        with closing(RemoteMailboxes(path, [])) as mailboxes:
+            yield mailboxes
+            thread.join()
 
 
 NONSENSE = (
@@ -163,42 +168,28 @@ NONSENSE = (
 
 @pytest.mark.parametrize("answer", NONSENSE, ids=lambda one: repr(one[:40]))
 def test_an_answer_that_makes_no_sense(opener, answer):
-    listening = process.listen_at(opener.path, 0o600)
-
-    def serve() -> None:
-        with listening.accept()[0] as channel:
-            channel.send(broker.pack_answer(broker.fingerprint_watches([])))
-            channel.recv(100)
-            channel.send(answer)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with listening, closing(RemoteMailboxes(opener.path, [])) as mailboxes:
-        with pytest.raises(MailboxesError):
-            mailboxes.find_mailboxes()
-        thread.join()
+    with (
+        answering(opener.path, lambda channel: channel.send(answer)) as mailboxes,
+        pytest.raises(MailboxesError),
+    ):
+        mailboxes.find_mailboxes()
 
 
 @pytest.mark.parametrize(
     "answers", [[b"?\n"], [b'["error", 2, "no", ""]\n'], [b'["answer",', b" null]\n"]], ids=repr
 )
 def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, answers):
-    listening = process.listen_at(opener.path, 0o600)
     given, ours = os.pipe()
 
-    def serve() -> None:
-        with listening.accept()[0] as channel:
-            channel.send(broker.pack_answer(broker.fingerprint_watches([])))
-            channel.recv(100)
-            for answer in answers:
-                socket.send_fds(channel, [answer], [given])
+    def send(channel: socket.socket) -> None:
+        for answer in answers:
+            socket.send_fds(channel, [answer], [given])
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with listening, closing(RemoteMailboxes(opener.path, [])) as mailboxes:
-        with pytest.raises((MailboxesError, OSError)):
-            mailboxes.open_file(Folder(Mailbox("anna", "/anna", 0)), MessageFile("new", "x"))
-        thread.join()
+    with (
+        answering(opener.path, send) as mailboxes,
+        pytest.raises((MailboxesError, OSError)),
+    ):
+        mailboxes.open_file(Folder(Mailbox("anna", "/anna", 0)), MessageFile("new", "x"))
     os.close(given)
     with closing(os.fdopen(ours, "wb", buffering=0)) as pipe, pytest.raises(BrokenPipeError):
         pipe.write(b"x")  # somebody could still read it
@@ -206,18 +197,6 @@ def test_files_that_come_with_an_answer_that_makes_no_sense_are_closed(opener, a
 
 def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
     """One warning while it is not there; then all mailboxes are scanned, and nothing was lost."""
-    from spamguard.config.options import (
-        Endpoint,
-        Hop,
-        Listener,
-        Position,
-        Protocol,
-        Settings,
-        Watch,
-    )
-    from spamguard.engine.filter import Filter
-    from spamguard.folders.watcher import Watcher
-
     box = maildir(tmp_path / "anna", ".Junk")
     message = deliver(box, b"Subject: offer\n\ncheap watches for you\n", "cur", "S")
     watches = [Watch(str(box), "anna")]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from spamguard.folders.changes import POLL_NOW, DirectoryMonitor, InotifyEvents,
 from spamguard.folders.mailboxes import Changes, LocalMailboxes
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.watched import MAIL, Watched
+from tests.unit.folders.watched import MAIL
 
 NOBODY = 65534
 # As an observer adds a directory that it has seen already: an error would end its thread.
@@ -220,17 +220,15 @@ class Collected:
         }
 
 
-def test_moves_teach_by_way_of_an_observer(observed, tmp_path):
-    one = Watched(tmp_path, rescan=3600.0)  # so events alone tell
-    with ExitStack() as stack:
-        stack.callback(one.stop)
-        one.rest()
-        message = deliver(one.box, MAIL[0])
-        eventually(lambda: one.rest() or one.opened, "the message in INBOX is seen")
-        move(message, one.box / ".Junk")
-        eventually(lambda: one.rest() or one.votes(), "the move teaches")
-        assert one.votes() == {"anna 0": "spam"}
-        assert isinstance(one.mailboxes._watches._events, ObserverEvents)
+def test_moves_teach_by_way_of_an_observer(observed, watch):
+    one = watch(rescan=3600.0)  # so events alone tell
+    one.rest()
+    message = deliver(one.box, MAIL[0])
+    eventually(lambda: one.rest() or one.opened, "the message in INBOX is seen")
+    move(message, one.box / ".Junk")
+    eventually(lambda: one.rest() or one.votes(), "the move teaches")
+    assert one.votes() == {"anna 0": "spam"}
+    assert isinstance(one.mailboxes._watches._events, ObserverEvents)
 
 
 def test_an_observer_tells_of_folders_and_users(observed, tmp_path):

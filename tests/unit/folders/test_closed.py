@@ -66,12 +66,14 @@ def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(
     assert caplog.text.count("cannot be looked at") == 2, "once each time"
 
 
-def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(tmp_path, monkeypatch):
+def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(
+    tmp_path, watch, monkeypatch
+):
     """Other mailboxes do not wait for it."""
     ben, carl = (maildir(tmp_path / "home" / name, ".Junk") for name in ("ben", "carl"))
     with monkeypatch.context() as closed:
         forbid(closed, ben)
-        watched = Watched(tmp_path)
+        watched = watch()
         message = deliver(carl, MAIL[0])
         told(
             watched,
@@ -88,8 +90,6 @@ def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(tmp_path
     turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
     move(message, ben / ".Junk")
     turn_until(watched, lambda: watched.votes() == {"carl 0": "spam", "ben 1": "spam"})
-    watched.stop()
-    watched.filter.close()
 
 
 def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
@@ -151,11 +151,11 @@ def test_what_lies_below(directory, below):
     assert is_below("/home/anna/Maildir", {directory: "Permission denied", "/var": ""}) is below
 
 
-def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
+def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path, watch):
     """It was logged once, and no move of that user was ever learnt."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "ben").symlink_to(maildir(tmp_path / "elsewhere", ".Junk"))
-    watched = Watched(tmp_path)
+    watched = watch()
     told(
         watched,
         f"{tmp_path}/home/ben: cannot be looked at (is a symbolic link, "
@@ -165,8 +165,6 @@ def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path):
     turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
     move(message, watched.box / ".Junk")
     turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
-    watched.stop()
-    watched.filter.close()
 
 
 def test_links_of_which_there_are_many_hide_no_other_trouble(tmp_path):

@@ -21,218 +21,213 @@ from spamguard.folders.sightings import Sightings
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.shown import DAY, HAM, age, flag, look, origins, weighed
+from tests.unit.folders.shown import DAY, HAM, age, flag, look, origins
 from tests.unit.folders.watched import MAIL, Watched
 
 
-def test_answered_and_flagged_mail_is_ham_and_is_read_but_once(tmp_path):
-    with weighed(tmp_path) as one:
-        first, second, third, fourth = [deliver(one.box, raw) for raw in MAIL[:4]]
-        one.rest()
-        one.opened.clear()
-        first, second, third = flag(first, "RS"), flag(second, "FS"), flag(third, "S")
-        one.rest()
-        assert one.votes() == {"anna 0": "ham", "anna 1": "ham"}
-        assert origins(one) == {"evidence answered INBOX": "ham", "evidence flagged INBOX": "ham"}
-        assert sorted(file.name for file in one.opened) == [first.name, second.name]
-        flag(flag(first, "S"), "FRS")
-        one.rest()
-        look(one)
-        one.stop()
-        one.start()
-        one.rest()
-        assert len(one.opened) == 2
-        assert one.filter.ledger.last_seq() == 2
-        assert fourth.exists()
+def test_answered_and_flagged_mail_is_ham_and_is_read_but_once(weighed):
+    one = weighed()
+    first, second, third, fourth = [deliver(one.box, raw) for raw in MAIL[:4]]
+    one.rest()
+    one.opened.clear()
+    first, second, third = flag(first, "RS"), flag(second, "FS"), flag(third, "S")
+    one.rest()
+    assert one.votes() == {"anna 0": "ham", "anna 1": "ham"}
+    assert origins(one) == {"evidence answered INBOX": "ham", "evidence flagged INBOX": "ham"}
+    assert sorted(file.name for file in one.opened) == [first.name, second.name]
+    flag(flag(first, "S"), "FRS")
+    one.rest()
+    look(one)
+    one.stop()
+    one.start()
+    one.rest()
+    assert len(one.opened) == 2
+    assert one.filter.ledger.last_seq() == 2
+    assert fourth.exists()
 
 
-def test_it_is_off_unless_asked_for(tmp_path):
-    with weighed(tmp_path, ham_evidence=HamEvidence(), spam_evidence=()) as one:
-        (one.box / "dovecot-keywords").write_text("0 $Junk\n")
-        for number, flags in enumerate(("RS", "FS", "Sa")):
-            flag(deliver(one.box, MAIL[number]), flags)
-        one.rest()
-        assert one.votes() == {}
+def test_it_is_off_unless_asked_for(weighed):
+    one = weighed(ham_evidence=HamEvidence(), spam_evidence=())
+    (one.box / "dovecot-keywords").write_text("0 $Junk\n")
+    for number, flags in enumerate(("RS", "FS", "Sa")):
+        flag(deliver(one.box, MAIL[number]), flags)
+    one.rest()
+    assert one.votes() == {}
 
 
-def test_reading_counts_once_the_message_was_left_for_long_enough(tmp_path):
-    with weighed(tmp_path) as one:
-        left, unread_again, moved, later = [deliver(one.box, raw) for raw in MAIL[:4]]
-        one.rest()
-        left, unread_again, moved = flag(left, "S"), flag(unread_again, "S"), flag(moved, "S")
-        one.rest()
-        age(one, 6 * DAY)
-        look(one)
-        assert one.votes() == {}
-        flag(unread_again, "")
-        flag(later, "S")
-        move(moved, one.box / ".Trash")
-        one.rest()
-        age(one, 2 * DAY)
-        look(one)
-        assert one.votes() == {"anna 0": "ham"}
-        assert origins(one) == {"evidence read INBOX": "ham"}
-        age(one, 5 * DAY)
-        one.stop()
-        one.start()
-        one.rest()
-        assert one.votes() == {"anna 0": "ham", "anna 3": "ham"}
+def test_reading_counts_once_the_message_was_left_for_long_enough(weighed):
+    one = weighed()
+    left, unread_again, moved, later = [deliver(one.box, raw) for raw in MAIL[:4]]
+    one.rest()
+    left, unread_again, moved = flag(left, "S"), flag(unread_again, "S"), flag(moved, "S")
+    one.rest()
+    age(one, 6 * DAY)
+    look(one)
+    assert one.votes() == {}
+    flag(unread_again, "")
+    flag(later, "S")
+    move(moved, one.box / ".Trash")
+    one.rest()
+    age(one, 2 * DAY)
+    look(one)
+    assert one.votes() == {"anna 0": "ham"}
+    assert origins(one) == {"evidence read INBOX": "ham"}
+    age(one, 5 * DAY)
+    one.stop()
+    one.start()
+    one.rest()
+    assert one.votes() == {"anna 0": "ham", "anna 3": "ham"}
 
 
-def test_a_clock_that_was_ahead_delays_nothing_for_ever(tmp_path):
-    with weighed(tmp_path) as one:
-        message = deliver(one.box, MAIL[0])
-        one.rest()
-        flag(message, "S")
-        one.rest()
-        age(one, -1000 * DAY)
-        one.stop()
-        one.start()
-        one.rest()
-        age(one, 8 * DAY)
-        look(one)
-        assert one.votes() == {"anna 0": "ham"}
+def test_a_clock_that_was_ahead_delays_nothing_for_ever(weighed):
+    one = weighed()
+    message = deliver(one.box, MAIL[0])
+    one.rest()
+    flag(message, "S")
+    one.rest()
+    age(one, -1000 * DAY)
+    one.stop()
+    one.start()
+    one.rest()
+    age(one, 8 * DAY)
+    look(one)
+    assert one.votes() == {"anna 0": "ham"}
 
 
-def test_a_move_says_more_before_and_after(tmp_path):
-    with weighed(tmp_path) as one:
-        (one.box / "dovecot-keywords").write_text("0 Junk\n")
-        first, second, third = [deliver(one.box, raw) for raw in MAIL[:3]]
-        one.rest()
-        first = move(first, one.box / ".Junk")
-        second = flag(second, "FS")
-        one.rest()
-        first = move(first, one.box)
-        second = move(second, one.box / ".Junk")
-        third = flag(move(third, one.box / ".Archive"), "S")
-        one.rest()
-        assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
-        flag(first, "Sa")
-        flag(move(second, one.box / ".Trash"), "FRS")
-        one.rest()
-        assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
+def test_a_move_says_more_before_and_after(weighed):
+    one = weighed()
+    (one.box / "dovecot-keywords").write_text("0 Junk\n")
+    first, second, third = [deliver(one.box, raw) for raw in MAIL[:3]]
+    one.rest()
+    first = move(first, one.box / ".Junk")
+    second = flag(second, "FS")
+    one.rest()
+    first = move(first, one.box)
+    second = move(second, one.box / ".Junk")
+    third = flag(move(third, one.box / ".Archive"), "S")
+    one.rest()
+    assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
+    flag(first, "Sa")
+    flag(move(second, one.box / ".Trash"), "FRS")
+    one.rest()
+    assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
 
 
-def test_what_another_program_or_undo_said_stands(tmp_path):
-    with weighed(tmp_path) as one:
-        one.filter.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
-        first, second = [deliver(one.box, raw) for raw in MAIL[:2]]
-        one.rest()
-        flag(first, "F")
-        second = flag(second, "F")
-        one.rest()
-        assert one.votes() == {"anna 0": "spam", "anna 1": "ham"}
-        chosen = VoteSelection("anna", origin=EVIDENCE_ORIGIN)
-        assert [
-            len(done)
-            for done in undo_votes(one.filter, affected_messages(one.filter, chosen), chosen)
-        ] == [1]
-        assert one.votes() == {"anna 0": "spam", "anna 1": None}
-        flag(second, "R")
-        look(one)
-        one.stop()
-        one.start()
-        one.rest()
-        assert one.votes() == {"anna 0": "spam", "anna 1": None}
+def test_what_another_program_or_undo_said_stands(weighed):
+    one = weighed()
+    one.filter.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
+    first, second = [deliver(one.box, raw) for raw in MAIL[:2]]
+    one.rest()
+    flag(first, "F")
+    second = flag(second, "F")
+    one.rest()
+    assert one.votes() == {"anna 0": "spam", "anna 1": "ham"}
+    chosen = VoteSelection("anna", origin=EVIDENCE_ORIGIN)
+    assert [
+        len(done) for done in undo_votes(one.filter, affected_messages(one.filter, chosen), chosen)
+    ] == [1]
+    assert one.votes() == {"anna 0": "spam", "anna 1": None}
+    flag(second, "R")
+    look(one)
+    one.stop()
+    one.start()
+    one.rest()
+    assert one.votes() == {"anna 0": "spam", "anna 1": None}
 
 
-def test_what_is_said_while_evidence_is_weighed_stands(tmp_path, monkeypatch):
-    with weighed(tmp_path) as one:
-        first, second = [deliver(one.box, raw) for raw in MAIL[:2]]
-        one.rest()
-        read = one.watcher._scanner.read_signed
+def test_what_is_said_while_evidence_is_weighed_stands(weighed, monkeypatch):
+    one = weighed()
+    first, second = [deliver(one.box, raw) for raw in MAIL[:2]]
+    one.rest()
+    read = one.watcher._scanner.read_signed
 
-        def meanwhile(place, file):
-            with Filter.open(one.state, _durable=False) as other:
-                other.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
-            return read(place, file)
+    def meanwhile(place, file):
+        with Filter.open(one.state, _durable=False) as other:
+            other.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
+        return read(place, file)
 
-        monkeypatch.setattr(one.watcher._scanner, "read_signed", meanwhile)
-        flag(first, "F")
-        flag(second, "F")
-        one.rest()
-        assert one.votes() == {"anna 0": "spam", "anna 1": "ham"}
-
-
-def test_what_was_there_when_evidence_was_first_asked_for_teaches_nothing(tmp_path):
-    with weighed(tmp_path, ham_evidence=HamEvidence(), spam_evidence=()) as one:
-        first = deliver(one.box, MAIL[0], "cur", "RS")
-        read = deliver(one.box, MAIL[2], "cur", "S")
-        second = deliver(one.box, MAIL[1])
-        one.rest()
-        one.stop()
-        one.watch = replace(one.watch, ham_evidence=HAM)
-        one.start()
-        one.rest()
-        age(one, 8 * DAY)
-        flag(first, "FRS")
-        flag(read, "FS")
-        flag(second, "F")
-        one.rest()
-        look(one)
-        assert one.votes() == {"anna 1": "ham"}
-        ben = maildir(tmp_path / "home" / "ben")
-        deliver(ben, MAIL[0], "cur", "RS")
-        one.rest()
-        assert one.votes() == {"anna 1": "ham"}
+    monkeypatch.setattr(one.watcher._scanner, "read_signed", meanwhile)
+    flag(first, "F")
+    flag(second, "F")
+    one.rest()
+    assert one.votes() == {"anna 0": "spam", "anna 1": "ham"}
 
 
-def test_what_happened_while_nobody_looked_counts(tmp_path):
-    with weighed(tmp_path) as one:
-        known = deliver(one.box, MAIL[0])
-        one.rest()
-        one.stop()
-        flag(known, "R")
-        deliver(one.box / ".Archive", MAIL[1], "cur", "FS")
-        one.start()
-        one.rest()
-        assert one.votes() == {"anna 0": "ham", "anna 1": "ham"}
+def test_what_was_there_when_evidence_was_first_asked_for_teaches_nothing(tmp_path, weighed):
+    one = weighed(ham_evidence=HamEvidence(), spam_evidence=())
+    first = deliver(one.box, MAIL[0], "cur", "RS")
+    read = deliver(one.box, MAIL[2], "cur", "S")
+    second = deliver(one.box, MAIL[1])
+    one.rest()
+    one.stop()
+    one.watch = replace(one.watch, ham_evidence=HAM)
+    one.start()
+    one.rest()
+    age(one, 8 * DAY)
+    flag(first, "FRS")
+    flag(read, "FS")
+    flag(second, "F")
+    one.rest()
+    look(one)
+    assert one.votes() == {"anna 1": "ham"}
+    ben = maildir(tmp_path / "home" / "ben")
+    deliver(ben, MAIL[0], "cur", "RS")
+    one.rest()
+    assert one.votes() == {"anna 1": "ham"}
 
 
-def test_the_daily_limit_counts_it(tmp_path):
-    with weighed(tmp_path, lessons_per_day=2) as one:
-        flagged = [deliver(one.box, raw) for raw in MAIL[:3]]
-        moved = deliver(one.box, MAIL[3])
-        one.rest()
-        for message in flagged:
-            flag(message, "F")
-        one.rest()
-        move(moved, one.box / ".Junk")
-        one.rest()
-        look(one)
-        assert list(one.votes().values()) == ["ham", "ham"]
+def test_what_happened_while_nobody_looked_counts(weighed):
+    one = weighed()
+    known = deliver(one.box, MAIL[0])
+    one.rest()
+    one.stop()
+    flag(known, "R")
+    deliver(one.box / ".Archive", MAIL[1], "cur", "FS")
+    one.start()
+    one.rest()
+    assert one.votes() == {"anna 0": "ham", "anna 1": "ham"}
+
+
+def test_the_daily_limit_counts_it(weighed):
+    one = weighed(lessons_per_day=2)
+    flagged = [deliver(one.box, raw) for raw in MAIL[:3]]
+    moved = deliver(one.box, MAIL[3])
+    one.rest()
+    for message in flagged:
+        flag(message, "F")
+    one.rest()
+    move(moved, one.box / ".Junk")
+    one.rest()
+    look(one)
+    assert list(one.votes().values()) == ["ham", "ham"]
 
 
 @pytest.mark.parametrize("what", ["the ledger", "whoever opens mailboxes"])
-def test_trouble_loses_nothing(tmp_path, monkeypatch, what):
+def test_trouble_loses_nothing(weighed, monkeypatch, what):
     monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.1)
-    with weighed(tmp_path) as one:
-        message = deliver(one.box, MAIL[0])
-        one.rest()
-        tried = []
+    one = weighed()
+    message = deliver(one.box, MAIL[0])
+    one.rest()
+    tried = []
 
-        def fails(*_: object, **__: object) -> NoReturn:
-            tried.append(True)
-            raise (
-                LedgerError("the disk is full")
-                if what == "the ledger"
-                else MailboxesError("it has ended")
-            )
+    def fails(*_: object, **__: object) -> NoReturn:
+        tried.append(True)
+        raise (
+            LedgerError("the disk is full")
+            if what == "the ledger"
+            else MailboxesError("it has ended")
+        )
 
-        with monkeypatch.context() as patched:
-            patched.setattr(
-                *(
-                    (one.filter, "cast_votes")
-                    if what == "the ledger"
-                    else (one.mailboxes, "open_file")
-                ),
-                fails,
-            )
-            flag(message, "F")
-            eventually(one, lambda: tried)
-            assert one.votes() == {}
-        eventually(one, one.votes)
-        assert one.votes() == {"anna 0": "ham"}
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            *((one.filter, "cast_votes") if what == "the ledger" else (one.mailboxes, "open_file")),
+            fails,
+        )
+        flag(message, "F")
+        eventually(one, lambda: tried)
+        assert one.votes() == {}
+    eventually(one, one.votes)
+    assert one.votes() == {"anna 0": "ham"}
 
 
 def eventually(one: Watched, check: Callable[[], object]) -> None:
@@ -242,51 +237,51 @@ def eventually(one: Watched, check: Callable[[], object]) -> None:
     assert check()
 
 
-def test_many_at_once_and_what_goes_meanwhile(tmp_path, monkeypatch):
+def test_many_at_once_and_what_goes_meanwhile(weighed, monkeypatch):
     monkeypatch.setattr(lessons, "EVIDENCE_BATCH_SIZE", 7)
-    with weighed(tmp_path) as one:
-        many = [deliver(one.box, raw) for raw in MAIL]
-        one.rest()
-        for number, message in enumerate(many):
-            flag(message, "F") if number % 5 else message.unlink()
-        one.rest()
-        assert one.votes() == {f"anna {number}": "ham" for number in range(len(MAIL)) if number % 5}
-        for message in (one.box / "cur").iterdir():
-            message.unlink()
-        one.rest()
-        for days in (31, 32):  # a clock that jumps is believed a day later
-            one.watcher._sightings.prune(int(time.time() + days * DAY))
-        flag(deliver(one.box, MAIL[0]), "F")
-        one.rest()
-        assert one.watcher._sightings._db.execute("SELECT count(*) FROM marks").fetchone() == (1,)
+    one = weighed()
+    many = [deliver(one.box, raw) for raw in MAIL]
+    one.rest()
+    for number, message in enumerate(many):
+        flag(message, "F") if number % 5 else message.unlink()
+    one.rest()
+    assert one.votes() == {f"anna {number}": "ham" for number in range(len(MAIL)) if number % 5}
+    for message in (one.box / "cur").iterdir():
+        message.unlink()
+    one.rest()
+    for days in (31, 32):  # a clock that jumps is believed a day later
+        one.watcher._sightings.prune(int(time.time() + days * DAY))
+    flag(deliver(one.box, MAIL[0]), "F")
+    one.rest()
+    assert one.watcher._sightings._db.execute("SELECT count(*) FROM marks").fetchone() == (1,)
 
 
-def test_messages_that_take_long_do_not_hold_up_the_others(tmp_path, monkeypatch):
-    with weighed(tmp_path) as one:
-        messages = [deliver(one.box, raw) for raw in MAIL[:20]]
-        one.rest()
-        monkeypatch.setattr(lessons, "STEP_SECONDS", -1.0)
-        for message in messages:
-            flag(message, "F")
-        steps = [0]  # lessons taught by then
-        while steps[-1] < len(messages):
-            one.watcher.run_once(0.05)
-            steps.append(one.filter.ledger.last_seq())
-        assert all(later <= before + 1 for before, later in pairwise(steps))
+def test_messages_that_take_long_do_not_hold_up_the_others(weighed, monkeypatch):
+    one = weighed()
+    messages = [deliver(one.box, raw) for raw in MAIL[:20]]
+    one.rest()
+    monkeypatch.setattr(lessons, "STEP_SECONDS", -1.0)
+    for message in messages:
+        flag(message, "F")
+    steps = [0]  # lessons taught by then
+    while steps[-1] < len(messages):
+        one.watcher.run_once(0.05)
+        steps.append(one.filter.ledger.last_seq())
+    assert all(later <= before + 1 for before, later in pairwise(steps))
 
 
 @pytest.mark.parametrize("contradiction", ["Fa", "RSa"])
-def test_contradictions_teach_nothing(tmp_path, contradiction):
-    with weighed(tmp_path) as one:
-        (one.box / "dovecot-keywords").write_text("0 Junk\n")
-        message = deliver(one.box, MAIL[0])
-        one.rest()
-        message = flag(message, contradiction)
-        one.rest()
-        assert one.votes() == {}
-        flag(message, "Sa")
-        one.rest()
-        assert one.votes() == {"anna 0": "spam"}
+def test_contradictions_teach_nothing(weighed, contradiction):
+    one = weighed()
+    (one.box / "dovecot-keywords").write_text("0 Junk\n")
+    message = deliver(one.box, MAIL[0])
+    one.rest()
+    message = flag(message, contradiction)
+    one.rest()
+    assert one.votes() == {}
+    flag(message, "Sa")
+    one.rest()
+    assert one.votes() == {"anna 0": "spam"}
 
 
 def test_marks_and_the_rule_of_evidence_outlast_the_process(tmp_path):

@@ -160,9 +160,8 @@ def test_from_folders_of_peoples_own_and_from_what_they_sent(watched, through, t
     moved = move(moved, watched.box / ".Projects")
     watched.rest()
     with watched.watcher._sightings._transaction():
-        watched.watcher._sightings._db.execute(
-            "DELETE FROM sightings WHERE gone > 0"
-        )  # as after a month
+        # as after a month
+        watched.watcher._sightings._db.execute("DELETE FROM sightings WHERE gone > 0")
     move(moved, watched.box)
     watched.rest()
     assert watched.votes().get("anna 0") == "ham"

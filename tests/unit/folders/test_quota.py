@@ -10,18 +10,16 @@ import pytest
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.learning import status_files
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.watched import MAIL, Watched
+from tests.unit.folders.watched import MAIL
 
 pytestmark = pytest.mark.usefixtures("one_day")
 
 
 @pytest.fixture
-def limited(tmp_path):
-    one = Watched(tmp_path, lessons_per_day=3)
+def limited(watch):
+    one = watch(lessons_per_day=3)
     one.rest()
-    yield one
-    one.stop()
-    one.filter.close()
+    return one
 
 
 def test_beyond_the_limit_nothing_is_taught_and_all_is_remembered(limited, caplog):
@@ -31,9 +29,8 @@ def test_beyond_the_limit_nothing_is_taught_and_all_is_remembered(limited, caplo
     limited.rest()
     assert len(limited.votes()) == 3
     assert caplog.text.count("lessons_per_day") == 1
-    assert (
-        f"spamguard --state {limited.state} learn --user anna --as spam" in caplog.text
-    )  # else whoever types it teaches their own
+    # else whoever types it teaches their own
+    assert f"spamguard --state {limited.state} learn --user anna --as spam" in caplog.text
     noted = status_files.read_watcher_status(limited.state)
     assert (noted.refused["anna"].number, noted.refused["anna"].folder) == (2, "Junk")
     with Sightings.open(limited.state / SIGHTINGS_FILE) as sightings:
@@ -108,8 +105,8 @@ def test_a_clock_that_was_ahead_for_a_while_shuts_nobody_out(limited):
     assert sorted(limited.votes()) == ["anna 0", "anna 1", "anna 2", "anna 3"]
 
 
-def test_without_a_limit(tmp_path):
-    one = Watched(tmp_path, lessons_per_day=0)
+def test_without_a_limit(watch):
+    one = watch(lessons_per_day=0)
     one.rest()
     messages = [deliver(one.box, raw) for raw in MAIL[:5]]
     one.rest()
@@ -118,12 +115,10 @@ def test_without_a_limit(tmp_path):
     one.rest()
     assert len(one.votes()) == 5
     assert status_files.read_watcher_status(one.state).is_alive(time.time())
-    one.stop()
-    one.filter.close()
 
 
-def test_the_remedy_can_be_given_to_a_shell(tmp_path, caplog):
-    one = Watched(tmp_path / "it's here", user="Anna B", lessons_per_day=1)
+def test_the_remedy_can_be_given_to_a_shell(tmp_path, watch, caplog):
+    one = watch(tmp_path / "it's here", user="Anna B", lessons_per_day=1)
     message, other = (deliver(one.box, raw) for raw in MAIL[:2])
     one.rest()
     move(message, one.box / ".Junk")
@@ -141,5 +136,3 @@ def test_the_remedy_can_be_given_to_a_shell(tmp_path, caplog):
         "spam",
         f"{one.box}/.Junk",
     ]
-    one.stop()
-    one.filter.close()

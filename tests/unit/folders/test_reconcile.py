@@ -178,46 +178,39 @@ def test_a_lesson_names_digest_class_folder_and_reason() -> None:
     )
 
 
-# Ways to move
+# Ways to move: the steps of each, one after the other
+
+Step = Callable[[], object]
 
 
-def by_rename(box: Mailbox, name: str, source: str, target: str) -> list[Callable[[], object]]:
+def by_rename(box: Mailbox, name: str, source: str, target: str) -> list[Step]:
     return [lambda: box.rename(source, name, target)]
 
 
-def by_rename_with_flags(
-    box: Mailbox, name: str, source: str, target: str
-) -> list[Callable[[], object]]:
+def by_rename_with_flags(box: Mailbox, name: str, source: str, target: str) -> list[Step]:
     return [lambda: box.rename(source, name, target, stem(name) + ",S=12:2,S")]
 
 
 def by_copy_and_expunge(
-    box: Mailbox, name: str, source: str, target: str
-) -> list[Callable[[], object]]:
-    return [lambda: box.put(target, box.files[source, name]), lambda: box.files.pop((source, name))]
-
-
-def by_copy_of_the_same_name_and_expunge(
-    box: Mailbox, name: str, source: str, target: str
-) -> list[Callable[[], object]]:
-    return [
-        lambda: box.put(target, box.files[source, name], name),
-        lambda: box.files.pop((source, name)),
-    ]
-
-
-def by_append_after_removal(
-    box: Mailbox, name: str, source: str, target: str
-) -> list[Callable[[], object]]:
+    box: Mailbox, name: str, source: str, target: str, new_name: str = ""
+) -> list[Step]:
     mail = box.files[source, name]
-    return [lambda: box.files.pop((source, name)), lambda: box.put(target, mail)]
+    return [lambda: box.put(target, mail, new_name), lambda: box.files.pop((source, name))]
+
+
+def by_copy_of_the_same_name(box: Mailbox, name: str, source: str, target: str) -> list[Step]:
+    return by_copy_and_expunge(box, name, source, target, name)
+
+
+def by_append_after_removal(box: Mailbox, name: str, source: str, target: str) -> list[Step]:
+    return by_copy_and_expunge(box, name, source, target)[::-1]
 
 
 WAYS = (
     by_rename,
     by_rename_with_flags,
     by_copy_and_expunge,
-    by_copy_of_the_same_name_and_expunge,
+    by_copy_of_the_same_name,
     by_append_after_removal,
 )
 
@@ -226,7 +219,7 @@ WAYS = (
 @pytest.mark.parametrize("scans", [(INBOX, JUNK), (JUNK, INBOX), (JUNK, JUNK, INBOX), None])
 @pytest.mark.parametrize("between", [(), (INBOX,), (JUNK,), (INBOX, JUNK)])
 def test_every_way_to_move_comes_out_the_same(
-    way: Callable[[Mailbox, str, str, str], list[Callable[[], object]]],
+    way: Callable[[Mailbox, str, str, str], list[Step]],
     scans: tuple[str, ...] | None,
     between: tuple[str, ...],
 ) -> None:

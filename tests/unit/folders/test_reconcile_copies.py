@@ -86,32 +86,23 @@ def test_of_two_classes_that_waited_the_one_that_went_is_where_a_newer_entry_com
     assert box.votes == {DIGEST: "spam"}
 
 
-def test_two_classes_that_waited_and_another_copy_in_one_of_them() -> None:
+@pytest.mark.parametrize(
+    ("scans", "taught"),
+    [
+        ([(INBOX, JUNK), (JUNK,)], "spam"),  # two that waited, and another copy in one of them
+        ([(PROJECTS,), (INBOX, JUNK)], None),  # they wait even if only one of them would teach
+        ([(INBOX, PROJECTS), (ARCHIVE,)], "ham"),  # of what was sent and what came, the latter
+    ],
+)
+def test_copies_that_come_together_and_one_after_the_other(
+    scans: list[tuple[str, ...]], taught: str | None
+) -> None:
     box = Mailbox()
-    for folder in (INBOX, JUNK):
-        box.put(folder, Mail(DIGEST))
-    box.scan()
-    box.put(JUNK, Mail(DIGEST))
-    box.scan()
-    assert box.votes == {DIGEST: "spam"}
-
-
-def test_two_classes_wait_even_if_only_one_of_them_would_teach() -> None:
-    box = Mailbox()
-    for folders in ((PROJECTS,), (INBOX, JUNK)):
+    for folders in scans:
         for folder in folders:
             box.put(folder, Mail(DIGEST))
         box.scan()
-    assert box.votes == {}
-
-
-def test_of_a_copy_of_what_was_sent_and_one_that_came_the_latter_is_kept() -> None:
-    box = Mailbox()
-    for folders in ((INBOX, PROJECTS), (ARCHIVE,)):
-        for folder in folders:
-            box.put(folder, Mail(DIGEST))
-        box.scan()
-    assert box.votes == {DIGEST: "ham"}
+    assert box.votes.get(DIGEST) == taught
 
 
 def test_nothing_is_left_of_a_way_but_its_end() -> None:
@@ -152,35 +143,28 @@ def test_what_went_before_has_not_gone_again() -> None:
     assert reconcile([missed], [], {(INBOX, 1)}, FILING, 9) == Reconciliation([], [], [])
 
 
-def test_a_second_delivery_of_the_same_message_says_nothing() -> None:
-    """Our signature tells: its id is given once for each delivery."""
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Mail(DIGEST, signed("ham", "id1")), Mail(DIGEST, signed("ham", "id2"))),
+        (Mail(DIGEST, received=1), Mail(DIGEST, received=2)),
+    ],
+)
+def test_a_second_delivery_of_the_same_message_says_nothing(first: Mail, second: Mail) -> None:
+    """The id in our signature tells, which is given once for each delivery, or else the server
+    that received it. Otherwise anybody who sends a message twice has it taught as ham as soon as
+    the first one is moved to Junk.
+    """
     box = Mailbox()
-    first = box.put(INBOX, Mail(DIGEST, signed("ham", "id1")))
+    name = box.put(INBOX, first)
     box.scan()
-    box.rename(INBOX, first, JUNK)
+    box.rename(INBOX, name, JUNK)
     box.scan()
-    second = box.put(INBOX, Mail(DIGEST, signed("ham", "id2")))
+    name = box.put(INBOX, second)
     box.put(JUNK, Mail(DIGEST, signed("spam", "id3")))
     box.scan()
     assert [lesson.label for lesson in box.lessons] == ["spam"]
-    box.rename(INBOX, second, ARCHIVE)
-    box.scan()
-    assert box.votes == {DIGEST: "ham"}
-
-
-def test_a_second_delivery_of_an_unsigned_message_says_nothing() -> None:
-    """Otherwise anybody who sends a message twice has it taught as ham as soon as the first one is
-    moved to Junk.
-    """
-    box = Mailbox()
-    first = box.put(INBOX, Mail(DIGEST, received=1))
-    box.scan()
-    box.rename(INBOX, first, JUNK)
-    box.scan()
-    second = box.put(INBOX, Mail(DIGEST, received=2))
-    box.scan()
-    assert box.votes == {DIGEST: "spam"}
-    box.rename(INBOX, second, ARCHIVE)
+    box.rename(INBOX, name, ARCHIVE)
     box.scan()
     assert box.votes == {DIGEST: "ham"}
 

@@ -194,9 +194,8 @@ class Person:
         if expunged_first := self.chance.random() < 0.3:
             del self.box.files[source, name]
             self.look(*self.chance.choice(((), (source,), (target,))))
-        made = self.box.put(
-            target, mail, self.chance.choice(("", name))
-        )  # Dovecot keeps the name where it can
+        # Dovecot keeps the name where it can
+        made = self.box.put(target, mail, self.chance.choice(("", name)))
         self.at[target, made] = (delivery, [*way, target])
         if not expunged_first:
             self.look(*self.chance.choice(((), (source,), (target,), (source, target))))

@@ -66,9 +66,10 @@ def test_votes_are_read_anew_as_they_were(watched):
     watched.filter.learn_examples(
         [watched.filter._reader.read_example(MAIL[0])], "ham", user="ben", origin="web"
     )
+    # against its folder
     watched.filter.learn_examples(
         [watched.filter._reader.read_example(MAIL[2])], "spam", user="anna", origin="web"
-    )  # against its folder
+    )
     watched.filter.forget_digests([watched.filter._reader.digest(MAIL[3])], user="anna")
     before = [
         standing(watched, number, user)

@@ -20,11 +20,7 @@ def test_the_names_of_a_large_folder_are_taken_apart_in_steps_and_once(tmp_path,
     messages = [deliver(box, b"one") for _ in range(10)]
     with closing(LocalMailboxes([Watch(str(box))])) as mailboxes:
         place = Folder(*mailboxes.find_mailboxes())
-        scanner, first, second = (
-            FolderScanner(mailboxes, b"k" * 32),
-            FolderScan(),
-            FolderScan(),
-        )
+        scanner, first, second = (FolderScanner(mailboxes, b"k" * 32), FolderScan(), FolderScan())
         assert len(list(scanner.scan(place, np.empty(0, np.int64), first))) == 2
         known = np.unique([one.name for one in first.new.values()])
         assert len(known) == 10

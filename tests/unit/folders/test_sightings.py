@@ -208,24 +208,18 @@ def test_a_killed_process_loses_no_finished_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_file_that_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_refused_in_one_line_and_set_aside_by_who_learns_from_it(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / SIGHTINGS_FILE).write_bytes(content)
     with pytest.raises(
         SpamguardError, match=r"^sightings .*: move it away and restart the daemon[^\n]*$"
     ):
         opened(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_who_learns_from_it_has_a_damaged_file_set_aside(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / SIGHTINGS_FILE).write_bytes(content)
     with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
         sightings.update("anna", [PLAIN], [])
     assert (tmp_path / (SIGHTINGS_FILE + DAMAGED_SUFFIX)).read_bytes() == content
-    (told,) = caplog.records
-    assert told.levelname == "ERROR"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     with opened(tmp_path) as sightings:
         assert sightings.mailboxes() == ["anna"]
 
@@ -350,9 +344,8 @@ def test_mailboxes_that_are_missing_are_forgotten_after_a_while(tmp_path: Path) 
         assert missed(sightings, {"anna", "ben"}, daily(10**9, 10**9 + MAX_GONE_SECONDS)) == []
         assert sightings.forget_missing({"anna"}, 10**9 + MAX_GONE_SECONDS + 1) == ["carl"]
         assert sightings.mailboxes() == ["anna", "ben"]
-        assert (
-            sightings.forget_missing({"anna"}, 10**9) == []
-        )  # the clock was ahead, and is put right
+        # the clock was ahead, and is put right
+        assert sightings.forget_missing({"anna"}, 10**9) == []
         assert missed(sightings, {"anna"}, daily(10**9, 10**9 + MAX_GONE_SECONDS + 1)) == ["ben"]
 
 
@@ -363,9 +356,8 @@ def test_mailboxes_below_a_closed_directory_are_not_missing(tmp_path: Path) -> N
         times = daily(10**9, 10**9 + MAX_GONE_SECONDS + 1)
         assert missed(sightings, set(), times, {"/home/anna"}) == ["/home/ben/Maildir"]
         assert sightings.mailboxes() == ["/home/anna/Maildir"]
-        assert (
-            sightings.forget_missing(set(), 10**9 + MAX_GONE_SECONDS + 2) == []
-        )  # it counts from when it can be looked for
+        # it counts from when it can be looked for
+        assert sightings.forget_missing(set(), 10**9 + MAX_GONE_SECONDS + 2) == []
 
 
 def test_what_went_by_a_clock_that_was_ahead_is_forgotten_all_the_same(tmp_path: Path) -> None:

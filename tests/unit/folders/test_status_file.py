@@ -16,7 +16,7 @@ from spamguard.learning.status_files import RefusedLessons, StatusFile, WatcherS
 from spamguard.log import WarnOnce
 from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
-from tests.unit.folders.watched import MAIL, Watched
+from tests.unit.folders.watched import MAIL
 
 BOX = Mailbox("anna", "/home/anna/Maildir")
 
@@ -28,9 +28,7 @@ def once():
 
 def status_file(state, warnings):
     return StatusFile(
-        state,
-        warnings,
-        lambda: watcher.standing_troubles(warnings.standing(), int(time.time())),
+        state, warnings, lambda: watcher.standing_troubles(warnings.standing(), int(time.time()))
     )
 
 
@@ -45,9 +43,8 @@ def test_signs_of_life(tmp_path, once, monkeypatch):
     assert not found.is_alive(time.time() + 1000)
     assert (tmp_path / status_files.WATCHER_FILE).stat().st_mode & 0o777 == 0o600
     one.beat(4)
-    assert (
-        status_files.read_watcher_status(tmp_path).mailboxes == 4
-    )  # at once: who asks after the first message is to see that its mailbox is watched
+    # at once: who asks after the first message is to see that its mailbox is watched
+    assert status_files.read_watcher_status(tmp_path).mailboxes == 4
     written = (tmp_path / status_files.WATCHER_FILE).stat().st_ino
     one.beat(4)
     assert (tmp_path / status_files.WATCHER_FILE).stat().st_ino == written  # not at every turn
@@ -101,8 +98,8 @@ def test_what_stands_in_the_way(tmp_path, once):
     assert len(list(later)) == 3
 
 
-def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkeypatch):
-    watched = Watched(tmp_path)
+def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(watch, monkeypatch):
+    watched = watch()
     watched.rest()
     names = watched.mailboxes.list_files
 
@@ -123,13 +120,13 @@ def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(tmp_path, monkey
     deliver(watched.box / ".Junk", MAIL[1])
     turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
     turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
-    watched.stop()
-    watched.filter.close()
 
 
-def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path, monkeypatch):
+def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(
+    tmp_path, watch, monkeypatch
+):
     forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Junk") / ".Junk" / "cur")
-    watched = Watched(tmp_path)
+    watched = watch()
     turn_until(
         watched,
         lambda: (noted := status_files.read_watcher_status(watched.state)) and noted.troubles,
@@ -138,15 +135,13 @@ def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(tmp_path
         "Junk: cannot be looked at (Permission denied)"
         in status_files.read_watcher_status(watched.state).troubles[0].text
     )
-    watched.stop()
-    watched.filter.close()
 
 
-def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, monkeypatch, caplog):
+def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(watch, monkeypatch, caplog):
     """The directory itself is closed: nothing tells any more that it is a folder, but mail was in
     it.
     """
-    watched = Watched(tmp_path)
+    watched = watch()
     deliver(watched.box / ".Junk", MAIL[0])
     watched.rest()
     with monkeypatch.context() as closed:
@@ -159,16 +154,14 @@ def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(tmp_path, mo
     assert caplog.text.count("moves into it teach nothing") == 1
     watched.watcher.take_changes(Changes(everything=True))
     turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
-    watched.stop()
-    watched.filter.close()
 
 
-def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
+def test_what_is_gone_stands_in_nobodys_way(tmp_path, watch, monkeypatch):
     """A folder and a mailbox that could not be read, and are gone."""
     ben = maildir(tmp_path / "home" / "ben", ".Junk")
     forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Closed") / ".Closed" / "cur")
     forbid(monkeypatch, ben / ".Junk" / "cur")
-    watched = Watched(tmp_path)
+    watched = watch()
     turn_until(
         watched,
         lambda: (
@@ -179,8 +172,6 @@ def test_what_is_gone_stands_in_nobodys_way(tmp_path, monkeypatch):
     turn_until(watched, lambda: len(status_files.read_watcher_status(watched.state).troubles) == 1)
     ben.rename(tmp_path / "ben")
     turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
-    watched.stop()
-    watched.filter.close()
 
 
 def turn_until(watched, check):

@@ -28,15 +28,13 @@ from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
 pytestmark = pytest.mark.slow  # waits for seconds
 
 
-def test_what_lies_there_at_first_teaches_nothing(tmp_path):
-    one = Watched(tmp_path)
+def test_what_lies_there_at_first_teaches_nothing(watch):
+    one = watch()
     for number, folder in enumerate(("", ".Junk", ".Archive", ".Trash", ".Junk")):
         deliver(one.box / folder, MAIL[number % 4], "cur", "S")
     one.rest()
     assert one.votes() == {}
     assert len(one.opened) == 5
-    one.stop()
-    one.filter.close()
 
 
 def test_moves_teach(watched, caplog):
@@ -135,8 +133,8 @@ def test_a_pattern_that_nothing_fits_is_told_once(watched, caplog):
     assert caplog.text.count(f"watch: nothing fits {watched.place}/home/* yet") == 1
 
 
-def test_roles_as_configured(tmp_path):
-    one = Watched(tmp_path, folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
+def test_roles_as_configured(watch):
+    one = watch(folders=(("News*", "newsletter"), ("Archive", "ignored")), user="site")
     maildir(one.box, ".News.Daily")
     messages = [deliver(one.box, raw) for raw in MAIL[:2]]
     one.rest()
@@ -145,8 +143,6 @@ def test_roles_as_configured(tmp_path):
     one.rest()
     assert one.votes() == {"site 0": "newsletter"}
     assert one.filter.ledger.classes()["newsletter"] is False
-    one.stop()
-    one.filter.close()
 
 
 def test_the_same_message_that_comes_again_takes_nobodys_word_back(watched):
@@ -175,8 +171,8 @@ def test_the_same_message_that_comes_again_takes_nobodys_word_back(watched):
 
 
 @pytest.mark.parametrize("we_file", [True, False])
-def test_what_we_filed_and_was_put_back_before_it_was_seen(tmp_path, we_file):
-    one = Watched(tmp_path, we_file=we_file)
+def test_what_we_filed_and_was_put_back_before_it_was_seen(watch, we_file):
+    one = watch(we_file=we_file)
     one.rest()
     deliver(one.box, signed_by(one, MAIL[0], "spam"))
     deliver(one.box / ".Junk", signed_by(one, MAIL[1], "spam"))
@@ -187,12 +183,10 @@ def test_what_we_filed_and_was_put_back_before_it_was_seen(tmp_path, we_file):
     )
     one.rest()
     assert one.votes() == ({"anna 0": "ham"} if we_file else {})
-    one.stop()
-    one.filter.close()
 
 
-def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(tmp_path):
-    one = Watched(tmp_path, we_file=True)
+def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(watch):
+    one = watch(we_file=True)
     one.rest()
     messages = [deliver(one.box, signed_by(one, raw, "ham")) for raw in MAIL[:3]]
     one.rest()
@@ -207,17 +201,15 @@ def test_a_mailbox_that_has_moved_does_not_say_again_what_was_taken_back(tmp_pat
     one.watcher.take_changes(Changes(everything=True))
     one.rest()
     assert one.votes() == {"anna 0": None, "anna 1": "ham", "anna 2": "spam"}
-    one.stop()
-    one.filter.close()
 
 
 def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_back(
-    tmp_path, caplog
+    tmp_path, watch, caplog
 ):
     """A Sieve rule that fails leaves all of it in INBOX, and so does the time before there was a
     rule: it would be taught as ham.
     """
-    one = Watched(tmp_path, we_file=True)
+    one = watch(we_file=True)
     deliver(one.box, signed_by(one, MAIL[9], "spam"))
     one.rest()
     for raw in MAIL[:4]:
@@ -244,11 +236,8 @@ def test_where_spam_is_not_filed_although_it_should_be_nothing_is_taken_for_put_
     one.box.rename(tmp_path / "elsewhere")
     one.watcher.take_changes(Changes(everything=True))
     one.rest()
-    assert not list(
-        watcher.standing_troubles(one.watcher._warnings.standing(), 0)
-    )  # nobody can mend it any more
-    one.stop()
-    one.filter.close()
+    # nobody can mend it any more
+    assert not list(watcher.standing_troubles(one.watcher._warnings.standing(), 0))
 
 
 def test_a_subject_prefix_of_ours_is_no_part_of_the_lesson(watched):
@@ -561,9 +550,8 @@ def test_many_lessons_at_once(watched):
 
 
 def test_a_thousand_lessons_of_one_do_not_hold_up_the_others(watched, monkeypatch):
-    monkeypatch.setattr(
-        lessons, "STEP_SECONDS", -1.0
-    )  # however fast this machine is, they take many steps
+    # however fast this machine is, they take many steps
+    monkeypatch.setattr(lessons, "STEP_SECONDS", -1.0)
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     many = [deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1]) for number in range(1000)]
     message = deliver(watched.box, MAIL[0])
@@ -600,8 +588,8 @@ def test_messages_that_take_long_do_not_hold_up_the_others(watched, monkeypatch)
     )
 
 
-def test_spam_in_a_renamed_folder_was_not_put_there_by_anybody(tmp_path):
-    one = Watched(tmp_path, we_file=True)
+def test_spam_in_a_renamed_folder_was_not_put_there_by_anybody(watch):
+    one = watch(we_file=True)
     one.rest()
     for raw in MAIL[:7]:
         deliver(one.box / ".Junk", signed_by(one, raw, "spam"))
@@ -609,8 +597,6 @@ def test_spam_in_a_renamed_folder_was_not_put_there_by_anybody(tmp_path):
     (one.box / ".Junk").rename(one.box / ".Spam")
     one.rest()
     assert one.votes() == {}
-    one.stop()
-    one.filter.close()
 
 
 def test_thousands_that_teach_nothing_do_not_hold_up_the_others_either(watched, monkeypatch):
@@ -638,8 +624,8 @@ def numbers_known(one: Watched, folder: str, last: int) -> list[int]:
     return found
 
 
-def test_a_verdict_changes_at_once(tmp_path):
-    one = Watched(tmp_path)
+def test_a_verdict_changes_at_once(watch):
+    one = watch()
     for label, raw in synthetic.generate(40, 3):
         one.filter.learn(raw, label)
     text = (
@@ -652,8 +638,6 @@ def test_a_verdict_changes_at_once(tmp_path):
     move(message, one.box / ".Junk")
     one.rest()
     assert one.filter.judge(sibling).probability > before
-    one.stop()
-    one.filter.close()
 
 
 def test_of_the_mailboxes_that_begin_one_is_listed_at_a_time(watched, monkeypatch):

@@ -74,6 +74,10 @@ class Watched:
         self.watcher.close()
         self.mailboxes.close()
 
+    def close(self) -> None:
+        self.stop()
+        self.filter.close()
+
     def votes(self) -> dict[str, str | None]:
         """The vote on each message of MAIL, by user and number."""
         numbers = {self.filter._reader.digest(raw): number for number, raw in enumerate(MAIL)}
