@@ -87,11 +87,13 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in found}
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own, in which `opened`, `mail` and `teach` are known."""
+def python(
+    code: str, *arguments: str, module: str = "tests.unit.filters"
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, in which the names of a module are known."""
     head = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from tests.unit.filters import *\nfrom pathlib import Path\n"
+        f"from {module} import *\nfrom pathlib import Path\n"
     )
     return subprocess.run(
         [sys.executable, "-c", head + code, *arguments],

@@ -16,15 +16,7 @@ from spamguard.daemon.mailbox_broker import MailboxBroker
 from tests.support.waiting import PATIENCE
 
 PARTS = ("mail", "bayes", "engine", "ledger", "proxy", "smtp", "delivery", "servers", "web")
-FOLDERS = (
-    "scan",
-    "mailbox_scan",
-    "watcher",
-    "lessons",
-    "sightings",
-    "reconcile",
-    "roles",
-)
+FOLDERS = ("scan", "mailbox_scan", "watcher", "lessons", "sightings", "reconcile", "roles")
 OTHERS = ("numpy", "zstandard", "sqlite3", "sklearn")
 ROOT = Path(__file__).parents[3]
 

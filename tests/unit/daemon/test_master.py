@@ -363,9 +363,8 @@ def test_the_watchdog_is_fed_only_while_all_workers_are_heard(daemon: Daemon) ->
     with Listener(address) as systemd:
         daemon.start("fresh=2.5", NOTIFY_SOCKET=address, WATCHDOG_USEC="600000")
         eventually(lambda: systemd.heard("WATCHDOG=1", 3))
-        assert systemd.messages[0].startswith(
-            "READY=1"
-        )  # systemd counts from the first word on, and a start may take longer
+        # systemd counts from the first word on, and a start may take longer
+        assert systemd.messages[0].startswith("READY=1")
         eventually(lambda: len(daemon.workers()) == 2)
         with daemon.client() as client:
             client.say("stop")

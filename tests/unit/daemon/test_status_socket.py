@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,6 +18,20 @@ from spamguard.daemon import status
 from spamguard.daemon.status import StatusSocket, ask_daemon
 from tests.e2e.ports import open_directory
 from tests.support.waiting import PATIENCE
+
+
+@pytest.fixture
+def serve(selector, tmp_path):
+    """Opens the master's end in this directory, or another, and closes it in the end."""
+    with ExitStack() as stack:
+
+        def start(answer, state=tmp_path):
+            status_socket = StatusSocket(selector, lambda: answer)
+            status_socket.open(state)
+            stack.callback(status_socket.close)
+            return status_socket
+
+        yield start
 
 
 def answer_of_served(selector, state):
@@ -31,9 +46,8 @@ def answer_of_served(selector, state):
     return answers[0]
 
 
-def test_clients_get_the_status(selector, tmp_path):
-    status_socket = StatusSocket(selector, lambda: {"pid": 7, "list": ["é"] * 5000})
-    status_socket.open(tmp_path)
+def test_clients_get_the_status(serve, selector, tmp_path):
+    status_socket = serve({"pid": 7, "list": ["é"] * 5000})
     assert (tmp_path / status.STATUS_SOCKET).stat().st_mode & 0o777 == 0o600
     for _ in range(3):
         assert answer_of_served(selector, tmp_path) == {"pid": 7, "list": ["é"] * 5000}
@@ -51,21 +65,17 @@ def test_without_a_master_there_is_no_answer(tmp_path):
     assert ask_daemon(tmp_path) is None
 
 
-def test_the_name_of_the_state_directory_may_be_long(selector, tmp_path):
+def test_the_name_of_the_state_directory_may_be_long(serve, selector, tmp_path):
     deep = tmp_path / ("x" * 100) / ("y" * 100)
     deep.mkdir(parents=True)
-    status_socket = StatusSocket(selector, lambda: {"pid": 1})
-    status_socket.open(deep)
+    serve({"pid": 1}, deep)
     assert answer_of_served(selector, deep) == {"pid": 1}
-    status_socket.close()
 
 
-def test_one_that_hangs_is_not_waited_for(selector, tmp_path, monkeypatch):
+def test_one_that_hangs_is_not_waited_for(serve, tmp_path, monkeypatch):
     monkeypatch.setattr(status, "ANSWER_TIMEOUT", 0.2)
-    status_socket = StatusSocket(selector, lambda: {})
-    status_socket.open(tmp_path)
+    serve({})
     assert ask_daemon(tmp_path) == {"pid": os.getpid()}
-    status_socket.close()
 
 
 @pytest.mark.parametrize("said", [b"", b"{", b"[1]", b"\xff", b"7"])
@@ -85,23 +95,20 @@ def test_an_invalid_answer(tmp_path, said):
         thread.join()
 
 
-def test_a_client_that_hangs_up_early_does_no_harm(selector, tmp_path):
-    status_socket = StatusSocket(selector, lambda: {"pid": 1})
-    status_socket.open(tmp_path)
+def test_a_client_that_hangs_up_early_does_no_harm(serve, selector, tmp_path):
+    serve({"pid": 1})
     with socket.socket(socket.AF_UNIX) as hasty:
         hasty.connect(str(tmp_path / status.STATUS_SOCKET))
     assert answer_of_served(selector, tmp_path) == {"pid": 1}
-    status_socket.close()
 
 
 def test_a_socket_that_cannot_be_opened_is_logged_once_and_retried(
-    selector, tmp_path, caplog, monkeypatch
+    serve, selector, tmp_path, caplog, monkeypatch
 ):
     """As on a disk that is full for a while, or was mounted to be read."""
     monkeypatch.setattr(status, "RETRY_SECONDS", 0.0)
     (tmp_path / status.STATUS_SOCKET).mkdir()
-    status_socket = StatusSocket(selector, lambda: {"pid": 7})
-    status_socket.open(tmp_path)
+    status_socket = serve({"pid": 7})
     for _ in range(3):
         status_socket.maintain()
     assert caplog.text.count("until it can `spamguard status` finds no daemon") == 1
@@ -148,16 +155,10 @@ def test_the_user_of_the_service_and_root_may_ask():
             assert serving.wait(PATIENCE) == 0
 
 
-def test_another_daemon_that_took_over_the_socket_keeps_it(selector, tmp_path):
-    first, second = (
-        StatusSocket(selector, lambda: {"pid": 1}),
-        StatusSocket(selector, lambda: {"pid": 2}),
-    )
-    first.open(tmp_path)
-    second.open(tmp_path)
+def test_another_daemon_that_took_over_the_socket_keeps_it(serve, selector, tmp_path):
+    first, _ = serve({"pid": 1}), serve({"pid": 2})
     first.close()
     assert answer_of_served(selector, tmp_path) == {"pid": 2}
-    second.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])

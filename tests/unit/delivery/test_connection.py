@@ -52,9 +52,8 @@ def test_a_last_reply_is_read_even_if_writing_fails_first() -> None:
             other.sendall(b"552 5.3.4 too big\r\n")
             other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             other.close()
-            connection.write(
-                b"x" * 100_000
-            )  # fails at once, before the event loop has looked at what there is to read
+            # fails at once, before the event loop has looked at what there is to read
+            connection.write(b"x" * 100_000)
             assert await connection.read_reply(soon(connection)) == Reply.from_text(
                 552, "5.3.4 too big"
             )

@@ -68,12 +68,7 @@ def test_sizes(size: int) -> None:
 @pytest.mark.parametrize("after", [0, 100, 3_000_000])
 def test_a_hop_that_gives_up_in_the_middle(act: Act, after: int) -> None:
     fake = FakeHop({}, middle=Middle(after, act))
-    replies = talk(
-        fake,
-        lambda hop: hand_on(hop, message=content(LARGE)),
-        command=0.6,
-        data=0.6,
-    )
+    replies = talk(fake, lambda hop: hand_on(hop, message=content(LARGE)), command=0.6, data=0.6)
     assert replies[2:] == [LOST]
     assert not fake.messages
     assert len(fake.sessions) == 1

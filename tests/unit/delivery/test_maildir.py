@@ -7,8 +7,6 @@ import mailbox
 import os
 import re
 import resource
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,16 +16,13 @@ import pytest
 
 from spamguard.delivery.next_hop import MaildirNextHop
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
-from spamguard.storage import (
-    MAX_MEMORY_BYTES,
-    Spool,
-    SpoolView,
-)
+from spamguard.storage import MAX_MEMORY_BYTES, Spool, SpoolView
 from tests.support import disks
 from tests.support.killing import killed_at
 from tests.support.waiting import PATIENCE
+from tests.unit.filters import python
 
-ROOT = Path(__file__).parents[3]
+run = partial(python, module=__name__)
 HEAD = b"X-Spam-Status: No, score=-3.1 required=5.0 tests=SPAMGUARD_HAM\r\nX-Spamguard: ham\r\n"
 SPAM = b"X-Spam-Flag: YES\r\n" + HEAD
 TEXT = b"Subject: x\r\n\r\nline\r\n.dot\r\n\r\n"
@@ -189,6 +184,7 @@ def test_only_what_is_handed_on_of_the_spool(tmp_path: Path) -> None:
 
 def test_a_large_message_is_never_in_memory(tmp_path: Path) -> None:
     code = """
+place = Path(sys.argv[1])
 spool = Spool(place)
 for _ in range(400):
     spool.write(b"0123456789abcde\\r\\n" * 10_000)
@@ -197,7 +193,7 @@ resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20),) * 2)
 content = SpoolView(b"A: b\\r\\n\\r\\n", spool, 0)
 MaildirNextHop(place / "Maildir", "mx").deliver(Sender("a@x"), [Recipient("b@x")], content)
 """
-    done = python(code, str(tmp_path))
+    done = run(code, str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert len(files(tmp_path / "Maildir")[0]) > 400 * 10_000 * 16
 
@@ -242,12 +238,13 @@ def test_many_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path) -> None:
     code = """
+place = Path(sys.argv[1])
 for n in range(50):
     content = SpoolView(b"A: b\\r\\n", Spool(place), 0)
     MaildirNextHop(place, "mx").deliver(Sender("a@x"), [Recipient("b@x")], content)
 """
     threads = [
-        threading.Thread(target=python, args=(code, str(tmp_path / "Maildir"))) for _ in range(3)
+        threading.Thread(target=run, args=(code, str(tmp_path / "Maildir"))) for _ in range(3)
     ]
     (tmp_path / "Maildir").mkdir()
     for thread in threads:
@@ -364,6 +361,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     code = """
+place = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 spool = Spool(place)
 spool.write(b"x" * 20_000)
@@ -376,7 +374,7 @@ async def send():
 print(asyncio.run(send())[0].code)
 """
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    assert python(code, str(tmp_path)).stdout == "452\n"
+    assert run(code, str(tmp_path)).stdout == "452\n"
     assert files(tmp_path / "Maildir") == []
 
 
@@ -400,23 +398,6 @@ def test_killed_at_any_step_nothing_half_is_visible(tmp_path: Path) -> None:
         if status == 0:
             break
     assert outcomes >= {(-9, 0), (-9, 2), (0, 2)}
-
-
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + (
-        "import asyncio, os, resource\nfrom pathlib import Path\n"
-        "from spamguard.delivery.next_hop import MaildirNextHop\n"
-        "from spamguard.storage import Spool, SpoolView\n"
-        "from spamguard.smtp.envelope import Client, Recipient, Sender\n"
-        "place = Path(sys.argv[1])\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", head + code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
 
 
 def test_what_it_offers_is_known_at_once(tmp_path: Path) -> None:

@@ -46,9 +46,7 @@ def test_a_hop_that_does_not_welcome_us_is_down(step: str, answer: bytes, lmtp: 
     assert not [command for command in fake.commands if command.startswith(("MAIL", "HELO"))]
 
 
-def test_the_text_of_a_closing_hop_is_passed_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_text_of_a_closing_hop_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
     talk(FakeHop({"GREETING": b"421-4.3.2 going\r\n421 down\r\n"}), hand_on)
     assert "421 4.3.2 going down" in caplog.text
 

@@ -6,8 +6,6 @@ import asyncio
 import errno
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,9 +26,8 @@ from spamguard.storage import Spool, SpoolView
 from tests.support import disks
 from tests.support.hops import Act, Delivered, FakeHop, Script
 from tests.support.killing import killed_at
-from tests.support.waiting import PATIENCE
+from tests.unit.filters import python
 
-ROOT = Path(__file__).parents[3]
 HEAD = b"X-Spam-Flag: YES\r\n"
 TEXT = b"Subject: x\r\n\r\n.\r\n\xff..\r\n" + b"x" * 2000 + b"\r\n"
 ENVELOPE = Envelope(
@@ -106,9 +103,8 @@ def test_any_byte_is_kept(tmp_path: Path) -> None:
 def test_a_file_system_without_unnamed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        os, "O_TMPFILE", os.O_DIRECTORY
-    )  # EISDIR, as from a kernel that does not know the flag
+    # EISDIR, as from a kernel that does not know the flag
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     quarantine = Quarantine(tmp_path / "quarantine")
     for _ in range(2):
         with suppress(FileExistsError):
@@ -354,20 +350,6 @@ def test_what_goes_at_the_last_moment_is_not_there(held: Quarantine, tmp_path: P
 # ---- trouble
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    head = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport asyncio, os, resource\n"
-        "from tests.unit.delivery.test_quarantine import *\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", head + code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-
-
 def test_killed_at_any_step_of_storing_nothing_half_is_shown(tmp_path: Path) -> None:
     seen = set()
     for step in range(60):
@@ -400,9 +382,8 @@ def test_what_was_stored_by_half_goes_a_day_later_with_the_next_that_is_deleted(
     later = Quarantine(place)
     listed = later.ids
     monkeypatch.setattr(later, "ids", lambda: (one for one in listed() if one != name(4)))
-    later.delete(
-        name(3)
-    )  # while the note of the fourth is just being replaced, and the list lacks it
+    # while the note of the fourth is just being replaced, and the list lacks it
+    later.delete(name(3))
     assert {path.name for path in place.iterdir()} == {f"{name(4)}.eml", f"{name(4)}.json"}
 
 
@@ -496,6 +477,7 @@ def test_killed_at_any_step_of_releasing_it_is_given_out_at_least_once(tmp_path:
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     code = """
+import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 place = Path(sys.argv[1])
 try:
@@ -503,7 +485,7 @@ try:
 except OSError as error:
     print(error.errno)
 """
-    done = python(code, str(tmp_path))
+    done = python(code, str(tmp_path), module=__name__)
     assert (done.stdout, done.stderr) == ("27\n", "")
     assert list((tmp_path / "q").iterdir()) == []
 

@@ -123,9 +123,7 @@ def test_a_closing_hop_does_not_close_the_client(step: str, closing: bytes, told
 def test_after_trouble_everything_is_answered_alike_and_nothing_sent() -> None:
     fake = FakeHop({"RCPT": [b"250 ok\r\n", Act.STALL]}, lmtp=True)
     replies = talk(
-        fake,
-        lambda hop: hand_on(hop, ["a@r.example", "b@r.example", "c@r.example"]),
-        command=0.6,
+        fake, lambda hop: hand_on(hop, ["a@r.example", "b@r.example", "c@r.example"]), command=0.6
     )
     assert replies == [FINE, Reply.from_text(250, "ok"), LOST, LOST, LOST]
     assert not fake.messages

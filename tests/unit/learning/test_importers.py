@@ -123,9 +123,8 @@ def test_folding_its_event_changes_nothing_until_settled(tmp_path):
             [votes.make_list_vote("old", about, odds.tokens, odds.log_odds, 0, EXTRACTOR)]
         )
         assert held(spam_filter) == held(beside) == bits
-        assert not importers.import_word_list(
-            spam_filter, "old", about, odds
-        )  # as after an interrupted import: now it is in force
+        # as after an interrupted import: now it is in force
+        assert not importers.import_word_list(spam_filter, "old", about, odds)
         assert held(spam_filter) == held(beside) != bits
 
 
@@ -237,16 +236,9 @@ def test_a_damaged_list_is_refused_when_merged(tmp_path, fresh):
     (vote,) = fresh.ledger.all_votes()
     with opened(tmp_path / "other") as other:
         for at in range(0, len(vote.packed), 7):
+            flipped = vote.packed[:at] + bytes([vote.packed[at] ^ 1]) + vote.packed[at + 1 :]
             with pytest.raises(LedgerError, match=r"damaged|format"):
-                other.ledger.merge(
-                    [
-                        vote._replace(
-                            packed=vote.packed[:at]
-                            + bytes([vote.packed[at] ^ 1])
-                            + vote.packed[at + 1 :]
-                        )
-                    ]
-                )
+                other.ledger.merge([vote._replace(packed=flipped)])
             with pytest.raises(LedgerError, match="damaged"):
                 other.ledger.merge([vote._replace(packed=vote.packed[:at])])
         assert other.ledger.last_seq() == 0
@@ -280,18 +272,8 @@ FEW = (np.array([5, 9], np.uint32), np.array([3, -3], np.int8))
 
 
 def _from_elsewhere(vote: NewVote) -> Vote:
-    return Vote(
-        vote.digest,
-        vote.user,
-        1,
-        "n",
-        vote.label,
-        vote.packed,
-        b"",
-        vote.origin,
-        vote.time,
-        vote.extractor,
-    )
+    digest, user, label, packed, _, *rest = vote
+    return Vote(digest, user, 1, "n", label, packed, b"", *rest)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,17 @@ def queue(tmp_path: Path) -> LessonQueue:
     return LessonQueue(tmp_path / "teach")
 
 
+@pytest.fixture
+def spool(tmp_path: Path) -> LessonSpool:
+    """All that is left there is by anna."""
+    (tmp_path / "left").mkdir()
+    return LessonSpool(tmp_path / "left", lambda account, named: "anna")
+
+
+def leave(tmp_path: Path, raw: bytes, label: str = "spam") -> None:
+    client.spool_lesson(str(tmp_path / "left"), LessonHeader(label, len(raw)), raw)
+
+
 def put(
     queue: LessonQueue, raw: bytes, label: str = "spam", user: str = "anna", origin: str = "mail"
 ) -> None:
@@ -49,15 +60,13 @@ def test_everything_that_waits_is_learnt_once(tmp_path, queue):
         assert learner.run_once() == 0
 
 
-def test_the_last_word_counts_wherever_it_was_said(tmp_path, queue):
-    (tmp_path / "left").mkdir()
+def test_the_last_word_counts_wherever_it_was_said(tmp_path, queue, spool):
     put(queue, MAIL[0], "spam")
-    client.spool_lesson(str(tmp_path / "left"), LessonHeader("ham", len(MAIL[0])), MAIL[0])
+    leave(tmp_path, MAIL[0], "ham")
     put(queue, MAIL[1], "ham")
-    client.spool_lesson(str(tmp_path / "left"), LessonHeader("spam", len(MAIL[1])), MAIL[1])
+    leave(tmp_path, MAIL[1], "spam")
     with opened(tmp_path / "state") as spam_filter:
-        box = LessonSpool(tmp_path / "left", lambda account, named: "anna")
-        assert Learner(spam_filter, [box, queue], lambda: None).run_once() == 4
+        assert Learner(spam_filter, [spool, queue], lambda: None).run_once() == 4
         assert votes(spam_filter)[-1][1:] == ("spam", "teach-pipe")
         assert spam_filter.status().classes == {"ham": 1, "spam": 1}
     assert list((tmp_path / "left").iterdir()) == []
@@ -87,17 +96,12 @@ def test_what_was_said_is_taken_back_in_its_turn(tmp_path, queue):
     assert queue.names() == []
 
 
-def test_what_is_no_lesson_goes(tmp_path, queue, caplog):
+def test_what_is_no_lesson_goes(tmp_path, queue, spool, caplog):
     put(queue, MAIL[0], "spma")  # as a class of its own it is a slip of the pen
     put(queue, MAIL[1])
-    (tmp_path / "left").mkdir()
     (tmp_path / "left" / "rubbish\n").write_text("x")
     with opened(tmp_path / "state") as spam_filter:
-        Learner(
-            spam_filter,
-            [queue, LessonSpool(tmp_path / "left", lambda account, named: "x")],
-            lambda: None,
-        ).run_once()
+        Learner(spam_filter, [queue, spool], lambda: None).run_once()
         assert votes(spam_filter) == [("anna", "spam", "mail")]
     assert queue.names() == []
     assert list((tmp_path / "left").iterdir()) == []
@@ -177,14 +181,13 @@ def test_a_directory_that_is_not_there_is_told_once(tmp_path, queue, caplog):
     assert caplog.text.count("cannot be taken from") == 1
 
 
-def test_what_cannot_be_read_for_now_is_told_once_and_learnt_later(tmp_path, monkeypatch, caplog):
+def test_what_cannot_be_read_for_now_is_told_once_and_learnt_later(
+    tmp_path, spool, monkeypatch, caplog
+):
     """It was put aside until the next start, whatever the reason."""
-    (tmp_path / "left").mkdir()
-    client.spool_lesson(str(tmp_path / "left"), LessonHeader("spam", len(MAIL[0])), MAIL[0])
+    leave(tmp_path, MAIL[0])
     with opened(tmp_path / "state") as spam_filter:
-        learner = Learner(
-            spam_filter, [LessonSpool(tmp_path / "left", lambda account, named: "x")], lambda: None
-        )
+        learner = Learner(spam_filter, [spool], lambda: None)
         with monkeypatch.context() as broken:
             broken.setattr(
                 "spamguard.learning.queue._read_spooled",
@@ -195,18 +198,15 @@ def test_what_cannot_be_read_for_now_is_told_once_and_learnt_later(tmp_path, mon
     assert caplog.text.count("bad disk") == 1
 
 
-def test_of_what_cannot_be_read_nothing_is_kept_once_it_is_gone(tmp_path, monkeypatch):
+def test_of_what_cannot_be_read_nothing_is_kept_once_it_is_gone(tmp_path, spool, monkeypatch):
     """Anybody may leave files and take them away again, for ever."""
-    (tmp_path / "left").mkdir()
-    client.spool_lesson(str(tmp_path / "left"), LessonHeader("spam", len(MAIL[0])), MAIL[0])
+    leave(tmp_path, MAIL[0])
     monkeypatch.setattr(
         "spamguard.learning.queue._read_spooled",
         lambda *_: (_ for _ in ()).throw(OSError(errno.EACCES, "not yours")),
     )
     with opened(tmp_path / "state") as spam_filter:
-        learner = Learner(
-            spam_filter, [LessonSpool(tmp_path / "left", lambda account, named: "x")], lambda: None
-        )
+        learner = Learner(spam_filter, [spool], lambda: None)
         learner.run_once()
         assert len(learner._unreadable) == 1
         for path in (tmp_path / "left").iterdir():

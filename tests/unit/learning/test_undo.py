@@ -243,10 +243,7 @@ def test_undone_votes_stay_undone_after_further_undoing(tmp_path, history, order
         events = spam_filter.ledger.last_seq()
         assert [
             take_back(spam_filter, VoteSelection("anna", origin=origin)) for origin in order
-        ] == [
-            [],
-            [],
-        ]
+        ] == [[], []]
         assert spam_filter.ledger.last_seq() == events
 
 
