@@ -71,7 +71,8 @@ class HistoryFilter(NamedTuple):
     envelope's or in the author. since, until: seconds since 1970, the second excluded. first,
     before: ids between which to look, the second excluded. taught: a class, or "any", as
     `HistorySearch.set_lessons` was told. parts: patterns of recipients (`recipient_pattern`), one
-    of which must be there.
+    of which must be there. words: each is in the subject or in a sender, or, without parts, in the
+    recipients: with parts, it could be in the address of somebody else.
     """
 
     sender: str = ""
@@ -84,6 +85,7 @@ class HistoryFilter(NamedTuple):
     first: str = ""
     before: str = ""
     parts: Sequence[str] = ()
+    words: Sequence[str] = ()
 
     def where_clause(self) -> tuple[str, list[object]]:
         terms = ["id >= ? AND id < ?"]
@@ -106,6 +108,14 @@ class HistoryFilter(NamedTuple):
         if subject := fold_text(self.subject):
             terms.append(_contains("subject"))
             values.append(subject)
+        for word in map(fold_text, self.words):
+            columns = ["subject", "sender", "author"]
+            patterns = [word] * len(columns)
+            if not self.parts:
+                columns.append("recipients")
+                patterns.append(recipient_pattern(word))
+            terms.append(f"({' OR '.join(map(_contains, columns))})")
+            values += patterns
         # With more patterns the caller must look at each row, which it always does anyway.
         if 0 < len(self.parts) <= _MAX_PARTS:
             terms.append(f"({' OR '.join([_contains('recipients')] * len(self.parts))})")

@@ -182,8 +182,9 @@ async def _respond(pages: PageContext, view: View, request: Request) -> Response
 class Notice:
     """What a click has done, in a sentence.
 
-    undo: address of the form that takes it back, or "". held: verdict id of a held message that
-    was just taught as a wanted class, or "".
+    undo: address of the form that takes it back, or "". undo_ids: verdict ids of messages, if that
+    form names some. held: verdict id of a held message that was just taught as a wanted class, or
+    "".
     """
 
     text: str
@@ -191,6 +192,7 @@ class Notice:
     released: ReleaseResult | None = None
     undo: str = ""
     held: str = ""
+    undo_ids: tuple[str, ...] = ()
 
 
 def learnt_notice(receipt: LessonReceipt, undo: str, held: str = "") -> Notice:
@@ -234,6 +236,18 @@ def released_notice(released: ReleaseResult) -> Notice:
 _MAX_FIELD = 200  # characters
 HISTORY_ROWS = 50
 _MAX_PAGE_DIGITS = 6
+_MAX_WORDS = 20
+SEARCH_TERMS = {
+    "from": "sender",
+    "to": "recipient",
+    "subject": "subject",
+    "verdict": "label",
+    "said": "taught",
+    "since": "since",
+    "until": "until",
+}
+"""What may stand before a colon in the search box, and the field of `SearchQuery` that it sets."""
+_SEARCH_TERM = re.compile(r'(?:([A-Za-z]+):)?(?:"([^"]*)"|(\S+))')
 _VERDICT_ID = re.compile(r"(?:.*; id=)?([0-9a-v]{16})(?:;.*)?")
 
 
@@ -255,10 +269,12 @@ def path_id(request: Request) -> str:
 class SearchQuery:
     """A search of the history as an address or a form has it, as texts.
 
-    Addresses are built from these fields alone, never from what a client sent. since, until: days
+    Addresses are built from these fields alone, never from what a client sent. q: the words of the
+    search box; terms of `SEARCH_TERMS` in it become the fields that they name. since, until: days
     such as 2026-11-20 in UTC, both included.
     """
 
+    q: str = ""
     subject: str = ""
     sender: str = ""
     recipient: str = ""
@@ -272,10 +288,21 @@ class SearchQuery:
     def from_parameters(cls, parameters: Mapping[str, str]) -> SearchQuery:
         """Read an address or a form; unknown parameters are ignored."""
         names = [field.name for field in fields(cls)]
-        return cls(**{name: parameters.get(name, "")[:_MAX_FIELD].strip() for name in names})
+        values = {name: parameters.get(name, "")[:_MAX_FIELD].strip() for name in names}
+        words = []
+        for term in _SEARCH_TERM.finditer(values["q"]):
+            if name := SEARCH_TERMS.get((term[1] or "").lower()):
+                values[name] = (term[2] or term[3] or "").strip()
+            else:
+                words.append(term[0])
+        return cls(**values | {"q": " ".join(words)[:_MAX_FIELD].strip()})
 
     def to_search(self) -> Search:
-        """Make the search for the service. UsageError: a day is not a day."""
+        """Make the search for the service. UsageError: a day is not a day, or too many words."""
+        terms = _SEARCH_TERM.finditer(self.q)
+        words = [term[0] if term[1] else (term[2] or term[3] or "").strip() for term in terms]
+        if len(words) > _MAX_WORDS:
+            raise UsageError(f"these are more than {_MAX_WORDS} words: leave some out")
         return Search(
             self.sender,
             self.recipient,
@@ -286,18 +313,31 @@ class SearchQuery:
             _day_start(self.until, days=1) if self.until else 0.0,
             self.before if is_id(self.before) else "",
             HISTORY_ROWS,
+            tuple(filter(None, words)),
         )
+
+    @property
+    def text(self) -> str:
+        """The whole search as the search box takes it.
+
+        >>> SearchQuery("solar", sender="Ann Lee", label="spam").text
+        'solar from:"Ann Lee" verdict:spam'
+        """
+        terms = [
+            (term, str(getattr(self, name)).replace('"', "")) for term, name in SEARCH_TERMS.items()
+        ]
+        texts = [
+            f'{term}:"{text}"' if text.split() != [text] else f"{term}:{text}"
+            for term, text in terms
+            if text
+        ]
+        return " ".join(filter(None, [self.q, *texts]))
 
     @property
     def verdict_id(self) -> str:
         """The verdict id that somebody searches for, alone or in a field X-Spamguard; or ""."""
-        match = _VERDICT_ID.fullmatch(self.subject)
+        match = _VERDICT_ID.fullmatch(self.q)
         return match[1] if match else ""
-
-    @property
-    def narrowed(self) -> bool:
-        """Whether the search asks for more than a verdict and a page."""
-        return replace(self, label="", before="") != SearchQuery()
 
     @property
     def live(self) -> bool:
@@ -327,6 +367,7 @@ def _day_start(day: str, days: int = 0) -> float:
 
 NAVIGATION = (
     ("/", "Today"),
+    ("/queue", "Your word"),
     ("/history", "History"),
     ("/teach", "Teach"),
     ("/quarantine", "Quarantine"),

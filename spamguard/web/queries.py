@@ -87,7 +87,8 @@ class Search:
     """A search of the history. Empty fields do not matter; texts match anywhere, in any case.
     sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
     or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
-    most `models.MAX_ROWS`.
+    most `models.MAX_ROWS`. words: each matches subject, `from`, `author` or, for operators, a
+    recipient.
     """
 
     sender: str = ""
@@ -99,6 +100,7 @@ class Search:
     until: float = 0.0
     before: str = ""
     limit: int = 50
+    words: tuple[str, ...] = ()
 
 
 class HistoryQueries:
@@ -136,6 +138,7 @@ class HistoryQueries:
             first=first_id(since) if since else "",
             before=start,
             parts=self._visibility.search_parts(person),
+            words=search.words,
         )
 
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
@@ -159,7 +162,8 @@ class HistoryQueries:
                     "the history keeps no addresses here (history, addresses), "
                     "so it cannot search for them"
                 )
-        if search.subject and not self._settings.subjects:
+        keeps_words = self._settings.subjects or self._settings.addresses
+        if (search.subject and not self._settings.subjects) or (search.words and not keeps_words):
             raise UsageError(
                 "the history keeps no subjects here (history, subjects), "
                 "so it cannot search for them"

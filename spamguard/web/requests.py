@@ -142,7 +142,7 @@ CSRF_FIELD = "csrf"
 
 Scripts may send the header field `X-CSRF-Token` instead.
 """
-_MAX_FORM_FIELDS = 10
+_MAX_FORM_FIELDS = 60  # a list has 50 boxes
 _MAX_FIELD_BYTES = 1 << 20  # of a field that is not a file, such as a pasted message
 
 

@@ -1,17 +1,188 @@
-"""The views of mail that waits for somebody's word: the quarantine.
+"""The views of mail that waits for somebody's word: the queue of unsure mail, and the quarantine.
 
-Deleting a held message takes a second click on a page of its own.
+The queue shows each group of messages alike once. It is made from a page of the history and nothing
+is kept of it, so that it is never out of date. A form names the messages that were shown, and a
+word teaches these, not those that came meanwhile.
+
+Deleting held messages takes a second click on a page of its own.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spamguard.engine.policy import UNSURE
+from spamguard.errors import SpamguardError, UsageError
 from spamguard.keys import is_id
+from spamguard.proxy.history import fold_text
 from spamguard.web import context
-from spamguard.web.context import Notice, PageContext, page, path_id, render_page
-from spamguard.web.requests import current_person, read_form
+from spamguard.web.context import (
+    Notice,
+    PageContext,
+    SearchQuery,
+    page,
+    path_id,
+    render_page,
+)
+from spamguard.web.formatting import count_noun, label_text
+from spamguard.web.models import MAX_ROWS, Judgement, LessonReceipt
+from spamguard.web.requests import current_person, problem_from_error, read_form
+
+# ---- the queue
+
+QUEUE_DAYS = 14
+QUEUE_GROUPS = 50
+"""Groups on the page."""
+_DAY_SECONDS = 86_400
+_WORDS = ("spam", "ham")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGroup:
+    """Messages alike, newest first. ids: one for each message digest, as votes are by digest."""
+
+    messages: list[Judgement]
+    ids: list[str]
+
+
+def group_messages(messages: Sequence[Judgement]) -> list[MessageGroup]:
+    """Put messages together that have the same digest, or both senders and subject in common.
+
+    messages: newest first; so are the groups.
+    """
+    groups: list[MessageGroup] = []
+    by_key: dict[object, MessageGroup] = {}
+    for message in messages:
+        keys: list[object] = [message.message]
+        if message.subject and (message.author or message.sender):
+            keys.append((message.author, message.sender, fold_text(message.subject)))
+        group = next((by_key[key] for key in keys if key in by_key), None)
+        if group is None:
+            group = MessageGroup([], [])
+            groups.append(group)
+        group.messages.append(message)
+        if message.message not in by_key:
+            group.ids.append(message.id)
+        for key in keys:
+            by_key.setdefault(key, group)
+    return groups
+
+
+def order_groups(groups: Sequence[MessageGroup], now: float) -> list[MessageGroup]:
+    """Sort by day, counted back from now, and then by distance from even odds.
+
+    A word helps most where the filter knows least, and on mail such as comes now.
+    """
+
+    def rank(group: MessageGroup) -> tuple[int, float]:
+        newest = group.messages[0]
+        return int((now - newest.time) // _DAY_SECONDS), abs(newest.probability - 0.5)
+
+    return sorted(groups, key=rank)
+
+
+@page("GET", "/queue")
+async def queue_page(pages: PageContext, request: Request) -> Response:
+    """Show the messages about which a word is most useful."""
+    person, now, error_text = current_person(request), time.time(), ""
+    query = _queue_query(request)
+    messages: list[Judgement] = []
+    try:
+        search = replace(query, label=UNSURE).to_search()
+        since = search.since or now - QUEUE_DAYS * _DAY_SECONDS
+        found = await pages.service.history(person, replace(search, since=since, limit=MAX_ROWS))
+        messages = [row for row in found.judgements if row.can_teach and not row.taught]
+    except UsageError as error:
+        error_text = str(error)
+    groups = order_groups(group_messages(messages), now)
+    return render_page(
+        request,
+        "queue.html",
+        422 if error_text else 200,
+        text=query.text,
+        error_text=error_text,
+        target=query.ending(),
+        days=QUEUE_DAYS,
+        groups=groups[:QUEUE_GROUPS],
+        more=len(groups) > QUEUE_GROUPS,
+        all="all" in request.query_params,
+    )
+
+
+@page("POST", "/queue")
+async def teach_queue(pages: PageContext, request: Request) -> Response:
+    """Teach the groups of one row, or of all rows that are selected."""
+    person, form = current_person(request), await read_form(request)
+    label = next((word for word in _WORDS if word in form), form.get("class", ""))
+    if label not in _WORDS:
+        raise UsageError("choose spam or ham")
+    boxes = [form[label]] if label in form else [form[name] for name in form if is_id(name)]
+    receipts, trouble = await _for_each(
+        _verdict_ids(boxes), lambda name: pages.service.learn_passed(person, name, label)
+    )
+    changed = tuple(name for name, receipt in receipts if receipt.changed)
+    ending = _queue_query(request).ending()
+    notice = Notice(
+        f"Learnt as {label_text(label)}: {count_noun(len(changed), 'message')}.{trouble}",
+        undo=f"/queue/undo{ending}" if changed else "",
+        undo_ids=changed,
+    )
+    return pages.redirect(person, f"/queue{ending}", notice)
+
+
+@page("POST", "/queue/undo")
+async def undo_queue(pages: PageContext, request: Request) -> Response:
+    """Take back the person's votes on the messages that the form names."""
+    person, form = current_person(request), await read_form(request)
+    receipts, trouble = await _for_each(
+        _verdict_ids([form.get("ids", "")]),
+        lambda name: pages.service.forget_passed(person, name),
+    )
+    changed = sum(receipt.changed for _, receipt in receipts)
+    notice = Notice(f"Taken back: {count_noun(changed, 'lesson')}.{trouble}")
+    return pages.redirect(person, f"/queue{_queue_query(request).ending()}", notice)
+
+
+def _queue_query(request: Request) -> SearchQuery:
+    """Return the search of the queue, which is always one for unsure mail without a word."""
+    query = SearchQuery.from_parameters(request.query_params)
+    return replace(query, label="", taught="", before="")
+
+
+def _verdict_ids(boxes: Sequence[str]) -> list[str]:
+    """Return the ids in the values of boxes. UsageError: there is none, or too many."""
+    ids = [name for name in " ".join(boxes).split() if is_id(name)]
+    if not ids:
+        raise UsageError("nothing is selected: go back and tick the box of each message")
+    if len(ids) > MAX_ROWS:
+        raise UsageError(f"these are more than {MAX_ROWS} messages: select fewer")
+    return ids
+
+
+async def _for_each(
+    names: Sequence[str], act: Callable[[str], Awaitable[LessonReceipt]]
+) -> tuple[list[tuple[str, LessonReceipt]], str]:
+    """Do the same with each message, until one fails.
+
+    Returns the receipts by id, and what went wrong after the first one, as a sentence or "". An
+    error of the first is raised.
+    """
+    receipts: list[tuple[str, LessonReceipt]] = []
+    for name in names:
+        try:
+            receipts.append((name, await act(name)))
+        except SpamguardError as error:
+            if not receipts:
+                raise
+            left = count_noun(len(names) - len(receipts), "message")
+            return receipts, f" Not done for {left}: {problem_from_error(error).detail}."
+    return receipts, ""
+
 
 # ---- quarantine
 

@@ -48,6 +48,7 @@
     if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
     $("notice").replaceChildren(...notice.childNodes);
     if (row) { row.replaceWith(next); (next.querySelector("button") || next.querySelector("a")).focus(); }
+    else if (queue && $("queue", page) && !sending) renew(page, true);
   }
 
   function showNoAnswer(form) {
@@ -59,6 +60,7 @@
   const sent = new WeakMap(); // forms, and when they were submitted
   document.addEventListener("submit", (event) => {
     const form = event.target;
+    if (form === queue && !form.dataset.plain) { event.preventDefault(); say(event.submitter); return; }
     if (!form.hasAttribute("data-here") || form.dataset.plain) {
       if (event.timeStamp - (sent.get(form) ?? -DOUBLE_CLICK_MS) < DOUBLE_CLICK_MS) event.preventDefault();
       else sent.set(form, event.timeStamp);
@@ -74,6 +76,85 @@
       form.requestSubmit(button);
     });
   });
+
+  // ---- the queue: a word hides its rows at once, and they are sent one after the other
+
+  const queue = $("queue");
+  const rows = () => [...queue.querySelectorAll("li:not([hidden])")];
+  const box = (row) => row?.querySelector("input[type=checkbox]");
+  const here = () => document.activeElement?.closest("#queue li:not([hidden])");
+  let sending = 0;
+  let last = Promise.resolve();
+
+  function say(button) {
+    const own = button.closest("li");
+    const chosen = own ? [own] : rows().filter((row) => box(row).checked);
+    if (!chosen.length && here()) chosen.push(here());
+    if (!chosen.length) { box(rows()[0])?.focus(); return; }
+    const body = new URLSearchParams({ csrf: queue.elements.csrf.value, [button.name]: button.value });
+    if (!own) for (const row of chosen) body.append(box(row).name, box(row).value);
+    const shown = rows();
+    const at = shown.indexOf(chosen.at(-1));
+    for (const row of chosen) row.hidden = true;
+    box([...shown.slice(at), ...shown.slice(0, at).reverse()].find((row) => !row.hidden))?.focus();
+    sending += 1;
+    last = last.then(() => tell(body, chosen, button));
+  }
+
+  async function tell(body, chosen, button) {
+    const answer = await fetch(queue.action, { method: "POST", body }).catch(() => null);
+    sending -= 1;
+    if (answer?.ok) {
+      const page = read(await answer.text());
+      local(page);
+      $("notice").replaceChildren(...$("notice", page).childNodes);
+      if (!sending) renew(page, false); // else it shows rows that are still to be sent
+    } else {
+      for (const row of chosen) { row.hidden = false; box(row).checked = !button.closest("li"); }
+      if (!answer) showNoAnswer(queue);
+      else { queue.dataset.plain = "1"; queue.requestSubmit(button); } // a plain submit shows what is wrong
+    }
+  }
+
+  function renew(page, undone) {
+    const before = new Map(rows().map((row) => [row.id, box(row).checked]));
+    const focused = here()?.id;
+    const free = focused || document.activeElement === document.body || $("notice").contains(document.activeElement);
+    queue.replaceChildren(...$("queue", page).childNodes);
+    for (const row of rows()) box(row).checked = before.get(row.id) || false;
+    const back = undone && rows().find((row) => !before.has(row.id));
+    if (free) box(back || $(focused) || rows()[0])?.focus();
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("[data-all]");
+    if (!link) return;
+    event.preventDefault();
+    const boxes = [...link.closest("form").querySelectorAll("li:not([hidden]) input[type=checkbox]")];
+    const checked = boxes.some((one) => !one.checked);
+    for (const one of boxes) one.checked = checked;
+  });
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
+    if (event.target.matches("input:not([type=checkbox]), textarea, select")) return;
+    const step = { j: 1, k: -1 }[event.key];
+    const pressed = queue?.querySelector(`button[data-key="${CSS.escape(event.key)}"]`);
+    const undo = event.key === "u" && queue && (() => $("notice").querySelector("form button")?.click());
+    if (event.key === "/") document.querySelector("input[type=search]")?.focus();
+    else if (undo) last = last.then(undo);
+    else if (pressed) say(pressed);
+    else if (step && queue) {
+      const shown = rows();
+      box(here() ? shown[shown.indexOf(here()) + step] : shown[0])?.focus();
+    } else return;
+    event.preventDefault();
+  });
+
+  if (queue) {
+    $("keys").hidden = false;
+    if (document.activeElement === document.body && !location.hash) box(rows()[0])?.focus({ preventScroll: true });
+  }
 
   // ---- new mail appears by itself, but nothing moves under a pointer
 

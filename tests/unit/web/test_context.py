@@ -16,7 +16,7 @@ from tests.unit.web.fixed import NAME
 
 # ---- searches
 
-FIELDS = ("subject", "sender", "recipient", "label", "taught", "since", "until", "before")
+FIELDS = ("q", "subject", "sender", "recipient", "label", "taught", "since", "until", "before")
 
 
 @given(

@@ -260,6 +260,15 @@ def test_the_author_is_shown_and_searched_beside_the_sender(state: Path) -> None
         )
 
 
+def test_words_are_searched_in_all_that_is_shown(state: Path) -> None:
+    """In recipients for operators only: others could find out who else has got a message."""
+    assert search(state, OPERATOR, words=("sender7@", "SUBJECT")) == [7]
+    assert search(state, OPERATOR, words=("anna+news", "subject 2")) == [22, 25, 28]
+    assert search(state, ANNA, words=("sender7@",)) == [7]
+    assert search(state, BEN, words=("anna",)) == search(state, ANNA, words=("ben",)) == []
+    assert search(state, OPERATOR, words=('%"',)) == []
+
+
 def test_fields_that_are_not_kept_are_not_searched(state: Path) -> None:
     configuration = settings(state, history=HistorySettings(subjects=False, addresses=False))
     for person in (ANNA, BEN):
@@ -280,6 +289,7 @@ def test_fields_that_are_not_kept_are_not_searched(state: Path) -> None:
         (Search(sender="a"), "addresses"),
         (Search(recipient="a"), "addresses"),
         (Search(subject="a"), "subjects"),
+        (Search(words=("a",)), "subjects"),
     ):
         with pytest.raises(UsageError, match=f"keeps no {what}"):
             asked(configuration, lambda service, wanted=wanted: service.history(OPERATOR, wanted))

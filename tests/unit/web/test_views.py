@@ -38,7 +38,8 @@ from tests.unit.web.fixed import (
 
 MAIL = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe_=3Cb=3E?=\r\nFrom: a@b.example\r\n\r\nSubject: no\r\n"
 PAGES = [
-    "/", "/?hours=168", "/history", f"/history/{NAME}", f"/history/{NAME}?page=2", "/teach",
+    "/", "/?hours=168", "/queue", "/queue?q=solar&all=1", "/history", f"/history/{NAME}",
+    f"/history/{NAME}?page=2", "/teach",
     "/quarantine", f"/quarantine/{NAME}", f"/quarantine/{NAME}/delete", "/model",
     "/model/undo?user=anna&hours=24", "/model/undo?user=&hours=", "/words", "/words?word=solar",
     "/login?link=good", "/help", "/help/mail-system",
@@ -362,32 +363,40 @@ def test_searching_and_turning_pages(tmp_path: Path, service: Fixed) -> None:
     (page,) = get(
         service,
         tmp_path,
-        "/history?sender=roofs&label=spam&taught=any&since=2026-11-20&before=" + NAME,
+        "/history?q=solar+From:roofs+%22two+words%22+re:+to:%22a%20b%22&label=spam&taught=any"
+        "&since=2026-11-20&before=" + NAME,
     )
     search = service.searches[-1]
     fields = (search.sender, search.label, search.taught, search.since, search.before)
     assert fields == ("roofs", "spam", "any", 1795132800.0, NAME)
-    assert 'name="sender" value="roofs"' in page.text
+    assert (search.words, search.recipient) == (("solar", "two words", "re:"), "a b")
+    text = unescape(page.text.split('name="q" value="')[1].split('"')[0])
+    assert text == (
+        'solar "two words" re: from:roofs to:"a b" verdict:spam said:any since:2026-11-20'
+    )
     assert f"before={OTHER}" in page.text
     assert "data-live" not in page.text
-    (wrong,) = get(service, tmp_path, "/history?since=tomorrow&sender=roofs")
-    assert wrong.status_code == 422
-    assert 'value="roofs"' in wrong.text
+    (wrong, long) = get(
+        service, tmp_path, "/history?q=since:tomorrow+roofs", f"/history?q={'a+' * 21}"
+    )
+    assert (wrong.status_code, long.status_code) == (422, 422)
+    assert "more than 20 words" in long.text
+    assert 'value="roofs since:tomorrow"' in wrong.text
     assert "is not a day" in wrong.text
 
 
 @pytest.mark.parametrize("words", [NAME, f"spam; id={NAME}; k=c3d38961; s=TgkiIVBMFnaRIJA_dtVC"])
 def test_an_id_leads_to_its_message(tmp_path: Path, service: Fixed, words: str) -> None:
     """Users have it from the field `X-Spamguard` of a message."""
-    (found,) = get(service, tmp_path, f"/history?subject={quote(words)}")
+    (found,) = get(service, tmp_path, f"/history?q={quote(words)}")
     assert (found.status_code, found.headers["location"]) == (303, f"/history/{NAME}")
     assert service.searches == []
 
 
-def test_text_like_an_id_that_is_none_is_a_subject(tmp_path: Path, service: Fixed) -> None:
-    (found,) = get(service, tmp_path, "/history?subject=incomprehensible")
+def test_text_like_an_id_that_is_none_is_a_word(tmp_path: Path, service: Fixed) -> None:
+    (found,) = get(service, tmp_path, "/history?q=incomprehensible")
     assert found.status_code == 200
-    assert [search.subject for search in service.searches] == ["incomprehensible"]
+    assert [search.words for search in service.searches] == [("incomprehensible",)]
 
 
 def test_the_script_gets_new_rows_only(tmp_path: Path, service: Fixed) -> None:

@@ -1,0 +1,144 @@
+"""The queue of unsure mail in a real Chromium: with keys, and without any script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver import ActionChains, Chrome
+
+from tests.e2e import daemon
+from tests.e2e.moving import sibling
+from tests.e2e.test_web_pages import address, search, subject
+from tests.e2e.web_site import Site
+from tests.support.browser import (
+    barriers,
+    chromium,
+    complaints,
+    log_in,
+    needs_browser,
+    press,
+    shows,
+    steadily,
+    text,
+    texts,
+)
+from tests.support.waiting import eventually
+
+pytestmark = needs_browser
+MESSAGES = range(1, 6)
+ALIKE = b"From: Ann <a@b.example>\r\nSubject: alike\r\n\r\nletter %d, hello\r\n"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Five unsure messages, for anna and for ben, and three alike."""
+    site = Site(daemon.taught(tmp_path_factory.mktemp("queue") / "state"))
+    with site.running():
+        for user in ("anna", "ben"):
+            site.send(*map(sibling, MESSAGES), to=[address(user)])
+            site.send(*(ALIKE % number for number in range(3)), to=[address(user)])
+        yield site
+
+
+def opened(site: Site, browser: Chrome, user: str) -> list[str]:
+    """The subjects in the queue of this user, once all are there."""
+    log_in(browser, site.link("--user", user))
+
+    def are_there() -> bool:
+        browser.get(f"{site.url}/queue")
+        return len(texts(browser, ".mail li")) == 6 and "3 alike" in text(browser)
+
+    eventually(are_there, "the queue is whole")
+    complaints(browser)
+    return texts(browser, ".mail .subject")
+
+
+def keys(browser: Chrome, pressed: str) -> None:
+    ActionChains(browser).send_keys(pressed).perform()
+
+
+def focused(browser: Chrome) -> str:
+    """The subject of the row that has the focus."""
+    script = "return document.activeElement.closest('li')?.querySelector('.subject').innerText"
+    return str(steadily(lambda: browser.execute_script(script)))
+
+
+def has(browser: Chrome, subjects: list[str]) -> None:
+    eventually(
+        lambda: [line for line in texts(browser, ".mail .subject") if line] == subjects, "the rows"
+    )
+
+
+def test_keys(site: Site) -> None:
+    with chromium() as browser:
+        first, second, third, fourth, *rest = opened(site, browser, "anna")
+        assert "alike" in (first, second, third, fourth, *rest)
+        assert focused(browser) == first
+        keys(browser, "jjk")
+        assert focused(browser) == second
+        keys(browser, "s")
+        shows(browser, "Learnt as spam: ", "#notice")
+        has(browser, [first, third, fourth, *rest])
+        assert focused(browser) == third
+        keys(browser, "u")
+        shows(browser, "Taken back: ", "#notice")
+        has(browser, [first, second, third, fourth, *rest])
+        assert focused(browser) == second
+        keys(browser, " jj ")  # second and fourth
+        keys(browser, "h")
+        shows(browser, "Learnt as ham: ", "#notice")
+        has(browser, [first, third, *rest])
+        keys(browser, "u")
+        has(browser, [first, second, third, fourth, *rest])
+        keys(browser, "kkkkkkk")
+        assert focused(browser) == first
+        keys(browser, "ssh")  # faster than the filter learns
+        has(browser, [fourth, *rest])
+        shows(browser, "Learnt as ham: ", "#notice")
+        browser.get(f"{site.url}/history?q=said:any")
+        said = [line for line in texts(browser, ".mail .own") if line]
+        assert sorted(set(said)) == ["You said: ham", "You said: spam"]
+        browser.get(f"{site.url}/queue")
+        has(browser, [fourth, *rest])
+        press(browser, "Select all")
+        assert len(browser.find_elements("css selector", "li input:checked")) == 3
+        assert barriers(browser) == []
+        keys(browser, "/")
+        keys(browser, "shj u")  # words, not keys
+        assert browser.find_element("name", "q").get_attribute("value") == "shj u"
+        assert len(texts(browser, ".mail li")) == 3
+        assert complaints(browser) == []
+
+
+def test_without_scripts(site: Site) -> None:
+    with chromium(scripts=False) as browser:
+        subjects = opened(site, browser, "ben")
+        search(browser, f'subject:"{subject(3)}"')
+        has(browser, [subject(3)])
+        press(browser, "Ham", ".mail li")
+        shows(browser, "Learnt as ham: 1 message.", "#notice")
+        press(browser, "Undo", "#notice")
+        shows(browser, "Taken back: 1 lesson.", "#notice")
+        press(browser, "Clear")
+        has(browser, subjects)
+        press(browser, "Select all")
+        boxes = browser.find_elements("css selector", ".mail input")
+        assert all(box.is_selected() for box in boxes)
+        boxes[0].click()
+        press(browser, "Spam", ".several")
+        shows(browser, "Learnt as spam: ", "#notice")
+        has(browser, subjects[:1])
+        assert complaints(browser) == []
+
+
+def test_an_error_is_shown_and_the_rows_stay(site: Site) -> None:
+    """Here the form is too old."""
+    with chromium() as browser:
+        log_in(browser, site.link("--operator"))
+        browser.get(f"{site.url}/queue")
+        browser.execute_script("document.querySelector('#queue [name=csrf]').value = 'old'")
+        keys(browser, "s")
+        shows(browser, "this form is too old")
+        browser.get(f"{site.url}/queue")
+        assert len(texts(browser, ".mail li")) > 0

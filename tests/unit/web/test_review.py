@@ -1,0 +1,129 @@
+"""The queue of unsure mail: its order, its groups, and words about several messages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard.errors import NotAllowedError
+from spamguard.keys import RANDOM_BYTES, new_id
+from spamguard.web.auth import Person
+from spamguard.web.models import JudgementDetails, LessonReceipt
+from spamguard.web.review import QUEUE_GROUPS, group_messages, order_groups
+from tests.unit.web.fixed import NOW, Fixed, judgement
+from tests.unit.web.test_views import get, post, shown
+
+HOUR = 3600.0
+
+
+def unsure(number: int, hours: float = 0.0, **values: Any) -> JudgementDetails:
+    """The message with this number, so many hours old, unlike all others."""
+    usual: dict[str, Any] = {
+        "label": "unsure",
+        "probability": 0.5,
+        "time": NOW - hours * HOUR,
+        "subject": f"Subject {number}",
+        "message": f"{number:012}",
+    }
+    return replace(judgement(new_id(NOW - number, bytes(RANDOM_BYTES))), **usual | values)
+
+
+def test_the_newest_day_comes_first_and_on_it_what_is_nearest_to_even_odds() -> None:
+    messages = [
+        unsure(1, 1, probability=0.9),
+        unsure(2, 20, probability=0.45),
+        unsure(3, 23, probability=0.6),
+        unsure(4, 30, probability=0.5),
+    ]
+    ordered = order_groups(group_messages(messages), NOW)
+    assert [group.messages[0].subject[-1] for group in ordered] == ["2", "3", "1", "4"]
+
+
+def test_messages_alike_are_one_group() -> None:
+    """By digest, or by both senders and subject; the digest of a message gets one vote."""
+    one, copy = unsure(1), replace(unsure(2), message=unsure(1).message)
+    alike = unsure(3, subject="SUBJECT 1")
+    others = [
+        unsure(4, subject="Subject 1", sender="else@b.example"),
+        unsure(5, subject="Subject 1", author="Else <a@b.example>"),
+        unsure(6, subject=""),
+        unsure(7, subject=""),
+        unsure(8, subject="None", author="", sender=""),
+        unsure(9, subject="None", author="", sender=""),
+    ]
+    first, *rest = group_messages([one, copy, alike, *others])
+    assert first.messages == [one, copy, alike]
+    assert first.ids == [one.id, alike.id]
+    assert [group.messages for group in rest] == [[other] for other in others]
+
+
+def test_what_somebody_has_spoken_about_or_cannot_be_taught_is_left_out(tmp_path: Path) -> None:
+    service = Fixed([unsure(1), unsure(2, taught="ham"), unsure(3, can_teach=False)])
+    (page,) = get(service, tmp_path, "/queue?q=solar+verdict:spam&label=ham&before=x")
+    assert re.findall(r"<bdi>(Subject \d)</bdi>", page.text) == ["Subject 1"]
+    (search,) = service.searches
+    assert (search.label, search.words, search.before) == ("unsure", ("solar",), "")
+    assert search.since > 0
+
+
+def test_a_page_is_bounded(tmp_path: Path) -> None:
+    service = Fixed([unsure(number) for number in range(QUEUE_GROUPS + 1)])
+    (page, all_selected) = get(service, tmp_path, "/queue", "/queue?all=1")
+    assert page.text.count('type="checkbox"') == QUEUE_GROUPS
+    assert "There is more" in page.text
+    assert page.text.count(" checked>") == 0
+    assert all_selected.text.count(" checked>") == QUEUE_GROUPS
+
+
+def test_one_word_teaches_the_group_and_all_that_is_selected(tmp_path: Path) -> None:
+    first, second, third = (unsure(number).id for number in range(3))
+    service = Fixed()
+    form = {first: f"{first} {second}", third: third, "class": "ham"}
+    page = post(service, tmp_path, "/queue?q=solar", form, follow=True)
+    assert page.history[0].headers["location"].startswith("/queue?q=solar&told=")
+    taught = [(call[0], call[2], call[3]) for call in service.calls]
+    assert taught == [("learn_passed", name, "ham") for name in (first, second, third)]
+    assert "Learnt as ham: 3 messages." in shown(page)
+    assert f'name="ids" value="{first} {second} {third}"' in page.text
+    service.calls.clear()
+    post(service, tmp_path, "/queue", {third: third, "spam": f"{first} {second}"})  # of a row
+    assert [(call[2], call[3]) for call in service.calls] == [(first, "spam"), (second, "spam")]
+    service.calls.clear()
+    undone = post(service, tmp_path, "/queue/undo", {"ids": f"{first} {second}"}, follow=True)
+    assert [call[0] for call in service.calls] == ["forget_passed"] * 2
+    assert "Taken back: 2 lessons." in shown(undone)
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"class": "spam"}, "nothing is selected"),
+        ({"class": "spam", "x": "y"}, "nothing is selected"),
+        ({"class": "newsletter", unsure(1).id: unsure(1).id}, "choose spam or ham"),
+        ({"spam": f"{unsure(1).id} " * 501}, "more than 500 messages"),
+    ],
+)
+def test_a_form_that_names_no_message_or_class_teaches_nothing(
+    tmp_path: Path, form: dict[str, str], words: str
+) -> None:
+    service = Fixed()
+    answer = post(service, tmp_path, "/queue", form)
+    assert (answer.status_code, words in answer.text.lower()) == (422, True)
+    assert service.calls == []
+
+
+def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Path) -> None:
+    class Limited(Fixed):
+        async def learn_passed(self, person: Person, name: str, label: str) -> LessonReceipt:
+            if self.calls:
+                raise NotAllowedError("that is the limit of a day")
+            return await super().learn_passed(person, name, label)
+
+    first, second = unsure(1).id, unsure(2).id
+    page = post(Limited(), tmp_path, "/queue", {"spam": f"{first} {second}"}, follow=True)
+    assert "Learnt as spam: 1 message. Not done for 1 message: that is the limit" in shown(page)
+    assert f'name="ids" value="{first}"' in page.text
