@@ -174,7 +174,7 @@ def _find_problems(value: Any) -> Iterator[schema.ConfigProblem]:
     )
     web_entry = types.Shorthand("listen").expand(value.get("web"))
     for web, _ in _valid_entries([web_entry], Web).values():
-        yield from schema.web_problems(web)
+        yield from schema.web_problems(web, has_next_hop=bool(value.get("listeners")))
     if isinstance(aliases := value.get("aliases"), dict):
         yield from schema.duplicate_alias_problems(aliases)
 

@@ -39,16 +39,9 @@ __all__ = [
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
 FORGED_FIELDS = (
-    "X-Spam",
-    "X-Spam-*",
-    "X-Spamd-*",
-    "X-Spamguard*",
-    "X-Bogosity",
-    "X-Rspamd-*",
-    "X-Spambayes-*",
-    "X-CRM114-*",
-    "X-DSPAM-*",
-)
+    "X-Spam", "X-Spam-*", "X-Spamd-*", "X-Spamguard*", "X-Bogosity", "X-Rspamd-*",
+    "X-Spambayes-*", "X-CRM114-*", "X-DSPAM-*",
+)  # fmt: skip
 
 # ---- listeners: mail comes in, is judged, and goes on
 
@@ -416,6 +409,9 @@ class Web:
         None
     )
     limits: Annotated[WebLimits, "Limits for clients"] = field(default_factory=WebLimits)
+    mail_from: Annotated[
+        types.MailAddress, "Sender of the login links that users ask for by mail; empty: none"
+    ] = ""
 
     def __str__(self) -> str:
         return f"{'https' if self.tls else 'http'}://{self.listen}"

@@ -342,10 +342,9 @@ def _scanner_problems(scanner: Scanner) -> Iterator[tuple[str, str]]:
         yield key, f"nobody can teach by {protocol}: leave it out"
 
 
-def web_problems(web: Web) -> Iterator[ConfigProblem]:
-    """A page that is open to others without a secret way, or that does not know its names."""
-    address = ip_address(web.listen.host)
-    here: KeyPath = ("web", "listen")
+def web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
+    """A page that is open without a secret way, or does not know its names; mail without a hop."""
+    address, here = ip_address(web.listen.host), ("web", "listen")
     if web.tls is None and web.proxy is None and not address.is_loopback:
         yield (
             here,
@@ -360,6 +359,8 @@ def web_problems(web: Web) -> Iterator[ConfigProblem]:
         )
     if web.proxy is not None and web.proxy.operators and not web.proxy.user_header:
         yield ("web", "proxy", "operators"), "nobody is named without user_header"
+    if web.mail_from and not has_next_hop:
+        yield ("web", "mail_from"), "mail needs the next hop of a listener, and there is none"
 
 
 def duplicate_alias_problems(aliases: Iterable[object]) -> Iterator[ConfigProblem]:

@@ -432,7 +432,7 @@ HostName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name", emp
 
 _LOCAL_PART = r"[!#-'*+\-./0-9=?A-Z^-~]{1,64}"
 _DOMAIN = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
-_MAILBOX = re.compile(f"{_LOCAL_PART}@{_DOMAIN}")
+MAILBOX = re.compile(f"{_LOCAL_PART}@{_DOMAIN}")
 _SENDER = re.compile(rf"(?:\*|{_LOCAL_PART})@{_DOMAIN}")
 _ALIAS = re.compile(f"{_SENDER.pattern}|{_LOCAL_PART}")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
@@ -461,9 +461,9 @@ PersonName = Annotated[
     str, _pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
 ]
 MailAddress = Annotated[
-    str, _pattern_option(_MAILBOX, "an address such as held@example.org", empty=True)
+    str, _pattern_option(MAILBOX, "an address such as held@example.org", empty=True)
 ]
-TeachingAddress = Annotated[str, _pattern_option(_MAILBOX, "an address such as spam@example.org")]
+TeachingAddress = Annotated[str, _pattern_option(MAILBOX, "an address such as spam@example.org")]
 SenderPattern = Annotated[
     str,
     _pattern_option(

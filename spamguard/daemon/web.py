@@ -150,6 +150,7 @@ async def _open_page(
     """Serve page and API within the context."""
     from spamguard.web.app import create_app, server_config  # noqa: PLC0415  for the page only
     from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
+    from spamguard.web.mailer import Mailer  # noqa: PLC0415  for the page only
     from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
     certificates = CertificateReloader(web.tls) if web.tls else None
@@ -158,16 +159,20 @@ async def _open_page(
         closing(process.listen(web.listen.host, web.listen.port)) as listening,
     ):
         service = Service(settings, settle, partial(status.ask_daemon, settings.state))
-        app = create_app(web, settings.state / SPOOL_DIRECTORY, service, store, reporter)
+        mailer = Mailer(settings, web, service) if web.mail_from else None
+        app = create_app(web, settings.state / SPOOL_DIRECTORY, service, store, reporter, mailer)
         config = server_config(app, listening, certificates.context if certificates else None)
         await service.start()
         ending = asyncio.Event()
         serving = asyncio.create_task(serve_http(config, listening, ending))
+        mailing = asyncio.create_task(mailer.run()) if mailer else None
         try:
             yield certificates
         finally:
             ending.set()
             await serving
+            if mailing is not None:
+                mailing.cancel()
             await service.close()
 
 

@@ -4,8 +4,7 @@ The application is FastAPI's, without its own pages, which load scripts of other
 request passes `AccessMiddleware` first: host name, size, rate, visitor, number of requests at once,
 and whether the request comes from a page of ours. Every answer gets security fields and one line in
 the log. Whatever goes wrong, one handler answers: `show_error`. No error may leave in any other
-form. No request from another site may change anything. The number of rate limits in memory is
-bounded; they are written by hand because slowapi's grow with the number of clients.
+form. No request from another site may change anything.
 
 The server is uvicorn with limits. It must never wait for a header without limit, hold more than
 `MAX_CONNECTIONS` requests, or keep an idle connection for long.
@@ -19,8 +18,8 @@ import logging
 import socket
 import ssl
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -50,11 +49,14 @@ from spamguard.web.auth import (
     Visitor,
 )
 from spamguard.web.context import PageContext, page_routes, problem_page
+from spamguard.web.mailer import Mailer
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import (
+    RateLimiter,
     RefusalError,
     RequestContext,
     RequestReader,
+    check_rate,
     is_internal_error,
     problem_from_error,
     problem_response,
@@ -68,12 +70,17 @@ _JSON_ONLY_STATUSES = (414, 421, 431, 505)
 
 
 def create_app(
-    web: Web, spool: Path, service: Service, store: CredentialStore, monitor: HealthReporter
+    web: Web,
+    spool: Path,
+    service: Service,
+    store: CredentialStore,
+    monitor: HealthReporter,
+    mailer: Mailer | None = None,
 ) -> FastAPI:
     """Put page and API together. spool: directory for uploaded messages."""
     sessions = SessionManager(store, frozenset(web.proxy.operators if web.proxy else ()))
     app = FastAPI(
-        routes=[*api.router.routes, *page_routes(PageContext(service, monitor, sessions))],
+        routes=[*api.router.routes, *page_routes(PageContext(service, monitor, sessions, mailer))],
         middleware=[Middleware(AccessMiddleware, web, sessions, spool)],
         exception_handlers={HTTPException: show_error, RequestValidationError: show_error},
         redirect_slashes=False,
@@ -139,6 +146,7 @@ class AccessMiddleware:
         self._reader = RequestReader(web)
         self._sessions = sessions
         self._spool = spool
+        self._offers_links = bool(web.mail_from)
         self._max_bytes = web.limits.message_size + FORM_OVERHEAD_BYTES
         self._person_rates = RateLimiter(web.limits.requests_per_minute)
         self._address_rates = RateLimiter(web.limits.requests_per_minute_of_address)
@@ -151,6 +159,7 @@ class AccessMiddleware:
         if scope["type"] != "http":
             return
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
+        scope["state"]["offers_links"] = self._offers_links
         body = RequestBody(scope, receive, self._max_bytes)
         answer = _LoggedResponse(scope, body, send)
         try:
@@ -172,22 +181,23 @@ class AccessMiddleware:
         """Check the head of a request. RefusalError, UnauthenticatedError, AccessError."""
         context = self._reader.read(scope)
         state, answer.client = scope["state"], context.client
+        state["client"] = context.client
         state["secure"], state["root"] = context.secure, context.root_path
         if scope["http_version"] not in ("1.0", "1.1"):
             raise RefusalError(505, "this server speaks HTTP/1.1")
         now, prefix = time.monotonic(), client_prefix(context.client)
-        _check_rate(self._address_rates.take(prefix, now), "from this address")
+        check_rate(self._address_rates.take(prefix, now), "from this address")
         try:
             visitor = self._sessions.identify(context, int(time.time()))
         except UnauthenticatedError:
             # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.
-            _check_rate(self._failure_rates.take(prefix, now), "with wrong tokens")
+            check_rate(self._failure_rates.take(prefix, now), "with wrong tokens")
             raise
         if visitor is not None:
             person = visitor.person
             state["visitor"], answer.user = visitor, person.name
             wait = self._person_rates.take((person.name, person.operator), now)
-            _check_rate(wait, "by this person")
+            check_rate(wait, "by this person")
             length = context.header(b"content-length")
         if visitor is None or visitor.auth_method is not AuthMethod.TOKEN:
             _check_origin(scope, context, visitor)
@@ -222,12 +232,6 @@ class AccessMiddleware:
                 del self._running[key]
 
 
-def _check_rate(wait_seconds: float, source: str) -> None:
-    if wait_seconds > 0:
-        text = f"too many requests {source}: wait a little"
-        raise RefusalError(429, text, Retry_After=str(int(wait_seconds) + 1))
-
-
 def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None) -> None:
     """Refuse requests that another site makes a browser send, with our cookie or proxy password.
 
@@ -245,36 +249,6 @@ def _check_origin(scope: Scope, context: RequestContext, visitor: Visitor | None
         token = context.header(b"x-csrf-token").encode("latin-1")
         if not hmac.compare_digest(token, visitor.csrf_token.encode()):
             raise RefusalError(403, "without a token, the field X-CSRF-Token is needed")
-
-
-_MAX_BUCKETS = 10_000
-_PERIOD_SECONDS = 60.0
-
-
-class RateLimiter:
-    """A token bucket for each key, refilled steadily.
-
-    Keys may use all tokens of a minute at once. Beyond 10,000 buckets, the one that was unused for
-    longest is dropped; it is full when its key comes back.
-    """
-
-    def __init__(self, per_minute: int) -> None:
-        self._capacity = float(per_minute)
-        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
-
-    def take(self, key: Hashable, now: float) -> float:
-        """Take a token and return 0, or return the seconds until there is one.
-
-        now: seconds of a monotonic clock.
-        """
-        tokens, then = self._buckets.get(key, (self._capacity, now))
-        refill = (now - then) * self._capacity / _PERIOD_SECONDS
-        tokens = min(self._capacity, tokens + refill)
-        self._buckets[key] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > _MAX_BUCKETS:
-            self._buckets.popitem(last=False)
-        return 0.0 if tokens >= 1 else (1 - tokens) * _PERIOD_SECONDS / self._capacity
 
 
 CHUNK_SECONDS = 20.0  # between two chunks of a body

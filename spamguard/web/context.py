@@ -41,6 +41,7 @@ from spamguard.storage import Spool
 from spamguard.web import formatting
 from spamguard.web.auth import AuthMethod, Person, SessionManager
 from spamguard.web.formatting import count_noun, label_text
+from spamguard.web.mailer import Mailer
 from spamguard.web.models import LessonReceipt, PreviewDetails, ReleaseResult
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.queries import Search
@@ -116,8 +117,15 @@ class Draft:
 class PageContext:
     """What views work with; one for each process."""
 
-    def __init__(self, service: Service, monitor: HealthReporter, sessions: SessionManager) -> None:
+    def __init__(
+        self,
+        service: Service,
+        monitor: HealthReporter,
+        sessions: SessionManager,
+        mailer: Mailer | None = None,
+    ) -> None:
         self.service, self.monitor, self.sessions = service, monitor, sessions
+        self.mailer = mailer
         self.notices = UserTtlStore[Notice](20, 2000, 600.0)
         self.drafts = UserTtlStore[Draft](3, 40, 1800.0, drop=lambda draft: draft.message.close())
         templates()  # now, so that an upgrade does not mix two versions in this process
@@ -401,6 +409,7 @@ def render_page(request: Request, name: str, /, status: int = 200, **values: Any
         "csrf": _CSRF_INPUT.format(CSRF_FIELD, csrf_token(request)),
         "root": root_path(request),
         "here": request.url.path,
+        "offers_links": request.scope["state"].get("offers_links", False),
         "notice": request.scope["state"].get("notice"),
     }
     return HTMLResponse(templates().get_template(name).render(common | values), status)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from urllib.parse import unquote
 
+from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
@@ -49,6 +50,7 @@ from spamguard.web.models import (
     TokenCounts,
 )
 from spamguard.web.requests import (
+    client_address,
     current_person,
     current_visitor,
     new_spool,
@@ -431,7 +433,7 @@ async def login_page(_: PageContext, request: Request) -> Response:
     link = request.query_params.get("link", "")
     if not link and current_visitor(request):
         return redirect("/")
-    return render_page(request, "login.html", link=link)
+    return render_page(request, "login.html", link=link, asked="asked" in request.query_params)
 
 
 @page("POST", "/login")
@@ -441,6 +443,18 @@ async def log_in(pages: PageContext, request: Request) -> Response:
     person, secret = pages.sessions.log_in(form.get("link", ""), current_visitor(request))
     answer = redirect("/" if person.operator else "/history")
     set_session_cookie(request, answer, secret, SESSION_SECONDS)
+    return answer
+
+
+@page("POST", "/login/mail")
+async def mail_link(pages: PageContext, request: Request) -> Response:
+    """Send a one-time link by mail; the answer is the same for all addresses."""
+    form = await read_form(request)
+    if pages.mailer is None:
+        raise NotThereError("this filter sends no links by mail")
+    pages.mailer.check_client(client_address(request))
+    answer = redirect("/login?asked")
+    answer.background = BackgroundTask(pages.mailer.request_link, form.get("address", ""))
     return answer
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from spamguard.bayes.tables import BASE_CLASSES
 from spamguard.config.options import Action, HistorySettings
+from spamguard.config.types import MAILBOX
 from spamguard.engine.policy import unwanted_classes
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
@@ -221,6 +222,33 @@ class HistoryQueries:
             )
             judgements.append(judgement)
         return judgements
+
+    def find_user(self, reading: ReadConnection, address: str, mail_from: str) -> tuple[str, str]:
+        """Return the user whose mail an address has, and that user's own address; "" for none.
+
+        The own address is the name, at the domain of `mail_from` if the name has none. Users have
+        voted, or an alias names them. At that domain each recipient in the history is a user too;
+        elsewhere a recipient may be a stranger to whom somebody has written.
+        """
+        home = mail_from.lower().rpartition("@")[2]
+        local_part, _, domain = address.lower().rpartition("@")
+        user = self._visibility.owner(address)
+        if not user and domain == home:
+            user = f"{local_part.partition('+')[0]}@{domain}"
+            user = user if self._has_mail(reading, Person(user)) else ""
+        mailbox = user if "@" in user else f"{user}@{home}"
+        is_own = MAILBOX.fullmatch(mailbox) and self._visibility.may_see(Person(user), [mailbox])
+        return (user, mailbox) if user and is_own else ("", "")
+
+    def _has_mail(self, reading: ReadConnection, person: Person) -> bool:
+        history_filter = HistoryFilter(parts=self._visibility.search_parts(person))
+
+        def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
+            page = reading.history.find_page(history_filter._replace(before=before), limit)
+            rows = [row for row in page.rows if self._visibility.may_see(person, row.recipients)]
+            return rows, page.next_before
+
+        return bool(find_page(look, AFTER_LAST_ID, 1)[0])
 
     def find_by_digest(
         self, reading: ReadConnection, person: Person, digests: Sequence[str]

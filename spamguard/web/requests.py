@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -109,6 +110,45 @@ def problem_response(problem: Problem) -> JSONResponse:
     return JSONResponse(members, problem.status, problem.headers, PROBLEM_JSON)
 
 
+# ---- rates
+
+_MAX_BUCKETS = 10_000
+
+
+class RateLimiter:
+    """A token bucket for each key, refilled steadily.
+
+    Keys may use all tokens of a period at once. Beyond 10,000 buckets, the one that was unused for
+    longest is dropped; it is full when its key comes back. It is written by hand because slowapi's
+    limits grow with the number of clients.
+    """
+
+    def __init__(self, per_period: int, period_seconds: float = 60.0) -> None:
+        self._capacity, self._period = float(per_period), period_seconds
+        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: Hashable, now: float) -> float:
+        """Take a token and return 0, or return the seconds until there is one.
+
+        now: seconds of a monotonic clock.
+        """
+        tokens, then = self._buckets.get(key, (self._capacity, now))
+        refill = (now - then) * self._capacity / self._period
+        tokens = min(self._capacity, tokens + refill)
+        self._buckets[key] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > _MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        return 0.0 if tokens >= 1 else (1 - tokens) * self._period / self._capacity
+
+
+def check_rate(wait_seconds: float, source: str) -> None:
+    """Raise RefusalError if there was no token. source: of the requests, for the visitor."""
+    if wait_seconds > 0:
+        text = f"too many requests {source}: wait a little"
+        raise RefusalError(429, text, Retry_After=str(int(wait_seconds) + 1))
+
+
 # ---- a request that was admitted
 
 
@@ -128,6 +168,11 @@ def current_person(request: Request) -> Person:
 def root_path(request: Request) -> str:
     """Return the part of the path that a reverse proxy takes off, such as "/spam"; or ""."""
     return cast("str", request.scope["state"].get("root", ""))
+
+
+def client_address(request: Request) -> str:
+    """Return the address of the client, "" if it is not known."""
+    return cast("str", request.scope["state"].get("client", ""))
 
 
 def new_spool(request: Request) -> Spool:

@@ -232,6 +232,12 @@ class Service:
         """Return one of them, with its words."""
         return (await self._row(person, verdict_id))[1]
 
+    async def find_user(self, address: str, mail_from: str) -> tuple[str, str]:
+        """Return user and own address of the user whose mail an address has, as of `queries`."""
+        return await self._read(
+            lambda reading: self._history.find_user(reading, address, mail_from)
+        )
+
     async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
         """Return, by message digest, those messages that passed and that the person may see."""
         return await self._read(

@@ -357,6 +357,12 @@ class Visibility:
             self._users = frozenset(users.last_vote_times())
             self._fresh_until = now + _REFRESH_SECONDS
 
+    def owner(self, address: str) -> str:
+        """Return the user whose mail an address has: who has voted or has an alias; "" if none."""
+        users, aliased = self._users, {user for _, user in self._aliases}
+        candidates = self._resolver.candidates(address)
+        return next((name for name in candidates if name in users or name in aliased), "")
+
     def visible_addresses(self, person: Person, addresses: Iterable[str]) -> tuple[str, ...]:
         """Return the addresses that a person may see."""
         users = self._users

@@ -1,5 +1,5 @@
 """The page behind a real nginx with HTTPS, by the snippets of config/nginx: on a host of its own,
-and below a path.
+below a path, and with single sign-on.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ import os
 import shutil
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -81,14 +84,15 @@ def behind(
         },
     )
     pem, port = self_signed(directory), free_port()
-    with site.running(), nginx(directory, _configured(request.param, site.port, port, pem)):
+    snippet = "below.conf" if request.param else "own-host.conf"
+    with site.running(), nginx(directory, _configured(snippet, site.port, port, pem)):
         wait_for_port(port)
         yield Behind(site, f"https://localhost:{port}{request.param}", request.param, pem)
 
 
-def _configured(root: str, upstream: int, port: int, pem: Path) -> str:
+def _configured(snippet: str, upstream: int, port: int, pem: Path) -> str:
     """A snippet with its example values replaced."""
-    text = (SNIPPETS / ("below.conf" if root else "own-host.conf")).read_text()
+    text = (SNIPPETS / snippet).read_text()
     text = text.replace("127.0.0.1:8080", f"127.0.0.1:{upstream}").replace(
         "listen 443", f"listen 127.0.0.1:{port}"
     )
@@ -96,7 +100,7 @@ def _configured(root: str, upstream: int, port: int, pem: Path) -> str:
         text = text.replace(example, str(pem))
     return (
         _HOST.format(port=port, pem=pem, locations=text)
-        if root
+        if snippet == "below.conf"
         else text.replace("server_name spam.example.org", "server_name localhost")
     )
 
@@ -236,3 +240,80 @@ def test_programs_ask_there_too(behind: Behind) -> None:
             (200, "spam"),
             (200, "ham"),
         )
+
+
+# ---- single sign-on
+
+
+class _Provider(BaseHTTPRequestHandler):
+    """In the place of oauth2-proxy: its login asks for nothing, and the name is in the cookie."""
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        name = self.headers.get("Cookie", "").partition("sso=")[2].partition(";")[0]
+        if url.path == "/oauth2/auth":
+            self.send_response(202 if name else 401)
+            self.send_header("X-Auth-Request-Email", name)
+        else:
+            self.send_response(302)
+            self.send_header("Set-Cookie", "sso=anna@example.net; Path=/; Secure; HttpOnly")
+            self.send_header("Location", parse_qs(url.query)["rd"][0])
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def signed_on(tmp_path: Path) -> Iterator[Behind]:
+    state = daemon.taught(tmp_path / "state")
+    proxy = {
+        "networks": ["127.0.0.1/32"],
+        "user_header": "X-Remote-User",
+        "operators": ["postmaster@example.org"],
+    }
+    site = Site(state, web={"hosts": ["localhost"], "proxy": proxy})
+    pem, port = self_signed(tmp_path), free_port()
+    provider = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
+    threading.Thread(target=provider.serve_forever).start()
+    text = _configured("single-sign-on.conf", site.port, port, pem)
+    text = text.replace("127.0.0.1:4180", f"127.0.0.1:{provider.server_port}")
+    try:
+        with site.running(), nginx(tmp_path, text):
+            wait_for_port(port)
+            yield Behind(site, f"https://localhost:{port}", "", pem)
+    finally:
+        provider.shutdown()
+        provider.server_close()
+
+
+def test_single_sign_on(signed_on: Behind, browser: Chrome) -> None:
+    """The provider's user teaches without a link, whatever a client says."""
+    behind = signed_on
+    behind.site.send(sibling(1), to=["anna@example.net"])
+    behind.site.send(sibling(2), to=["ben@example.net"])
+    browser.get(f"{behind.url}/history")
+    shows(browser, "anna@example.net", ".who")
+    assert browser.current_url == f"{behind.url}/history"
+    eventually(lambda: browser.find_elements("css selector", ".mail li"), "the mail is shown")
+    press(browser, "Spam", ".mail li:last-child")
+    shows(browser, "Learnt as spam.", "#notice")
+    assert complaints(browser) == []
+    with _client(behind) as client:
+        forged = {"X-Remote-User": "postmaster@example.org"}
+        answer = client.get(f"{behind.url}/history?label=spam", headers=forged)
+        assert answer.status_code == 302
+        assert answer.headers["location"].endswith(
+            f"/oauth2/start?rd={behind.url}/history?label=spam"
+        )
+        assert client.get(f"{behind.url}/oauth2/auth").status_code == 404
+        assert client.get(f"{behind.url}/api/v1/history", headers=forged).status_code == 401
+        client.cookies.set("sso", "anna@example.net")
+        assert client.get(f"{behind.url}/model/undo?user=ben", headers=forged).status_code == 403
+        client.cookies.set("sso", "postmaster@example.org")
+        assert client.get(f"{behind.url}/model/undo?user=ben").status_code == 200
+        token = behind.site.command("token", "create", "program", "--operator").split()[-1]
+        bearer = {"Authorization": f"Bearer {token}"}
+        answer = client.get(f"{behind.url}/api/v1/history", headers=bearer)
+        assert len(answer.json()["judgements"]) == 2

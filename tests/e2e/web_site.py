@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE, eventually
 @dataclass
 class Site:
     """Mail of one listener is delivered to a Maildir; spam of the other is quarantined. web: more
-    keys of that part of the configuration.
+    keys of that part of the configuration. hop: another next hop.
     """
 
     state: Path
@@ -28,6 +28,7 @@ class Site:
     holding: int = field(default_factory=free_port)
     port: int = field(default_factory=free_port)
     web: Mapping[str, object] = field(default_factory=dict)
+    hop: str = ""
 
     @property
     def url(self) -> str:
@@ -40,8 +41,7 @@ class Site:
     @contextmanager
     def running(self) -> Iterator[Daemon]:
         """Until the page answers."""
-        hop = f"maildir:{self.box}"
-        usual = {"position": "standalone", "next_hop": hop}
+        usual = {"position": "standalone", "next_hop": self.hop or f"maildir:{self.box}"}
         rules = [{"when": "spam", "action": "quarantine"}]
         listeners = [
             {"listen": f"smtp://127.0.0.1:{self.passing}", **usual},

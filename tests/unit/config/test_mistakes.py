@@ -641,6 +641,11 @@ CONTRADICTIONS = [
         ),
         "6:77: nobody is named without user_header",
     ),
+    (
+        f"{STATE}scanners: [{{listen: 'spamd://127.0.0.1:783'}}]\n"
+        "web: {listen: '127.0.0.1:80', mail_from: a@example.org}\n",
+        "3:31: mail needs the next hop of a listener, and there is none",
+    ),
     *(
         (
             listener(

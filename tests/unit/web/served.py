@@ -95,7 +95,11 @@ class Served:
 
 @contextmanager
 def served(
-    state: Path, web: Web | None = None, service: Any = None, tls: ssl.SSLContext | None = None
+    state: Path,
+    web: Web | None = None,
+    service: Any = None,
+    tls: ssl.SSLContext | None = None,
+    mailer: Any = None,
 ) -> Iterator[Served]:
     """Run it in a thread. web: its place is not used, the port is a free one."""
     (state / "spool").mkdir(exist_ok=True)
@@ -110,7 +114,9 @@ def served(
     async def run() -> None:
         store = CredentialStore.open(state)
         try:
-            app = create_app(settings, state / "spool", served.service, store, served.monitor)
+            app = create_app(
+                settings, state / "spool", served.service, store, served.monitor, mailer
+            )
             began.set()
             await serve_http(server_config(app, listening, tls), listening, ends)
         finally:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.web import app
-from spamguard.web.app import RateLimiter
+from spamguard.web import requests
+from spamguard.web.requests import RateLimiter
 from tests.support.waiting import eventually
 from tests.unit.web.served import ANNA, served
 
@@ -28,7 +28,7 @@ def test_a_burst_of_a_minute_and_then_a_steady_rate() -> None:
 
 
 def test_few_clients_are_remembered(monkeypatch) -> None:
-    monkeypatch.setattr(app, "_MAX_BUCKETS", 3)
+    monkeypatch.setattr(requests, "_MAX_BUCKETS", 3)
     limiter = RateLimiter(1)
     assert [limiter.take(name, 1.0) for name in "abcd"] == [0.0] * 4
     assert limiter.take("d", 1.0) > 0
