@@ -98,7 +98,7 @@ def quote_value(text: str) -> str:
 
 
 def message_name(digest: bytes) -> str:
-    """What lessons, `explain`, `history` and the page call a message: the start of its digest."""
+    """What the log, `explain`, `history` and the page call a message: the start of its digest."""
     return digest.hex()[:12]
 
 

@@ -28,7 +28,7 @@ from spamguard.config.options import Action, Listener, Policy, Rule, Scanner
 from spamguard.engine.policy import Decision, decide
 from spamguard.errors import HistoryError
 from spamguard.keys import RANDOM_BYTES, new_id
-from spamguard.log import quote_value
+from spamguard.log import message_name, quote_value
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.headers import format_author
 from spamguard.proxy.history import COLUMNS, History, HistoryRow, RowValues, row_values
@@ -224,8 +224,11 @@ class DeliveryRecord:
         )
 
     def __str__(self) -> str:
-        """The log line: `key=value` for each fact."""
-        return " ".join([f"{key}={quote_value(value)}" for key, value in self.facts().items()])
+        """The log line: `key=value` for each fact; the digest is `message`, as for lessons."""
+        facts = [
+            ("message" if key == "digest" else key, fact) for key, fact in self.facts().items()
+        ]
+        return " ".join([f"{key}={quote_value(value)}" for key, value in facts])
 
     def facts(self) -> Mapping[str, str]:
         """The facts of the log line by name; the values are as strangers wrote them."""
@@ -235,6 +238,7 @@ class DeliveryRecord:
             "id": self.id,
             **({"copy-of": self.copy_of} if self.copy_of else {}),
             **({"queue": self.queue_id} if self.queue_id else {}),
+            **({"digest": message_name(self.scan.digest)} if self.scan else {}),
             "listener": self.listener.listen.text,
             "client": client.address,
             "helo": client.helo,

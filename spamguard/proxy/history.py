@@ -88,7 +88,7 @@ class HistoryRow:
 
     @property
     def message(self) -> str:
-        """The name of the message in the log lines of lessons; "" if it was not scanned."""
+        """The name of the message in the lines of the log; "" if it was not scanned."""
         return log.message_name(self.digest)
 
     @property

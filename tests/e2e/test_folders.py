@@ -4,6 +4,7 @@ down.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from spamguard.engine.filter import Filter
@@ -120,6 +121,13 @@ def test_users_may_disagree_and_what_happens_meanwhile_is_made_up_for(state: Pat
         assert said(state) == {"anna": "spam", "ben": "ham spam"}
 
 
+def message_name(line: str) -> str:
+    """What a line of the log calls the message."""
+    named = re.search(r" message=(\w{12})\b", line)
+    assert named, line
+    return named[1]
+
+
 def test_without_any_configuration_moving_teaches(state: Path) -> None:
     port = free_port()
     box = state / "Maildir"
@@ -129,7 +137,9 @@ def test_without_any_configuration_moving_teaches(state: Path) -> None:
         (box / ".Junk" / "cur").mkdir(parents=True)
         for message in (box / "new").iterdir():
             message.rename(box / ".Junk" / "cur" / f"{message.name}:2,S")
-        running.lines("class=spam", len(MOVED))
+        lessons = running.lines("class=spam", len(MOVED))
+        deliveries = running.lines(" verdict=", len(MOVED))
+        assert set(map(message_name, lessons)) == set(map(message_name, deliveries))
         send(port, sibling(2))
         running.lines("verdict=spam")
         all_seen(state, box, len(MOVED) + 1, ".Junk")

@@ -309,6 +309,7 @@ def test_the_log_line_tells_everything_and_cannot_be_forged(case: Case) -> None:
         "listener=smtp://127.0.0.1:10025",
         "client=192.0.2.1",
         f"size={len(RAW)}",
+        f"message={case.entries[0].row('').message}",
         "verdict=spam",
         "probability=0.999000",
         "action=tag",
