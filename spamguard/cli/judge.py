@@ -67,7 +67,7 @@ def run_judge(options: argparse.Namespace) -> int:
     messages = common.read_messages(options.paths)
     if not sys.stdout.isatty():  # on a terminal the verdicts would break the bar
         messages = common.with_progress(messages, common.expected_count(options.paths))
-    with common.open_for_judging(options) as spam_filter:
+    with common.terminate_cleanly(), common.open_for_judging(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)
         with closing(spam_filter.judge_all(raws, user=options.user, cores=None)) as verdicts:

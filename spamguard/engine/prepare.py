@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -274,6 +275,10 @@ def _read_in_pool(
         ) from error
     finally:
         with _defer_interrupts():
+            # Until Python 3.11.5 a pool whose processes were killed waits forever for the thread
+            # that writes to them, unless nobody can read (CPython issue 94777).
+            if sys.version_info < (3, 11, 5):
+                pool._call_queue._reader.close()  # type: ignore[attr-defined]
             pool.shutdown(cancel_futures=True)
 
 
@@ -284,13 +289,18 @@ def _defer_interrupts() -> Iterator[None]:
         yield
         return
     interrupts: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    before = {
+        number: signal.signal(number, lambda number, _: interrupts.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(signal.getsignal(number))
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupts:
-        signal.raise_signal(signal.SIGINT)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for interrupt in interrupts:
+        signal.raise_signal(interrupt)
 
 
 def _start_fork_server() -> None:
