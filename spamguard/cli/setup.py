@@ -45,7 +45,6 @@ CONFIG = Path("/etc/spamguard/spamguard.yaml")
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
 _SMTP, _BACK, _MILTER = "127.0.0.1:10025", "127.0.0.1:10026", "127.0.0.1:11332"
-_UNITS = ("spamguard-watch.service", "spamguard.socket", "spamguard.service")
 _UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
 _EXIM = Path("/etc/exim4")
 _DOVECOT = Path("/etc/dovecot")
@@ -322,13 +321,18 @@ def _plan_service(plan: Plan, position: str) -> None:
     if position == "milter":
         drop_in = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
         plan.edits.append(Edit(drop_in, f"[Socket]\nListenStream=\nListenStream={_MILTER}\n"))
-        plan.commands.append(("systemctl", "daemon-reload"))
-    # before the mail server passes mail on
-    plan.commands[:0] = [("systemctl", "enable", *_UNITS), ("systemctl", "restart", *_UNITS)]
+    door = ("spamguard.socket", "spamguard.service")
+    plan.commands[:0] = [  # before the mail server passes mail on
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "enable", *door, "spamguard-watch.service"),
+        ("systemctl", "stop", *door),  # `restart` would open the socket while its service runs
+        ("systemctl", "restart", "spamguard-watch.service"),
+        ("systemctl", "start", *door),
+    ]
 
 
 def _has_units() -> bool:
-    return any((directory / _UNITS[-1]).exists() for directory in _UNIT_DIRECTORIES)
+    return any((directory / "spamguard-watch.service").exists() for directory in _UNIT_DIRECTORIES)
 
 
 def _has_dovecot_sieve() -> bool:
