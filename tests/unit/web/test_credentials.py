@@ -232,7 +232,6 @@ def test_files_made_by_root_belong_to_the_owner_of_the_directory(tmp_path: Path)
     os.chown(tmp_path, 65534, 65534)
     code = (
         "import sys; from pathlib import Path; from spamguard.web.auth import *\n"
-        "from spamguard.web.models import Person\n"
         "store = CredentialStore.open(Path(sys.argv[1]))\n"
         "store.create(CredentialKind.TOKEN, Person('a'), 1, name='x'); store.close()"
     )
