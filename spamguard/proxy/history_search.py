@@ -219,6 +219,12 @@ class HistorySearch(History):
         query = _SELECT_NEWEST.format(condition, "recipients" if parts else "''")
         return self._select_rows(query, values)
 
+    def find_probabilities(self, names: Sequence[str]) -> dict[str, float]:
+        """The probability of each of these rows that was scanned, by id."""
+        marks = ",".join("?" * len(names))
+        query = f"SELECT id, probability FROM judgements WHERE digest != x'' AND id IN ({marks})"
+        return dict(self._db.query(query, names))
+
     def find_verdicts(self, digests: Iterable[bytes]) -> list[tuple[bytes, str, Mapping[str, str]]]:
         """The rows of these messages: digest, label, and labels by user where they differ; looks at
         all rows.

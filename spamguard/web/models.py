@@ -217,7 +217,7 @@ class Today:
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
     """A message in the quarantine. from, author, to: as of a judgement. waiting: recipients who
-    have not got it. subject: "" if unknown.
+    have not got it. subject: "" if unknown. probability: of being unwanted; null if unknown.
     """
 
     id: str
@@ -230,6 +230,7 @@ class HeldMessage:
     size: int
     reason: str
     released: bool
+    probability: float | None
 
 
 @dataclass(frozen=True, slots=True)

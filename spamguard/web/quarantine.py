@@ -13,10 +13,11 @@ import logging
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
+from math import inf
 from threading import Lock
 
 from spamguard.config.options import Hop, Settings
@@ -25,13 +26,13 @@ from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.log import hostname, quote_value
 from spamguard.proxy.delivery_log import decode_author, decode_subject
-from spamguard.proxy.history import printable, readable
+from spamguard.proxy.history import fold_text, printable, readable
 from spamguard.storage import Spool
 from spamguard.web import models
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import HeldMessage
-from spamguard.web.queries import find_page, page_start
-from spamguard.web.workers import Visibility
+from spamguard.web.queries import Search, find_page, page_start
+from spamguard.web.workers import ReadConnection, Visibility
 
 _log = logging.getLogger("spamguard.web")
 
@@ -108,29 +109,37 @@ class QuarantineQueries:
         self._visibility = visibility
         self._index = QuarantineIndex(self._quarantine)
 
-    def list_page(self, person: Person, before: str, limit: int) -> models.QuarantinePage:
-        """Return a page of held messages."""
+    def list_page(
+        self, reading: ReadConnection, person: Person, search: Search
+    ) -> models.QuarantinePage:
+        """Return a page of the held messages that a search finds; label and taught do not count."""
 
         def is_visible(address: str) -> bool:
             return self._visibility.may_see(person, [address])
 
         def look(before: str, limit: int) -> tuple[list[HeldMessage], str]:
             ids, searched_to = self._index.newest(before, limit, is_visible)
-            entries = self._quarantine.read_entries(ids)
-            held = [self._held_message(person, entry, self._header(entry)) for entry in entries]
-            return held, searched_to
+            probabilities = reading.history.find_probabilities(ids)
+            held = [
+                self._held_message(person, entry, self._header(entry), probabilities)
+                for entry in self._quarantine.read_entries(ids)
+            ]
+            return [message for message in held if _matches(message, search)], searched_to
 
-        return models.QuarantinePage(*find_page(look, page_start(before), limit))
+        return models.QuarantinePage(*find_page(look, page_start(search.before), search.limit))
 
-    def get(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
+    def get(
+        self, reading: ReadConnection, person: Person, verdict_id: str
+    ) -> models.HeldMessageDetails:
         """Return a message with its header section."""
         entry = self.entry(person, verdict_id)
         header = self._header(entry)
+        probabilities = reading.history.find_probabilities([verdict_id])
         # Only CR LF ends a line here, whatever else ends one in Unicode.
         lines = header.decode("utf-8", "replace").split("\r\n")
         text = "\n".join(readable(line.replace("\t", " "), _MAX_TEXT) for line in lines)
         return models.HeldMessageDetails(
-            **asdict(self._held_message(person, entry, header)), header=text
+            **asdict(self._held_message(person, entry, header, probabilities)), header=text
         )
 
     def entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
@@ -202,7 +211,13 @@ class QuarantineQueries:
             "name it with `spamguard quarantine release --next-hop`"
         )
 
-    def _held_message(self, person: Person, entry: QuarantineEntry, header: bytes) -> HeldMessage:
+    def _held_message(
+        self,
+        person: Person,
+        entry: QuarantineEntry,
+        header: bytes,
+        probabilities: Mapping[str, float],
+    ) -> HeldMessage:
         def visible(addresses: Sequence[str]) -> tuple[str, ...]:
             addresses = self._visibility.visible_addresses(person, addresses)
             return tuple(printable(address, _MAX_TEXT) for address in addresses)
@@ -218,6 +233,7 @@ class QuarantineQueries:
             entry.size,
             printable(entry.reason, _MAX_TEXT),
             entry.released,
+            probabilities.get(entry.id),
         )
 
     def _header(self, entry: QuarantineEntry) -> bytes:
@@ -225,6 +241,21 @@ class QuarantineQueries:
             return self._quarantine.header(entry.id)
         except (QuarantineError, OSError):  # deleted meanwhile
             return b""
+
+
+def _matches(message: HeldMessage, search: Search) -> bool:
+    """Whether a search finds a message, by what the person may see of it."""
+    sender, recipients, subject = (
+        fold_text("\n".join(texts))
+        for texts in ((message.sender, message.author), message.recipients, (message.subject,))
+    )
+    return (
+        fold_text(search.sender) in sender
+        and fold_text(search.recipient) in recipients
+        and fold_text(search.subject) in subject
+        and all(fold_text(word) in f"{sender}\n{recipients}\n{subject}" for word in search.words)
+        and search.since <= message.time < (search.until or inf)
+    )
 
 
 def _recipient_addresses(entry: QuarantineEntry) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +31,7 @@ from spamguard.web.context import (
     render_page,
 )
 from spamguard.web.formatting import count_noun, label_text
-from spamguard.web.models import MAX_ROWS, Judgement, LessonReceipt
+from spamguard.web.models import MAX_ROWS, Judgement, QuarantinePage
 from spamguard.web.requests import current_person, problem_from_error, read_form
 
 # ---- the queue
@@ -40,6 +41,9 @@ QUEUE_GROUPS = 50
 """Groups on the page."""
 _DAY_SECONDS = 86_400
 _WORDS = ("spam", "ham")
+_ACTION_SECONDS = 30.0  # for all messages of one form; a next hop may be slow
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,23 +169,26 @@ def _verdict_ids(boxes: Sequence[str]) -> list[str]:
 
 
 async def _for_each(
-    names: Sequence[str], act: Callable[[str], Awaitable[LessonReceipt]]
-) -> tuple[list[tuple[str, LessonReceipt]], str]:
-    """Do the same with each message, until one fails.
+    names: Sequence[str], act: Callable[[str], Awaitable[Result]]
+) -> tuple[list[tuple[str, Result]], str]:
+    """Do the same with each message, until one fails or the time is up.
 
-    Returns the receipts by id, and what went wrong after the first one, as a sentence or "". An
-    error of the first is raised.
+    Returns the results by id, and why some are missing, as a sentence or "". An error of the first
+    is raised.
     """
-    receipts: list[tuple[str, LessonReceipt]] = []
+    results: list[tuple[str, Result]] = []
+    deadline = time.monotonic() + _ACTION_SECONDS
     for name in names:
+        left = f" Not done for {count_noun(len(names) - len(results), 'message')}:"
+        if time.monotonic() > deadline:
+            return results, f"{left} it took too long. Do it once more."
         try:
-            receipts.append((name, await act(name)))
+            results.append((name, await act(name)))
         except SpamguardError as error:
-            if not receipts:
+            if not results:
                 raise
-            left = count_noun(len(names) - len(receipts), "message")
-            return receipts, f" Not done for {left}: {problem_from_error(error).detail}."
-    return receipts, ""
+            return results, f"{left} {problem_from_error(error).detail}."
+    return results, ""
 
 
 # ---- quarantine
@@ -191,11 +198,47 @@ _QUARANTINE_ROWS = 50
 
 @page("GET", "/quarantine")
 async def quarantine_page(pages: PageContext, request: Request) -> Response:
-    """List the held messages."""
-    before = request.query_params.get("before", "")
-    before = before if is_id(before) else ""
-    held = await pages.service.quarantine(current_person(request), before, _QUARANTINE_ROWS)
-    return render_page(request, "quarantine.html", page=held, before=before)
+    """List the held messages, with their search."""
+    person, error_text = current_person(request), ""
+    query = replace(SearchQuery.from_parameters(request.query_params), label="", taught="")
+    before, held = query.before if is_id(query.before) else "", QuarantinePage(())
+    try:
+        search = query.to_search()
+        held = await pages.service.quarantine(person, before, _QUARANTINE_ROWS, search)
+    except UsageError as error:
+        error_text = str(error)
+    return render_page(
+        request,
+        "quarantine.html",
+        422 if error_text else 200,
+        page=held,
+        before=before,
+        query=query,
+        error_text=error_text,
+        all="all" in request.query_params,
+    )
+
+
+@page("POST", "/quarantine")
+async def act_on_held(pages: PageContext, request: Request) -> Response:
+    """Release the selected messages, or ask whether to delete them, or delete them."""
+    person, form = current_person(request), await read_form(request)
+    action, ids = form.get("do", ""), _verdict_ids([form[name] for name in form if is_id(name)])
+    if action == "ask":
+        return render_page(request, "delete.html", ids=ids)
+    if action == "delete":
+        deleted, trouble = await _for_each(ids, lambda name: pages.service.delete(person, name))
+        text = f"Deleted: {count_noun(len(deleted), 'message')}, gone for good.{trouble}"
+    elif action == "release":
+        results, trouble = await _for_each(ids, lambda name: pages.service.release(person, name))
+        released = [result for _, result in results if result.released]
+        text = f"Released: {count_noun(len(released), 'message')}.{trouble}"
+        if len(released) < len(results):
+            failed = count_noun(len(results) - len(released), "message")
+            text += f" The next hop has not taken {failed} for everybody: look at what is left."
+    else:
+        raise UsageError("choose what to do: release or delete")
+    return pages.redirect(person, "/quarantine", Notice(text))
 
 
 @page("GET", "/quarantine/{name}")
@@ -219,7 +262,7 @@ async def release_held(pages: PageContext, request: Request) -> Response:
 async def confirm_delete_page(pages: PageContext, request: Request) -> Response:
     """Ask whether to delete a held message."""
     held = await pages.service.held(current_person(request), path_id(request))
-    return render_page(request, "delete.html", message=held)
+    return render_page(request, "delete.html", message=held, ids=())
 
 
 @page("POST", "/quarantine/{name}/delete")

@@ -405,14 +405,15 @@ class Service:
     # ---- quarantine
 
     async def quarantine(
-        self, person: Person, before: str = "", limit: int = 50
+        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
     ) -> models.QuarantinePage:
         """Return a page of the held messages, newest first."""
-        return await self._read(lambda _: self._quarantine.list_page(person, before, limit))
+        search = replace(search or Search(), before=before, limit=limit)
+        return await self._read(lambda reading: self._quarantine.list_page(reading, person, search))
 
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         """Return one of them, with its header section."""
-        return await self._read(lambda _: self._quarantine.get(person, verdict_id))
+        return await self._read(lambda reading: self._quarantine.get(reading, person, verdict_id))
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Deliver a held message to those who wait, and learn it as ham.

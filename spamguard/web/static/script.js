@@ -130,7 +130,7 @@
     const link = event.target.closest("[data-all]");
     if (!link) return;
     event.preventDefault();
-    const boxes = [...link.closest("form").querySelectorAll("li:not([hidden]) input[type=checkbox]")];
+    const boxes = [...link.closest("form").elements].filter((one) => one.type === "checkbox" && !one.closest("[hidden]"));
     const checked = boxes.some((one) => !one.checked);
     for (const one of boxes) one.checked = checked;
   });

@@ -124,6 +124,7 @@ class Fixed:
                 99,
                 "spam",
                 False,
+                0.999,
             )
         ]
     )
@@ -238,7 +239,11 @@ class Fixed:
     async def classes(self, person: Person) -> Mapping[str, bool]:
         return self.taught_classes
 
-    async def quarantine(self, person: Person, before: str = "", limit: int = 50) -> QuarantinePage:
+    async def quarantine(
+        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
+    ) -> QuarantinePage:
+        if search:
+            self.searches.append(search)
         return QuarantinePage(self.held_back, self.following)
 
     async def held(self, person: Person, name: str) -> HeldMessageDetails:

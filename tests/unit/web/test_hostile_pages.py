@@ -62,6 +62,7 @@ KNOWN = {
     "time", "details", "summary", "label", "select", "option", "table", "caption", "thead", "tbody",
     "tfoot", "tr", "th", "td", "dl", "dt", "dd", "code", "pre", "svg", "rect", "line", "text",
     "polyline", "circle", "defs", "pattern", "desc", "fieldset", "legend", "textarea", "section",
+    "kbd",
 }  # fmt: skip
 
 
@@ -76,8 +77,18 @@ class Hostile(Fixed):
             words=[WordPart(text, 1.0) for text in EVIL], personal={WORDS: WORDS},
         )  # fmt: skip
         held = HeldMessage(
-            NAME, NOW, WORDS, WORDS, people, people, WORDS, 99, WORDS, released=False
-        )
+            NAME,
+            NOW,
+            WORDS,
+            WORDS,
+            people,
+            people,
+            WORDS,
+            99,
+            WORDS,
+            released=False,
+            probability=0.5,
+        )  # fmt: skip
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
         self.taught_classes = {"ham": False, "spam": True}
 

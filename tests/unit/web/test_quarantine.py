@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from tests.unit.web.office import (
     CARL,
     LISTENER,
     MAIL,
+    NOW,
     OPERATOR,
     PASSED,
     asked,
@@ -444,3 +446,19 @@ def test_deleting(held: Path) -> None:
         ]
 
     asked(held, work)
+
+
+def test_held_mail_is_found_by_what_the_person_may_see(held: Path) -> None:
+    def found(person: Person, **search: Any) -> list[str]:
+        page = asked(held, lambda service: service.quarantine(person, search=Search(**search)))
+        return [message.id for message in page.messages]
+
+    everything = found(OPERATOR)
+    assert found(OPERATOR, sender="A@EXAMPLE") == found(OPERATOR, words=("a@ex",)) == everything
+    assert found(OPERATOR, words=("nobody-writes-this",)) == []
+    assert found(OPERATOR, since=NOW + 60) == found(OPERATOR, until=1.0) == []
+    theirs = found(OPERATOR, recipient="ben@")
+    assert 0 < len(theirs) < len(everything)
+    assert found(ANNA, recipient="ben@") == found(ANNA, words=("ben@",)) == []
+    messages = asked(held, lambda service: service.quarantine(OPERATOR)).messages
+    assert all(0 <= message.probability <= 1 for message in messages)

@@ -127,3 +127,39 @@ def test_what_was_taught_before_an_error_is_told_and_can_be_undone(tmp_path: Pat
     page = post(Limited(), tmp_path, "/queue", {"spam": f"{first} {second}"}, follow=True)
     assert "Learnt as spam: 1 message. Not done for 1 message: that is the limit" in shown(page)
     assert f'name="ids" value="{first}"' in page.text
+
+
+# ---- the quarantine
+
+
+def test_held_mail_is_searched_and_selected(tmp_path: Path) -> None:
+    service = Fixed()
+    (page, all_selected) = get(
+        service, tmp_path, "/quarantine?q=roof+from:ann+verdict:ham", "/quarantine?all=1"
+    )
+    assert (service.searches[0].words, service.searches[0].sender) == (("roof",), "ann")
+    assert "99.9 %" in page.text
+    assert (page.text.count(" checked>"), all_selected.text.count(" checked>")) == (0, 1)
+    (wrong,) = get(service, tmp_path, "/quarantine?q=since:tomorrow")
+    assert (wrong.status_code, "is not a day" in wrong.text) == (422, True)
+
+
+def test_selected_held_mail_is_released_or_deleted_after_a_second_click(tmp_path: Path) -> None:
+    first, second = unsure(1).id, unsure(2).id
+    service, chosen = Fixed(), {first: first, second: second}
+    page = post(service, tmp_path, "/quarantine", {**chosen, "do": "release"}, follow=True)
+    assert "Released: 2 messages." in shown(page)
+    assert service.calls == [("release", "anna", first), ("release", "anna", second)]
+    service.calls.clear()
+    ask = post(service, tmp_path, "/quarantine", {**chosen, "do": "ask"})
+    assert "Delete 2 messages for good?" in shown(ask)
+    assert [f'name="{name}" value="{name}"' in ask.text for name in chosen] == [True, True]
+    assert service.calls == []
+    gone = post(service, tmp_path, "/quarantine", {**chosen, "do": "delete"}, follow=True)
+    assert "Deleted: 2 messages" in shown(gone)
+    assert service.calls == [("delete", "anna", first), ("delete", "anna", second)]
+    service.changed = False
+    page = post(service, tmp_path, "/quarantine", {first: first, "do": "release"}, follow=True)
+    assert "Released: 0 messages. The next hop has not taken 1 message" in shown(page)
+    for form in ({"do": "release"}, {**chosen, "do": "burn"}):
+        assert post(service, tmp_path, "/quarantine", form).status_code == 422
