@@ -114,7 +114,7 @@ def test_keys(site: Site) -> None:
         keys(browser, "/")
         keys(browser, "shj u")  # words, not keys
         assert browser.find_element("name", "q").get_attribute("value") == "shj u"
-        assert len(texts(browser, ".mail li")) == 3
+        assert len(texts(browser, ".mail li")) == 2
         assert complaints(browser) == []
 
 
@@ -152,23 +152,23 @@ def test_an_error_is_shown_and_the_rows_stay(site: Site) -> None:
 
 
 def test_held_mail_is_released_several_at_a_time(site: Site) -> None:
-    spam = daemon.unseen("spam", 8)[-3:]
+    spam = daemon.unseen("spam", 6)[-2:]  # of which there is no doubt
     site.send(*spam, held=True, to=[address("anna")])
     with chromium() as browser:
         log_in(browser, site.link("--operator"))
         browser.get(f"{site.url}/quarantine")
-        assert len(texts(browser, ".mail li")) == 3
+        assert len(texts(browser, ".mail li")) == 2
         assert all("%" in line for line in texts(browser, ".mail .probability"))
         press(browser, "Select all")
         browser.find_element("css selector", ".mail input").click()
         press(browser, "Release", ".several")
-        shows(browser, "Released: 2 messages.", "#notice")
+        shows(browser, "Released: 1 message.", "#notice")
         search(browser, "to:anna")
         press(browser, "Select all")
         press(browser, "Delete", ".several")
-        shows(browser, "Delete 3 messages for good?")
+        shows(browser, "Delete 2 messages for good?")
         press(browser, "Delete for good")
-        shows(browser, "Deleted: 3 messages", "#notice")
+        shows(browser, "Deleted: 2 messages", "#notice")
         search(browser, "to:anna")
         shows(browser, "No held message matches")
         assert complaints(browser) == []
