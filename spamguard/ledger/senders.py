@@ -58,14 +58,14 @@ def label_nats(label: str | None) -> int:
     return int(match[1]) if match else 0
 
 
-def describe_label(label: str) -> str:
-    """A label for people.
+def label_class(label: str | None) -> str:
+    """What a word with this label calls the sender's mail: ham or spam; "" if it is none.
 
-    >>> describe_label("(sender -6)"), describe_label("spam")
-    ('wanted sender', 'spam')
+    >>> label_class("(sender -6)"), label_class("(sender +3)"), label_class("spam")
+    ('ham', 'spam', '')
     """
     nats = label_nats(label)
-    return label if not nats else "wanted sender" if nats < 0 else "unwanted sender"
+    return "" if not nats else "ham" if nats < 0 else "spam"
 
 
 class SenderWords:

@@ -255,7 +255,7 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 _WITH_VALUES: dict[str, Any] = {"responses": _problems(422)}
-_WITH_ID: dict[str, Any] = {"responses": _problems(404, 422)}
+WITH_ID: dict[str, Any] = {"responses": _problems(404, 422)}
 _WITH_MESSAGE: dict[str, Any] = {
     "responses": _problems(408, 413, 415, 422),
     "openapi_extra": {
@@ -335,12 +335,12 @@ async def history(
     return await call.service.history(call.person, search)
 
 
-@router.get("/history/{id}", summary="One of them, with its words", **_WITH_ID)
+@router.get("/history/{id}", summary="One of them, with its words", **WITH_ID)
 async def judgement(call: Call, verdict_id: VerdictId) -> models.JudgementDetails:
     return await call.service.judgement(call.person, verdict_id)
 
 
-@router.get("/history/{id}/why", summary="Why it got its verdict, then and now", **_WITH_ID)
+@router.get("/history/{id}/why", summary="Why it got its verdict, then and now", **WITH_ID)
 async def why(call: Call, verdict_id: VerdictId) -> models.VerdictReasons:
     return _reasons(await call.service.why(call.person, verdict_id))
 
@@ -349,7 +349,7 @@ def _reasons(explanation: models.MessageExplanation) -> models.VerdictReasons:
     return models.VerdictReasons(explanation.then, models.summarize_explanation(explanation.now))
 
 
-@router.post("/history/{id}/learn", name="learnPassed", summary="Teach one of them", **_WITH_ID)
+@router.post("/history/{id}/learn", name="learnPassed", summary="Teach one of them", **WITH_ID)
 async def learn_passed(call: Call, verdict_id: VerdictId, label: ClassName) -> models.LessonReceipt:
     return await call.service.learn_passed(call.person, verdict_id, label)
 
@@ -358,7 +358,7 @@ async def learn_passed(call: Call, verdict_id: VerdictId, label: ClassName) -> m
     "/history/{id}/forget",
     name="forgetPassed",
     summary="Take back your vote on one of them",
-    **_WITH_ID,
+    **WITH_ID,
 )
 async def forget_passed(call: Call, verdict_id: VerdictId) -> models.LessonReceipt:
     return await call.service.forget_passed(call.person, verdict_id)
@@ -385,7 +385,7 @@ async def quarantine(call: Call, before: Before = "", limit: Limit = 50) -> mode
     return await call.service.quarantine(call.person, before, limit)
 
 
-@router.get("/quarantine/{id}", summary="One of them, with its header section", **_WITH_ID)
+@router.get("/quarantine/{id}", summary="One of them, with its header section", **WITH_ID)
 async def held(call: Call, verdict_id: VerdictId) -> models.HeldMessageDetails:
     return await call.service.held(call.person, verdict_id)
 
@@ -394,14 +394,14 @@ async def held(call: Call, verdict_id: VerdictId) -> models.HeldMessageDetails:
     "/quarantine/{id}",
     summary="Delete it for good (operators)",
     dependencies=_FOR_OPERATORS,
-    **_WITH_ID,
+    **WITH_ID,
 )
 async def delete(call: Call, verdict_id: VerdictId) -> models.DeleteResult:
     await call.service.delete(call.person, verdict_id)
     return models.DeleteResult(verdict_id, deleted=True)
 
 
-@router.post("/quarantine/{id}/release", summary="Deliver it, and learn it as ham", **_WITH_ID)
+@router.post("/quarantine/{id}/release", summary="Deliver it, and learn it as ham", **WITH_ID)
 async def release(call: Call, verdict_id: VerdictId) -> models.ReleaseResult:
     return await call.service.release(call.person, verdict_id)
 

@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from spamguard.engine import explain_text
 from spamguard.engine.policy import UNSURE
+from spamguard.ledger.senders import label_class
 from spamguard.log import utc_datetime
 from spamguard.records import Explanation
 from spamguard.web.models import Bin, ConfusionCell, Growth, Hour, JudgementDetails
@@ -69,6 +70,8 @@ def _visible_letter(letter: str) -> str:
 
 def label_text(label: str) -> str:
     """Name a verdict or class."""
+    if side := label_class(label):
+        return f"sender: {side}"
     return "not scanned" if label == "not-scanned" else label
 
 

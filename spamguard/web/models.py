@@ -99,9 +99,13 @@ class Judgement(MessageOutcome):
 
 @dataclass(frozen=True, slots=True)
 class JudgementDetails(Judgement):
-    """A message that passed, with its words, strongest first."""
+    """A message that passed, with its words, strongest first. authenticated: a word of the person
+    about its sender would count. sender_word: that word, ham or spam, or "".
+    """
 
     words: Sequence[WordPart]
+    authenticated: bool = False
+    sender_word: str = ""
 
 
 @dataclass(frozen=True, slots=True)

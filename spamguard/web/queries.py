@@ -19,6 +19,7 @@ from spamguard.config.types import MAILBOX
 from spamguard.engine.policy import unwanted_classes
 from spamguard.errors import NotAllowedError, NotThereError, UsageError
 from spamguard.keys import MAX_ID_TIME, RANDOM_BYTES, id_time, is_id, new_id
+from spamguard.learning.lessons import LessonOutcome
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NO_STANDING
 from spamguard.proxy import history
@@ -272,6 +273,16 @@ class HistoryQueries:
         usable = [judgement for judgement in page if judgement.can_teach]
         packed = dict(reading.history.read_features([judgement.id for judgement in usable]))
         return ((judgement, packed[judgement.id]) for judgement in usable if judgement.id in packed)
+
+
+def was_learnt(outcome: LessonOutcome, limit: int) -> bool:
+    """Whether a lesson has changed anything. NotAllowedError: it was one too many for today."""
+    if outcome is LessonOutcome.OVER_QUOTA:
+        raise NotAllowedError(
+            f"you have given {limit:,} lessons within 24 hours, which is the limit "
+            "(lessons_per_day): come again tomorrow"
+        )
+    return outcome is LessonOutcome.LEARNT
 
 
 def can_teach(row: HistoryRow, fingerprint: str) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +24,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from spamguard import __version__, log
+from spamguard import log
 from spamguard.config.options import Settings, TeachSettings
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.delivery.quarantine import QuarantineEntry
@@ -31,14 +32,15 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
 from spamguard.errors import BusyError, LedgerError, NotAllowedError, SpamguardError, UsageError
-from spamguard.learning.lessons import LessonOutcome, LessonService, NewClass
+from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
+from spamguard.ledger.senders import label_class, make_sender_vote
 from spamguard.ledger.votes import NO_STANDING, MessageStanding
 from spamguard.proxy.history import HistoryRow
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
-from spamguard.users import HISTORY_ORIGIN, WEB_ORIGIN
+from spamguard.users import HISTORY_ORIGIN, SENDER_STRENGTHS, WEB_ORIGIN
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
@@ -49,6 +51,7 @@ from spamguard.web.queries import (
     can_teach,
     check_class,
     known_classes,
+    was_learnt,
 )
 from spamguard.web.workers import (
     WAIT_SECONDS,
@@ -142,14 +145,15 @@ class Service:
         """Explain the verdict on a message; counts of rare words are for operators only."""
         scan = await self._scan(person, message)
         lesson = _example_from_scan(scan)
-        why = await self._explain(person, lambda _: lesson, scan.words)
+        why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
         return models.MessageExplanation(None, why)
 
     async def learn(self, person: Person, message: Spool, label: str) -> LessonReceipt:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
         await self._readers.run(lambda reading: check_class(reading.ledger, label))
-        lesson = _example_from_scan(await self._scan(person, message))
-        return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN)
+        scan = await self._scan(person, message)
+        lesson = _example_from_scan(scan)
+        return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN, scan.sender)
 
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
         """Take back the person's vote on a message. An earlier vote does not come back.
@@ -177,7 +181,7 @@ class Service:
             scan = await self._scan(person, message)
             lesson, user = _example_from_scan(scan), person.voter
             latest = await self._read(lambda reading: self._latest_messages(reading, person))
-            why = await self._explain(person, lambda _: lesson, scan.words)
+            why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
             judged_for = self._verdict_user(person)
             preview = await self._filter.run(
                 lambda spam_filter: statistics.preview_lesson(
@@ -209,12 +213,16 @@ class Service:
         return standings.get(scan.digest, NO_STANDING)
 
     async def _explain(
-        self, person: Person, lesson: Callable[[Filter], Example], words: Sequence[Word]
+        self,
+        person: Person,
+        lesson: Callable[[Filter], Example],
+        words: Sequence[Word],
+        sender: bytes,
     ) -> Explanation:
         texts, user = {word.token: word.text for word in words}, self._verdict_user(person)
         why = await self._filter.run(
             lambda spam_filter: spam_filter.explain_features(
-                lesson(spam_filter).features, texts, user
+                lesson(spam_filter).features, texts, user, sender
             )
         )
         return why if person.operator else statistics.mask_rare_words(why)
@@ -247,31 +255,60 @@ class Service:
     async def why(self, person: Person, verdict_id: str) -> models.MessageExplanation:
         """Explain the verdict on a message that passed: as it was, and as it would be now."""
         row, judgement = await self._row(person, verdict_id)
-        why = await self._explain(person, partial(example_from_row, row=row), row.words)
+        lesson = partial(example_from_row, row=row)
+        why = await self._explain(person, lesson, row.words, row.sender_digest)
         return models.MessageExplanation(judgement, why)
 
     async def learn_passed(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
         """Teach a message that passed, with the features that the history has stored."""
         row, _ = await self._row(person, verdict_id)
         lesson = partial(example_from_row, row=row)
-        return await self._learn(person, lesson, label, HISTORY_ORIGIN)
+        return await self._learn(person, lesson, label, HISTORY_ORIGIN, row.sender_digest)
 
     async def forget_passed(self, person: Person, verdict_id: str) -> LessonReceipt:
         """Take back the person's vote on a message that passed."""
         row, _ = await self._row(person, verdict_id)
         return await self._forget(person, partial(row_digest, row=row), HISTORY_ORIGIN)
 
+    async def say_of_sender(
+        self, person: Person, verdict_id: str, label: str, strength: str
+    ) -> LessonReceipt:
+        """Keep what the person says of the sender of a message; label "": take that back."""
+        row, message = await self._row(person, verdict_id)
+        if not message.authenticated:
+            raise UsageError("nobody has authenticated this sender, so no word about it counts")
+        nats = {"ham": -1, "spam": 1}[label] * SENDER_STRENGTHS[strength] if label else None
+        digest, now = row.sender_digest, int(time.time())
+        vote = make_sender_vote(digest, person.voter, nats, HISTORY_ORIGIN, now)
+        limit = self._max_lessons if label else 0
+
+        def work(_: Filter, service: LessonService) -> LessonReceipt:
+            changed = was_learnt(service.submit_vote(vote, limit), limit)
+            return LessonReceipt(digest.hex(), label, changed, message.sender_word)
+
+        return await self._change_filter(work)
+
     async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
         def look(reading: ReadConnection) -> tuple[HistoryRow, JudgementDetails]:
             row = self._history.get(reading, person, verdict_id)
-            return row, self._history.judgements(reading, person, [row])[0]
+            details = self._history.judgements(reading, person, [row])[0]
+            is_ours = row.fingerprint == reading.ledger.fingerprint
+            if row.sender_digest and is_ours and (self._personal or person.operator):
+                label = reading.ledger.standing_label(row.sender_digest, person.voter)
+                details = replace(details, authenticated=True, sender_word=label_class(label))
+            return row, details
 
         return await self._read(look)
 
     # ---- lessons
 
     async def _learn(
-        self, person: Person, lesson: Callable[[Filter], Example], label: str, origin: str
+        self,
+        person: Person,
+        lesson: Callable[[Filter], Example],
+        label: str,
+        origin: str,
+        sender: bytes = b"",
     ) -> LessonReceipt:
         user, judged_for = person.voter, self._verdict_user(person)
 
@@ -282,13 +319,8 @@ class Service:
             (outcome,) = service.submit(
                 [example], label, user, origin, new_class=NewClass.REFUSE, lessons_per_day=limit
             )
-            if outcome is LessonOutcome.OVER_QUOTA:
-                raise NotAllowedError(
-                    f"you have given {limit:,} lessons within 24 hours, which is the limit "
-                    "(lessons_per_day): come again tomorrow"
-                )
-            changed = outcome is LessonOutcome.LEARNT
-            verdict = spam_filter.judge_features(example.features, judged_for)
+            changed = was_learnt(outcome, limit)
+            verdict = spam_filter.judge_features(example.features, judged_for, sender)
             return LessonReceipt(example.digest.hex(), label, changed, _label(before), verdict)
 
         return await self._change_filter(work)
@@ -399,7 +431,7 @@ class Service:
     async def status(self, person: Person) -> Mapping[str, Any]:
         """Return the status of filter and daemon (`spamguard status --json`); for operators."""
         require_operator(person)
-        filter_status = await self._filter.run(_filter_status)
+        filter_status = await self._filter.run(statistics.filter_status)
         return {**filter_status, "daemon": await run_in_thread(self._ask_daemon)}
 
     # ---- quarantine
@@ -473,20 +505,3 @@ async def _within_timeout(loading: Awaitable[Result]) -> Result:
         return await loading
     except TimeoutError:
         raise BusyError("this takes too long now: try again later") from None
-
-
-def _filter_status(spam_filter: Filter) -> dict[str, Any]:
-    """Under the names of `spamguard status --json`."""
-    status = spam_filter.status()
-    classes, tables = statistics.summarize_classes(status), statistics.summarize_tables(status)
-    return {
-        "key": status.fingerprint,
-        "versions": {"program": __version__, "extractor": status.extractor},
-        "classes": {name: asdict(summary) for name, summary in classes.items()},
-        "events": status.events,
-        "unsettled": status.unsettled,
-        "receipts": not spam_filter.is_adopted,
-        "buckets": status.buckets,
-        "tables": {name: asdict(summary) for name, summary in tables.items()},
-        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
-    }

@@ -13,11 +13,13 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, islice
+from typing import Any
 
 import numpy as np
 
+from spamguard import __version__
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.judge import open_what_if
@@ -162,6 +164,23 @@ def summarize_tables(status: Status) -> Mapping[str, models.Table]:
     return {
         name: models.Table(status.vocabulary.get(name, 0), load)
         for name, load in status.used.items()
+    }
+
+
+def filter_status(spam_filter: Filter) -> dict[str, Any]:
+    """Under the names of `spamguard status --json`."""
+    status = spam_filter.status()
+    classes, tables = summarize_classes(status), summarize_tables(status)
+    return {
+        "key": status.fingerprint,
+        "versions": {"program": __version__, "extractor": status.extractor},
+        "classes": {name: asdict(summary) for name, summary in classes.items()},
+        "events": status.events,
+        "unsettled": status.unsettled,
+        "receipts": not spam_filter.is_adopted,
+        "buckets": status.buckets,
+        "tables": {name: asdict(summary) for name, summary in tables.items()},
+        "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 
 

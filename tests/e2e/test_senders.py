@@ -1,0 +1,124 @@
+"""“Always from this sender”, through the real daemon: genuine mail gains, forged mail does not, and
+page, API and commands say so and take it back.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.support.select import Select
+
+from tests.e2e import daemon
+from tests.e2e.test_web_api import ApiSite, passed
+from tests.support.browser import (
+    chromium,
+    complaints,
+    log_in,
+    needs_browser,
+    press,
+    shows,
+    text,
+)
+from tests.unit.engine.test_senders import GENUINE, RECEIVED, by
+
+SHOP = "news@shop.example"
+ANNA = "anna@example.net"
+BEHIND = {"position": "after-queue"}
+SETTINGS = {"personal": True, "authserv_ids": ["mx.example.org"]}
+
+
+def letters(count: int) -> list[bytes]:
+    """The same genuine mail again and again, under other names."""
+    raw = daemon.unseen("spam", 1)[0]
+    kept = b"\n".join(
+        line for line in raw.split(b"\n") if not line.lower().startswith(b"message-id:")
+    )
+    name = b"Message-ID: <%d@shop.example>\n"
+    written = [by(GENUINE, name % number + kept, SHOP) for number in range(count)]
+    return [raw.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for raw in written]
+
+
+def test_genuine_mail_gains_forged_mail_does_not_and_it_is_taken_back(state: Path) -> None:
+    genuine, again, *forged, last = letters(5)
+    forged = [RECEIVED + forged[0], forged[1].replace(b"=pass", b"=fail")]
+    site = ApiSite(state, listener=BEHIND, **SETTINGS)
+    with site.running():
+        anna, ben = site.client("--user", "anna"), site.client("--user", "ben")
+
+        def send(raw: bytes, number: int) -> dict[str, object]:
+            site.send(raw, ANNA, "ben@example.net")
+            (newest, *_) = passed(anna, number)
+            detail: dict[str, object] = anna.get(f"/history/{newest['id']}").json()
+            return detail
+
+        first = send(genuine, 1)
+        assert (first["authenticated"], first["sender_word"]) == (True, "")
+        path = f"/history/{first['id']}/sender"
+        assert ben.post(path, params={"class": "ham", "strength": "huge"}).status_code == 422
+        said = anna.post(path, params={"class": "ham", "strength": "strong"}).json()
+        assert (said["label"], said["changed"], said["was"]) == ("ham", True, "")
+        assert anna.get(f"/history/{first['id']}").json()["sender_word"] == "ham"
+        assert ben.get(f"/history/{first['id']}").json()["sender_word"] == ""
+
+        second = send(again, 2)
+        why = anna.get(f"/history/{second['id']}/why").json()["now"]
+        assert why["experts"]["sender"]["share"] == -12
+        parts = [expert["share"] for expert in why["experts"].values()]
+        assert why["prior"] + sum(parts) == pytest.approx(why["sum"])
+        assert sum(group["part"] for group in why["groups"]) == pytest.approx(why["sum"])
+        before = ben.get(f"/history/{second['id']}/why").json()["now"]
+        assert "sender" not in before["experts"]
+        assert why["log_odds"] == pytest.approx(before["log_odds"] - 12)
+        told = json.loads(site.command("explain", "--json", "--user", "anna", str(second["id"])))
+        assert told["experts"]["sender"]["share"] == -12
+
+        for number, raw in enumerate(forged, 3):
+            third = send(raw, number)
+            assert third["authenticated"] is False
+            refused = anna.post(f"/history/{third['id']}/sender", params={"class": "ham"})
+            assert refused.status_code == 422
+            assert third["log_odds"] == pytest.approx(first["log_odds"], abs=1.0)
+            now = anna.get(f"/history/{third['id']}/why").json()["now"]
+            assert "sender" not in now["experts"]
+
+        site.command("undo", "--user", "anna", "--since", "1h")
+        fifth = send(last, 5)
+        assert (fifth["authenticated"], fifth["sender_word"]) == (True, "")
+        assert "sender" not in anna.get(f"/history/{fifth['id']}/why").json()["now"]["experts"]
+
+
+def test_nobody_is_believed_before_the_queue(state: Path) -> None:
+    site = ApiSite(state, listener={"position": "before-queue"}, **SETTINGS)
+    with site.running():
+        anna = site.client("--user", "anna")
+        site.send(letters(1)[0], ANNA)
+        (first,) = passed(anna, 1)
+        assert anna.get(f"/history/{first['id']}").json()["authenticated"] is False
+
+
+@needs_browser
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_button_on_the_page_of_a_message(state: Path, scripts: bool) -> None:
+    site = ApiSite(state, listener=BEHIND, **SETTINGS)
+    with site.running(), chromium(scripts=scripts) as driver:
+        site.send(letters(1)[0], ANNA)
+        (first,) = passed(site.client("--user", "anna"), 1)
+        log_in(driver, site.command("login-link", "--user", "anna"))
+        driver.get(f"http://127.0.0.1:{site.port}/history/{first['id']}")
+        shows(driver, "Always from this sender?")
+        Select(driver.find_element("name", "strength")).select_by_value("strong")
+        press(driver, "Ham", "form[action$='/sender']")
+        shows(driver, "Mail of this sender is wanted.", "#notice")
+        shows(driver, "You said: ham", "form[action$='/sender']")
+        assert "its sender was called wanted" in text(driver)
+        assert "What was said of its sender" in text(driver)
+        press(driver, "Undo", "#notice")
+        shows(driver, "Taken back", "#notice")
+        press(driver, "Spam", "form[action$='/sender']")
+        shows(driver, "its sender was called unwanted")
+        press(driver, "Undo", "form[action$='/sender']")
+        shows(driver, "Taken back", "#notice")
+        assert "its sender was called" not in text(driver)
+        assert complaints(driver) == []
