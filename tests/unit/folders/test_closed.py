@@ -17,7 +17,6 @@ from spamguard.folders.mailbox_scan import next_pause
 from spamguard.folders.mailboxes import LocalMailboxes
 from spamguard.learning import status_files
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
-from tests.unit.folders.test_status_file import turn_until
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched
 
 
@@ -33,7 +32,7 @@ def troubles(watched: Watched) -> list[str]:
 
 def told(watched: Watched, text: str) -> None:
     """Wait until `status` tells it."""
-    turn_until(watched, lambda: any(text in trouble for trouble in troubles(watched)))
+    watched.turn_until(lambda: any(text in trouble for trouble in troubles(watched)))
 
 
 @pytest.mark.parametrize(
@@ -57,11 +56,10 @@ def test_what_was_moved_meanwhile_is_learnt_as_soon_as_it_can_be(
                 f"{watched.place}/{directory.removesuffix('/cur').replace('/.', ' ')}: "
                 "cannot be looked at (Permission denied)",
             )
-        turn_until(
-            watched,
+        watched.turn_until(
             lambda number=number: watched.votes() == {"anna 0": "ham" if number else "spam"},
         )
-        turn_until(watched, lambda: not troubles(watched))
+        watched.turn_until(lambda: not troubles(watched))
         watched.rest()
     assert caplog.text.count("cannot be looked at") == 2, "once each time"
 
@@ -80,16 +78,16 @@ def test_what_was_closed_when_we_began_is_watched_as_soon_as_it_is_open(
             f"{ben}: cannot be looked at (Permission denied): "
             "mail below it teaches nothing until it can",
         )
-        turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
+        watched.turn_until(lambda: message.name in {file.name for file in watched.opened})
         move(message, carl / ".Junk")
-        turn_until(watched, lambda: watched.votes() == {"carl 0": "spam"})
-    turn_until(
-        watched, lambda: watched.watcher._sightings.is_scanned(str(ben)) and not troubles(watched)
+        watched.turn_until(lambda: watched.votes() == {"carl 0": "spam"})
+    watched.turn_until(
+        lambda: watched.watcher._sightings.is_scanned(str(ben)) and not troubles(watched)
     )
     message = deliver(ben, MAIL[1])
-    turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
+    watched.turn_until(lambda: message.name in {file.name for file in watched.opened})
     move(message, ben / ".Junk")
-    turn_until(watched, lambda: watched.votes() == {"carl 0": "spam", "ben 1": "spam"})
+    watched.turn_until(lambda: watched.votes() == {"carl 0": "spam", "ben 1": "spam"})
 
 
 def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
@@ -104,7 +102,7 @@ def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
     move(message, watched.box / ".Junk")
     told(watched, "cannot be read (Input/output error)")
     watched.mailboxes.open_file = real
-    turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+    watched.turn_until(lambda: watched.votes() == {"anna 0": "spam"})
 
 
 def test_it_is_tried_ever_later_but_no_later_than_everything_is_looked_at(watched, monkeypatch):
@@ -119,7 +117,7 @@ def test_it_is_tried_ever_later_but_no_later_than_everything_is_looked_at(watche
     (box,) = watched.watcher._schedule.mailboxes.values()
     box.folders_due = 0.0
     watched.watcher._schedule.plan(box)
-    turn_until(watched, lambda: box.pause > 20 * DEBOUNCE)
+    watched.turn_until(lambda: box.pause > 20 * DEBOUNCE)
     assert not asked, "the others are left alone"
 
 
@@ -129,10 +127,10 @@ def test_what_joins_is_tried_soon(watched, monkeypatch):
     watched.rest()
     forbid(monkeypatch, watched.box)
     watched.watcher._search_due = 0.0
-    turn_until(watched, lambda: watched.watcher._pause > 1.0)
+    watched.turn_until(lambda: watched.watcher._pause > 1.0)
     forbid(monkeypatch, ben)
     watched.watcher._search_due = 0.0
-    turn_until(watched, lambda: len(watched.watcher._unreadable) == 2)
+    watched.turn_until(lambda: len(watched.watcher._unreadable) == 2)
     assert watched.watcher._pause <= 0.2
 
 
@@ -162,9 +160,9 @@ def test_a_mailbox_that_is_a_link_is_told_and_keeps_no_others_waiting(tmp_path, 
         "which is not followed: name the directory itself",
     )
     message = deliver(watched.box, MAIL[0])
-    turn_until(watched, lambda: message.name in {file.name for file in watched.opened})
+    watched.turn_until(lambda: message.name in {file.name for file in watched.opened})
     move(message, watched.box / ".Junk")
-    turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+    watched.turn_until(lambda: watched.votes() == {"anna 0": "spam"})
 
 
 def test_links_of_which_there_are_many_hide_no_other_trouble(tmp_path):

@@ -5,7 +5,6 @@ reading more messages than it teaches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import NoReturn
@@ -19,10 +18,9 @@ from spamguard.folders import lessons, watcher
 from spamguard.folders.reconcile import EVIDENCE_ORIGIN
 from spamguard.folders.sightings import Sightings
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
-from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.shown import DAY, HAM, age, flag, look, origins
-from tests.unit.folders.watched import MAIL, Watched
+from tests.unit.folders.watched import MAIL
 
 
 def test_answered_and_flagged_mail_is_ham_and_is_read_but_once(weighed):
@@ -224,17 +222,10 @@ def test_trouble_loses_nothing(weighed, monkeypatch, what):
             fails,
         )
         flag(message, "F")
-        eventually(one, lambda: tried)
+        one.turn_until(lambda: tried)
         assert one.votes() == {}
-    eventually(one, one.votes)
+    one.turn_until(one.votes)
     assert one.votes() == {"anna 0": "ham"}
-
-
-def eventually(one: Watched, check: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not check() and time.monotonic() < until:
-        one.watcher.run_once(0.05)
-    assert check()
 
 
 def test_many_at_once_and_what_goes_meanwhile(weighed, monkeypatch):

@@ -107,16 +107,8 @@ def test_what_a_killed_look_decided_is_told_once_and_keeps_its_place_in_the_day(
     for _ in range(2):
         assert list(looks(tmp_path, lessons_per_day=2).values()) == ["spam", "spam"]
     told = [record.getMessage() for record in caplog.records]
-    assert (
-        len(
-            [
-                line
-                for line in told
-                if line.startswith("lesson user=anna from='INBOX' to='Junk' class=spam")
-            ]
-        )
-        == 2
-    )
+    lesson = "lesson user=anna from='INBOX' to='Junk' class=spam"
+    assert sum(line.startswith(lesson) for line in told) == 2
     assert [line for line in told if line.startswith("lessons that were decided")] == [
         "lessons that were decided before a stop or a failure, and are taught now: 2"
     ]
@@ -227,18 +219,12 @@ def faulty_look(place: Path, step: int, fault: str) -> bool:
 BACK = "back"  # to where the message was at the beginning of the round
 ROUNDS = st.lists(
     st.tuples(
-        st.tuples(
-            *[st.sampled_from(FOLDERS)] * MESSAGES
-        ),  # where each message is put before a look
-        st.integers(
-            2,
-            11,
-            # before which transaction of the scan the fault is, without those that prune
-        ),
+        # Where each message is put before a look; before which transaction of the scan the fault
+        # is, without those that prune; the fault; and where the message is put while nobody looks.
+        st.tuples(*[st.sampled_from(FOLDERS)] * MESSAGES),
+        st.integers(2, 11),
         st.sampled_from(("kill", "full", "mended")),
-        st.tuples(
-            *[st.sampled_from((*FOLDERS, *[BACK] * 5))] * MESSAGES
-        ),  # where it is put while nobody looks
+        st.tuples(*[st.sampled_from((*FOLDERS, *[BACK] * 5))] * MESSAGES),
     ),
     min_size=1,
     max_size=3,

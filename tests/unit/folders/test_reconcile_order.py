@@ -102,9 +102,8 @@ class Person:
         self.chance = random.Random(seed)
         self.filing = self.chance.random() < 0.5
         self.box = Mailbox(FILING if self.filing else NOT_FILING, memory)
-        self.ways: dict[
-            str, list[list[str]]
-        ] = {}  # of the files, by the delivery: the folders each copy was in
+        # Of the files, by the delivery: the folders each copy was in.
+        self.ways: dict[str, list[list[str]]] = {}
         self.at: dict[tuple[str, str], tuple[str, list[str]]] = {}  # file: delivery, its way
         self.copied: dict[str, str] = {}
         self.meant: dict[bytes, str] = {}
@@ -147,9 +146,8 @@ class Person:
             return
         (source, name), (delivery, way) = self.chance.choice(sorted(self.at.items()))
         acts = [self.flag, self.remove, self.copy]
-        if (
-            self.copied.get(delivery, "new name") == "new name"
-        ):  # else nothing tells which of the copies was moved
+        # Else nothing tells which of the copies was moved.
+        if self.copied.get(delivery, "new name") == "new name":
             acts += [self.move] * 2
         if delivery not in self.copied:  # or, under a new name, which was copied
             acts += [self.copy_and_expunge] * 2

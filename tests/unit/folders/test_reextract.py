@@ -71,26 +71,16 @@ def test_votes_are_read_anew_as_they_were(watched):
         [watched.filter._reader.read_example(MAIL[2])], "spam", user="anna", origin="web"
     )
     watched.filter.forget_digests([watched.filter._reader.digest(MAIL[3])], user="anna")
-    before = [
-        standing(watched, number, user)
-        for number, user in ((0, "anna"), (0, "ben"), (2, "anna"), (1, "anna"), (3, "anna"))
-    ]
+    messages = ((0, "anna"), (0, "ben"), (2, "anna"), (1, "anna"), (3, "anna"))
+    before = [standing(watched, *message) for message in messages]
     upgraded(watched)
     assert lessons(watched) == 0
     watched.rest()
-    after = [
-        standing(watched, number, user)
-        for number, user in ((0, "anna"), (0, "ben"), (2, "anna"), (1, "anna"), (3, "anna"))
-    ]
+    after = [standing(watched, *message) for message in messages]
     for old, new in zip(before[:3], after[:3], strict=True):
-        assert (new.label, new.user, new.origin, new.time, new.extractor) == (
-            old.label,
-            old.user,
-            old.origin,
-            old.time,
-            EXTRACTOR,
-        )
-        assert new.packed == old.packed
+        for field in ("label", "user", "origin", "time", "packed"):
+            assert getattr(new, field) == getattr(old, field)
+        assert new.extractor == EXTRACTOR
         assert new.scores != b"\7"
     assert (after[3].label, after[3].extractor) == ("spam", EXTRACTOR - 1)  # it is nowhere any more
     assert after[4].label is None
@@ -191,29 +181,16 @@ def test_it_is_the_same_vote_for_who_counts_and_who_undoes(watched):
     taught(watched)
     upgraded(watched)
     now = int(time.time())
-    assert (
-        watched.filter.ledger.users.count_votes("anna", "folder", now - 100, now + 100, 1000) == 4
-    )
+    counted = "anna", "folder", now - 100, now + 100, 1000
+    assert watched.filter.ledger.users.count_votes(*counted) == 4
     watched.rest()
-    assert (
-        watched.filter.ledger.users.count_votes("anna", "folder", now - 100, now + 100, 1000) == 4
-    )
+    assert watched.filter.ledger.users.count_votes(*counted) == 4
     lessons = [(b"new", "spam"), (b"another", "spam")]
     service = LessonService(watched.filter)
     assert service.admit(lessons, "anna", 5, ("folder",), tuple) == (lessons[:1], lessons[1:])
     chosen = VoteSelection("anna", now - 100, "folder Junk")
-    assert (
-        len(
-            [
-                one
-                for some in undo_votes(
-                    watched.filter, affected_messages(watched.filter, chosen), chosen
-                )
-                for one in some
-            ]
-        )
-        == 3
-    )
+    digests = affected_messages(watched.filter, chosen)
+    assert sum(map(len, undo_votes(watched.filter, digests, chosen))) == 3
     assert watched.filter.status().classes == {"ham": 1, "spam": 0}
 
 

@@ -14,7 +14,6 @@ from spamguard.folders.scan import Issue
 from spamguard.learning import status_files
 from spamguard.learning.status_files import RefusedLessons, StatusFile, WatcherStatus
 from spamguard.log import WarnOnce
-from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, forbid, maildir, move
 from tests.unit.folders.watched import MAIL
 
@@ -112,14 +111,14 @@ def test_a_folder_that_cannot_be_looked_at_is_told_until_it_can(watch, monkeypat
     watched.rest()
     watched.mailboxes.list_files = refusing
     move(message, watched.box / ".Junk")
-    turn_until(watched, lambda: status_files.read_watcher_status(watched.state).troubles)
+    watched.turn_until(lambda: status_files.read_watcher_status(watched.state).troubles)
     (trouble,) = status_files.read_watcher_status(watched.state).troubles
     assert trouble.user == "anna"
     assert "Junk: cannot be looked at (Permission denied)" in trouble.text
     watched.mailboxes.list_files = names
     deliver(watched.box / ".Junk", MAIL[1])
-    turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
-    turn_until(watched, lambda: watched.votes() == {"anna 0": "spam"})
+    watched.turn_until(lambda: not status_files.read_watcher_status(watched.state).troubles)
+    watched.turn_until(lambda: watched.votes() == {"anna 0": "spam"})
 
 
 def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(
@@ -127,8 +126,7 @@ def test_a_folder_that_nobody_may_look_at_is_told_although_it_never_was(
 ):
     forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Junk") / ".Junk" / "cur")
     watched = watch()
-    turn_until(
-        watched,
+    watched.turn_until(
         lambda: (noted := status_files.read_watcher_status(watched.state)) and noted.troubles,
     )
     assert (
@@ -153,7 +151,7 @@ def test_a_folder_that_was_closed_is_told_once_and_until_it_is_open(watch, monke
             assert "Junk: cannot be looked at (Permission denied)" in trouble.text
     assert caplog.text.count("moves into it teach nothing") == 1
     watched.watcher.take_changes(Changes(everything=True))
-    turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
+    watched.turn_until(lambda: not status_files.read_watcher_status(watched.state).troubles)
 
 
 def test_what_is_gone_stands_in_nobodys_way(tmp_path, watch, monkeypatch):
@@ -162,23 +160,15 @@ def test_what_is_gone_stands_in_nobodys_way(tmp_path, watch, monkeypatch):
     forbid(monkeypatch, maildir(tmp_path / "home" / "anna", ".Closed") / ".Closed" / "cur")
     forbid(monkeypatch, ben / ".Junk" / "cur")
     watched = watch()
-    turn_until(
-        watched,
+    watched.turn_until(
         lambda: (
             (noted := status_files.read_watcher_status(watched.state)) and len(noted.troubles) == 2
         ),
     )
     (watched.box / ".Closed").rename(tmp_path / "closed")
-    turn_until(watched, lambda: len(status_files.read_watcher_status(watched.state).troubles) == 1)
+    watched.turn_until(lambda: len(status_files.read_watcher_status(watched.state).troubles) == 1)
     ben.rename(tmp_path / "ben")
-    turn_until(watched, lambda: not status_files.read_watcher_status(watched.state).troubles)
-
-
-def turn_until(watched, check):
-    until = time.monotonic() + PATIENCE
-    while not check():
-        assert time.monotonic() < until
-        watched.watcher.run_once(0.02)
+    watched.turn_until(lambda: not status_files.read_watcher_status(watched.state).troubles)
 
 
 def test_a_place_that_cannot_be_written_is_no_reason_to_stop(tmp_path, once, caplog):

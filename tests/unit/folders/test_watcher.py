@@ -21,7 +21,6 @@ from spamguard.folders.sightings import Sightings
 from spamguard.learning import status_files
 from spamguard.ledger import codec
 from spamguard.mail import extract, mime
-from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import DEBOUNCE, MAIL, Watched, signed_by
 
@@ -457,9 +456,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
     monkeypatch.setattr(watched.filter, "cast_votes", full)
     for message in messages:
         move(message, watched.box / ".Junk")
-    until = time.monotonic() + PATIENCE
-    while "make room" not in caplog.text and time.monotonic() < until:
-        watched.watcher.run_once(DEBOUNCE)
+    watched.turn_until(lambda: "make room" in caplog.text)
     for _ in range(5):
         watched.watcher.run_once(DEBOUNCE)
     assert watched.votes() == {}
@@ -469,9 +466,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(watched, caplog, monkeypat
         if record.levelname == "WARNING"
     ] == [True]
     monkeypatch.setattr(watched.filter, "cast_votes", real)
-    until = time.monotonic() + PATIENCE
-    while len(watched.votes()) < 2 and time.monotonic() < until:
-        watched.watcher.run_once(DEBOUNCE)
+    watched.turn_until(lambda: len(watched.votes()) == 2)
     assert watched.votes() == {"anna 0": "spam", "anna 1": "spam"}
 
 
@@ -558,13 +553,12 @@ def test_a_thousand_lessons_of_one_do_not_hold_up_the_others(watched, monkeypatc
     watched.rest()
     for one in many:
         move(one, ben / ".Junk")
-    while not any(box.work for box in watched.watcher._schedule.mailboxes.values()):
-        watched.watcher.run_once(DEBOUNCE)
+    watched.turn_until(
+        lambda: any(box.work for box in watched.watcher._schedule.mailboxes.values())
+    )
     move(message, watched.box / ".Junk")
     digest = watched.filter._reader.digest(MAIL[0])
-    until = time.monotonic() + PATIENCE
-    while watched.filter.ledger.get_vote(digest, "anna") is None and time.monotonic() < until:
-        watched.watcher.run_once(DEBOUNCE)
+    watched.turn_until(lambda: watched.filter.ledger.get_vote(digest, "anna"))
     assert 0 < watched.filter.status().classes["spam"] < 1001
     watched.rest()
     assert watched.filter.status().classes["spam"] == 1001
@@ -672,13 +666,10 @@ def test_first_looks_do_not_hold_up_the_others(watched, monkeypatch):
     ben = maildir(watched.place / "home" / "ben", ".Junk")
     for number in range(200):
         deliver(ben, b"Message-ID: <%d@x>\n" % number + MAIL[1])
-    while not any(box.is_new for box in watched.watcher._schedule.mailboxes.values()):
-        watched.watcher.run_once(DEBOUNCE)
+    states = watched.watcher._schedule.mailboxes
+    watched.turn_until(lambda: any(box.is_new for box in states.values()))
     move(message, watched.box / ".Junk")
-    until = time.monotonic() + PATIENCE
-    while not watched.votes() and time.monotonic() < until:
-        watched.watcher.run_once(DEBOUNCE)
-        time.sleep(DEBOUNCE / 4)
-    assert any(box.is_new for box in watched.watcher._schedule.mailboxes.values())
+    watched.turn_until(lambda: time.sleep(DEBOUNCE / 4) or watched.votes())
+    assert any(box.is_new for box in states.values())
     watched.rest()
     assert watched.watcher._sightings.is_scanned(str(ben))

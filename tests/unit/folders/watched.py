@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from spamguard.config.options import Action, Listener, Settings, Watch
 from spamguard.engine.filter import Filter
 from spamguard.folders.mailboxes import Folder, LocalMailboxes, MessageFile
 from spamguard.folders.watcher import Watcher
+from tests.support.waiting import PATIENCE
 from tests.unit.folders.maildirs import maildir
 
 MAIL = [raw for _, raw in synthetic.generate(60, 5)]
@@ -69,6 +71,13 @@ class Watched:
     def rest(self) -> None:
         """Run the watcher until there is nothing to do."""
         rest(self.watcher)
+
+    def turn_until(self, check: Callable[[], object]) -> None:
+        """Run the watcher until this is so; AssertionError: it never is."""
+        until = time.monotonic() + PATIENCE
+        while not check():
+            assert time.monotonic() < until
+            self.watcher.run_once(0.02)
 
     def stop(self) -> None:
         self.watcher.close()
