@@ -427,9 +427,6 @@ def start_with_socket(daemon: Daemon, *descriptors: int) -> None:
 
 
 def test_settling_is_done_by_one_process_at_a_time(daemon: Daemon) -> None:
-    from spamguard.engine.filter import Filter
-    from tests.unit.filters import mail
-
     with Filter.open(daemon.place / "state") as spam_filter:
         for label, raw in mail(40)[:30]:
             spam_filter.learn_examples([READER.read_example(raw)], label)

@@ -62,10 +62,8 @@ def test_damaged_tables_are_rebuilt(tmp_path: Path) -> None:
     assert "trying to make all tables anew" in train(tmp_path)
     with opened(tmp_path) as spam_filter:
         assert held(spam_filter) == before
-    with (
-        closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db,
-        db,
-    ):  # a receipt that is damaged, and replaced then
+    # a receipt that is damaged, and replaced then
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
         ((packed,),) = db.execute("SELECT packed FROM events WHERE digest = ?", (digest,))
         other = bytes([packed[30] ^ 255])  # whatever it was
         db.execute(

@@ -81,22 +81,17 @@ def test_an_address_of_another_machine() -> None:
 
 def test_a_path_that_cannot_be_had(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    told = {
-        tmp_path
-        / "file": "(something else is there, and is no socket): remove it, or choose another path",
-        tmp_path
-        / "no"
-        / "such"
-        / "directory": "(No such file or directory): make its directory, which must belong to us",
-        Path(
-            "/sys/sock"
-        ): "make its directory, which must belong to us",  # nobody can put a file there
-    }
-    for path, remedy in told.items():
+    make = "make its directory, which must belong to us"
+    for path, remedy in (
+        ("file", "(something else is there, and is no socket): remove it, or choose another path"),
+        ("no/such/directory", f"(No such file or directory): {make}"),
+        ("/sys/sock", make),  # nobody can put a file there
+    ):
+        place = tmp_path / path
         with pytest.raises(
-            StartError, match=rf"cannot listen on milter:{path} .*{re.escape(remedy)}$"
+            StartError, match=rf"cannot listen on milter:{place} .*{re.escape(remedy)}$"
         ):
-            startup.open_all([Endpoint(Protocol.MILTER, path=path)], {}, timeout=0.1)
+            startup.open_all([Endpoint(Protocol.MILTER, path=place)], {}, timeout=0.1)
 
 
 def test_sockets_for_another_process_are_left_alone() -> None:

@@ -88,11 +88,7 @@ def test_a_daemon_in_another_container_is_named_by_its_host(
     monkeypatch.setattr(status, "ask_daemon", lambda _: {"pid": 1, "host": "mail-6f7c"})
     with pytest.raises(
         StartError,
-        match=(
-            r": another daemon, on mail-6f7c, runs on "
-            r"it: let that one end before this one "
-            r"begins"
-        ),
+        match=": another daemon, on mail-6f7c, runs on it: let that one end before this one begins",
     ):
         status.StateLock(tmp_path)
     monkeypatch.setattr(status, "ask_daemon", lambda _: {"pid": 7, "host": hostname()})

@@ -72,15 +72,6 @@ def test_each_recipient_has_its_own_reply(
 ) -> None:
     transaction = ScriptedTransaction(mail, recipients, answers)
     content = SpoolView(b"", Spool(tmp_path), 0)
-    assert (
-        asyncio.run(
-            deliver(
-                transaction,
-                Sender("s"),
-                [Recipient(recipient) for recipient in recipients],
-                content,
-            )
-        )
-        == told
-    )
+    addresses = [Recipient(recipient) for recipient in recipients]
+    assert asyncio.run(deliver(transaction, Sender("s"), addresses, content)) == told
     assert transaction.asked == asked

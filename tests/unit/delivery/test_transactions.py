@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.delivery.talks import (
     UNREACHABLE,
     codes,
     hand_on,
+    hop_to,
     parameters,
     talk,
 )
@@ -132,18 +134,10 @@ def test_after_trouble_everything_is_answered_alike_and_nothing_sent() -> None:
 
 def test_an_unreachable_hop() -> None:
     fake = FakeHop({})
-
-    async def late(hop: object) -> list[Reply]:
-        return []
-
-    talk(fake, late)
+    talk(fake, SmtpNextHop.close)
 
     async def run() -> list[Reply]:
-        from tests.unit.delivery.talks import hop_to
-
         return await hand_on(hop_to(fake))
-
-    import asyncio
 
     assert asyncio.run(run()) == [UNREACHABLE]
 

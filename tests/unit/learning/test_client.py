@@ -16,33 +16,15 @@ from spamguard.users import QueuedLesson
 from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
-TIME_CONSUMING = {
-    "numpy",
-    "asyncio",
-    "dataclasses",
-    "pathlib",
-    "json",
-    "spamguard.cli",
-    "spamguard.engine.filter",
-    "logging",
-    "subprocess",
-}
+TIME_CONSUMING = {"numpy", "asyncio", "dataclasses", "pathlib", "json", "logging", "subprocess"}
+TIME_CONSUMING |= {"spamguard.cli", "spamguard.engine.filter"}
 
 
 def teach_pipe(
     place: Path, *arguments: str, raw: bytes = b"Subject: x\n\nbuy\n"
 ) -> subprocess.CompletedProcess[bytes]:
-    line = [
-        sys.executable,
-        "-m",
-        "spamguard",
-        "teach-pipe",
-        "--socket",
-        str(place / "sock"),
-        "--spool",
-        str(place / "left"),
-        *arguments,
-    ]
+    places = ["--socket", str(place / "sock"), "--spool", str(place / "left")]
+    line = [sys.executable, "-m", "spamguard", "teach-pipe", *places, *arguments]
     return subprocess.run(
         line, input=raw, capture_output=True, check=False, cwd=ROOT, timeout=PATIENCE
     )
