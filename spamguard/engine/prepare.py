@@ -275,8 +275,9 @@ def _read_in_pool(
         ) from error
     finally:
         with _defer_interrupts():
-            # Until Python 3.11.5 a pool whose processes were killed waits forever for the thread
-            # that writes to them, unless nobody can read (CPython issue 94777).
+            # A pool whose processes were killed would wait forever for what was half written:
+            # its results, and until Python 3.11.5 what it writes itself (CPython issue 94777).
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]
             if sys.version_info < (3, 11, 5):
                 pool._call_queue._reader.close()  # type: ignore[attr-defined]
             pool.shutdown(cancel_futures=True)
