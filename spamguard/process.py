@@ -138,7 +138,10 @@ def signal_socket(signals: Collection[signal.Signals]) -> Iterator[socket.socket
 
 
 def start_process(
-    module: str, arguments: Sequence[str], pass_fds: Sequence[int] = ()
+    module: str,
+    arguments: Sequence[str],
+    pass_fds: Sequence[int] = (),
+    stdout: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Run `python -m MODULE ARGUMENTS…` in a process group of its own.
 
@@ -152,6 +155,7 @@ def start_process(
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
+        stdout=stdout,
         pass_fds=pass_fds,
         env=os.environ | _LESS_MEMORY | path,
         process_group=0,

@@ -397,13 +397,13 @@ _LINE_TAGS = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]{0,200}>")
 
 def extract_inline(raw: bytes) -> bytes | None:
     """The message within one that was forwarded as text, line ends as LF; None: there is none."""
-    for text in _part_texts(raw):
+    for text in part_texts(raw):
         if (forwarded := _find_forwarded(text.splitlines())) is not None:
             return _build_message(*forwarded)
     return None
 
 
-def _part_texts(raw: bytes) -> Iterator[str]:
+def part_texts(raw: bytes) -> Iterator[str]:
     """What a reader sees of each part. Plain text comes first, as the mail program wrote it."""
     leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
     budget = _MAX_CHARACTERS

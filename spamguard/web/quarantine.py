@@ -10,6 +10,7 @@ Nobody may be shown a recipient that is not theirs, when mail of others came, or
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 import time
 from bisect import bisect_left
@@ -25,6 +26,7 @@ from spamguard.delivery.quarantine import DIRECTORY, Quarantine, QuarantineEntry
 from spamguard.delivery.smtp import create_next_hop
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, QuarantineError, UsageError
 from spamguard.log import hostname, quote_value
+from spamguard.process import start_process
 from spamguard.proxy.delivery_log import decode_author, decode_subject
 from spamguard.proxy.history import fold_text, printable, readable
 from spamguard.storage import Spool
@@ -98,6 +100,7 @@ class QuarantineIndex:
 
 
 _MAX_TEXT = 1000  # characters
+_PREVIEW_SECONDS = 5.0  # for the process that reads a message
 
 
 class QuarantineQueries:
@@ -141,6 +144,20 @@ class QuarantineQueries:
         return models.HeldMessageDetails(
             **asdict(self._held_message(person, entry, header, probabilities)), header=text
         )
+
+    def preview(self, entry: QuarantineEntry) -> str:
+        """Return the text of a message, or "" if it has none, or none within the time."""
+        child = None
+        try:
+            path = str(self._quarantine.file(entry.id))
+            child = start_process("spamguard.web.preview", [path], stdout=subprocess.PIPE)
+            return child.communicate(timeout=_PREVIEW_SECONDS)[0].decode("utf-8", "replace")
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        finally:
+            if child is not None:
+                child.kill()
+                child.wait()
 
     def entry(self, person: Person, verdict_id: str) -> QuarantineEntry:
         """Return the note of a message. NotThereError: there is none, or it is not theirs."""

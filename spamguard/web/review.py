@@ -243,9 +243,11 @@ async def act_on_held(pages: PageContext, request: Request) -> Response:
 
 @page("GET", "/quarantine/{name}")
 async def held_page(pages: PageContext, request: Request) -> Response:
-    """Show a held message with its header section."""
-    held = await pages.service.held(current_person(request), path_id(request))
-    return render_page(request, "held.html", message=held)
+    """Show a held message with its text and header section."""
+    person, verdict_id = current_person(request), path_id(request)
+    held = await pages.service.held(person, verdict_id)
+    text = await pages.service.preview_held(person, verdict_id)
+    return render_page(request, "held.html", message=held, text=text)
 
 
 @page("POST", "/quarantine/{name}/release")

@@ -99,6 +99,7 @@ class Service:
         is_held = self._quarantine.is_waiting
         self._history = HistoryQueries(self._visibility, settings.history, is_held)
         self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
+        self._text_previews = asyncio.Semaphore(2)
         self._previewing: set[Person] = set()  # one preview each: lessons of others wait for it
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
         self._clear_cache()
@@ -446,6 +447,12 @@ class Service:
     async def held(self, person: Person, verdict_id: str) -> models.HeldMessageDetails:
         """Return one of them, with its header section."""
         return await self._read(lambda reading: self._quarantine.get(reading, person, verdict_id))
+
+    async def preview_held(self, person: Person, verdict_id: str) -> str:
+        """Return its text as a reader sees it, bounded; "" if there is none."""
+        entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
+        async with self._text_previews:
+            return await run_in_thread(partial(self._quarantine.preview, entry))
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
         """Deliver a held message to those who wait, and learn it as ham.

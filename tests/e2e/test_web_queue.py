@@ -114,7 +114,7 @@ def test_keys(site: Site) -> None:
         keys(browser, "/")
         keys(browser, "shj u")  # words, not keys
         assert browser.find_element("name", "q").get_attribute("value") == "shj u"
-        assert len(texts(browser, ".mail li")) == 2
+        assert len(texts(browser, ".mail li")) == 3
         assert complaints(browser) == []
 
 

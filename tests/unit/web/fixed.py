@@ -249,6 +249,9 @@ class Fixed:
     async def held(self, person: Person, name: str) -> HeldMessageDetails:
         return HeldMessageDetails(**asdict(self.held_back[0]), header=self.header)
 
+    async def preview_held(self, person: Person, name: str) -> str:
+        return "" if self.empty else self.header
+
     async def release(self, person: Person, name: str) -> ReleaseResult:
         self.calls.append(("release", person.name, name))
         return ReleaseResult(

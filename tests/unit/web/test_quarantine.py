@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import os
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageErr
 from spamguard.web import quarantine, queries
 from spamguard.web.auth import Person
 from spamguard.web.models import QuarantinePage
+from spamguard.web.preview import MAX_CHARACTERS
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
@@ -462,3 +464,26 @@ def test_held_mail_is_found_by_what_the_person_may_see(held: Path) -> None:
     assert found(ANNA, recipient="ben@") == found(ANNA, words=("ben@",)) == []
     messages = asked(held, lambda service: service.quarantine(OPERATOR)).messages
     assert all(0 <= message.probability <= 1 for message in messages)
+
+
+def test_the_text_of_held_mail_is_shown_as_plain_text(held: Path) -> None:
+    """By a process of its own; the plain part first, else the page's visible text."""
+    page = b"<p>Hello <b>friend</b></p><img src=http://t.example/x.png><p hidden>unseen</p>"
+    html = b"Subject: x\r\nContent-Type: text/html\r\nContent-Transfer-Encoding: base64\r\n\r\n"
+    mail = {
+        10: html + b64encode(page) + b"\r\n",
+        11: b"Subject: x\r\n\r\n\x1b[31mred http://a.example/ \tend\r\n" + b"x" * 100_000,
+        12: b"Subject: x\r\n\r\n",
+    }
+    ids = [hold(held, number, raw, "anna@example.org") for number, raw in mail.items()]
+
+    async def work(service: Service) -> list[str]:
+        with pytest.raises(NotThereError):
+            await service.preview_held(CARL, ids[0])
+        return [await service.preview_held(ANNA, name) for name in ids]
+
+    from_page, plain, empty = asked(held, work)
+    assert from_page.split() == ["hello", "friend"]
+    assert plain.startswith("\ufffd[31mred http://a.example/  end\nxxx")
+    assert len(plain) <= MAX_CHARACTERS
+    assert empty == ""
