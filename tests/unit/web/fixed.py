@@ -201,6 +201,12 @@ class Fixed:
         self.calls.append(("forget_passed", person.name, name))
         return LessonReceipt(DIGEST, "", True, "spam", HAM)
 
+    async def say_of_sender(
+        self, person: Person, name: str, label: str, strength: str
+    ) -> LessonReceipt:
+        self.calls.append(("say_of_sender", person.name, name, label, strength))
+        return LessonReceipt(DIGEST, label, self.changed, "")
+
     async def undo(
         self, person: Person, user: str, since: float, *, dry: bool = False
     ) -> Sequence[LessonReceipt]:
