@@ -373,6 +373,27 @@ def as_directory_owner(directory: Path) -> Iterator[None]:
         yield
 
 
+# ---- room
+
+_MIN_FREE_BYTES = 64 << 20  # one message may take as much, before anything is learnt
+
+
+def describe_disk(directory: Path, table_bytes: int) -> tuple[str, str]:
+    """Say how much room there is, and what to do if it is too little, or "". OSError.
+
+    table_bytes: size of the tables; settling makes new ones beside the old ones.
+    """
+    disk = os.statvfs(directory)
+    free, needed = disk.f_bavail * disk.f_frsize, max(table_bytes, _MIN_FREE_BYTES)
+    detail = f"{free / 1e6:,.0f} MB are free"
+    if disk.f_files and not disk.f_favail:
+        return f"{detail}, but no file can be made (inodes)", "remove files from that disk"
+    if free < needed:
+        detail += f", {needed / 1e6:,.0f} MB are needed to build the tables again"
+        return detail, "make room on that disk"
+    return detail, ""
+
+
 # ---- batches
 
 BATCH_SIZE = 64

@@ -41,7 +41,7 @@ from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname, local_time
 from spamguard.records import EXTRACTOR
-from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner
+from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner, describe_disk
 
 if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger
@@ -54,7 +54,6 @@ BROKER_REMEDY = (
 )
 _TIMEOUT = 10.0  # of another program
 _SEARCH_TIMEOUT = 10.0  # to look for a Maildir: homes may have thousands of directories
-_MIN_FREE_BYTES = 64 << 20  # one message may take as much, before anything is learnt
 _MAX_CLOCK_SKEW = 60.0  # between machines that share a disk
 _MAX_SCRIPT_BYTES = 1 << 20  # of a Sieve script
 _MAX_LINES = 5  # of the watcher's troubles, and of its doubts
@@ -174,17 +173,8 @@ def _check_free_space(state: Path) -> Step:
     """Whether there is room for new tables beside the old ones, as settling needs it."""
     from spamguard.engine import store  # noqa: PLC0415  `spamguard check` must load no numpy
 
-    disk = os.statvfs(state)
-    free = disk.f_bavail * disk.f_frsize
-    needed = max(store.snapshot_bytes(state), _MIN_FREE_BYTES)
-    detail = f"{free / 1e6:,.0f} MB are free"
-    if disk.f_files and not disk.f_favail:
-        remedy = "remove files from that disk"
-        return failed("disk", f"{detail}, but no file can be made (inodes)", remedy)
-    if free < needed:
-        detail += f", {needed / 1e6:,.0f} MB are needed to build the tables again"
-        return failed("disk", detail, "make room on that disk")
-    return ok("disk", detail)
+    detail, remedy = describe_disk(state, store.snapshot_bytes(state))
+    return failed("disk", detail, remedy) if remedy else ok("disk", detail)
 
 
 def check_old_lessons(ledger: SqliteLedger) -> Iterator[Step]:

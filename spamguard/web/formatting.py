@@ -15,7 +15,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import floor, log10, sqrt
+from math import floor, inf, log10, sqrt
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -121,6 +121,13 @@ def size(octets: int) -> str:
         if octets >= factor:
             return f"{octets / factor:.1f} {unit}"
     return count_noun(octets, "byte")
+
+
+def time_bound(seconds: float) -> str:
+    """Format an upper bound of a short time."""
+    if seconds < 1:
+        return f"up to {seconds * 1000:g} ms"
+    return f"up to {seconds:g} s" if seconds < inf else "longer than ten minutes"
 
 
 def signed(part: float) -> str:

@@ -58,6 +58,7 @@ from spamguard.errors import LedgerError, SpamguardError
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
 from spamguard.users import SUBMITTED_ORIGINS
+from spamguard.web.health import DaemonHealth, check_daemon
 from spamguard.web.workers import AsyncTtlCache
 
 _log = logging.getLogger("spamguard.metrics")
@@ -81,7 +82,7 @@ class HealthReporter:
     """Answers monitors, and the API and page about the same. Belongs to one event loop."""
 
     def __init__(self, settings: Settings, board: CounterBoard) -> None:
-        self._board = board
+        self._settings, self._board = settings, board
         hops = [listener.next_hop for listener in settings.listeners]
         probe = FilterProbe(settings.state, board.slot(REPORTER_SLOT))
         # A thread of its own: monitors are answered while the page keeps all others busy.
@@ -116,6 +117,14 @@ class HealthReporter:
         """Return the lines of /healthz: one for each process that does not work."""
         now = time.monotonic_ns()
         return [*find_stuck(self._board, now), *find_absent(self._board, now)]
+
+    async def look(self) -> DaemonHealth:
+        """Look at each part of the daemon, for operators."""
+        report, hops = await asyncio.gather(self._get_filter(), self._find_unreachable())
+        trouble, last_taught = (report, None) if isinstance(report, str) else ("", report[1])
+        return await asyncio.to_thread(
+            check_daemon, self._settings, self._board, trouble, last_taught, hops
+        )
 
     async def _get_filter(self) -> FilterReport | str:
         """Return the state of the filter, or what is wrong with it."""

@@ -44,6 +44,7 @@ from spamguard.web.context import (
     render_page,
 )
 from spamguard.web.formatting import build_explanation, count_noun, day, tone
+from spamguard.web.health import judge_model
 from spamguard.web.models import (
     Judgement,
     JudgementPage,
@@ -93,7 +94,7 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),
         missing=(await pages.service.model(person)).missing if nothing_decided else "",
-        faults=pages.monitor.find_unwell() if person.operator else (),
+        health=await pages.monitor.look() if person.operator else None,
     )
 
 
@@ -331,6 +332,7 @@ async def model_page(pages: PageContext, request: Request) -> Response:
         request,
         "model.html",
         model=model,
+        findings=judge_model(model, time.time()),
         growth=formatting.growth_chart(model.growth),
         calibration=formatting.calibration_chart(model.calibration),
         max_users=_MAX_USERS,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from spamguard.records import Clue, Explanation, Verdict
 from spamguard.storage import Spool
 from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
 from spamguard.web.context import PageContext, page_routes, problem_page
+from spamguard.web.health import DaemonHealth, PartHealth, StageTimes
 from spamguard.web.models import (
     Bin,
     Class,
@@ -99,6 +101,14 @@ class Monitor:
 
     async def metrics(self) -> MonitorAnswer:
         return MonitorAnswer(200, b"spamguard_workers 2\n", "text/plain; version=0.0.4")
+
+    async def look(self) -> DaemonHealth:
+        parts = [
+            PartHealth("Listeners", "smtp://127.0.0.1:10025"),
+            PartHealth("Other processes", "all have been heard lately", self.found),
+            PartHealth("Filter", "a person last taught", (), NOW),
+        ]
+        return DaemonHealth(NOW, int(NOW) - 60, 44, parts, [StageTimes("judged", 0.005, inf)])
 
     def find_unwell(self) -> list[str]:
         return self.found

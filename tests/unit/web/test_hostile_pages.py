@@ -62,7 +62,7 @@ KNOWN = {
     "time", "details", "summary", "label", "select", "option", "table", "caption", "thead", "tbody",
     "tfoot", "tr", "th", "td", "dl", "dt", "dd", "code", "pre", "svg", "rect", "line", "text",
     "polyline", "circle", "defs", "pattern", "desc", "fieldset", "legend", "textarea", "section",
-    "kbd",
+    "em", "h3", "kbd",
 }  # fmt: skip
 
 

@@ -1,0 +1,263 @@
+"""Whether all is well, in words: the parts of the daemon for *Today*, the filter for *Model*.
+
+`check_daemon` looks at the listeners, the other processes, folders and disk, and at the latency of
+messages; what it is told of filter and next hops comes from `HealthReporter`, which asks them.
+`judge_model` says in a sentence each what the numbers of the model mean, and whether anything needs
+to be done.
+
+People teach mostly where the filter was wrong. So the share of wrong verdicts among taught messages
+is no error rate, and no sentence here may read like one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf, sqrt
+from typing import NamedTuple
+
+from spamguard.config.options import Settings
+from spamguard.counters import (
+    BUCKET_BOUNDS,
+    MASTER_SLOT,
+    CounterBoard,
+    find_absent,
+    find_missing_scorers,
+    find_stuck,
+    sum_slots,
+)
+from spamguard.engine import store
+from spamguard.learning.status_files import read_watcher_status
+from spamguard.storage import describe_disk
+from spamguard.web.models import Bin, Model
+
+# ---- the daemon
+
+_LASTING_SECONDS = 120  # most troubles of the watcher pass sooner
+_STAGE_NAMES = {"receive": "received", "judge": "judged", "hand_on": "delivered"}
+
+
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """A part of the daemon, and how it is. time: when that was, seconds since 1970; None: now.
+
+    problems: a line for each; without any the part is well.
+    """
+
+    name: str
+    detail: str
+    problems: Sequence[str] = ()
+    time: float | None = None
+
+
+class StageTimes(NamedTuple):
+    """How long a stage of a message takes: half of all messages, and 95 of 100, take no longer.
+
+    Seconds; upper bounds of buckets.
+    """
+
+    name: str
+    half: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonHealth:
+    """The daemon when it was looked at. looked_at, began: seconds since 1970. messages: since it
+    began. stages: empty before the first message.
+    """
+
+    looked_at: float
+    began: int
+    messages: int
+    parts: Sequence[PartHealth]
+    stages: Sequence[StageTimes]
+
+    @property
+    def problems(self) -> list[str]:
+        """All problems."""
+        return [line for part in self.parts for line in part.problems]
+
+
+def check_daemon(
+    settings: Settings,
+    board: CounterBoard,
+    filter_trouble: str,
+    last_taught: int | None,
+    unreachable: Sequence[str],
+) -> DaemonHealth:
+    """Look at all parts; it reads files. last_taught: when a person taught, not in bulk."""
+    now, totals = time.monotonic_ns(), sum_slots(board.used_slots())
+    listening = [*(each.listen for each in settings.listeners)]
+    listening += [each.listen for each in settings.scanners]
+    hops = dict.fromkeys(str(each.next_hop.to) for each in settings.listeners)
+    filter_detail = "the ledger can be read" + (", a person last taught" if last_taught else "")
+    disk, remedy = _check_disk(settings)
+    parts = [
+        PartHealth(
+            "Listeners",
+            ", ".join(map(str, listening)),
+            [*find_stuck(board, now), *find_missing_scorers(board)],
+        ),
+        PartHealth("Other processes", "all have been heard lately", find_absent(board, now)),
+        *([_check_folders(settings)] if settings.watch else ()),
+        *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
+        PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
+        PartHealth("Disk", disk, [f"disk: {disk}: {remedy}"] * bool(remedy)),
+    ]
+    return DaemonHealth(
+        time.time(),
+        board.slot(MASTER_SLOT).began,
+        sum(totals.messages.values()),
+        parts,
+        [
+            StageTimes(_STAGE_NAMES[name], quantile(counts, 0.5), quantile(counts, 0.95))
+            for name, (counts, _) in totals.stages.items()
+            if any(counts)
+        ],
+    )
+
+
+def _check_disk(settings: Settings) -> tuple[str, str]:
+    try:
+        return describe_disk(settings.state, store.snapshot_bytes(settings.state))
+    except OSError as error:
+        return f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
+
+
+def _check_folders(settings: Settings) -> PartHealth:
+    """What the watcher has written; that it runs is told by its heartbeat."""
+    status, now = read_watcher_status(settings.state), time.time()
+    if status is None:
+        return PartHealth("Folders", "no watcher has been seen yet")
+    lasting = [
+        f"folders: {f'{trouble.user}: ' if trouble.user else ''}{trouble.text}"
+        for trouble in status.troubles
+        if not trouble.doubt and now - trouble.since >= _LASTING_SECONDS
+    ]
+    noun = "mailbox" if status.mailboxes == 1 else "mailboxes"
+    return PartHealth("Folders", f"{status.mailboxes:,} {noun} watched, last", lasting, status.seen)
+
+
+def quantile(counts: Sequence[int], share: float) -> float:
+    """The upper bound of the bucket in which that share of all durations ends, in seconds."""
+    needed = share * sum(counts)
+    bounds = (*BUCKET_BOUNDS, inf)
+    return next(
+        bound for bound, so_far in zip(bounds, accumulate(counts), strict=True) if so_far >= needed
+    )
+
+
+# ---- the model
+
+_RARE_SHARE = 0.01  # of all lessons, below which a class is rare
+_MANY_LESSONS = 100  # before which no class is called rare
+_STALE_SECONDS = 30 * 86_400
+_SETTLE_LATE = 0.2  # of all lessons: twice what makes settling due
+_MIN_UNSETTLED = 20
+_MIN_BIN = 30  # messages
+_TOLERANCE = 0.1
+_SURE = 3.0  # standard deviations
+
+
+class Finding(NamedTuple):
+    """A sentence about the model. worry: something needs to be done."""
+
+    worry: bool
+    text: str
+
+
+def judge_model(model: Model, now: float) -> list[Finding]:
+    """Say what the numbers mean, worries first; nothing before the first lesson.
+
+    now: seconds since 1970.
+    """
+    lessons = sum(row.messages for row in model.classes.values())
+    if not lessons:
+        return []
+    findings = [
+        _judge_balance(model, lessons),
+        *_judge_rare_classes(model, lessons),
+        _judge_growth(model, now),
+        _judge_settling(model, lessons),
+        _judge_calibration(model.calibration),
+    ]
+    return sorted(findings, key=lambda finding: not finding.worry)
+
+
+def _judge_balance(model: Model, lessons: int) -> Finding:
+    good = sum(row.messages for row in model.classes.values() if not row.unwanted)
+    if model.missing:
+        return Finding(True, f"{model.missing[0].upper()}{model.missing[1:]}.")
+    return Finding(
+        False, f"Enough good mail has been taught: {good:,} of {lessons:,} messages are wanted."
+    )
+
+
+def _judge_rare_classes(model: Model, lessons: int) -> Iterator[Finding]:
+    for name, row in model.classes.items():
+        if lessons >= _MANY_LESSONS and row.messages < _RARE_SHARE * lessons:
+            yield Finding(
+                True,
+                f"The class {name} is rare: {row.messages:,} of {lessons:,} messages. The filter "
+                "will seldom recognise it before more of it is taught.",
+            )
+
+
+def _judge_growth(model: Model, now: float) -> Finding:
+    last = max((user.last for user in model.users if user.last), default=0.0)
+    last = max(last, model.growth[-1].day if model.growth else 0.0)
+    days = int((now - last) // 86_400)
+    if now - last > _STALE_SECONDS:
+        return Finding(
+            True,
+            f"Nothing has been taught for {days:,} days. Mail changes: say now and then what a "
+            "message is, above all where the verdict was wrong.",
+        )
+    week_ago = [point.lessons for point in model.growth if point.day < now - 7 * 86_400]
+    newer = model.growth[-1].lessons - (week_ago[-1] if week_ago else 0) if model.growth else 0
+    return Finding(False, f"Teaching goes on: {newer:,} lessons more than seven days ago.")
+
+
+def _judge_settling(model: Model, lessons: int) -> Finding:
+    if model.unsettled > max(_MIN_UNSETTLED, _SETTLE_LATE * lessons):
+        return Finding(
+            True,
+            f"{model.unsettled:,} lessons wait for settling, more than is usual. If the number "
+            "does not fall within an hour, see the log of the daemon.",
+        )
+    return Finding(
+        False,
+        f"The lessons are settled, but for {model.unsettled:,}, which count already."
+        if model.unsettled
+        else "All lessons are settled.",
+    )
+
+
+def _judge_calibration(bins: Sequence[Bin]) -> Finding:
+    """Compare prediction and outcome where there are enough messages for it."""
+    compared = [each for each in bins if each.messages >= _MIN_BIN]
+    if not compared:
+        return Finding(
+            False,
+            "Too few messages were judged first and taught afterwards to tell how reliable the "
+            "probabilities are.",
+        )
+    off = [each for each in compared if _is_off(each)]
+    if not off:
+        return Finding(False, "The probabilities are reliable, as far as people have taught.")
+    worst = max(off, key=lambda each: abs(each.predicted - each.unwanted))
+    direction = "low" if worst.unwanted > worst.predicted else "high"
+    return Finding(
+        True,
+        f"Probabilities between {worst.low:.0%} and {worst.high:.0%} were too {direction} for the "
+        "messages that people have taught. If they correct mistakes only, these weigh too much "
+        "here: let them confirm right verdicts too.",
+    )
+
+
+def _is_off(each: Bin) -> bool:
+    spread = sqrt(each.predicted * (1 - each.predicted) / each.messages)
+    return abs(each.unwanted - each.predicted) > max(_TOLERANCE, _SURE * spread)

@@ -1,0 +1,175 @@
+"""Whether all is well, in words: of a daemon by counters and files, of a model by its numbers."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spamguard import storage
+from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
+from spamguard.counters import BUCKET_BOUNDS, MASTER_SLOT, WATCHER_SLOT, CounterBoard
+from spamguard.learning.status_files import WATCHER_FILE, WatcherStatus, WatcherTrouble
+from spamguard.web.health import DaemonHealth, check_daemon, judge_model, quantile
+from spamguard.web.models import Bin, Class, Growth, Model, User
+from tests.unit.web.fixed import ANNA, NOW, OPERATOR, Fixed
+from tests.unit.web.test_views import get
+
+
+class Running:
+    """The board of a daemon of one worker, and its settings."""
+
+    def __init__(self, state: Path) -> None:
+        listener = Listener(
+            parse_endpoint("smtp://127.0.0.1:10025"),
+            Position.STANDALONE,
+            Hop(parse_endpoint("smtp://127.0.0.1:10026")),
+        )
+        self.settings = Settings(state, (listener,), watch=(Watch("/home/*/Maildir"),))
+        self.board = CounterBoard.create()
+        self.worker = self.board.free_slot()
+        for slot in (self.board.slot(MASTER_SLOT), self.worker, self.board.slot(WATCHER_SLOT)):
+            slot.assign(4711, NOW)
+            slot.beat(time.monotonic_ns())
+
+    def health(self, trouble: str = "", hops: tuple[str, ...] = ()) -> DaemonHealth:
+        return check_daemon(self.settings, self.board, trouble, int(NOW), hops)
+
+    def watched(self, *troubles: WatcherTrouble) -> None:
+        now = int(time.time())
+        status = WatcherStatus(now, now, 3, {}, troubles)
+        (self.settings.state / WATCHER_FILE).write_text(json.dumps(asdict(status)))
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Running:
+    return Running(tmp_path)
+
+
+def test_a_daemon_that_works_has_no_problem(running: Running) -> None:
+    running.watched()
+    running.worker.count_message("ham", "tag", 100)
+    for seconds in (0.004, 0.004, 0.2):
+        running.worker.add_seconds(1, seconds)
+    health = running.health()
+    assert health.problems == []
+    assert abs(health.looked_at - time.time()) < 60
+    assert (health.began, health.messages) == (int(NOW), 1)
+    details = {part.name: part.detail for part in health.parts}
+    assert details["Listeners"] == "smtp://127.0.0.1:10025"
+    assert details["Next hops"] == "smtp://127.0.0.1:10026"
+    assert details["Folders"] == "3 mailboxes watched, last"
+    assert details["Disk"].endswith("MB are free")
+    assert health.stages == [("judged", 0.005, 0.25)]
+
+
+def test_each_part_tells_its_problem(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    lasting = int(time.time()) - 600
+    running.watched(
+        WatcherTrouble("anna", "no Junk", lasting),
+        WatcherTrouble("ben", "passes soon", int(time.time())),
+        WatcherTrouble("clara", "may be as it should be", lasting, doubt=True),
+    )
+    running.board.slot(WATCHER_SLOT).beat(time.monotonic_ns() - 160 * 10**9)
+    running.worker.beat(time.monotonic_ns(), scoring=False)
+    monkeypatch.setattr(storage, "_MIN_FREE_BYTES", 1 << 60)
+    health = running.health("state: broken", ("next hop smtp://127.0.0.1:10026: refused",))
+    assert [line.partition(":")[0] for line in health.problems] == [
+        "scorers", "folders", "folders", "next hop smtp", "state", "disk",
+    ]  # fmt: skip
+    assert "folders: anna: no Junk" in health.problems
+    assert health.problems[-1].endswith("to build the tables again: make room on that disk")
+
+
+def test_quantiles_are_upper_bounds_of_buckets() -> None:
+    counts = [0] * (len(BUCKET_BOUNDS) + 1)
+    counts[0], counts[3], counts[-1] = 50, 45, 5
+    assert quantile(counts, 0.5) == BUCKET_BOUNDS[0]
+    assert quantile(counts, 0.95) == BUCKET_BOUNDS[3]
+    assert quantile(counts, 0.96) == inf
+
+
+def model(**changes: Any) -> Model:
+    usual = Model(
+        {"ham": Class(600, unwanted=False), "spam": Class(400, unwanted=True)},
+        "", {}, 1000, 4, 1, "key",
+        (Growth(NOW - 20 * 86400, 900), Growth(NOW, 1000)),
+        (Bin(0.0, 0.1, 500, 0.01, 0.02), Bin(0.9, 1.0, 400, 0.99, 0.97)),
+        (User("anna", {"ham": 3}, NOW),),
+    )  # fmt: skip
+    return replace(usual, **changes)
+
+
+def worries(model: Model) -> list[str]:
+    return [finding.text for finding in judge_model(model, NOW) if finding.worry]
+
+
+def test_a_usual_model_is_nothing_to_worry_about() -> None:
+    assert worries(model()) == []
+    texts = " ".join(finding.text for finding in judge_model(model(), NOW))
+    assert "Enough good mail has been taught: 600 of 1,000" in texts
+    assert "100 lessons more than seven days ago" in texts
+    assert "but for 4" in texts
+    assert "The probabilities are reliable" in texts
+    assert judge_model(model(classes={}), NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"missing": "much good mail is unsure: 5 of 500"}, "Much good mail is unsure"),
+        (
+            {
+                "classes": {
+                    "ham": Class(600, unwanted=False),
+                    "spam": Class(400, unwanted=True),
+                    "news": Class(9, unwanted=False),
+                }
+            },
+            "The class news is rare: 9 of 1,009",
+        ),
+        (
+            {"growth": (Growth(NOW - 40 * 86400, 1000),), "users": ()},
+            "Nothing has been taught for 40 days",
+        ),
+        ({"unsettled": 300}, "300 lessons wait for settling"),
+        (
+            {"calibration": (Bin(0.0, 0.1, 100, 0.02, 0.4),)},
+            "Probabilities between 0% and 10% were too low",
+        ),
+    ],
+)
+def test_a_worry_is_a_sentence(changes: dict[str, Any], words: str) -> None:
+    (text,) = worries(model(**changes))
+    assert text.startswith(words)
+    assert judge_model(model(**changes), NOW)[0].text == text  # worries come first
+
+
+def test_few_messages_say_nothing_about_the_probabilities() -> None:
+    few = model(calibration=(Bin(0.0, 0.1, 20, 0.02, 0.9),))
+    assert worries(few) == []
+    assert "Too few messages" in judge_model(few, NOW)[-1].text
+
+
+def test_operators_see_that_all_is_well_and_others_their_day(tmp_path: Path) -> None:
+    service = Fixed()
+    (page,) = get(service, tmp_path, "/", person=OPERATOR)
+    for words in (
+        "All is well.",
+        "Looked at <time",
+        "up to 5 ms",
+        "longer than ten minutes",
+        "in this hour",
+    ):
+        assert words in page.text
+    assert "All is well" not in get(service, tmp_path, "/", person=ANNA)[0].text
+    service.monitor.found = ["next hop smtp://127.0.0.1:10026: refused"]
+    (page,) = get(service, tmp_path, "/", person=OPERATOR)
+    assert "All is well" not in page.text
+    assert "Other processes: there is a problem" in page.text
+    assert "Is there anything to worry about?" in get(service, tmp_path, "/model")[0].text
