@@ -3,6 +3,8 @@ through the real daemon:
 
     python -m tests.support.screenshots DIRECTORY
 
+`history-and-why.png` there is the picture of README.md, which stands in `config/`.
+
 It needs chromium and chromedriver. Some mistakes are corrected while it runs, as users would.
 """
 
@@ -13,8 +15,10 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from email import message_from_bytes, policy
+from io import BytesIO
 from pathlib import Path
 
+from PIL import Image  # matplotlib stands on it
 from selenium.webdriver import Chrome
 
 from corpora import synthetic
@@ -36,6 +40,7 @@ from tests.support.waiting import eventually
 
 MAIL, HELD = 44, 3
 WAYS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
+_README_WIDTH = 900
 _TALLEST = 2400  # pixels of a picture
 _TAUGHT, _SEED = 90, 11
 _USERS = ("anna", "ben", "clara")
@@ -65,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with site.running(), chromium() as driver:
             for name, path in _lived_in(site, driver, Path(place)).items():
                 _pictures(driver, site.url + path, directory, name)
+            _picture_of_readme(driver, site, directory / "history-and-why.png")
     print(f"{directory}: {len(list(directory.glob('*.png')))} pictures")
     return 0
 
@@ -128,6 +134,37 @@ def _pictures(driver: Chrome, address: str, directory: Path, name: str) -> None:
         shape(driver, (size[0], min(tall, _TALLEST)), dark=dark)
         driver.save_screenshot(str(directory / f"{name}-{way}.png"))
     shape(driver, DESK)
+
+
+def _picture_of_readme(driver: Chrome, site: Site, file: Path) -> None:
+    """The history of a user, who has corrected a verdict, above the reasons of another verdict."""
+    driver.delete_all_cookies()
+    log_in(driver, site.link("--user", "clara"))
+    driver.get(f"{site.url}/history")
+    press(driver, "Spam", ".mail li:has(.chip.unsure):nth-child(-n + 4)")
+    shows(driver, "You said: spam", ".mail")
+    driver.get(f"{site.url}/history")
+    shape(driver, (_README_WIDTH, DESK[1]))
+    parts = [_part_of_page(driver, "h1", ".mail li:nth-child(4)")]
+    driver.find_element("css selector", ".mail li:has(.chip.unwanted) a.subject").click()
+    shows(driver, "All features")
+    parts.append(_part_of_page(driver, "h1", ".verdicts"))
+    parts.append(_part_of_page(driver, "#why-groups", "table.groups"))
+    shape(driver, DESK)
+    whole = Image.new("RGB", (_README_WIDTH, sum(part.height for part in parts)))
+    for number, part in enumerate(parts):
+        whole.paste(part, (0, sum(above.height for above in parts[:number])))
+    whole.quantize(255).save(file, optimize=True)
+
+
+def _part_of_page(driver: Chrome, first: str, last: str) -> Image.Image:
+    """The page from the first to the last of these elements."""
+    script = """const box = (name) => document.querySelector(name).getBoundingClientRect();
+    return [box(arguments[0]).top + scrollY - 6, box(arguments[1]).bottom + scrollY + 12]"""
+    top, bottom = map(int, driver.execute_script(script, first, last))
+    shape(driver, (_README_WIDTH, bottom))
+    whole = Image.open(BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+    return whole.crop((0, top, _README_WIDTH, bottom))
 
 
 def _wire(raw: bytes) -> bytes:
