@@ -104,5 +104,9 @@ class BusyError(SpamguardError):
     """There are too many requests at once, or one took too long; try again later."""
 
 
+class DigestError(SpamguardError):
+    """The file of digests cannot be read or written."""
+
+
 class AccessError(SpamguardError):
     """Tokens, links and sessions cannot be read or written, or there is no such token."""

@@ -17,6 +17,7 @@ from spamguard.config import types
 from spamguard.config.types import AT_LEAST_ONE, Inline, Shorthand
 from spamguard.config.values import (
     Action,
+    DigestPeriod,
     Endpoint,
     HostPort,
     OddBytes,
@@ -30,11 +31,11 @@ from spamguard.config.values import (
 )
 
 __all__ = [
-    "FORGED_FIELDS", "LOOPBACK_NETWORKS", "Action", "Certificate", "DoorLimits", "Endpoint",
-    "HamEvidence", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes", "OnError",
-    "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring", "Settings",
-    "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch", "Web", "WebLimits",
-    "WebProxy", "parse_endpoint", "parse_scanner",
+    "FORGED_FIELDS", "LOOPBACK_NETWORKS", "Action", "Certificate", "DigestPeriod", "DoorLimits",
+    "Endpoint", "HamEvidence", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
+    "OnError", "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring",
+    "Settings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch", "Web",
+    "WebLimits", "WebProxy", "parse_endpoint", "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
@@ -410,8 +411,11 @@ class Web:
     )
     limits: Annotated[WebLimits, "Limits for clients"] = field(default_factory=WebLimits)
     mail_from: Annotated[
-        types.MailAddress, "Sender of the login links that users ask for by mail; empty: none"
+        types.MailAddress, "Sender of our own mail, such as login links; empty: none is sent"
     ] = ""
+    digest: Annotated[
+        types.DigestPeriod, "How often users are told by mail what is held or unsure"
+    ] = None
 
     def __str__(self) -> str:
         return f"{'https' if self.tls else 'http'}://{self.listen}"

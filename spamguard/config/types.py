@@ -198,6 +198,7 @@ Tls = Annotated[values.Tls, _enum_option(values.Tls)]
 Action = Annotated[values.Action, _enum_option(values.Action)]
 OnError = Annotated[values.OnError, _enum_option(values.OnError)]
 OddBytes = Annotated[values.OddBytes | None, _enum_option(values.OddBytes, "auto")]
+DigestPeriod = Annotated[values.DigestPeriod | None, _enum_option(values.DigestPeriod, "none")]
 TeachingUser = Annotated[values.TeachingUser, _enum_option(values.TeachingUser)]
 
 

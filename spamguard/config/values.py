@@ -151,6 +151,13 @@ class OddBytes(StrEnum):
     NORMALISE = "normalise"  # CR to a blank, LF to CRLF, NUL removed
 
 
+class DigestPeriod(StrEnum):
+    """How often users are told by mail what is held and unsure."""
+
+    DAILY = "daily"
+    WEEKLY = "weekly"
+
+
 class TeachingUser(StrEnum):
     """The user in whose name a lesson is that comes by mail."""
 

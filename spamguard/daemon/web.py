@@ -150,6 +150,7 @@ async def _open_page(
     """Serve page and API within the context."""
     from spamguard.web.app import create_app, server_config  # noqa: PLC0415  for the page only
     from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
+    from spamguard.web.digest import DigestSender  # noqa: PLC0415  for the page only
     from spamguard.web.mailer import Mailer  # noqa: PLC0415  for the page only
     from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
@@ -165,14 +166,17 @@ async def _open_page(
         await service.start()
         ending = asyncio.Event()
         serving = asyncio.create_task(serve_http(config, listening, ending))
-        mailing = asyncio.create_task(mailer.run()) if mailer else None
+        mailing = [asyncio.create_task(mailer.run())] if mailer else []
+        if mailer and web.digest:
+            digests = DigestSender(settings.state, web, web.digest, mailer, service)
+            mailing.append(asyncio.create_task(digests.run()))
         try:
             yield certificates
         finally:
             ending.set()
             await serving
-            if mailing is not None:
-                mailing.cancel()
+            for task in mailing:
+                task.cancel()
             await service.close()
 
 

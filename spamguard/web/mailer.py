@@ -1,4 +1,4 @@
-"""The mail that the page sends to users: login links.
+"""The mail that the page sends to users: login links, and what `digest` writes.
 
 `Mailer` writes plain text and hands it to the next hop of the first listener, in one attempt. A
 message goes only to users of this filter, at their own address: the name of the user, at the domain

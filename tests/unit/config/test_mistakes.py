@@ -646,6 +646,10 @@ CONTRADICTIONS = [
         "web: {listen: '127.0.0.1:80', mail_from: a@example.org}\n",
         "3:31: mail needs the next hop of a listener, and there is none",
     ),
+    (
+        listener("web: {listen: '127.0.0.1:80', digest: daily}\n"),
+        "6:31: say who sends it, as in mail_from: spamguard@example.org",
+    ),
     *(
         (
             listener(
