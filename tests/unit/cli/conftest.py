@@ -125,6 +125,26 @@ def run(capsysbinary, monkeypatch) -> Run:
     return command
 
 
+@pytest.fixture
+def status_of(run: Run) -> Callable[[Path], Any]:
+    """What `status` says of a filter, for programs."""
+    return lambda state: run(state, "status", "--json").json
+
+
+@pytest.fixture
+def new_spam(tmp_path) -> Path:
+    """A message that no filter was taught."""
+    path: Path = tmp_path / "message.eml"
+    path.write_bytes(new_mail("spam")[0])
+    return path
+
+
+def lessons(state: Path) -> dict[str, int]:
+    """The number of messages of each class that a filter was taught."""
+    with Filter.open(state) as spam_filter:
+        return dict(spam_filter.status().classes)
+
+
 def new_mail(label: str, number: int = 1, seed: int = 99) -> list[bytes]:
     """Messages of a class that the corpus does not have."""
     return [

@@ -125,14 +125,12 @@ def test_control_characters_in_words_are_replaced(run, taught, tmp_path):
     assert "\x1b" not in out
 
 
-def test_votes_on_the_message_are_shown(run, taught, tmp_path):
+def test_votes_on_the_message_are_shown(run, taught, new_spam):
     """Once only the history knew the votes on a message, and only if the message had passed."""
-    path = tmp_path / "message.eml"
-    path.write_bytes(new_mail("spam")[0])
-    assert "taught as" not in run(taught, "explain", path).out
-    run(taught, "learn", "--as", "spam", path)
-    run(taught, "learn", "--as", "ham", "--user", "anna", path)
-    text = run(taught, "explain", path).out
+    assert "taught as" not in run(taught, "explain", new_spam).out
+    run(taught, "learn", "--as", "spam", new_spam)
+    run(taught, "learn", "--as", "ham", "--user", "anna", new_spam)
+    text = run(taught, "explain", new_spam).out
     assert re.search(
         (
             r"taught as spam by \(the site\): cli, 20\d\d-\d\d-\d\d \d\d:\d\d\ntaught as "
@@ -140,15 +138,15 @@ def test_votes_on_the_message_are_shown(run, taught, tmp_path):
         ),
         text,
     )
-    (why,) = run(taught, "explain", "--json", path).lines
+    (why,) = run(taught, "explain", "--json", new_spam).lines
     assert [(vote["user"], vote["class"], vote["origin"]) for vote in why["taught"]] == [
         ("", "spam", "cli"),
         ("anna", "ham", "cli"),
     ]
-    run(taught, "forget", path)
-    assert [vote["user"] for vote in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
-        "anna"
-    ]
+    run(taught, "forget", new_spam)
+    assert [
+        vote["user"] for vote in run(taught, "explain", "--json", new_spam).lines[0]["taught"]
+    ] == ["anna"]
 
 
 def test_for_a_user_there_is_one_more_part(run, taught, clear, tmp_path):

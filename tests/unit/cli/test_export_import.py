@@ -60,7 +60,7 @@ def keyed(run, taught, file):
 
 @pytest.mark.parametrize(("here", "there"), [(True, False), (False, True)])
 def test_a_class_that_is_unwanted_in_one_filter_only_gives_a_note(
-    run, taught, tmp_path, file, here, there
+    run, status_of, taught, tmp_path, file, here, there
 ):
     run(taught, "export", "--with-key", file)
     run(tmp_path / "new", "import", file)
@@ -71,7 +71,7 @@ def test_a_class_that_is_unwanted_in_one_filter_only_gives_a_note(
     done = run(tmp_path / "new", "import", file)
     assert "promo" in done.err
     assert f"`learn --unwanted --as promo` {'there' if here else 'here'} ends that" in done.err
-    assert run(tmp_path / "new", "status", "--json").json["classes"]["promo"]["unwanted"] is here
+    assert status_of(tmp_path / "new")["classes"]["promo"]["unwanted"] is here
 
 
 def _interrupted(_: Filter) -> None:
@@ -88,13 +88,13 @@ def test_tables_on_their_way_in_are_private(run, taught, tmp_path, file, monkeyp
     assert modes == [0o600]
 
 
-def test_an_interrupted_settling_is_made_up_for(run, keyed, tmp_path, monkeypatch):
+def test_an_interrupted_settling_is_made_up_for(run, status_of, keyed, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Filter, "settle", _interrupted)
         assert run(tmp_path / "new", "import", keyed).status == 130
-    assert run(tmp_path / "new", "status", "--json").json["unsettled"] >= 120
+    assert status_of(tmp_path / "new")["unsettled"] >= 120
     assert run(tmp_path / "new", "import", "--json", keyed).json["new"] == 0
-    assert run(tmp_path / "new", "status", "--json").json["unsettled"] == 0
+    assert status_of(tmp_path / "new")["unsettled"] == 0
 
 
 def test_with_receipts_everything_comes_in(run, taught, tmp_path, keyed, corpus):
@@ -125,16 +125,15 @@ def test_twice_changes_nothing(run, tmp_path, keyed):
     assert_same(before, knowledge(tmp_path / "new"))
 
 
-def test_receipts_are_added_to_what_is_here(run, taught, tmp_path, keyed, corpus, counts):
+def test_receipts_are_added_to_what_is_here(
+    run, status_of, taught, tmp_path, keyed, corpus, counts
+):
     run(tmp_path / "new", "import", keyed)
     run(tmp_path / "new", "forget", corpus / "spam")
     run(taught, "forget", corpus / "ham.mbox")
     assert run(taught, "export", keyed).status == 0
     assert run(tmp_path / "new", "import", keyed).status == 0
-    assert all(
-        row["messages"] == 0
-        for row in run(tmp_path / "new", "status", "--json").json["classes"].values()
-    )
+    assert all(row["messages"] == 0 for row in status_of(tmp_path / "new")["classes"].values())
 
 
 def test_the_file_is_private_and_says_nothing_of_the_key(run, taught, file):
@@ -185,19 +184,19 @@ def copy(run, taught, tmp_path, file):
     return tmp_path / "copy"
 
 
-def test_a_copy_judges_as_the_original(run, taught, copy, corpus):
+def test_a_copy_judges_as_the_original(run, status_of, taught, copy, corpus):
     assert run(copy, "judge", corpus / "data").out == run(taught, "judge", corpus / "data").out
     why = run(taught, "explain", corpus / "data" / "00001").out.splitlines(keepends=True)
     assert run(copy, "explain", corpus / "data" / "00001").out == "".join(
         line for line in why if not line.startswith("taught as ")
     )
-    status = run(copy, "status", "--json").json
+    status = status_of(copy)
     assert status["receipts"] is False
-    assert status["classes"] == run(taught, "status", "--json").json["classes"]
+    assert status["classes"] == status_of(taught)["classes"]
     assert "can only judge" in run(copy, "status").out
 
 
-def test_a_copy_cannot_learn(run, copy, corpus, keyed, file):
+def test_a_copy_cannot_learn(run, status_of, copy, corpus, keyed, file):
     for command in (
         ["learn", "--as", "ham", corpus / "ham.mbox"],
         ["forget", corpus / "spam"],
@@ -206,7 +205,7 @@ def test_a_copy_cannot_learn(run, copy, corpus, keyed, file):
         ["import", keyed],
     ):
         assert run(copy, *command).failed("imported without receipts", "can only judge"), command
-    assert run(copy, "status", "--json").json["events"] == 0
+    assert status_of(copy)["events"] == 0
     assert not file.with_name("other").exists()
 
 
@@ -223,19 +222,19 @@ def test_a_copy_is_brought_up_to_date(run, taught, copy, corpus, file):
     assert not list(copy.glob(".import*"))
 
 
-def test_tables_do_not_go_beside_receipts(run, taught, tmp_path, keyed, file):
+def test_tables_do_not_go_beside_receipts(run, status_of, taught, tmp_path, keyed, file):
     run(tmp_path / "new", "import", keyed)
     run(taught, "export", "--without-receipts", file)
     assert run(tmp_path / "new", "import", file).failed("new state directory")
-    assert run(tmp_path / "new", "status", "--json").json["receipts"] is True
+    assert status_of(tmp_path / "new")["receipts"] is True
 
 
 # What is refused
 
 
-def test_another_key(run, taught, state, keyed):
+def test_another_key(run, status_of, taught, state, keyed):
     assert run(state, "import", keyed).failed("was taught with key", "new state directory")
-    assert run(state, "status", "--json").json["events"] == 0
+    assert status_of(state)["events"] == 0
 
 
 def test_no_key(run, taught, tmp_path, file):
@@ -354,12 +353,12 @@ def test_tables_of_another_extractor(run, state, file):
     )
 
 
-def test_a_label_that_cannot_be_a_class(run, state, file):
+def test_a_label_that_cannot_be_a_class(run, status_of, state, file):
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     vote = Vote(b"d", "", 1, "n", "UPPER", codec.pack(EMPTY), b"", "", 0, 1)
     assert run(state, "import", written(file, head, vote)).failed("'UPPER' cannot be a class")
-    assert run(state, "status", "--json").json["events"] == 0
+    assert status_of(state)["events"] == 0
 
 
 @pytest.mark.parametrize(
@@ -398,14 +397,16 @@ def test_a_label_that_cannot_be_a_class(run, state, file):
     ],
     ids=["a trait too high", "a number below zero", "too few traits", "half a score"],
 )
-def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(run, state, file, features, scores):
+def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(
+    run, status_of, state, file, features, scores
+):
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     vote = Vote(b"d", "", 1, "n", "spam", codec.pack(features), scores, "", 0, EXTRACTOR)
     assert run(state, "import", written(file, head, vote)).failed(
         str(file), "cannot be read", "nothing was imported"
     )
-    assert run(state, "status", "--json").json["events"] == 0
+    assert status_of(state)["events"] == 0
 
 
 @pytest.mark.parametrize(
@@ -413,7 +414,7 @@ def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(run, state, file
     [{"clock": 2**62}, {"time": -1}, {"digest": b""}, {"label": None}, {"packed": b"x"}],
     ids=str,
 )
-def test_an_invalid_vote_is_refused_before_any_is_imported(run, state, file, change):
+def test_an_invalid_vote_is_refused_before_any_is_imported(run, status_of, state, file, change):
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     votes = [
@@ -425,7 +426,7 @@ def test_an_invalid_vote_is_refused_before_any_is_imported(run, state, file, cha
         "import",
         written(file, head, *votes, votes[0]._replace(**{"digest": b"d", **change})),
     ).failed("nothing was imported")
-    assert run(state, "status", "--json").json["events"] == 0
+    assert status_of(state)["events"] == 0
 
 
 VOTES = st.builds(

@@ -12,7 +12,7 @@ from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.proxy.history import HISTORY_FILE, History
 from spamguard.records import Word
-from tests.unit.cli.conftest import new_mail
+from tests.unit.cli.conftest import lessons, new_mail
 from tests.unit.cli.test_explain import tables
 from tests.unit.proxy.history_rows import row
 
@@ -36,11 +36,6 @@ def remember(state, raw=SPAM, **values):
     with History.open(state / HISTORY_FILE, 64 << 20, 30) as history:
         history.append([row(1, **usual | values)])
     return scan
-
-
-def lessons(state):
-    with Filter.open(state) as spam_filter:
-        return dict(spam_filter.status().classes)
 
 
 def test_then_and_now(run, taught):

@@ -18,17 +18,17 @@ def listed(tmp_path):
     return tmp_path / "hammie.csv"
 
 
-def test_a_list_comes_and_goes(run, taught, listed):
-    before = run(taught, "status", "--json").json
+def test_a_list_comes_and_goes(run, status_of, taught, listed):
+    before = status_of(taught)
     assert before["imports"] == []
     assert run(taught, "import", "--dry-run", listed).out.startswith(
         "would import 2 words of 3 from spambayes ("
     )
-    assert run(taught, "status", "--json").json == before
+    assert status_of(taught) == before
     assert run(taught, "import", "--name", "mine", listed).out.endswith(
         "learnt there from 5 messages of good mail and 7 of spam, as 'mine'\n"
     )
-    after = run(taught, "status", "--json").json
+    after = status_of(taught)
     assert [(words["name"], words["words"]) for words in after["imports"]] == [("mine", 2)]
     assert after["classes"] == before["classes"]
     assert "word lists imported\nmine  2 words from spambayes (" in run(taught, "status").out
@@ -38,7 +38,7 @@ def test_a_list_comes_and_goes(run, taught, listed):
     )
     assert run(taught, "undo", "--import", "mine", "--json").json["words"] == 2
     assert run(taught, "undo", "--import", "mine").failed("no word list is called 'mine'")
-    assert run(taught, "status", "--json").json["imports"] == []
+    assert status_of(taught)["imports"] == []
 
 
 def test_a_note_names_the_missing_lessons(run, taught, tmp_path, listed):
@@ -93,15 +93,13 @@ def test_a_dry_run_of_an_export_takes_nothing_in(run, taught, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_exported_receipts_take_their_word_lists_along(run, taught, listed, tmp_path):
+def test_exported_receipts_take_their_word_lists_along(run, status_of, taught, listed, tmp_path):
     new = tmp_path / "new"
     run(taught, "import", listed)
     run(taught, "export", "--with-key", tmp_path / "all")
     assert run(new, "import", tmp_path / "all").status == 0
-    assert [words["name"] for words in run(new, "status", "--json").json["imports"]] == [
-        "spambayes"
-    ]
-    assert set(run(new, "status", "--json").json["classes"]) == {"ham", "spam"}
+    assert [words["name"] for words in status_of(new)["imports"]] == ["spambayes"]
+    assert set(status_of(new)["classes"]) == {"ham", "spam"}
 
 
 def test_undo_takes_a_word_list_back_as_a_whole(run, taught):

@@ -45,10 +45,7 @@ def test_a_line_for_each(run, taught, ham, spam):
     assert [
         re.fullmatch(r"(\w+) +([01]\.\d{4})  (.*)", line).group(1, 3)
         for line in done.out.splitlines()
-    ] == [
-        ("ham", str(ham)),
-        ("spam", str(spam)),
-    ]
+    ] == [("ham", str(ham)), ("spam", str(spam))]
     assert done.err == ""
 
 

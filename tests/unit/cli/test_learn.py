@@ -9,12 +9,7 @@ import pytest
 
 from spamguard.cli import common, main
 from spamguard.engine.filter import Filter
-from tests.unit.cli.conftest import new_mail
-
-
-def lessons(state):
-    with Filter.open(state) as spam_filter:
-        return dict(spam_filter.status().classes)
+from tests.unit.cli.conftest import lessons, new_mail
 
 
 def test_a_corpus_brings_its_classes_along(run, state, corpus, counts):
@@ -91,10 +86,10 @@ def test_users_outvote_one_another(run, taught, corpus, counts):
     assert lessons(taught) == {"ham": counts["ham"], "spam": 0}  # one against one teaches nothing
 
 
-def test_a_new_class_is_wanted_unless_declared_unwanted(run, state, corpus):
+def test_a_new_class_is_wanted_unless_declared_unwanted(run, status_of, state, corpus):
     run(state, "learn", "--as", "newsletter", corpus / "ham.mbox")
     run(state, "learn", "--as", "fraud", "--unwanted", corpus / "spam")
-    classes = run(state, "status", "--json").json["classes"]
+    classes = status_of(state)["classes"]
     assert (classes["newsletter"]["unwanted"], classes["fraud"]["unwanted"]) == (False, True)
     assert run(state, "judge", corpus / "spam").status == 1
 
@@ -164,31 +159,27 @@ def test_forgetting_is_as_if_it_had_never_been(run, taught, corpus, counts):
     }
 
 
-def test_an_outvoted_lesson_is_reported(run, taught, tmp_path):
+def test_an_outvoted_lesson_is_reported(run, taught, new_spam):
     """A tie teaches nothing, but `learn` used to report the message as taught."""
-    path = tmp_path / "message.eml"
-    path.write_bytes(new_mail("spam")[0])
-    run(taught, "learn", "--as", "spam", "--user", "anna", path)
+    run(taught, "learn", "--as", "spam", "--user", "anna", new_spam)
     assert (
         "taught 1 message as ham; 1 of these others call something else"
-        in run(taught, "learn", "--as", "ham", path).out
+        in run(taught, "learn", "--as", "ham", new_spam).out
     )
     assert (
-        run(taught, "learn", "--as", "ham", "--user", "ben", path).out
+        run(taught, "learn", "--as", "ham", "--user", "ben", new_spam).out
         == "taught 1 message as ham\n"
     )
-    assert run(taught, "learn", "--json", "--as", "ham", path).json["outvoted"] == 0
+    assert run(taught, "learn", "--json", "--as", "ham", new_spam).json["outvoted"] == 0
 
 
-def test_forget_reports_votes_of_others(run, taught, tmp_path):
+def test_forget_reports_votes_of_others(run, taught, new_spam):
     """For a message taught by a move the administrator read only "1 not known"."""
-    path = tmp_path / "message.eml"
-    path.write_bytes(new_mail("spam")[0])
-    run(taught, "learn", "--as", "spam", "--user", "anna", path)
-    done = run(taught, "forget", path)
+    run(taught, "learn", "--as", "spam", "--user", "anna", new_spam)
+    done = run(taught, "forget", new_spam)
     assert (done.status, "(1 not known); 1 of these stay taught by others" in done.out) == (0, True)
-    assert run(taught, "forget", "--user", "anna", "--json", path).json["forgotten"] == 1
-    assert run(taught, "forget", path).out == "forgot 0 messages (1 not known)\n"
+    assert run(taught, "forget", "--user", "anna", "--json", new_spam).json["forgotten"] == 1
+    assert run(taught, "forget", new_spam).out == "forgot 0 messages (1 not known)\n"
 
 
 def test_forgetting_needs_a_filter(run, tmp_path, corpus):
@@ -235,7 +226,7 @@ def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, show
     assert "\x1b" not in err
 
 
-def test_the_last_line_about_a_message_counts(run, state, tmp_path):
+def test_the_last_line_about_a_message_counts(run, status_of, state, tmp_path):
     (tmp_path / "one").write_bytes(new_mail("spam")[0])
     for lines, label in (
         (("ham", "spam", "ham"), "ham"),
@@ -244,7 +235,7 @@ def test_the_last_line_about_a_message_counts(run, state, tmp_path):
     ):
         (tmp_path / "index").write_text("".join(f"{line} one\n" for line in lines))
         assert run(state, "learn", tmp_path / "index").status == 0
-        classes = run(state, "status", "--json").json["classes"]
+        classes = status_of(state)["classes"]
         assert {name: row["messages"] for name, row in classes.items()} == {
             "ham": int(label == "ham"),
             "spam": int(label == "spam"),

@@ -199,14 +199,14 @@ def test_mistakes_that_keep_a_service_from_starting_are_errors_in_the_journal(tm
     assert all(line.startswith(f"<3>spamguard: {tmp_path}/spamguard.yaml:1:1: ") for line in lines)
 
 
-def test_where_the_filter_is(run, tmp_path, monkeypatch):
+def test_where_the_filter_is(run, status_of, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SPAMGUARD_STATE", raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
 
     def shown_state():
         run(None, "judge", "-", stdin=b"Subject: x\n\nx\n")  # makes one
-        return run(None, "status", "--json").json["state"]
+        return status_of(None)["state"]
 
     assert shown_state() == str(tmp_path / "home/.local/state/spamguard")
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
@@ -220,7 +220,7 @@ def test_where_the_filter_is(run, tmp_path, monkeypatch):
     assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
 
 
-def test_options_of_the_program_may_stand_behind_the_command(run, tmp_path, monkeypatch):
+def test_options_of_the_program_may_stand_behind_the_command(run, status_of, tmp_path, monkeypatch):
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "named"))
     assert (
         run(
@@ -238,7 +238,7 @@ def test_options_of_the_program_may_stand_behind_the_command(run, tmp_path, monk
     assert run(None, "status", "--state", tmp_path / "behind", "--json").json["state"] == str(
         tmp_path / "behind"
     )
-    assert run(tmp_path / "behind", "status", "--json").json["classes"]["ham"]["messages"] == 1
+    assert status_of(tmp_path / "behind")["classes"]["ham"]["messages"] == 1
     assert run(None, "token", "list", "--json", "--state", tmp_path / "behind").json == []
     assert run(None, "judge", "-", "--profile", "x", stdin=b"Subject: x\n\nx\n").failed(
         "no profile 'x'"
@@ -246,10 +246,10 @@ def test_options_of_the_program_may_stand_behind_the_command(run, tmp_path, monk
     assert not (tmp_path / "named").exists()
 
 
-def test_a_directory_whose_name_is_not_utf8(run, tmp_path):
+def test_a_directory_whose_name_is_not_utf8(run, status_of, tmp_path):
     state = tmp_path / os.fsdecode(b"st\xe4te")
     assert run(state, "learn", "--as", "ham", "-", stdin=b"Subject: x\n\nx\n").status == 0
-    assert run(state, "status", "--json").json["classes"]["ham"]["messages"] == 1
+    assert status_of(state)["classes"]["ham"]["messages"] == 1
     assert run(state, "token", "list", "--json").json == []
 
 

@@ -13,7 +13,7 @@ from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
-from tests.unit.cli.conftest import new_mail
+from tests.unit.cli.conftest import lessons, new_mail
 from tests.unit.cli.test_status_daemon import saying
 
 FIRST, SECOND = new_id(1.7e9, b"abcd"), new_id(1.7e9 + 60, b"abcd")
@@ -44,11 +44,6 @@ def delivered(maildir):
         if maildir.exists()
         else []
     )
-
-
-def lessons(state):
-    with Filter.open(state) as spam_filter:
-        return dict(spam_filter.status().classes)
 
 
 def test_the_list(run, held):

@@ -18,8 +18,8 @@ from spamguard.ledger.schema import SCHEMA_VERSION
 from spamguard.records import EXTRACTOR
 
 
-def test_json(run, taught, counts):
-    answer = run(taught, "status", "--json").json
+def test_json(status_of, taught, counts):
+    answer = status_of(taught)
     assert answer["classes"] == {
         "ham": {"messages": counts["ham"], "unwanted": False},
         "spam": {"messages": counts["spam"], "unwanted": True},
@@ -52,42 +52,38 @@ def test_text(run, taught, counts):
     assert "multinomial-ml" in out
 
 
-def test_missing_lessons_are_shown_with_a_remedy(run, taught, tmp_path):
+def test_missing_lessons_are_shown_with_a_remedy(run, status_of, taught, tmp_path):
     Filter.open(tmp_path / "new").close()
     out = run(tmp_path / "new", "status").out
     assert (
         "\neverything is unsure until 3 good messages and 3 unwanted ones have been "
         "taught: teach what people have filed (teach-f"
     ) in out
-    assert (
-        run(tmp_path / "new", "status", "--json")
-        .json["missing"]
-        .startswith("everything is unsure until 3 good messages")
+    assert status_of(tmp_path / "new")["missing"].startswith(
+        "everything is unsure until 3 good messages"
     )
-    assert (
-        run(taught, "status", "--json")
-        .json["missing"]
-        .startswith("only plain spam is called spam, the rest is unsure")
+    assert status_of(taught)["missing"].startswith(
+        "only plain spam is called spam, the rest is unsure"
     )
     assert "\nonly plain spam is called spam, the rest is unsure" in run(taught, "status").out
 
 
-def test_which_kernel_is_in_force(run, taught, monkeypatch):
+def test_which_kernel_is_in_force(run, status_of, taught, monkeypatch):
     for name, words in (
         ("numpy", r"numpy \(the compiled part is not installed.*\)"),
         ("compiled", "compiled"),
     ):
         monkeypatch.setattr(native, "implementation", lambda name=name: name)
-        assert run(taught, "status", "--json").json["kernel"] == name
+        assert status_of(taught)["kernel"] == name
         assert re.search(rf"^kernel     {words}$", run(taught, "status").out, re.MULTILINE)
 
 
-def test_which_threshold_and_why(run, taught):
+def test_which_threshold_and_why(run, status_of, taught):
     assert (
         "\nthreshold  spam from 0.95; to be wrong about at most 1 good message in "
         "1,000 needs 3,000 confirmed"
     ) in run(taught, "status").out
-    answer = run(taught, "status", "--json").json["threshold"]
+    answer = status_of(taught)["threshold"]
     assert (answer["fixed"], answer["one_wrong_in"], answer["probability"]) == (0.95, 1000, None)
     assert 0 <= answer["confirmed"] <= 120
     with Filter.open(taught) as spam_filter:
@@ -97,9 +93,7 @@ def test_which_threshold_and_why(run, taught):
         "1,000, by 4,210 confirmed\n"
     )
     assert f"threshold  {line}" in run(taught, "status").out
-    assert run(taught, "status", "--json").json["threshold"]["probability"] == pytest.approx(
-        0.98687, abs=1e-4
-    )
+    assert status_of(taught)["threshold"]["probability"] == pytest.approx(0.98687, abs=1e-4)
 
 
 def test_status_makes_no_filter(run, tmp_path):
@@ -116,13 +110,10 @@ def test_a_new_filter(run, tmp_path):
     }
 
 
-def test_a_class_without_messages_is_shown(run, taught):
+def test_a_class_without_messages_is_shown(status_of, taught):
     with Filter.open(taught) as spam_filter:
         spam_filter.define_class("offers", unwanted=True)
-    assert run(taught, "status", "--json").json["classes"]["offers"] == {
-        "messages": 0,
-        "unwanted": True,
-    }
+    assert status_of(taught)["classes"]["offers"] == {"messages": 0, "unwanted": True}
 
 
 def state_of(directory):

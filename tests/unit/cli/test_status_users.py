@@ -40,10 +40,10 @@ def say(state, user, label, number, origin="folder Junk"):
         )
 
 
-def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
+def test_users_are_shown_with_what_they_taught_and_when(run, status_of, taught, counts):
     say(taught, "ben", "ham", 2, "cli")
     say(taught, "anna", "spam", 3)
-    answer = run(taught, "status", "--json").json
+    answer = status_of(taught)
     first, *others = answer["users"]
     assert (
         first["user"],
@@ -65,7 +65,7 @@ def test_users_are_shown_with_what_they_taught_and_when(run, taught, counts):
     assert "warning" not in out
 
 
-def test_the_list_is_bounded_and_names_are_printable(run, taught):
+def test_the_list_is_bounded_and_names_are_printable(run, status_of, taught):
     raw = new_mail("spam")[0]
     with Filter.open(taught) as spam_filter:
         for number in range(25):
@@ -78,23 +78,23 @@ def test_the_list_is_bounded_and_names_are_printable(run, taught):
     out = run(taught, "status").out
     assert "\x1b" not in out
     assert "and 6 more (--json shows all)\n" in out
-    assert len(run(taught, "status", "--json").json["users"]) == 26
+    assert len(status_of(taught)["users"]) == 26
 
 
-def test_moves_reported_by_dovecot_count_as_moves(run, taught):
+def test_moves_reported_by_dovecot_count_as_moves(status_of, taught):
     say(taught, "ben", "spam", 2, "teach-pipe")
-    first, *_ = run(taught, "status", "--json").json["users"]
+    first, *_ = status_of(taught)["users"]
     assert (first["user"], first["last_move"]["folder"]) == ("ben", "teach-pipe")
 
 
-def test_a_warning_of_one_person_with_two_names(run, taught):
+def test_a_warning_of_one_person_with_two_names(status_of, taught):
     say(taught, "anna", "spam", 2)
     say(taught, "ben@example.org", "spam", 2)
     say(taught, "anna@example.org", "ham", 2, "cli")
-    assert run(taught, "status", "--json").json["warnings"] == []
+    assert status_of(taught)["warnings"] == []
     say(taught, "anna@example.org", "spam", 2, "teach-pipe")
     say(taught, "ben", "spam", 2, "teach-pipe")
-    warnings = run(taught, "status", "--json").json["warnings"]
+    warnings = status_of(taught)["warnings"]
     assert len(warnings) == 2
     assert warnings[0].startswith(
         "anna, whose folders are watched, and anna@example.org, of whom Dovecot tells"
@@ -102,12 +102,12 @@ def test_a_warning_of_one_person_with_two_names(run, taught):
     assert warnings[1].startswith("ben@example.org, whose folders are watched, and ben, ")
 
 
-def test_refusals(run, taught, one_day):
+def test_refusals(run, status_of, taught, one_day):
     note(
         taught,
         refused={"anna": RefusedLessons(one_day.isoformat(), 7, int(time.time()) + 5, "Junk")},
     )
-    answer = run(taught, "status", "--json").json
+    answer = status_of(taught)
     assert [(user["user"], user["refused_today"]) for user in answer["users"] if user["user"]] == [
         ("anna", 7)
     ]
@@ -119,14 +119,14 @@ def test_refusals(run, taught, one_day):
     assert "\nwarning: anna: 7 moves" in out
     note(taught, refused={"anna": RefusedLessons("2020-01-01", 7, 1_577_836_800, "Junk")})
     say(taught, "anna", "spam", 1)
-    assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
+    assert status_of(taught)["warnings"] == []  # something was learnt since
 
 
-def test_dropped_lessons_of_programs(run, taught, one_day):
+def test_dropped_lessons_of_programs(status_of, taught, one_day):
     refusals = RefusalLog({})
     refusals.add("anna", "teach-pipe", 3)
     write_dropped(taught, refusals)
-    answer = run(taught, "status", "--json").json
+    answer = status_of(taught)
     assert [(user["user"], user["refused_today"]) for user in answer["users"] if user["user"]] == [
         ("anna", 3)
     ]
@@ -142,12 +142,12 @@ def test_dropped_lessons_of_programs(run, taught, one_day):
     old["anna"]["last"] -= 3600
     (taught / DROPPED_FILE).write_text(json.dumps(old))
     say(taught, "anna", "spam", 1, "mail")
-    assert run(taught, "status", "--json").json["warnings"] == []  # something was learnt since
+    assert status_of(taught)["warnings"] == []  # something was learnt since
     (taught / DROPPED_FILE).write_bytes(b"{")
-    assert run(taught, "status", "--json").json["users"][1]["refused_today"] == 0
+    assert status_of(taught)["users"][1]["refused_today"] == 0
 
 
-def test_unknown_classes_are_a_warning_for_a_day(run, taught, one_day):
+def test_unknown_classes_are_a_warning_for_a_day(status_of, taught, one_day):
     an_hour_ago = RefusedLessons(
         one_day.isoformat(),
         2,
@@ -157,7 +157,7 @@ def test_unknown_classes_are_a_warning_for_a_day(run, taught, one_day):
     )
     (taught / DROPPED_FILE).write_text(json.dumps({"ben": asdict(an_hour_ago)}))
     say(taught, "ben", "spam", 2, "mail")  # which makes none
-    (warning,) = run(taught, "status", "--json").json["warnings"]
+    (warning,) = status_of(taught)["warnings"]
     assert re.fullmatch(
         (
             r"ben: 2 lessons of \S+ were dropped, the last one by teach-pipe at .*: there "
@@ -167,7 +167,7 @@ def test_unknown_classes_are_a_warning_for_a_day(run, taught, one_day):
     )
 
 
-def test_trouble_is_a_warning_if_it_lasts(run, taught):
+def test_trouble_is_a_warning_if_it_lasts(status_of, taught):
     now = int(time.time())
     note(
         taught,
@@ -176,12 +176,12 @@ def test_trouble_is_a_warning_if_it_lasts(run, taught):
             WatcherTrouble("", "the disk is full", now - 60),
         ),
     )
-    (warning,) = run(taught, "status", "--json").json["warnings"]
+    (warning,) = status_of(taught)["warnings"]
     assert warning.startswith("since ")
     assert warning.endswith(": Junk: cannot be looked at")
 
 
-def test_a_watcher_that_is_gone(run, taught):
+def test_a_watcher_that_is_gone(run, status_of, taught):
     note(taught)
     (watcher,) = [
         line for line in run(taught, "status").out.splitlines() if line.startswith("watcher")
@@ -189,7 +189,7 @@ def test_a_watcher_that_is_gone(run, taught):
     assert "2 mailboxes, last seen" in watcher
     assert watcher.endswith(", not running")  # as no daemon runs, however lately it did
     note(taught, seen=int(time.time()) - 900)
-    done = run(taught, "status", "--json").json
+    done = status_of(taught)
     assert not done["watcher"]["alive"]
     assert "no watcher has been seen since" in done["warnings"][0]
     assert ", not running\n" in run(taught, "status").out
@@ -210,10 +210,10 @@ def test_a_watcher_that_is_gone(run, taught):
         ),
     ],
 )
-def test_a_damaged_status_file_counts_as_none(run, taught, text):
+def test_a_damaged_status_file_counts_as_none(run, status_of, taught, text):
     (taught / status_files.WATCHER_FILE).write_text(text)
     assert "nobody has watched folders here" in run(taught, "status").out
-    assert run(taught, "status", "--json").json["watcher"] is None
+    assert status_of(taught)["watcher"] is None
 
 
 def test_times_beyond_the_calendar(run, taught):

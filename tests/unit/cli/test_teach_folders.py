@@ -64,7 +64,7 @@ def test_a_dry_run_needs_no_filter_and_makes_none(run, home, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_dry_run_counts_new_messages_only(teach, run, state, home):
+def test_a_dry_run_counts_new_messages_only(teach, run, status_of, state, home):
     """It used to count known and retracted messages too."""
     junk, inbox = home / "anna" / "Maildir" / ".Junk", home / "anna" / "Maildir"
     run(state, "learn", "--user", "anna", "--as", "spam", junk)
@@ -76,9 +76,9 @@ def test_a_dry_run_counts_new_messages_only(teach, run, state, home):
         "anna: would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam "
         "(3 already known, 1 taken back before, and left so)\n"
     )
-    events = run(state, "status", "--json").json["events"]
+    events = status_of(state)["events"]
     assert teach("--dry-run", f"{home}/a*/Maildir").out == expected
-    assert run(state, "status", "--json").json["events"] == events
+    assert status_of(state)["events"] == events
     assert teach(f"{home}/a*/Maildir").out == expected.replace(
         "would teach 2 in Archive as ham, 2 in INBOX as ham, 1 in Junk as spam",
         "taught 4 messages as ham, 1 message as spam",
@@ -145,7 +145,7 @@ def test_roles_of_a_configuration(teach, state, home, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_filter_of_the_configuration_is_taught(run, home, tmp_path, monkeypatch):
+def test_the_filter_of_the_configuration_is_taught(run, status_of, home, tmp_path, monkeypatch):
     monkeypatch.setenv("SPAMGUARD_STATE", str(tmp_path / "mine"))
     file = tmp_path / "x.yaml"
     file.write_text(
@@ -154,12 +154,7 @@ def test_the_filter_of_the_configuration_is_taught(run, home, tmp_path, monkeypa
     )
     assert run(None, "teach-folders", "--config", file).status == 0
     assert not (tmp_path / "mine").exists()
-    assert [
-        user["user"] for user in run(tmp_path / "daemons", "status", "--json").json["users"]
-    ] == [
-        "anna",
-        "ben",
-    ]
+    assert [user["user"] for user in status_of(tmp_path / "daemons")["users"]] == ["anna", "ben"]
     assert run(tmp_path / "third", "teach-folders", "--config", file).status == 0
     assert run(tmp_path / "third", "status").status == 0
 
@@ -179,7 +174,9 @@ def test_slips(teach, state, home, tmp_path):
     assert teach("--config", file).failed("x.yaml", "watch")
 
 
-def test_votes_of_an_earlier_extractor_are_read_again_and_keep_their_class(run, teach, state, home):
+def test_votes_of_an_earlier_extractor_are_read_again_and_keep_their_class(
+    run, status_of, teach, state, home
+):
     with Filter.open(state) as spam_filter:
         ready = [
             ExampleReader(spam_filter.key).read_example(raw) for raw in (MAIL[0], MAIL[1], MAIL[20])
@@ -212,4 +209,4 @@ def test_votes_of_an_earlier_extractor_are_read_again_and_keep_their_class(run, 
             ("ham", "web", EXTRACTOR - 1),
             ("spam", "web", EXTRACTOR - 1),
         ]
-    assert run(state, "status", "--json").json["outdated"] == 1
+    assert status_of(state)["outdated"] == 1

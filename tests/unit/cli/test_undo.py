@@ -60,11 +60,9 @@ def test_texts_that_are_no_times(text):
         parse_since(text, NOW)
 
 
-def test_a_user_is_taken_back(run, taught, tmp_path):
-    message = tmp_path / "message"
-    message.write_bytes(new_mail("spam")[0])
-    before = run(taught, "status", "--json").json["classes"]
-    assert run(taught, "learn", "--as", "ham", "--user", "anna", message).status == 0
+def test_a_user_is_taken_back(run, status_of, taught, new_spam):
+    before = status_of(taught)["classes"]
+    assert run(taught, "learn", "--as", "ham", "--user", "anna", new_spam).status == 0
     dry = run(taught, "undo", "--user", "anna", "--since", "1h", "--dry-run", "--json").json
     assert (dry["taken_back"], dry["by_class"], dry["settled"], dry["dry_run"]) == (
         1,
@@ -72,10 +70,10 @@ def test_a_user_is_taken_back(run, taught, tmp_path):
         False,
         True,
     )
-    assert run(taught, "status", "--json").json["classes"] != before
+    assert status_of(taught)["classes"] != before
     assert run(taught, "undo", "--user", "anna", "--since", "1h").out == "took back 1 vote\n"
-    assert run(taught, "status", "--json").json["classes"] == before
-    assert run(taught, "status", "--json").json["unsettled"] == 0
+    assert status_of(taught)["classes"] == before
+    assert status_of(taught)["unsettled"] == 0
     assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
 
 
@@ -120,12 +118,10 @@ def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch
     ]
 
 
-def test_an_earlier_vote_is_in_force_again(run, taught, tmp_path):
-    message = tmp_path / "message"
-    message.write_bytes(new_mail("spam")[0])
-    run(taught, "learn", "--as", "spam", "--user", "anna", message)
+def test_an_earlier_vote_is_in_force_again(run, taught, new_spam):
+    run(taught, "learn", "--as", "spam", "--user", "anna", new_spam)
     with Filter.open(taught) as spam_filter:
-        teaching = ExampleReader(spam_filter.key).read_example(message.read_bytes())
+        teaching = ExampleReader(spam_filter.key).read_example(new_spam.read_bytes())
         spam_filter.learn_examples([teaching], "ham", user="anna", origin="folder INBOX")
     out = run(taught, "undo", "--user", "anna", "--origin", "folder").out
     assert out == "took back 1 vote; on 1 of these messages an earlier vote is in force again\n"
@@ -138,18 +134,16 @@ def _interrupted(_: Filter) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_interrupted_settling_is_made_up_for(run, taught, tmp_path, monkeypatch):
-    message = tmp_path / "message"
-    message.write_bytes(new_mail("spam")[0])
-    run(taught, "learn", "--as", "ham", "--user", "anna", message)
+def test_an_interrupted_settling_is_made_up_for(run, status_of, taught, new_spam, monkeypatch):
+    run(taught, "learn", "--as", "ham", "--user", "anna", new_spam)
     with monkeypatch.context() as patched:
         patched.setattr(Filter, "settle", _interrupted)
         assert run(taught, "undo", "--user", "anna").status == 130
-    assert run(taught, "status", "--json").json["unsettled"] == 2
+    assert status_of(taught)["unsettled"] == 2
     assert run(taught, "undo", "--user", "anna", "--dry-run", "--json").json["settled"] is False
     again = run(taught, "undo", "--user", "anna", "--json").json
     assert (again["taken_back"], again["settled"]) == (0, True)
-    assert run(taught, "status", "--json").json["unsettled"] == 0
+    assert status_of(taught)["unsettled"] == 0
     assert run(taught, "undo", "--user", "anna", "--json").json["settled"] is False
 
 
@@ -183,15 +177,13 @@ def test_a_name_that_is_not_utf8_is_escaped(run, taught, tmp_path):
     assert run(taught, "undo", "--user", name).out == "took back 1 vote\n"
 
 
-def test_the_site_is_named_alike_everywhere(run, taught, tmp_path):
+def test_the_site_is_named_alike_everywhere(run, taught, new_spam):
     """`learn` used to take the name of the site for that of a user."""
-    path = tmp_path / "message.eml"
-    path.write_bytes(new_mail("spam")[0])
-    assert run(taught, "learn", "--as", "ham", "--user", "(the site)", path).status == 0
-    assert [vote["user"] for vote in run(taught, "explain", "--json", path).lines[0]["taught"]] == [
-        ""
-    ]
-    assert run(taught, "forget", "--user", "(the site)", path).out == "forgot 1 message\n"
+    assert run(taught, "learn", "--as", "ham", "--user", "(the site)", new_spam).status == 0
+    assert [
+        vote["user"] for vote in run(taught, "explain", "--json", new_spam).lines[0]["taught"]
+    ] == [""]
+    assert run(taught, "forget", "--user", "(the site)", new_spam).out == "forgot 1 message\n"
 
 
 def test_wrong_usage(run, state, tmp_path):

@@ -124,12 +124,7 @@ def test_every_option_is_described() -> None:
 def test_its_defaults_are_those_in_the_shipped_file() -> None:
     shown = parsed(SHIPPED.read_bytes())
     (one,) = shown["listeners"]
-    parts = {
-        "": shown,
-        "Listener": one,
-        "Hop": one["next_hop"],
-        "DoorLimits": one["limits"],
-    }
+    parts = {"": shown, "Listener": one, "Hop": one["next_hop"], "DoorLimits": one["limits"]}
     told = {
         name: option["default"] for name, option in options(SCHEMA).items() if "default" in option
     }

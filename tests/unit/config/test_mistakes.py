@@ -324,9 +324,7 @@ CONTRADICTIONS = {
         "5:5: mail would come back: smtp://localhost:10025 is where this daemon listens"
     ),
     listener(
-        "    clients: [10.0.0.0/8]\n",
-        listen="smtp://0.0.0.0:10025",
-        hop="smtp://127.0.0.1:10025",
+        "    clients: [10.0.0.0/8]\n", listen="smtp://0.0.0.0:10025", hop="smtp://127.0.0.1:10025"
     ): ("5:5: mail would come back: smtp://127.0.0.1:10025 is where this daemon listens"),
     listener(
         "    clients: [10.0.0.0/8]\n",

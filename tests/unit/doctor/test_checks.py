@@ -86,10 +86,7 @@ def test_a_directory_that_others_may_look_into(state):
     assert (
         first.outcome,
         first.detail.endswith("others may see what its files are called, but read none of them"),
-    ) == (
-        StepOutcome.OK,
-        True,
-    )
+    ) == (StepOutcome.OK, True)
     (state / "ledger.sqlite").chmod(0o604)
     first, *_ = doctor.check_installation(state)
     assert (first.outcome, "others may read ledger.sqlite" in first.detail) == (
