@@ -15,6 +15,11 @@ pytestmark = pytest.mark.slow
 PROTOCOL = ("--protocol", "split", "--share", "0.5")
 
 
+@pytest.fixture
+def evaluate(run, state):
+    return lambda *words, **settings: run(state, "evaluate", *words, **settings)
+
+
 @pytest.fixture(scope="module")
 def scores(corpus, tmp_path_factory):
     """A file of scores of half the corpus, all of them wrong."""
@@ -29,12 +34,12 @@ def scores(corpus, tmp_path_factory):
     return path
 
 
-def test_the_gain_over_another_run(run, state, corpus, scores):
-    done = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", scores)
+def test_the_gain_over_another_run(evaluate, corpus, scores):
+    done = evaluate(corpus / "index", *PROTOCOL, "--against", scores)
     assert done.status == 0
     assert f"1-ROCA minus that of {scores}: -" in done.out
     assert done.out.rstrip().endswith(": better")
-    report = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", scores, "--json").json
+    report = evaluate(corpus / "index", *PROTOCOL, "--against", scores, "--json").json
     assert (
         -100
         <= report["against"]["low"]
@@ -44,61 +49,45 @@ def test_the_gain_over_another_run(run, state, corpus, scores):
     )
 
 
-def test_no_gain_without_another_run(run, state, corpus, tmp_path):
-    done = run(
-        state, "evaluate", corpus / "index", *PROTOCOL, "--json", "--scores", tmp_path / "own.csv"
-    )
+def test_no_gain_without_another_run(evaluate, corpus, tmp_path):
+    done = evaluate(corpus / "index", *PROTOCOL, "--json", "--scores", tmp_path / "own.csv")
     assert "against" not in done.json
-    again = run(state, "evaluate", corpus / "index", *PROTOCOL, "--against", tmp_path / "own.csv")
+    again = evaluate(corpus / "index", *PROTOCOL, "--against", tmp_path / "own.csv")
     assert again.out.rstrip().endswith(
         "+0.0000 % (+0.0000 to +0.0000): no evidence of a difference"
     )
 
 
-def test_scores_of_other_mail_and_no_scores_are_refused(run, state, corpus, scores, tmp_path):
-    other_mail = run(
-        state,
-        "evaluate",
-        corpus / "index",
-        "--protocol",
-        "split",
-        "--share",
-        "0.9",
-        "--against",
-        scores,
+def test_scores_of_other_mail_and_no_scores_are_refused(evaluate, corpus, scores, tmp_path):
+    other_mail = evaluate(
+        corpus / "index", "--protocol", "split", "--share", "0.9", "--against", scores
     )
     assert other_mail.failed("other mail")
     assert "1-ROCA" in other_mail.out  # the work was done
-    assert run(state, "evaluate", corpus / "index", "--against", tmp_path / "absent.csv").failed(
-        "cannot be read"
-    )
-    assert run(state, "evaluate", corpus / "index", "--against", corpus / "index").failed(
+    assert evaluate(corpus / "index", "--against", tmp_path / "absent.csv").failed("cannot be read")
+    assert evaluate(corpus / "index", "--against", corpus / "index").failed(
         "n,gold,label,score,trained"
     )
 
 
-def test_unwritable_files_are_reported_before_the_work(run, state, corpus, tmp_path, monkeypatch):
+def test_unwritable_files_are_reported_before_the_work(
+    evaluate, state, corpus, tmp_path, monkeypatch
+):
     monkeypatch.setattr(
         "spamguard.engine.evaluate.run_trial", lambda *_: pytest.fail("it has begun")
     )
     (tmp_path / "file").write_text("")
     for option in ("--scores", "--plots"):
-        assert run(state, "evaluate", corpus / "index", option, tmp_path / "file" / "below").failed(
+        assert evaluate(corpus / "index", option, tmp_path / "file" / "below").failed(
             "cannot be written"
         )
-    assert run(state, "evaluate", corpus / "index", "--scores", tmp_path).failed(
+    assert evaluate(corpus / "index", "--scores", tmp_path).failed(
         "cannot be written (Is a directory)"
     )
     (tmp_path / "scores.csv").write_text("of before")
     with pytest.raises(pytest.fail.Exception):
-        run(
-            state,
-            "evaluate",
-            corpus / "index",
-            "--scores",
-            tmp_path / "scores.csv",
-            "--plots",
-            tmp_path / "plots",
+        evaluate(
+            corpus / "index", "--scores", tmp_path / "scores.csv", "--plots", tmp_path / "plots"
         )
     assert (tmp_path / "scores.csv").read_text() == "of before"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -110,36 +99,30 @@ def test_unwritable_files_are_reported_before_the_work(run, state, corpus, tmp_p
 
 
 def test_figures_are_printed_even_if_a_file_cannot_be_written(
-    run, state, corpus, tmp_path, monkeypatch
+    evaluate, corpus, tmp_path, monkeypatch
 ):
     def fail(*_, **__):
         raise UsageError("the disk is full")
 
     monkeypatch.setattr("spamguard.engine.evaluate.write_scores", fail)
-    done = run(state, "evaluate", corpus / "index", *PROTOCOL, "--scores", tmp_path / "scores.csv")
+    done = evaluate(corpus / "index", *PROTOCOL, "--scores", tmp_path / "scores.csv")
     assert done.status == 2
     assert "1-ROCA" in done.out
 
 
 @pytest.mark.parametrize("label", ["News", "unsure"])
-def test_an_impossible_class_is_reported_with_its_message(run, state, corpus, tmp_path, label):
+def test_an_impossible_class_is_reported_with_its_message(evaluate, corpus, tmp_path, label):
     lines = (corpus / "index").read_text().splitlines()
     first, second = (corpus / line.split()[1] for line in lines[:2])
     (tmp_path / "index").write_text(f"ham {first}\n{label} {second}\n")
-    assert run(state, "evaluate", tmp_path / "index").failed(f"{second}: its class, '{label}'")
+    assert evaluate(tmp_path / "index").failed(f"{second}: its class, '{label}'")
 
 
-def test_mail_that_can_be_read_only_once_is_refused(run, state, corpus, tmp_path):
+def test_mail_that_can_be_read_only_once_is_refused(evaluate, corpus, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for once in ("-", tmp_path / "pipe"):
-        done = run(
-            state,
-            "evaluate",
-            "--ham",
-            corpus / "ham.mbox",
-            "--spam",
-            once,
-            stdin=(corpus / "ham.mbox").read_bytes(),
+        done = evaluate(
+            "--ham", corpus / "ham.mbox", "--spam", once, stdin=(corpus / "ham.mbox").read_bytes()
         )
         assert done.failed(str(once), "reads its mail twice")
 
@@ -164,19 +147,18 @@ def counted(done):
     return next((run["ham"], run["spam"]) for run in done.json["runs"].values())
 
 
-def test_the_existing_filter_knows_which_classes_are_unwanted(run, state, corpus, three, tmp_path):
+def test_the_existing_filter_knows_which_classes_are_unwanted(
+    run, evaluate, state, corpus, three, tmp_path
+):
     held = Counter(line.split()[0] for line in three.read_text().splitlines())
-    assert counted(run(state, "evaluate", three, "--json")) == (
-        held["ham"] + held["fraud"],
-        held["spam"],
-    )
+    assert counted(evaluate(three, "--json")) == (held["ham"] + held["fraud"], held["spam"])
     assert (
         run(state, "learn", "--as", "fraud", "--unwanted", next((corpus / "spam").iterdir())).status
         == 0
     )
-    done = run(state, "evaluate", three, "--json", "--scores", tmp_path / "scores.csv")
+    done = evaluate(three, "--json", "--scores", tmp_path / "scores.csv")
     assert counted(done) == (held["ham"], held["spam"] + held["fraud"])
-    assert run(state, "evaluate", three, "--against", tmp_path / "scores.csv").out.endswith(
+    assert evaluate(three, "--against", tmp_path / "scores.csv").out.endswith(
         "no evidence of a difference\n"
     )
 
@@ -188,7 +170,7 @@ def test_without_a_filter_other_classes_are_wanted(run, three, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_damaged_filter_is_not_opened_for_ham_and_spam(run, state, corpus, three):
+def test_a_damaged_filter_is_not_opened_for_ham_and_spam(evaluate, state, corpus, three):
     (state / "ledger.sqlite").write_bytes(b"no ledger" * 1000)
-    assert run(state, "evaluate", corpus / "index").status == 0
-    assert run(state, "evaluate", three).failed("ledger")
+    assert evaluate(corpus / "index").status == 0
+    assert evaluate(three).failed("ledger")

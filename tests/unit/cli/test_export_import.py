@@ -362,44 +362,19 @@ def test_a_label_that_cannot_be_a_class(run, status_of, state, file):
 
 
 @pytest.mark.parametrize(
-    ("features", "scores"),
+    ("traits", "numbers", "scores"),
     [
-        (
-            Features(
-                np.array([5], np.uint32),
-                np.full(len(TRAITS), 16, np.uint8),
-                np.zeros(len(NUMBERS), np.int16),
-            ),
-            b"",
-        ),
-        (
-            Features(
-                np.array([5], np.uint32),
-                np.zeros(len(TRAITS), np.uint8),
-                np.full(len(NUMBERS), -1, np.int16),
-            ),
-            b"",
-        ),
-        (
-            Features(
-                np.array([5], np.uint32), np.zeros(1, np.uint8), np.zeros(len(NUMBERS), np.int16)
-            ),
-            b"",
-        ),
-        (
-            Features(
-                np.array([5], np.uint32),
-                np.zeros(len(TRAITS), np.uint8),
-                np.zeros(len(NUMBERS), np.int16),
-            ),
-            b"odd",
-        ),
+        (np.full(len(TRAITS), 16), np.zeros(len(NUMBERS)), b""),
+        (np.zeros(len(TRAITS)), np.full(len(NUMBERS), -1), b""),
+        (np.zeros(1), np.zeros(len(NUMBERS)), b""),
+        (np.zeros(len(TRAITS)), np.zeros(len(NUMBERS)), b"odd"),
     ],
     ids=["a trait too high", "a number below zero", "too few traits", "half a score"],
 )
 def test_a_receipt_that_would_stop_every_reader_is_not_taken_in(
-    run, status_of, state, file, features, scores
+    run, status_of, state, file, traits, numbers, scores
 ):
+    features = Features(np.array([5], np.uint32), traits.astype(np.uint8), numbers.astype(np.int16))
     with Filter.open(state) as spam_filter:
         head = header(fingerprint=spam_filter.ledger.fingerprint)
     vote = Vote(b"d", "", 1, "n", "spam", codec.pack(features), scores, "", 0, EXTRACTOR)

@@ -41,6 +41,16 @@ def settings(place: Path, **others: object) -> Settings:
     return Settings(place / "state", (listener,), watch=(Watch(f"{place}/home/*"),), **others)
 
 
+def configuration(place: Path, watch: list[str], user: str, hop: str) -> Path:
+    """A file with one listener."""
+    listener = f"{{listen: 'smtp://127.0.0.1:10025', position: standalone, next_hop: '{hop}'}}"
+    file = place / "spamguard.yaml"
+    file.write_text(
+        f"state: {place}/state\nuser: {user}\nwatch: {watch}\nlisteners: [{listener}]\n"
+    )
+    return file
+
+
 @needs_root
 @pytest.mark.parametrize("closed", ["home/anna", "home/anna/cur", "home/anna/cur/*"])
 def test_what_the_user_cannot_read(place: Path, closed: str) -> None:
@@ -110,16 +120,7 @@ def test_where_nothing_is_a_maildir(place: Path, capsys: pytest.CaptureFixture[s
     (place / "Maildir-anna").rename(place / "home/anna/Maildir")
     step = doctor.check_mailboxes(settings(place), account)
     assert (step.outcome, step.remedy) == (StepOutcome.FAILED, doctor.MAILDIR_REMEDY)
-    file = place / "spamguard.yaml"
-    file.write_text(
-        f"""
-state: {place}/state
-user: {account.pw_name}
-watch: ["{place}/home/*"]
-listeners:
-  - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}
-"""
-    )
+    file = configuration(place, [f"{place}/home/*"], account.pw_name, "smtp://127.0.0.1:10026")
     assert main(["check", str(file)]) == 0
     assert "warning: no directory that `watch` names is a Maildir" in capsys.readouterr().err
     (place / "Maildir-ben").rename(place / "home/ben/.INBOX")
@@ -156,15 +157,9 @@ def test_a_pattern_that_matches_nothing_is_a_warning(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A slip in the path, and no move is ever learnt: `check` found nothing to say."""
-    file = place / "spamguard.yaml"
-    text = f"""
-state: {place}/state
-user: {pwd.getpwuid(os.getuid()).pw_name}
-watch: ["{place}/home/*", "{place}/hmoe/*", "{place}/ours"]
-listeners:
-  - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "maildir:{place}/ours"}}
-"""
-    file.write_text(text)
+    watch = [f"{place}/{name}" for name in ("home/*", "hmoe/*", "ours")]
+    user = pwd.getpwuid(os.getuid()).pw_name
+    file = configuration(place, watch, user, f"maildir:{place}/ours")
     assert main(["check", str(file)]) == 0
     told = (
         f"watch: nothing fits {place}/hmoe/* yet: until something does, moving mail there "
@@ -184,15 +179,7 @@ def test_a_socket_without_listener(place: Path) -> None:
 
 @needs_root
 def test_check_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = place / "spamguard.yaml"
-    text = f"""
-state: {place}/state
-user: nobody
-watch: ["{place}/home/*"]
-listeners:
-  - {{listen: "smtp://127.0.0.1:10025", position: standalone, next_hop: "smtp://127.0.0.1:10026"}}
-"""
-    file.write_text(text)
+    file = configuration(place, [f"{place}/home/*"], "nobody", "smtp://127.0.0.1:10026")
     assert main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
     (place / "home/ben").chmod(0o700)
@@ -203,7 +190,8 @@ listeners:
         f"{place}/home/ben: moving mail there"
     )
     assert "spamguard-watch.service" in errors
-    file.write_text(f"{text}watch_socket: /run/spamguard-watch/mailboxes.sock\n")
+    with file.open("a") as more:
+        more.write("watch_socket: /run/spamguard-watch/mailboxes.sock\n")
     assert main(["check", str(file)]) == 0
     assert capsys.readouterr().err == ""
 
