@@ -172,7 +172,19 @@ def test_nothing_to_tell(state: Path, box: Box) -> None:
 
 def held_message(number: int, text: str) -> HeldMessage:
     to = ("anna@example.org",)
-    return HeldMessage(name(number), time.time(), text, text, to, to, text, 1, text, False)
+    return HeldMessage(
+        name(number),
+        time.time(),
+        text,
+        text,
+        to,
+        to,
+        text,
+        1,
+        text,
+        released=False,
+        probability=0.9,
+    )
 
 
 def test_hostile_texts_stay_on_their_line() -> None:
