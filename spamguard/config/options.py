@@ -293,6 +293,15 @@ class HistorySettings:
     ] = True
 
 
+@dataclass(frozen=True, slots=True)
+class QuarantineSettings:
+    """What becomes of mail that is held back."""
+
+    keep: Annotated[types.Days | None, "How long held mail is kept: whole days; null: for ever"] = (
+        None
+    )
+
+
 # ---- learning: mailboxes that are watched, and programs that teach
 
 
@@ -483,6 +492,9 @@ class Settings:
         "Web page and HTTP API: an address, or a mapping with details; null: none",
     ] = None
     scanners: Annotated[tuple[Scanner, ...], "Doors at which other programs ask for verdicts"] = ()
+    quarantine: Annotated[QuarantineSettings, "What becomes of held mail"] = field(
+        default_factory=QuarantineSettings
+    )
 
     @property
     def accepts_lessons(self) -> bool:

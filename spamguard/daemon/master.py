@@ -36,6 +36,7 @@ _log = logging.getLogger("spamguard.daemon")
 
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _FIRST_SETTLE_TIMEOUT = 20.0  # seconds that creating a new filter may take
+_TIDY_SECONDS = 3600.0  # between two removals of held mail that is too old
 _TICK_SECONDS = 1.0  # between two rounds of what is due
 
 
@@ -71,7 +72,7 @@ class Master:
         self._sockets: dict[startup.Address, socket.socket] = {}
         self._retired_sockets: dict[startup.Address, socket.socket] = {}
         self._settler: subprocess.Popen[bytes] | None = None
-        self._next_settling = self._kill_at = 0.0
+        self._next_settling = self._next_tidying = self._kill_at = 0.0
         # systemd would count from the first ping on, and starting has a time limit of its own
         self._next_ping = math.inf
         self._announced = False
@@ -259,11 +260,15 @@ class Master:
                 self._settler.wait(_FIRST_SETTLE_TIMEOUT)
 
     def _settle_if_due(self) -> None:
-        """Settle if a child has asked for it: one process at a time, and not too often."""
+        """Settle if a child has asked for it, or held mail may be too old.
+
+        One process at a time, and not too often.
+        """
         now = time.monotonic()
         if self._settler is not None and self._settler.poll() is not None:
             self._settler = None
         due = any(child.settling_due for child in self._children())
+        due = due or (self._settings.quarantine.keep is not None and now >= self._next_tidying)
         if due and self._settler is None and now >= self._next_settling:
             for child in self._children():
                 child.settling_due = False
@@ -272,6 +277,9 @@ class Master:
 
     def _start_settling(self, settings: Settings, *more: str) -> None:
         """Start the process that settles; mail flows without it too."""
+        self._next_tidying = time.monotonic() + _TIDY_SECONDS
+        if settings.quarantine.keep is not None:
+            more = (*more, f"keep={settings.quarantine.keep}")
         arguments = [str(settings.state), *more]
         try:
             self._settler = process.start_process("spamguard.daemon.settle", arguments)

@@ -1,10 +1,12 @@
-"""A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]`.
+"""A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]
+[keep=DAYS]`.
 
 The master starts it, apart from the mail and from the learner. Settling takes much processor, so
 the process has the lowest priority of all, and much memory, which returns when it ends. It settles
 if that is due, also when tables are damaged, and removes drafts that killed processes have left
 behind. With `first`, as when the daemon has just started, it also reports lessons that an upgrade
-has made useless.
+has made useless. With `keep`, it removes held mail that is older. A clock that has jumped ahead
+removes nothing (`trusted_time`).
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -20,10 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spamguard import log
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.learning import undo
+from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
 from spamguard.storage import remove_stale_drafts
 
 _log = logging.getLogger("spamguard.daemon")
@@ -34,12 +38,15 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log.configure(os.environ)
     os.nice(10)
-    state, *first = arguments
+    state, *more = arguments
+    keep = next((int(word[5:]) for word in more if word.startswith("keep=")), 0)
     started_at = time.monotonic()
     try:
         settled = settle_if_due(state)
         remove_stale_drafts(Path(state))
-        if first:
+        if keep:
+            remove_expired(Path(state), keep)
+        if "first" in more:
             with Filter.open(state, _load=False) as spam_filter:
                 outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
             if outdated:
@@ -52,6 +59,13 @@ def main(arguments: Sequence[str]) -> int:
     if settled:
         _log.info("settled in %.1f s", time.monotonic() - started_at)
     return 0
+
+
+def remove_expired(state: Path, days: int) -> None:
+    """Remove held mail that is older than so many days."""
+    with History.open(state / HISTORY_FILE, MIN_BYTES, days) as history:
+        now = history.trusted_time(time.time())
+    Quarantine(state / DIRECTORY).remove_older(now - days * 86_400)
 
 
 def settle_if_due(state: str) -> bool:

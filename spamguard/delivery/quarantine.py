@@ -4,7 +4,8 @@ The note has the envelope, the reason, and the recipients that have got the mess
 is stored, released or deleted under a lock on ID.eml; a message without note is not listed.
 
 Must never say that a message is held before it is on the disk, never show half of one, and never
-forget who has got it already. Nothing here expires: discarding mail is the operator's decision.
+forget who has got it already. Nothing here expires unless the operator says so
+(`quarantine: {keep}`): discarding mail is the operator's decision.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from spamguard.delivery.next_hop import NextHop, deliver
 from spamguard.errors import QuarantineError
-from spamguard.keys import is_id
+from spamguard.keys import id_time, is_id
 from spamguard.smtp.envelope import Client, Envelope, EsmtpParameter, Recipient, Reply, Sender
 from spamguard.storage import (
     Spool,
@@ -182,6 +183,18 @@ class Quarantine:
                     self._path(leftover, ending).unlink(missing_ok=True)
             self._is_cleared = True
             sync_directory(self._directory)
+
+    def remove_older(self, seconds: float) -> None:
+        """Delete what has come before this time, in seconds since 1970; each is a line in the log.
+
+        What another process works with stays until the next time.
+        """
+        for name in sorted(name for name in self.ids() if id_time(name) < seconds):
+            try:
+                self.delete(name)
+                _log.info("quarantine id=%s: removed, as it is too old", name)
+            except QuarantineError as error:
+                _log.warning("%s", error)
 
     async def release(self, name: str, next_hop: NextHop) -> Sequence[tuple[Recipient, Reply]]:
         """Deliver a message to all recipients that have not got it yet; the reply for each.

@@ -300,6 +300,11 @@ class History(ClosedOnExit):
     def close(self) -> None:
         self._db.close()
 
+    def trusted_time(self, now: float) -> float:
+        """The time by which mail grows old (`Database.trusted_time`)."""
+        with self._db.errors(), self._db.transaction():
+            return self._db.trusted_time(now)
+
     def append(self, rows: Sequence[HistoryRow]) -> None:
         """Keep these rows, all or none; a row whose id is there stays as it is.
 

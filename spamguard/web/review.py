@@ -214,6 +214,7 @@ async def quarantine_page(pages: PageContext, request: Request) -> Response:
         page=held,
         before=before,
         query=query,
+        keep=pages.service.keep_held,
         error_text=error_text,
         all="all" in request.query_params,
     )

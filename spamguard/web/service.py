@@ -88,6 +88,7 @@ class Service:
         one_wrong_in = settings.listeners[0].policy.spam_threshold if settings.listeners else 0
         open_filter = partial(Filter.open, settings.state, one_wrong_in=one_wrong_in)
         open_reading = partial(ReadConnection.open, settings)
+        self.keep_held = settings.quarantine.keep  # days
         self._personal = settings.personal
         self._settle = settle
         self._ask_daemon = ask_daemon

@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 
 from spamguard.daemon import settle
+from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, TableError
+from spamguard.keys import RANDOM_BYTES, new_id
+from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
+from spamguard.storage import Spool, SpoolView
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import READER, held, mail, opened, upgraded
 
@@ -108,3 +112,22 @@ def test_outdated_lessons_are_logged_as_the_daemon_starts(tmp_path: Path) -> Non
     assert "3 lessons from before an upgrade that reads mail otherwise" in line
     assert line.endswith("teach the rest again (teach-folders, learn)")
     assert train(tmp_path) == ""
+
+
+def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
+    """By the time that the history trusts: a clock that jumps ahead removes nothing."""
+    now = time.time()
+    quarantine, names = Quarantine(tmp_path / DIRECTORY), {}
+    envelope = Envelope(Sender("a@b.example"), (Recipient("c@d.example"),), Client("192.0.2.1"))
+    for days in (0, 29, 31):
+        names[days] = new_id(now - days * 86_400, bytes(RANDOM_BYTES))
+        spool = Spool(tmp_path)
+        spool.write(b"Subject: x\r\n\r\n")
+        quarantine.store(names[days], SpoolView(b"", spool, 0), envelope, "spam", now)
+        spool.close()
+    settle.remove_expired(tmp_path, 30)
+    assert set(quarantine.ids()) == {names[0], names[29]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + 400 * 86_400)
+        settle.remove_expired(tmp_path, 30)
+    assert set(quarantine.ids()) == {names[0], names[29]}

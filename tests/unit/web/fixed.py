@@ -153,6 +153,7 @@ class Fixed:
         Growth(NOW, 120),
     )
     empty: bool = False
+    keep_held: int | None = 30
     monitor: Monitor = field(default_factory=Monitor)
 
     def _may(self) -> None:
