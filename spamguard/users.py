@@ -32,6 +32,8 @@ WEB_ORIGIN = "web"
 """Origin of messages that were handed over on the page or through the API."""
 HISTORY_ORIGIN = "history"
 """Origin of lessons about a message in the history."""
+RELEASE_ORIGIN = "quarantine"
+"""Origin of lessons about held mail that was released."""
 SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, *SCANNER_ORIGINS, WEB_ORIGIN, HISTORY_ORIGIN)
 """Origins of all lessons that people bring."""
 

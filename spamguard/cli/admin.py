@@ -24,6 +24,7 @@ from spamguard.errors import QuarantineError, UsageError
 from spamguard.keys import is_id
 from spamguard.log import local_time, printable, rfc3339
 from spamguard.storage import as_directory_owner
+from spamguard.users import RELEASE_ORIGIN
 
 if TYPE_CHECKING:
     from spamguard.config.options import Endpoint
@@ -228,7 +229,7 @@ async def _release_all(
             if teacher is not None and after.delivered:
                 with closing(quarantine.open(entry.id).spool) as spool:
                     example = ExampleReader(teacher.key).read_example(spool.read())
-                outcomes = LessonService(teacher).submit([example], "ham", "", "quarantine")
+                outcomes = LessonService(teacher).submit([example], "ham", "", RELEASE_ORIGIN)
                 learnt = outcomes == [LessonOutcome.LEARNT]
             complete &= after.released
             _print_release(options, after, replies, learnt=learnt)

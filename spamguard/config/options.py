@@ -84,12 +84,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What to do about a verdict: the first rule that fits, tagging otherwise.
-
-    spam_threshold is N for "1 in N": spam is what is so probable that at most one good message in N
-    is called spam, where enough mail was confirmed to know (`policy.MIN_CONFIRMED`); before that,
-    and with 0, it is the fixed threshold.
-    """
+    """What to do about a verdict: the first rule that fits, tagging otherwise."""
 
     rules: Annotated[
         tuple[Rule, ...], "What to do beyond tagging; the first rule that fits counts"
@@ -150,10 +145,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class TeachByMail:
-    """Addresses to which people forward mail, as attachments, to say what it is.
-
-    Mail to them that comes from another sender or network is handed on like all mail.
-    """
+    """Addresses to which people forward mail, as attachments, to say what it is."""
 
     addresses: Annotated[
         tuple[tuple[types.TeachingAddress, types.ClassName], ...],
@@ -319,11 +311,7 @@ class HamEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Maildirs in which moving mail teaches.
-
-    A folder's role is that of the first pattern in `folders` that fits its name; then Dovecot's
-    special use counts, then common names.
-    """
+    """Maildirs in which moving mail teaches."""
 
     maildir: Annotated[types.MaildirPattern, "Absolute path; * and ? match any name"]
     user: Annotated[

@@ -54,7 +54,7 @@ from spamguard.counters import (
 )
 from spamguard.delivery.smtp import find_unreachable
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError, SpamguardError
+from spamguard.errors import BusyError, LedgerError, SpamguardError
 from spamguard.records import Status
 from spamguard.storage import LEDGER_FILE
 from spamguard.users import SUBMITTED_ORIGINS
@@ -130,7 +130,7 @@ class HealthReporter:
         """Return the state of the filter, or what is wrong with it."""
         try:
             return await self._filter_cache.get()
-        except TimeoutError:
+        except BusyError:
             return f"state: no answer within {_PROBE_TIMEOUT:.0f} s"
         except (SpamguardError, OSError) as error:
             return f"state: {error}"
@@ -138,7 +138,7 @@ class HealthReporter:
     async def _find_unreachable(self) -> list[str]:
         try:
             return await self._hops_cache.get()
-        except TimeoutError:
+        except BusyError:
             return [f"next hops: no answer within {_PROBE_TIMEOUT:.0f} s"]
 
 

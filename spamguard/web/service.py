@@ -6,10 +6,8 @@ anything in another person's name.
 Blocking work runs in threads: one thread owns a filter, with which it teaches and explains; two
 threads read history and ledger. Scorer processes read and judge mail.
 
-Errors: UsageError for bad input, NotAllowedError for what the person may not do (not theirs, for
-operators only, or over the daily limit of lessons), NotThereError for an unknown id or somebody
-else's (nobody can tell which), BusyError for "try again in a moment"; any other SpamguardError is
-trouble of the filter's own.
+Errors: UsageError for bad input, NotAllowedError for what the person may not do, NotThereError for
+an unknown id or somebody else's (nobody can tell which), BusyError for "try again in a moment".
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -31,7 +29,7 @@ from spamguard.delivery.quarantine import QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
 from spamguard.engine.prepare import Example
-from spamguard.errors import BusyError, LedgerError, NotAllowedError, SpamguardError, UsageError
+from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from spamguard.ledger.senders import label_class, make_sender_vote
@@ -40,7 +38,7 @@ from spamguard.proxy.history import HistoryRow
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
-from spamguard.users import HISTORY_ORIGIN, SENDER_STRENGTHS, WEB_ORIGIN
+from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_STRENGTHS, WEB_ORIGIN
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
@@ -60,6 +58,7 @@ from spamguard.web.workers import (
     ResourceThread,
     UploadScanner,
     Visibility,
+    example_from_scan,
 )
 
 _log = logging.getLogger("spamguard.web")
@@ -70,7 +69,6 @@ _MAX_CACHED = 64  # pairs of a person and a number of hours
 _READ_THREADS = 2
 _UNDO_BATCH = 4 * BATCH_SIZE  # messages
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
-_RELEASE_ORIGIN = "quarantine"  # of lessons, as the command has it
 
 Result = TypeVar("Result")
 
@@ -146,7 +144,7 @@ class Service:
     async def explain(self, person: Person, message: Spool) -> models.MessageExplanation:
         """Explain the verdict on a message; counts of rare words are for operators only."""
         scan = await self._scan(person, message)
-        lesson = _example_from_scan(scan)
+        lesson = example_from_scan(scan)
         why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
         return models.MessageExplanation(None, why)
 
@@ -154,7 +152,7 @@ class Service:
         """Teach a message in the person's name; an operator teaches for the site (user "")."""
         await self._readers.run(lambda reading: check_class(reading.ledger, label))
         scan = await self._scan(person, message)
-        lesson = _example_from_scan(scan)
+        lesson = example_from_scan(scan)
         return await self._learn(person, lambda _: lesson, label, WEB_ORIGIN, scan.sender)
 
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
@@ -181,7 +179,7 @@ class Service:
         try:
             await self._readers.run(lambda reading: check_class(reading.ledger, label))
             scan = await self._scan(person, message)
-            lesson, user = _example_from_scan(scan), person.voter
+            lesson, user = example_from_scan(scan), person.voter
             latest = await self._read(lambda reading: self._latest_messages(reading, person))
             why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
             judged_for = self._verdict_user(person)
@@ -413,11 +411,11 @@ class Service:
             self._today[key] = AsyncTtlCache(lambda: self._read(look), _TODAY_SECONDS, WAIT_SECONDS)
         while len(self._today) > _MAX_CACHED:
             self._today.popitem(last=False)
-        return await _within_timeout(self._today[key].get())
+        return await self._today[key].get()
 
     async def model(self, person: Person) -> models.Model:
         """Return what has been learnt."""
-        ledger = await _within_timeout(self._ledger_summary.get())
+        ledger = await self._ledger_summary.get()
         return await self._filter.run(
             partial(statistics.summarize_model, ledger=ledger, person=person)
         )
@@ -488,28 +486,15 @@ class Service:
         row = await self._readers.run(find_row)
         if row is not None:
             lesson = partial(example_from_row, row=row)
-            return (await self._learn(person, lesson, "ham", _RELEASE_ORIGIN)).changed
+            return (await self._learn(person, lesson, "ham", RELEASE_ORIGIN)).changed
         with closing(self._quarantine.open_message(entry)) as message:
-            example = _example_from_scan(await self._scan(person, message))
-        return (await self._learn(person, lambda _: example, "ham", _RELEASE_ORIGIN)).changed
+            example = example_from_scan(await self._scan(person, message))
+        return (await self._learn(person, lambda _: example, "ham", RELEASE_ORIGIN)).changed
 
     async def delete(self, person: Person, verdict_id: str) -> None:
         """Delete a held message; for operators only."""
         await self._read(lambda _: self._quarantine.delete(person, verdict_id))
 
 
-def _example_from_scan(scan: Scan) -> Example:
-    if not scan.packed:
-        raise LedgerError("the scorer returned no features of the message")
-    return Example(scan.digest, unpack_features([scan.packed])[0])
-
-
 def _label(vote: Vote | None) -> str:
     return vote.label or "" if vote is not None else ""
-
-
-async def _within_timeout(loading: Awaitable[Result]) -> Result:
-    try:
-        return await loading
-    except TimeoutError:
-        raise BusyError("this takes too long now: try again later") from None

@@ -35,7 +35,9 @@ from spamguard import errors, keys
 from spamguard.config.options import Settings
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine.filter import Filter
-from spamguard.errors import BusyError, UsageError
+from spamguard.engine.fold import unpack_features
+from spamguard.engine.prepare import Example
+from spamguard.errors import BusyError, LedgerError, UsageError
 from spamguard.ledger.queries import UserQueries
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.mail.message import PREFIX_SEARCH_BYTES, remove_subject_prefix
@@ -164,12 +166,15 @@ class AsyncTtlCache(Generic[Value]):
         self._expires_at = 0.0
 
     async def get(self) -> Value:
-        """The result, or the error of the call; TimeoutError: it takes too long."""
+        """The result, or the error of the call; BusyError: it takes too long."""
         loop = asyncio.get_running_loop()
         if self._task is None or (self._task.done() and loop.time() >= self._expires_at):
             self._task = loop.create_task(self._reload())
             self._task.add_done_callback(_consume_error)
-        return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._task), self._timeout)
+        except TimeoutError:
+            raise BusyError("this takes too long now: try again later") from None
 
     async def _reload(self) -> Value:
         seconds = min(self._ttl_seconds, ERROR_TTL_SECONDS)
@@ -401,3 +406,10 @@ def _address_parts(address: str) -> list[str]:
         recipient_pattern(address, at_start=True, at_end=True),
         *(recipient_pattern((local_part or address) + sign, at_start=True) for sign in signs),
     ]
+
+
+def example_from_scan(scan: Scan) -> Example:
+    """The message of a scan, as an example to learn."""
+    if not scan.packed:
+        raise LedgerError("the scorer returned no features of the message")
+    return Example(scan.digest, unpack_features([scan.packed])[0])
