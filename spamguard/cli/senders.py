@@ -55,10 +55,8 @@ def forget_sender(options: argparse.Namespace) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    given = options.paths or options.ids
-    for name in ("unwanted", "new", "force", "dry_run"):
-        given = given or getattr(options, name, False)
-    if given:
+    names = ("paths", "ids", "unwanted", "new", "force", "dry_run")
+    if any(getattr(options, name, False) for name in names):
         options.wrong_usage(
             "argument --sender: only --as, --strength, --user and --json go with it"
         )

@@ -86,6 +86,8 @@ def run_learn(options: argparse.Namespace) -> int:
 
     if options.sender:
         return senders.learn_sender(options)
+    if options.strength:
+        raise UsageError("--strength says how much a sender counts: name it with --sender")
     arguments.check_paths_or_ids(options)
     if options.unwanted and options.label is None:
         raise UsageError("--unwanted says something about a class: name it with --as")
