@@ -11,8 +11,8 @@ section. A sender can write any field into a message, these too, so the rule is 
   unquoted name are ambiguous, and authenticate nobody.
 - `dmarc=pass` counts if its header.from is the domain of From. Where there is no policy
   (`dmarc=none`, or no DMARC result), `dkim=pass` counts if header.d (or header.i) is aligned: it is
-  the domain of From, or one of the two is below the other. Two hosts below one domain may belong to
-  two people, and which domains are such is only known from a list, so they are not aligned here.
+  the domain of From, or one above it. A host below that domain, or beside it, may belong to
+  somebody else, and which domains are such is only known from a list, so it is not aligned here.
   Any other result of DMARC authenticates nobody, and SPF says nothing of From.
 
 Comments and quoted strings hold what senders like, so they are taken out before anything is looked
@@ -154,9 +154,9 @@ def _is_authenticated(domain: bytes, results: list[_Result]) -> bool:
 
 
 def _is_aligned(domain: bytes, result: _Result) -> bool:
-    """Whether the domain that has signed is that of From, above it or below it."""
+    """Whether the domain that has signed is that of From, or above it."""
     identity = result.properties.get(b"header.i", b"").rpartition(b"@")[2]
     signer = result.properties.get(b"header.d", identity)
     if not _DOMAIN.fullmatch(signer):
         return False
-    return domain == signer or domain.endswith(b"." + signer) or signer.endswith(b"." + domain)
+    return domain == signer or domain.endswith(b"." + signer)
