@@ -114,7 +114,7 @@ def test_the_api_is_described_without_other_hosts(tmp_path: Path, browser: Chrom
         enter(browser, server)
         browser.get(f"{server.url}/api/v1/docs")
         found = texts(browser, "main h2 code")
-        assert len(found) == 23
+        assert len(found) == 24
         assert "POST /api/v1/judge" in found
         for link in browser.find_elements("css selector", "main a[href*='#']"):
             name = str(link.get_attribute("href")).partition("#")[2]
