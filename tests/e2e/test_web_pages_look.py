@@ -328,9 +328,9 @@ def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
 
         assert press_keys(Keys.TAB) == "Skip to the content"
         assert press_keys(Keys.ENTER) == "main"
-        stops = [press_keys(Keys.TAB) for _ in range(8)]
-        assert stops[5:7] == ["Search", "Solar panels"]
-        assert "Spam" in stops[7]
+        stops = [press_keys(Keys.TAB) for _ in range(9)]
+        assert stops[6:8] == ["Search", "Solar panels"]
+        assert "Spam" in stops[8]
         outline = browser.execute_script(
             "return getComputedStyle(document.activeElement).outlineStyle"
         )
