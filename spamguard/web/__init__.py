@@ -7,8 +7,8 @@ own, so that a slow query delays no other request. Lessons go to `learning.lesso
 lessons. Must never stand in the path of mail, never show one user another's mail, and never change
 anything on GET. Read `service` first.
 
-Each thing has one place: a page is a view in `pages`, `review` or `senders` and a template, a query
-a method in `queries` or `quarantine` or, where it counts, a function in `statistics`, an action a
+Each thing has one place: a page is a view in `pages` or `review` and a template, a query a
+method in `queries` or `quarantine` or, where it counts, a function in `statistics`, an action a
 method of `service.Service`, which the API then calls in one line, and a value that it returns a
 dataclass in `models`.
 """

@@ -39,7 +39,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard.config.options import Web
 from spamguard.smtp.envelope import client_prefix
-from spamguard.web import api, pages, review, senders  # noqa: F401  they register their views
+from spamguard.web import api, pages, review  # noqa: F401  they register their views
 from spamguard.web.auth import (
     AuthMethod,
     CredentialStore,

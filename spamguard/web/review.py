@@ -1,10 +1,16 @@
-"""The views of mail that waits for somebody's word: the queue of unsure mail, and the quarantine.
+"""The views of mail that waits for somebody's word: the queue of unsure mail, and the quarantine;
+and, for page and API, the word about a sender.
 
 The queue shows each group of messages alike once. It is made from a page of the history and nothing
 is kept of it, so that it is never out of date. A form names the messages that were shown, and a
 word teaches these, not those that came meanwhile.
 
 Deleting held messages takes a second click on a page of its own.
+
+A word about a sender is said beside a message whose sender a named server had authenticated when it
+passed (`mail.authentication`). The history has no more than a keyed hash of the address, and a word
+needs no more, so nobody can name an address here: people speak of senders of mail that they may
+see.
 """
 
 from __future__ import annotations
@@ -12,8 +18,9 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,7 +28,8 @@ from spamguard.engine.policy import UNSURE
 from spamguard.errors import SpamguardError, UsageError
 from spamguard.keys import is_id
 from spamguard.proxy.history import fold_text
-from spamguard.web import context
+from spamguard.users import SENDER_STRENGTHS
+from spamguard.web import api, context
 from spamguard.web.context import (
     Notice,
     PageContext,
@@ -31,7 +39,7 @@ from spamguard.web.context import (
     render_page,
 )
 from spamguard.web.formatting import count_noun, label_text
-from spamguard.web.models import MAX_ROWS, Judgement, QuarantinePage
+from spamguard.web.models import MAX_ROWS, Judgement, LessonReceipt, QuarantinePage
 from spamguard.web.requests import current_person, problem_from_error, read_form
 
 # ---- the queue
@@ -276,3 +284,49 @@ async def delete_held(pages: PageContext, request: Request) -> Response:
     await pages.service.delete(person, verdict_id)
     notice = Notice("Deleted. The message is gone for good.")
     return pages.redirect(person, "/quarantine", notice)
+
+
+# ---- words about a sender
+
+_SIDES = {"ham": "wanted", "spam": "unwanted"}
+_USUAL = "usual"
+
+
+@api.router.post(
+    "/history/{id}/sender",
+    name="saySender",
+    summary="Say what mail of its sender is, or take that back",
+    **api.WITH_ID,
+)
+async def say_sender(
+    call: api.Call,
+    verdict_id: api.VerdictId,
+    label: Annotated[
+        str,
+        Query(alias="class", pattern="^(ham|spam)?$", description="ham or spam; empty: take back"),
+    ],
+    strength: Annotated[
+        str, Query(pattern=f"^({'|'.join(SENDER_STRENGTHS)})$", description="How much it counts")
+    ] = _USUAL,
+) -> LessonReceipt:
+    return await call.service.say_of_sender(call.person, verdict_id, label, strength)
+
+
+@page("POST", "/history/{name}/sender")
+async def say_sender_form(pages: PageContext, request: Request) -> Response:
+    """Keep what the person says of the sender of a message, or take it back."""
+    person, verdict_id = current_person(request), path_id(request)
+    form = await read_form(request)
+    label, strength = form.get("class", ""), form.get("strength", _USUAL)
+    if (label and label not in _SIDES) or strength not in SENDER_STRENGTHS:
+        raise UsageError("choose what mail of this sender is: there is no such choice")
+    receipt = await pages.service.say_of_sender(person, verdict_id, label, strength)
+    if not label:
+        text = "Taken back: what you had said of this sender counts no more."
+    elif not receipt.changed:
+        text = f"You had already said that mail of this sender is {_SIDES[label]}."
+    else:
+        text = f"Mail of this sender is {_SIDES[label]}. That counts where it is authenticated."
+    path = f"/history/{verdict_id}"
+    undo = f"{path}/sender" if label and receipt.changed else ""
+    return pages.redirect(person, path, Notice(text, undo=undo))
