@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from spamguard.config import types
+from spamguard.config.learning import HamEvidence, TeachSettings, Watch
+from spamguard.config.shared import SharedSettings
 from spamguard.config.types import AT_LEAST_ONE, Inline, Shorthand
 from spamguard.config.values import (
     Action,
@@ -34,8 +36,8 @@ __all__ = [
     "FORGED_FIELDS", "LOOPBACK_NETWORKS", "Action", "Certificate", "DigestPeriod", "DoorLimits",
     "Endpoint", "HamEvidence", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
     "OnError", "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring",
-    "Settings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch", "Web",
-    "WebLimits", "WebProxy", "parse_endpoint", "parse_scanner",
+    "Settings", "SharedSettings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch",
+    "Web", "WebLimits", "WebProxy", "parse_endpoint", "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
@@ -294,73 +296,6 @@ class QuarantineSettings:
     )
 
 
-# ---- learning: mailboxes that are watched, and programs that teach
-
-
-@dataclass(frozen=True, slots=True)
-class HamEvidence:
-    """What else than a move says that a message in a ham folder is ham."""
-
-    answered: Annotated[types.Flag, "An answered message is ham"] = False
-    flagged: Annotated[types.Flag, "A flagged message is ham"] = False
-    read_after: Annotated[
-        types.Seconds | None,
-        "Time after which a message that was read and left there is ham; null: never",
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Maildirs in which moving mail teaches."""
-
-    maildir: Annotated[types.MaildirPattern, "Absolute path; * and ? match any name"]
-    user: Annotated[
-        types.MailUser,
-        "Owner of all these Maildirs; empty: the text of the wildcards, or the file's owner",
-    ] = ""
-    folders: Annotated[
-        tuple[tuple[str, types.FolderRole], ...],
-        "Role of a folder, by a pattern of its name: a class, neutral, trash or ignored",
-    ] = ()
-    we_file: Annotated[
-        types.Flag | None,
-        "Tagged spam is filed into Junk; null: only if a listener delivers into this Maildir",
-    ] = None
-    debounce: Annotated[types.Seconds, "Delay between first sign of a change and scan"] = 1.0
-    rescan: Annotated[types.Seconds, "Interval between two scans of everything"] = 600.0
-    lessons_per_day: Annotated[
-        types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
-    ] = 1000  # what is moved beyond that teaches nothing
-    ham_evidence: Annotated[HamEvidence, "What else than a move teaches ham"] = field(
-        default_factory=HamEvidence
-    )
-    spam_evidence: Annotated[tuple[types.Keyword, ...], "Keywords that teach spam"] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TeachSettings:
-    """Where programs of this machine hand lessons over.
-
-    The spool is a directory (mode 1733, or 3733 to be read by its group). Root's and our own
-    account may always name another user.
-    """
-
-    socket: Annotated[
-        types.SocketPath | None, "Path of the socket; null: teach.sock in the state directory"
-    ] = None
-    mode: Annotated[types.FileMode, "Mode of the socket, in octal digits"] = 0o666
-    spool: Annotated[
-        types.AbsolutePath | None, "Directory for lessons while the daemon is down; null: none"
-    ] = None
-    for_others: Annotated[tuple[types.Account, ...], "Accounts that may name another user"] = (
-        "dovecot",
-        "vmail",
-    )
-    lessons_per_day: Annotated[
-        types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
-    ] = 1000  # by programs and by mail together; further ones are dropped
-
-
 # ---- web page and HTTP API
 
 
@@ -483,6 +418,10 @@ class Settings:
     quarantine: Annotated[QuarantineSettings, "What becomes of held mail"] = field(
         default_factory=QuarantineSettings
     )
+    shared: Annotated[
+        SharedSettings | None,
+        "Several machines learn as one, by a log in PostgreSQL; null: this machine alone",
+    ] = None
 
     @property
     def accepts_lessons(self) -> bool:

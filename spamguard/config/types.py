@@ -224,7 +224,7 @@ def _check_socket_path(value: object) -> Path:
     return path
 
 
-def _check_file(value: object) -> Path:
+def check_file(value: object) -> Path:
     path = _check_path(value)
     try:
         open_without_waiting(path).close()
@@ -238,7 +238,7 @@ def _check_file(value: object) -> Path:
 
 def _check_secret_file(value: object) -> Path:
     """A file that only its owner and group can read, with a line in it."""
-    path = _check_file(value)
+    path = check_file(value)
     with open_without_waiting(path) as file:
         if os.fstat(file.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ValueError(f"expected a file that no others can read: chmod 0640 {path}")
@@ -305,7 +305,7 @@ _MODE_SCHEMA: JsonSchema = {
 _MAILDIR_SCHEMA = _text_schema(rf"/(?!.*{_VARIABLE_PATTERN.pattern}).*")
 
 AbsolutePath = Annotated[Path, Option(_check_path, _PATH_SCHEMA, str)]
-ReadableFile = Annotated[Path, Option(_check_file, _PATH_SCHEMA, str)]
+ReadableFile = Annotated[Path, Option(check_file, _PATH_SCHEMA, str)]
 SecretFile = Annotated[Path, Option(_check_secret_file, _PATH_SCHEMA, str)]
 SocketPath = Annotated[Path, Option(_check_socket_path, _PATH_SCHEMA, str)]
 MaildirPattern = Annotated[str, Option(_check_maildir, _MAILDIR_SCHEMA)]

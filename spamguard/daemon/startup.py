@@ -304,6 +304,8 @@ def required_files(settings: Settings) -> list[Path]:
     certificates: list[Certificate | None] = [listener.tls for listener in settings.listeners]
     certificates += [settings.web.tls] if settings.web else []
     files = [file for tls in certificates if tls for file in (tls.certificate, tls.key)]
+    if shared := settings.shared:
+        files += [file for file in (shared.password_file, shared.tls.ca) if file]
     return files + [scanner.password_file for scanner in settings.scanners if scanner.password_file]
 
 

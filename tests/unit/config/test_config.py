@@ -31,6 +31,7 @@ from spamguard.config.options import (
     ScannerLimits,
     Scoring,
     Settings,
+    SharedSettings,
     TeachByMail,
     TeachingUser,
     TeachSettings,
@@ -42,6 +43,7 @@ from spamguard.config.options import (
     parse_endpoint,
 )
 from spamguard.config.schema import dump_settings, to_plain
+from spamguard.config.shared import DatabaseTls
 from spamguard.errors import ConfigError
 from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import SHIPPED, listener, parts
@@ -139,7 +141,7 @@ def test_the_shipped_file_has_the_defaults():
 def test_the_shipped_file_has_every_option():
     """Options whose default is "none" are in comments."""
     text = SHIPPED.read_text("utf-8")
-    assert len(parts()) == 18
+    assert len(parts()) == 19
     for part in parts():
         for key in part.model_fields:
             assert re.search(rf"(^|[ {{]){key}(:|  )", text, re.M), f"{part.__name__}.{key}"
@@ -238,6 +240,24 @@ def test_web_in_one_word_and_with_how(load, tmp_path):
         WebLimits(),
     )
     assert str(settings.web) == "https://192.0.2.1:8443"
+    assert load(dump_settings(settings)) == settings
+
+
+def test_a_node_of_several_machines(load, tmp_path):
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    password.chmod(0o640)
+    text = (
+        "shared: {database: 'host=db1,db2 dbname=spamguard user=spamguard_node', "
+        f"password_file: {password}, tls: {{ca: {password}}}, url: 'https://mx1.example:8443/'}}"
+    )
+    settings = load(listener(text))
+    assert settings.shared == SharedSettings(
+        "host=db1,db2 dbname=spamguard user=spamguard_node",
+        password,
+        DatabaseTls(ca=password),
+        "https://mx1.example:8443",
+    )
     assert load(dump_settings(settings)) == settings
 
 

@@ -33,6 +33,8 @@ BEYOND = (
     "0.1:0'",
     "the same address",
     "expected at least one",
+    "expected no ",
+    "mx1.example",
 )
 
 

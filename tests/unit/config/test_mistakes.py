@@ -46,6 +46,28 @@ IN_A_LISTENER = {
     "aliases: {Anna@b.example: anna, anna@b.example: ben}": (
         "6:33: Anna@b.example stands there already, which is the same address"
     ),
+    "shared: {database: db1.example}": (
+        "6:10: database: expected a connection string such as 'host=db.example dbname=spamguard "
+        "user=spamguard_node', found 'db1.example'"
+    ),
+    "shared: {database: dbname=spamguard password=geheim}": (
+        "6:10: database: expected no password here: write it into the first line of a file, and "
+        "name that with password_file"
+    ),
+    "shared: {database: 'postgresql://node:geheim@db1.example/spamguard'}": (
+        "6:10: database: expected no password here: write it into the first line of a file, and "
+        "name that with password_file"
+    ),
+    "shared: {database: dbname=spamguard sslmode=require}": (
+        "6:10: database: expected no sslmode here: use tls"
+    ),
+    "shared: {database: dbname=spamguard, tls: off}": (
+        "6:40: tls: expected verify, no or {ca: FILE}, found 'off'"
+    ),
+    "shared: {database: dbname=spamguard, url: 'http://mx1.example'}": (
+        "6:40: url: expected the page's address on this node, such as https://mx1.example:8443, "
+        "found 'http://mx1.example'"
+    ),
     "personal: 1": "6:1: personal: expected true or false, found 1",
     "teach: {sokcet: 1}": "6:9: unknown key 'sokcet': did you mean 'socket'?",
     "teach: {mode: 999}": (

@@ -1,0 +1,167 @@
+"""The options of a node: several machines that share one log of lessons in PostgreSQL.
+
+`SharedSettings` is the group `shared` of the configuration. Its values are checked here as far as
+that needs no database: what the connection string may hold, and that the driver is installed.
+
+Must never import the driver, because every process imports this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from spamguard.config import types
+from spamguard.config.types import JsonSchema, Option
+from spamguard.config.values import describe_value
+
+
+class DatabaseTls(NamedTuple):
+    """How the connection to the database is protected.
+
+    verify: TLS, with a certificate for the host's name. ca: PEM file of the authority that has
+    signed it; None: those of the system.
+    """
+
+    verify: bool = True
+    ca: Path | None = None
+
+
+VERIFIED_TLS = DatabaseTls()
+
+# ---- checks
+
+_URI = re.compile(r"postgres(?:ql)?://[!-~]+")
+_PAIR = re.compile(r"\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s'\\]+)(?=\s|\Z)")
+# Other options say these, or the daemon sets them itself.
+_OWN_KEYS = {
+    "password": "write it into the first line of a file, and name that with password_file",
+    "passfile": "use password_file",
+    "sslmode": "use tls",
+    "sslrootcert": "use tls",
+    "options": "leave it out",
+    "application_name": "leave it out",
+    "target_session_attrs": "leave it out",
+}
+
+
+def check_database(value: object) -> str:
+    """A connection string of PostgreSQL without password. ValueError."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise _database_error(value)
+    keys = set(_connection_keys(value))
+    for key, remedy in _OWN_KEYS.items():
+        if key in keys:  # the value may hold the password: it is not shown
+            raise ValueError(f"expected no {key} here: {remedy}")
+    if not keys & {"dbname", "service"}:
+        raise _database_error(value)
+    return value
+
+
+def _connection_keys(text: str) -> Iterator[str]:
+    """The keywords of a connection string (libpq, "Connection Strings"). ValueError."""
+    if _URI.fullmatch(text):
+        parts = urlsplit(text)
+        yield from ["password"] * (parts.password is not None)
+        yield from ["dbname"] * (len(parts.path) > 1)
+        yield from (key for key, _ in parse_qsl(parts.query, keep_blank_values=True))
+        return
+    end = 0
+    while match := _PAIR.match(text, end):
+        yield match[1]
+        end = match.end()
+    if not end or text[end:].strip():
+        raise _database_error("what is none" if "password" in text else text)
+
+
+def _database_error(value: object) -> ValueError:
+    example = "host=db.example dbname=spamguard user=spamguard_node"
+    return ValueError(
+        f"expected a connection string such as {example!r}, found {describe_value(value)}"
+    )
+
+
+def _check_tls(value: object) -> DatabaseTls:
+    if value in ("verify", "no"):
+        return DatabaseTls(value == "verify")
+    if isinstance(value, dict) and value.keys() == {"ca"}:
+        return DatabaseTls(ca=types.check_file(value["ca"]))
+    raise ValueError(f"expected verify, no or {{ca: FILE}}, found {describe_value(value)}")
+
+
+def _write_tls(tls: DatabaseTls) -> object:
+    return {"ca": str(tls.ca)} if tls.ca else "verify" if tls.verify else "no"
+
+
+def _check_url(value: object) -> str:
+    try:
+        url = urlsplit(value if isinstance(value, str) and value.isprintable() else "")
+        is_valid = bool(url.hostname) and url.port != 0 and not (url.query or url.fragment)
+    except ValueError:
+        is_valid = False
+    if value == "":
+        return ""
+    if not is_valid or not (url.scheme == "https" or _is_loopback(url)) or "@" in url.netloc:
+        raise ValueError(
+            "expected the page's address on this node, such as https://mx1.example:8443, found "
+            f"{describe_value(value)}"
+        )
+    return str(value).rstrip("/")
+
+
+def _is_loopback(url: SplitResult) -> bool:
+    try:
+        return url.scheme == "http" and ip_address(url.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+_TLS_SCHEMA: JsonSchema = {
+    "anyOf": [
+        {"enum": ["verify", "no"]},
+        {
+            "type": "object",
+            "properties": {"ca": {"type": "string", "pattern": "^(/.*)$"}},
+            "required": ["ca"],
+            "additionalProperties": False,
+        },
+    ]
+}
+_URL_SCHEMA: JsonSchema = {"type": "string", "pattern": "^(https?://.*)?$"}
+_DATABASE_SCHEMA: JsonSchema = {"type": "string", "pattern": "(^postgres(ql)?://)|="}
+
+Database = Annotated[str, Option(check_database, _DATABASE_SCHEMA)]
+Tls = Annotated[DatabaseTls, Option(_check_tls, _TLS_SCHEMA, _write_tls)]
+NodeUrl = Annotated[str, Option(_check_url, _URL_SCHEMA)]
+
+# ---- the options
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSettings:
+    """Several machines learn as one: they share the log of lessons in PostgreSQL."""
+
+    database: Annotated[
+        Database,
+        "Connection string of PostgreSQL without password; several hosts: the primary is found",
+    ]
+    password_file: Annotated[
+        types.SecretFile | None, "File whose first line is the node's password; null: none"
+    ] = None
+    tls: Annotated[Tls, "TLS to the database: verify, no, or a mapping with the file of a CA"] = (
+        VERIFIED_TLS
+    )
+    url: Annotated[
+        NodeUrl, "Address of this node's page, at which other nodes ask it; empty: they do not"
+    ] = ""
+
+    def check(self) -> None:
+        """ValueError where the driver is not installed."""
+        if find_spec("psycopg") is None:
+            raise ValueError("needs psycopg: pip install 'spamguard[shared]'")
