@@ -171,9 +171,9 @@ def _check_key(path: Path) -> Step:
 
 def _check_free_space(state: Path) -> Step:
     """Whether there is room for new tables beside the old ones, as settling needs it."""
-    from spamguard.engine import store  # noqa: PLC0415  `spamguard check` must load no numpy
+    from spamguard.engine import snapshot  # noqa: PLC0415  `spamguard check` must load no numpy
 
-    detail, remedy = describe_disk(state, store.snapshot_bytes(state))
+    detail, remedy = describe_disk(state, snapshot.snapshot_bytes(state))
     return failed("disk", detail, remedy) if remedy else ok("disk", detail)
 
 

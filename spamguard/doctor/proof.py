@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from spamguard.bayes.tables import counted_arrays
 from spamguard.config.options import Settings, Watch
 from spamguard.doctor import Step, failed, ok
-from spamguard.engine import store
+from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.folders.mailboxes import LocalMailboxes, base_name_key, parse_file_name
@@ -144,7 +144,7 @@ class _LearnedState:
         with TemporaryDirectory(prefix="spamguard-doctor-") as directory:
             path = Path(directory) / "tables.bin"
             spam_filter.save_tables(path)
-            tables = store.read_snapshot(path)
+            tables = snapshot.read_snapshot(path)
         fingerprint = blake2b()
         for name, counts in counted_arrays(tables):
             fingerprint.update(f"{name} {counts.shape}".encode())

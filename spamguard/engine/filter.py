@@ -19,7 +19,7 @@ from spamguard.bayes import experts, tables
 from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
 from spamguard.bayes.tables import BASE_CLASSES, DEFAULT_BITS
 from spamguard.database import ClosedOnExit
-from spamguard.engine import fold, policy, store
+from spamguard.engine import fold, policy, snapshot, store
 from spamguard.engine.judge import JudgingFilter
 from spamguard.engine.prepare import Example, check_bytes
 from spamguard.engine.store import BITS_RANGE, TableStore
@@ -410,7 +410,7 @@ class Filter(JudgingFilter, ClosedOnExit):
     def save_tables(self, path: Path) -> None:
         """Write the tables under a new name, for `adopt_tables` elsewhere; may raise OSError."""
         self._refresh()
-        store.write_snapshot(path, self._store.tables, durable=False)
+        snapshot.write_snapshot(path, self._store.tables, durable=False)
 
     def adopt_tables(self, path: Path) -> None:
         """Judge by tables that a filter with the same key has saved.
@@ -422,7 +422,7 @@ class Filter(JudgingFilter, ClosedOnExit):
                 f"{self.directory}: has receipts of its own: import tables without receipts into "
                 "a new state directory"
             )
-        adopted = store.read_snapshot(path)
+        adopted = snapshot.read_snapshot(path)
         self._ledger.set_meta(_ADOPTED_KEY, "yes")
         self._store.adopt(adopted)
 
@@ -486,7 +486,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             events=self._ledger.last_seq(),
             unsettled=self._store.unsettled,
             ledger_bytes=self._ledger.file_bytes(),
-            tables_bytes=store.snapshot_bytes(self.directory),
+            tables_bytes=snapshot.snapshot_bytes(self.directory),
             extractor=EXTRACTOR,
             fingerprint=self._ledger.fingerprint,
         )

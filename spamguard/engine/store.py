@@ -6,12 +6,6 @@ never changed. Only teaching writes them; judging never writes. A line in the le
 snapshot counts. It is replaced only if it is still the line expected, so of two writers one wins
 and an older settled state never replaces a newer one.
 
-One file holds all arrays, each on a page border, and every process maps it copy-on-write. The file
-has no holes: a process that touches a mapped hole on a full tmpfs ends by SIGBUS. A file that is
-cut short, or whose head is damaged, is an error that names the remedy, never a wrong verdict.
-(Damage to the arrays is left to the disk's own checks: summing 64 MB at every opening would cost
-more than all the rest of it.)
-
 Snapshots also prove when the ledger has lost events, because the name of one holds the number of
 its last event. SQLite recovers a damaged log (ledger.sqlite-wal) up to its first bad frame and
 reports nothing. A loss is noted in the ledger when settling replaces the snapshot that proves it,
@@ -24,30 +18,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import secrets
 import time
-import zlib
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
-from numpy.typing import NDArray
 
 from spamguard.bayes import fusion
-from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables, empty_tables
+from spamguard.bayes.tables import Tables, empty_tables
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine.fold import build_tables, fold_changes
+from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp, read_snapshot, write_snapshot
 from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import local_time
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
-from spamguard.storage import LEDGER_FILE, create_atomically, remove_stale_drafts, sync_directory
+from spamguard.storage import LEDGER_FILE, remove_stale_drafts
 
 _log = logging.getLogger("spamguard.model")
 
@@ -58,7 +46,6 @@ BITS_RANGE = range(8, 29)
 _META_PREFIXES = ("tables", "goodmail", "renewed")
 UNDO_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
 _DIRECTORY_REMEDY = "choose a state directory you may write to"
-_SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
 _MAX_TAIL_EVENTS = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _MAX_ATTEMPTS = 5
 
@@ -81,15 +68,6 @@ def make_state_directory(place: Path) -> bool:
         raise LedgerError(f"{place}: cannot be used ({error.strerror}): {advice}") from error
 
 
-def snapshot_bytes(place: Path) -> int:
-    """The bytes of the snapshots on the disk, without holes."""
-    size = 0
-    for path in place.glob("tables-*.bin"):
-        with suppress(FileNotFoundError):  # another process has replaced it
-            size += 512 * path.stat().st_blocks
-    return size
-
-
 def read_min_bits(ledger: SqliteLedger, bits: int) -> int:
     """The size of the tables of few lessons, chosen once by the process that creates the ledger."""
     noted = ledger.get_meta("bits")
@@ -105,36 +83,6 @@ def read_min_bits(ledger: SqliteLedger, bits: int) -> int:
 
 
 # ---- the tables
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotStamp:
-    """The contents of a snapshot.
-
-    file: its name. seq: the last event folded. settled: the last event of the settled state it
-    descends from; lineage: the name of that state. Same lineage and same seq mean the same bits.
-    learner: version of what settled it. taken_back: lessons taken back since then, without another
-    in their place.
-    """
-
-    file: str = ""
-    seq: int = 0
-    settled: int = 0
-    lineage: str = ""
-    learner: int = LEARNER_VERSION
-    taken_back: int = 0
-
-    @classmethod
-    def parse(cls, line: str) -> SnapshotStamp:
-        """Read a line of the ledger. TableError: it is damaged."""
-        try:
-            # the first versions had fewer fields, later ones may have more
-            values = {"learner": 0, "taken_back": 0, **json.loads(line)}
-            return cls(**{field.name: values[field.name] for field in fields(cls)})
-        except (ValueError, TypeError, KeyError) as error:
-            raise TableError(
-                f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`"
-            ) from error
 
 
 class TableStore:
@@ -190,14 +138,14 @@ class TableStore:
         TableError, LedgerError: one of them is damaged.
         """
         for attempt in range(1, _MAX_ATTEMPTS + 1):
-            line = self._ledger.get_meta(_SNAPSHOT_KEY)
+            line = self._ledger.get_meta(SNAPSHOT_KEY)
             from_nothing = self.seq == 0
             try:
                 self._fold_from(line)
             except (LedgerError, TableError):
                 # Our tables may not fit the ledger any more (an older one was restored), or a
                 # newer snapshot was published meanwhile and the older one removed.
-                unchanged = from_nothing and self._ledger.get_meta(_SNAPSHOT_KEY) == line
+                unchanged = from_nothing and self._ledger.get_meta(SNAPSHOT_KEY) == line
                 if attempt == _MAX_ATTEMPTS or unchanged:
                     raise
             else:
@@ -223,7 +171,10 @@ class TableStore:
         if line is None or line == self._snapshot_line:
             return
         stamp = SnapshotStamp.parse(line)
-        if stamp.lineage != self.stamp.lineage or stamp.seq > self.seq:
+        ours = self.stamp
+        is_ours = (stamp.settled, stamp.lineage) == (ours.settled, ours.lineage)
+        # A settled state is mapped even if it is ours: it may have been made to mend our file.
+        if not is_ours or stamp.seq > self.seq or stamp.seq == stamp.settled:
             self.tables = read_snapshot(self._directory / stamp.file)
             self.seq, self.taken_back = stamp.seq, stamp.taken_back
         self._snapshot_line, self.stamp = line, stamp
@@ -231,11 +182,7 @@ class TableStore:
     def save_if_long_tail(self) -> None:
         """Write a snapshot when opening would have to fold many events; call it after teaching."""
         if self.seq - self.stamp.seq >= _MAX_TAIL_EVENTS:
-            stamp = replace(
-                self._new_stamp(self.seq, self.stamp.settled, self.stamp.lineage),
-                learner=self.stamp.learner,
-                taken_back=self.taken_back,
-            )
+            stamp = replace(self.stamp, seq=self.seq, taken_back=self.taken_back)
             self._publish(self.tables, stamp, self._snapshot_line)
 
     # Settling
@@ -249,15 +196,14 @@ class TableStore:
         upto = self._ledger.last_seq()
         try:
             settled = build_tables(self._ledger, upto, self.min_bits)
-            lineage = secrets.token_hex(8)
-            line = self._ledger.get_meta(_SNAPSHOT_KEY)
+            line = self._ledger.get_meta(SNAPSHOT_KEY)
             while not self._is_settled_beyond(line, upto):
-                if self._publish(settled, self._new_stamp(upto, upto, lineage), line):
+                if self._publish(settled, SnapshotStamp(seq=upto, settled=upto), line):
                     break
-                line = self._ledger.get_meta(_SNAPSHOT_KEY)
+                line = self._ledger.get_meta(SNAPSHOT_KEY)
         except LedgerError:
             # unless another process has settled more meanwhile, and compacted what we were reading
-            if not self._is_settled_beyond(self._ledger.get_meta(_SNAPSHOT_KEY), upto):
+            if not self._is_settled_beyond(self._ledger.get_meta(SNAPSHOT_KEY), upto):
                 raise
         self._ledger.compact(upto, self._ledger.trusted_time(time.time()) - UNDO_SECONDS)
         self._drop_older_extractors()
@@ -287,26 +233,23 @@ class TableStore:
 
     def adopt(self, tables: Tables) -> None:
         """Publish tables from elsewhere as if the events so far had taught them."""
-        seq, lineage = self._ledger.last_seq(), secrets.token_hex(8)
+        seq = self._ledger.last_seq()
         while True:  # while another process is first: the last to adopt counts
-            line = self._ledger.get_meta(_SNAPSHOT_KEY)
-            if self._publish(tables, self._new_stamp(seq, seq, lineage), line):
+            line = self._ledger.get_meta(SNAPSHOT_KEY)
+            if self._publish(tables, SnapshotStamp(seq=seq, settled=seq), line):
                 return
-
-    def _new_stamp(self, seq: int, settled: int, lineage: str) -> SnapshotStamp:
-        file = f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin"
-        return SnapshotStamp(file, seq, settled, lineage)
 
     def _publish(self, tables: Tables, stamp: SnapshotStamp, expected: str | None) -> bool:
         """Write a snapshot and give it its line in the ledger; then remove older files.
 
-        Returns False when another process was first.
+        stamp: without the name of a file, and without that of a state just settled. Returns False
+        when another process was first.
         """
-        path = self._directory / stamp.file
+        path = self._directory / f"tables-{EXTRACTOR}-{stamp.seq}-{secrets.token_hex(4)}.bin"
         try:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
-            write_snapshot(path, tables, durable=self._durable)
+            file_hash = write_snapshot(path, tables, durable=self._durable)
         except OSError as error:
             advice = remedy(error, "look at the disk and its permissions")
             raise TableError(
@@ -317,8 +260,10 @@ class TableStore:
         # current one by the time we remove.
         paths = self._directory.glob(f"tables-{EXTRACTOR}-*.bin")
         older = [other for other in paths if other != path]
+        is_settled = stamp.seq == stamp.settled
+        stamp = replace(stamp, file=path.name, lineage=file_hash if is_settled else stamp.lineage)
         line = json.dumps(asdict(stamp))
-        if not self._ledger.replace_meta(_SNAPSHOT_KEY, expected, line):
+        if not self._ledger.replace_meta(SNAPSHOT_KEY, expected, line):
             _remove_file(path)
             return False
         self._snapshot_line, self.stamp, self.tables = line, stamp, tables
@@ -337,97 +282,6 @@ def _remove_file(path: Path) -> None:
     """Remove a snapshot if possible: one file too many does no harm."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-# ---- snapshots
-
-_MAGIC = b"spamguard tables 1\n"
-_PAGE_BYTES = 4096
-_MIN_MAPPED_BYTES = 1 << 20  # larger arrays are mapped, smaller ones are read
-_MAX_HEADER_BYTES = 1 << 24  # some 200 bytes for each class
-_SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
-
-
-def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> None:
-    """Write tables under a name that does not exist yet; with durable, wait for the disk.
-
-    OSError when it cannot be written; then nothing is left behind.
-    """
-    layout: list[tuple[str, str, tuple[int, ...], int]] = []
-    size = 0
-    for name, array in _iter_arrays(tables):
-        layout.append((name, array.dtype.str, array.shape, size))
-        size += _round_to_pages(array.nbytes)
-    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": size}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
-    head = head.ljust(_round_to_pages(len(head)), b"\0")
-    with create_atomically(path) as file:
-        file.write(head)
-        for (_, array), (*_, start) in zip(_iter_arrays(tables), layout, strict=True):
-            file.seek(len(head) + start)
-            file.write(np.ascontiguousarray(array).data)
-        file.truncate(len(head) + size)  # the last page is whole
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    if durable:
-        sync_directory(path.parent)
-
-
-def _iter_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[Any]]]:
-    yield "rows", tables.rows
-    for number, column in enumerate(tables.columns):
-        yield f"column {number}", column
-    for name in _SMALL_ARRAYS:
-        yield name, getattr(tables, name)
-
-
-def _round_to_pages(size: int) -> int:
-    return -(-size // _PAGE_BYTES) * _PAGE_BYTES
-
-
-def read_snapshot(path: Path) -> Tables:
-    """Map a snapshot: tables that are private to this process.
-
-    TableError when the file is damaged or gone (a newer one may have replaced it).
-    """
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise _damage_error(path, "it is not a table file of this version")
-            checksum, _, text = file.readline(_MAX_HEADER_BYTES).rstrip(b"\n").partition(b" ")
-            if b"%08x" % zlib.crc32(text) != checksum:
-                raise _damage_error(path, "its head is damaged")
-            header: dict[str, Any] = json.loads(text)
-            data = _round_to_pages(file.tell())
-            if os.fstat(file.fileno()).st_size != data + header["bytes"]:
-                raise _damage_error(path, "its length is wrong")
-            if not all(np.dtype(dtype).isnative for _, dtype, *_ in header["arrays"]):
-                raise _damage_error(path, "it was made by a machine with another order of bytes")
-            arrays: dict[str, Any] = {
-                name: _load_array(file, np.dtype(dtype), shape, data + start)
-                for name, dtype, shape, start in header["arrays"]
-            }
-    except OSError as error:
-        raise _damage_error(path, f"it cannot be read ({error.strerror})") from error
-    columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
-    small = {name: arrays[name] for name in _SMALL_ARRAYS}
-    return Tables(header["bits"], arrays["rows"], columns, header["classes"], **small)
-
-
-def _load_array(file: BinaryIO, kind: np.dtype[Any], shape: list[int], start: int) -> NDArray[Any]:
-    size = kind.itemsize * int(np.prod(shape))
-    if size >= _MIN_MAPPED_BYTES:
-        return np.asarray(np.memmap(file, kind, "c", start, tuple(shape)))  # copy-on-write
-    file.seek(start)
-    return np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
-
-
-def _damage_error(path: Path, how: str) -> TableError:
-    return TableError(
-        f"{path}: {how}; the tables can be made anew from the ledger: run `spamguard rebuild`"
-    )
 
 
 # ---- events that the ledger has lost

@@ -28,7 +28,7 @@ from spamguard.counters import (
     find_stuck,
     sum_slots,
 )
-from spamguard.engine import store
+from spamguard.engine import snapshot
 from spamguard.learning.status_files import read_watcher_status
 from spamguard.storage import describe_disk
 from spamguard.web.models import Bin, Model
@@ -122,7 +122,7 @@ def check_daemon(
 
 def _check_disk(settings: Settings) -> tuple[str, str]:
     try:
-        return describe_disk(settings.state, store.snapshot_bytes(settings.state))
+        return describe_disk(settings.state, snapshot.snapshot_bytes(settings.state))
     except OSError as error:
         return f"{settings.state}: {error.strerror}", "see `spamguard doctor`"
 

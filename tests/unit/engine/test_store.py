@@ -16,6 +16,7 @@ import pytest
 
 from spamguard.engine import fold, store
 from spamguard.engine.filter import Filter
+from spamguard.engine.snapshot import SNAPSHOT_KEY, read_snapshot
 from spamguard.errors import LedgerError, TableError
 from spamguard.records import EXTRACTOR
 from tests.unit.bayes.lessons import counted
@@ -87,9 +88,9 @@ def test_what_another_version_settled_is_due_for_settling(
     first = open_filter()
     teach(first, MAIL[:20])
     first.settle()
-    line = json.loads(first.ledger.get_meta(store._SNAPSHOT_KEY) or "")
+    line = json.loads(first.ledger.get_meta(SNAPSHOT_KEY) or "")
     del line["learner"]
-    first.ledger.set_meta(store._SNAPSHOT_KEY, json.dumps(line))
+    first.ledger.set_meta(SNAPSHOT_KEY, json.dumps(line))
     second = open_filter()
     assert second.is_settling_due()
     teach(second, MAIL[20:26])  # saved as they are, without settling
@@ -342,10 +343,10 @@ def test_settling_during_appends_by_other_processes(open_filter: Open, tmp_path:
 def test_opening_after_a_kill_needs_no_repair(open_filter: Open, tmp_path: Path) -> None:
     code = """
 import os
-from spamguard.engine import store
+from spamguard.engine import snapshot
 with opened(Path(sys.argv[1])) as f:
     teach(f, mail(60)[:20])
-    store.np.ascontiguousarray = lambda *a: os.kill(os.getpid(), 9)
+    snapshot.np.ascontiguousarray = lambda *a: os.kill(os.getpid(), 9)
     f.settle()
 """
     assert python(code, str(tmp_path)).returncode == -9
@@ -390,7 +391,7 @@ def test_the_line_about_a_snapshot_names_what_it_holds(open_filter: Open, tmp_pa
     spam_filter.settle()
     line = json.loads(spam_filter.ledger.get_meta(f"tables.{EXTRACTOR}") or "")
     assert (line["seq"], line["settled"], line["file"]) == (10, 10, snapshots(tmp_path)[0])
-    assert bits_of(store.read_snapshot(tmp_path / line["file"])) == held(spam_filter)
+    assert bits_of(read_snapshot(tmp_path / line["file"])) == held(spam_filter)
 
 
 @pytest.mark.slow

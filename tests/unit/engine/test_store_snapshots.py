@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import sqlite3
@@ -15,7 +16,7 @@ import pytest
 
 from spamguard.bayes.tables import BASE_CLASSES, Tables
 from spamguard.cli import main
-from spamguard.engine import store
+from spamguard.engine import snapshot
 from spamguard.errors import TableError
 from spamguard.ledger.schema import PAGE_BYTES
 from tests.unit.bayes.lessons import add, made_up, replayed
@@ -27,13 +28,13 @@ CLASSES = ("ham", "spam", "alpha", "zoo")
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[Path, Tables]:
     tables = replayed(made_up(1, 80, CLASSES))
-    store.write_snapshot(tmp_path / "tables", tables, durable=True)
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=True)
     return tmp_path / "tables", tables
 
 
 def test_what_is_read_is_what_was_written(written: tuple[Path, Tables]) -> None:
     path, tables = written
-    loaded = store.read_snapshot(path)
+    loaded = snapshot.read_snapshot(path)
     assert bits_of(loaded) == bits_of(tables)
     assert (loaded.bits, loaded.classes) == (tables.bits, [*BASE_CLASSES, "alpha", "zoo"])
     assert [array.dtype for array in (loaded.rows, loaded.messages)] == [np.int32, np.int64]
@@ -45,11 +46,11 @@ def test_whoever_maps_it_may_write_without_changing_the_file(tmp_path: Path) -> 
     tables = replayed(made_up(2, 20))
     tables.rows = np.tile(tables.rows, (1 << 7, 1))  # large enough to be mapped
     tables.bits += 7
-    store.write_snapshot(tmp_path / "tables", tables, durable=False)
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
     before = (tmp_path / "tables").read_bytes()
     mine, other = (
-        store.read_snapshot(tmp_path / "tables"),
-        store.read_snapshot(tmp_path / "tables"),
+        snapshot.read_snapshot(tmp_path / "tables"),
+        snapshot.read_snapshot(tmp_path / "tables"),
     )
     state = bits_of(other)
     for lesson in made_up(3, 20):
@@ -61,7 +62,7 @@ def test_whoever_maps_it_may_write_without_changing_the_file(tmp_path: Path) -> 
 
 def test_a_mapped_snapshot_outlives_its_file(written: tuple[Path, Tables]) -> None:
     path, tables = written
-    loaded = store.read_snapshot(path)
+    loaded = snapshot.read_snapshot(path)
     path.unlink()
     assert bits_of(loaded) == bits_of(tables)
 
@@ -71,10 +72,10 @@ def test_a_file_has_no_holes(tmp_path: Path) -> None:
     tables = replayed([])
     tables.rows = np.zeros((1 << 18, 4), np.int32)
     tables.rows[70_000, 1] = 5
-    store.write_snapshot(tmp_path / "tables", tables, durable=False)
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
     stat = (tmp_path / "tables").stat()
     assert stat.st_blocks * 512 >= stat.st_size > 4 << 20
-    assert np.flatnonzero(store.read_snapshot(tmp_path / "tables").rows).tolist() == [
+    assert np.flatnonzero(snapshot.read_snapshot(tmp_path / "tables").rows).tolist() == [
         70_000 * 4 + 1
     ]
 
@@ -82,8 +83,8 @@ def test_a_file_has_no_holes(tmp_path: Path) -> None:
 def test_a_hundred_classes(tmp_path: Path) -> None:
     names = [f"a-class-with-a-long-name-{number:03}" for number in range(100)]
     tables = replayed(made_up(4, 600, (*BASE_CLASSES, *names)))
-    store.write_snapshot(tmp_path / "tables", tables, durable=False)
-    assert bits_of(store.read_snapshot(tmp_path / "tables")) == bits_of(tables)
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
+    assert bits_of(snapshot.read_snapshot(tmp_path / "tables")) == bits_of(tables)
 
 
 def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) -> None:
@@ -94,7 +95,7 @@ def test_every_truncation_is_told_with_its_remedy(written: tuple[Path, Tables]) 
         with pytest.raises(
             TableError, match=r"tables: .*made anew from the ledger.*run `spamguard rebuild`"
         ):
-            store.read_snapshot(path)
+            snapshot.read_snapshot(path)
 
 
 @pytest.mark.parametrize("at", [0, 18, 20, 28, 40, 300])
@@ -104,7 +105,7 @@ def test_a_damaged_head_is_told_with_its_remedy(written: tuple[Path, Tables], at
     whole[at] ^= 4
     path.write_bytes(whole)
     with pytest.raises(TableError, match="rebuild"):
-        store.read_snapshot(path)
+        snapshot.read_snapshot(path)
 
 
 @pytest.mark.parametrize("name", ["rows", "messages"])
@@ -116,15 +117,15 @@ def test_tables_of_a_machine_with_another_order_of_bytes_are_told_with_the_remed
     setattr(
         tables, name, array.astype(array.dtype.newbyteorder())
     )  # the same numbers, as such a machine writes them
-    store.write_snapshot(tmp_path / "tables", tables, durable=False)
+    snapshot.write_snapshot(tmp_path / "tables", tables, durable=False)
     with pytest.raises(TableError, match=r"another order of bytes.*rebuild"):
-        store.read_snapshot(tmp_path / "tables")
+        snapshot.read_snapshot(tmp_path / "tables")
 
 
 def test_a_missing_file_or_a_directory_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(TableError, match="cannot be read"):
-            store.read_snapshot(path)
+            snapshot.read_snapshot(path)
 
 
 def test_nothing_is_left_behind_where_it_cannot_be_written(
@@ -135,7 +136,7 @@ def test_nothing_is_left_behind_where_it_cannot_be_written(
 
     monkeypatch.setattr(np, "ascontiguousarray", full)
     with pytest.raises(OSError, match="No space"):
-        store.write_snapshot(tmp_path / "tables", replayed([]), durable=False)
+        snapshot.write_snapshot(tmp_path / "tables", replayed([]), durable=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -291,3 +292,16 @@ def test_nothing_is_missing_where_nothing_was_damaged(tmp_path: Path) -> None:
         assert spam_filter.find_loss() is None
         spam_filter.settle()
         assert spam_filter.find_loss() is None
+
+
+def test_equal_settled_tables_have_one_name(tmp_path: Path) -> None:
+    """The lineage is the SHA-256 of the file, wherever and in whatever order it was taught."""
+    stamps = []
+    for place, lessons in (("one", mail(40)), ("other", mail(40)[::-1])):
+        with opened(tmp_path / place) as spam_filter:
+            teach(spam_filter, lessons)
+            spam_filter.settle()
+            stamps.append(spam_filter._store.stamp)
+            path = tmp_path / place / stamps[-1].file
+            assert stamps[-1].lineage == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert stamps[0].lineage == stamps[1].lineage

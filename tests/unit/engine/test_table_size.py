@@ -14,6 +14,7 @@ from spamguard.bayes.tables import DEFAULT_BITS
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.engine.judge import open_what_if
+from spamguard.engine.snapshot import read_snapshot
 from spamguard.ledger import codec
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Explanation, Features, Verdict, Vote
@@ -252,7 +253,7 @@ def test_tables_that_are_made_anew_from_the_ledger_alone(grown: Filter, open_fil
 
 def test_tables_that_are_adopted_keep_their_size(grown: Filter, tmp_path: Path) -> None:
     grown.save_tables(tmp_path / "tables")
-    assert store.read_snapshot(tmp_path / "tables").bits == BITS + 1
+    assert read_snapshot(tmp_path / "tables").bits == BITS + 1
     with opened(tmp_path / "copy", bits=grown.min_bits) as copy:
         copy.adopt_tables(tmp_path / "tables")
         assert bits(copy) == BITS + 1
@@ -304,5 +305,5 @@ def test_a_ledger_of_before_grows_at_its_next_settling(tmp_path: Path) -> None:
         assert bits(spam_filter) == DEFAULT_BITS + 1
         assert nothing_turned(before, judged(spam_filter))
         assert held(spam_filter) == bits_of(
-            store.read_snapshot(next(spam_filter.directory.glob("tables-*")))
+            read_snapshot(next(spam_filter.directory.glob("tables-*")))
         )

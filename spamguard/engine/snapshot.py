@@ -1,0 +1,166 @@
+"""Snapshots: the file that holds tables, and the line of the ledger that says which file counts.
+
+One file holds all arrays, each on a page border, and every process maps it copy-on-write. The file
+has no holes: a process that touches a mapped hole on a full tmpfs ends by SIGBUS. A file that is
+cut short, or whose head is damaged, is an error that names the remedy, never a wrong verdict.
+(Damage to the arrays is left to the disk's own checks: summing 64 MB at every opening would cost
+more than all the rest of it.)
+
+The bytes of a file are a function of its tables alone. So the SHA-256 of a settled state's file,
+its *lineage*, names that state: equal settled tables have one name, whichever process or machine
+has made them.
+
+A file must have its name only when it is complete, and must never change afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from spamguard.bayes.training import LEARNER_VERSION
+from spamguard.errors import TableError
+from spamguard.records import EXTRACTOR
+from spamguard.storage import create_atomically, sync_directory
+
+SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
+"""The ledger's note of the snapshot that counts, a `SnapshotStamp`."""
+_MAGIC = b"spamguard tables 1\n"
+_PAGE_BYTES = 4096
+_MIN_MAPPED_BYTES = 1 << 20  # larger arrays are mapped, smaller ones are read
+_MAX_HEADER_BYTES = 1 << 24  # some 200 bytes for each class
+_SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStamp:
+    """The contents of a snapshot.
+
+    file: its name. seq: the last event folded. settled: the last event of the settled state it
+    descends from; lineage: the SHA-256 of that state's file. Same lineage, settled and seq mean the
+    same bits.
+    learner: version of what settled it. taken_back: lessons taken back since then, without another
+    in their place.
+    """
+
+    file: str = ""
+    seq: int = 0
+    settled: int = 0
+    lineage: str = ""
+    learner: int = LEARNER_VERSION
+    taken_back: int = 0
+
+    @classmethod
+    def parse(cls, line: str) -> SnapshotStamp:
+        """Read a line of the ledger. TableError: it is damaged."""
+        try:
+            # the first versions had fewer fields, later ones may have more
+            values = {"learner": 0, "taken_back": 0, **json.loads(line)}
+            return cls(**{field.name: values[field.name] for field in fields(cls)})
+        except (ValueError, TypeError, KeyError) as error:
+            raise TableError(
+                f"the ledger's note of its tables cannot be read ({error}): run `spamguard rebuild`"
+            ) from error
+
+
+def snapshot_bytes(place: Path) -> int:
+    """The bytes of the snapshots on the disk, without holes."""
+    size = 0
+    for path in place.glob("tables-*.bin"):
+        with suppress(FileNotFoundError):  # another process has replaced it
+            size += 512 * path.stat().st_blocks
+    return size
+
+
+def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> str:
+    """Write tables under a name that does not exist yet; returns the SHA-256 of the file.
+
+    durable: wait for the disk. OSError when it cannot be written; then nothing is left behind.
+    """
+    layout: list[tuple[str, str, tuple[int, ...], int]] = []
+    size = 0
+    for name, array in _iter_arrays(tables):
+        layout.append((name, array.dtype.str, array.shape, size))
+        size += _round_to_pages(array.nbytes)
+    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": size}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
+    digest = hashlib.sha256()
+    with create_atomically(path) as file:
+        for data in (np.frombuffer(head, np.uint8), *(array for _, array in _iter_arrays(tables))):
+            content = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            for part in (content.data, bytes(-content.nbytes % _PAGE_BYTES)):
+                digest.update(part)
+                file.write(part)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    if durable:
+        sync_directory(path.parent)
+    return digest.hexdigest()
+
+
+def _iter_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[Any]]]:
+    yield "rows", tables.rows
+    for number, column in enumerate(tables.columns):
+        yield f"column {number}", column
+    for name in _SMALL_ARRAYS:
+        yield name, getattr(tables, name)
+
+
+def _round_to_pages(size: int) -> int:
+    return -(-size // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def read_snapshot(path: Path) -> Tables:
+    """Map a snapshot: tables that are private to this process.
+
+    TableError when the file is damaged or gone (a newer one may have replaced it).
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise _damage_error(path, "it is not a table file of this version")
+            checksum, _, text = file.readline(_MAX_HEADER_BYTES).rstrip(b"\n").partition(b" ")
+            if b"%08x" % zlib.crc32(text) != checksum:
+                raise _damage_error(path, "its head is damaged")
+            header: dict[str, Any] = json.loads(text)
+            data = _round_to_pages(file.tell())
+            if os.fstat(file.fileno()).st_size != data + header["bytes"]:
+                raise _damage_error(path, "its length is wrong")
+            if not all(np.dtype(dtype).isnative for _, dtype, *_ in header["arrays"]):
+                raise _damage_error(path, "it was made by a machine with another order of bytes")
+            arrays: dict[str, Any] = {
+                name: _load_array(file, np.dtype(dtype), shape, data + start)
+                for name, dtype, shape, start in header["arrays"]
+            }
+    except OSError as error:
+        raise _damage_error(path, f"it cannot be read ({error.strerror})") from error
+    columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
+    small = {name: arrays[name] for name in _SMALL_ARRAYS}
+    return Tables(header["bits"], arrays["rows"], columns, header["classes"], **small)
+
+
+def _load_array(file: BinaryIO, kind: np.dtype[Any], shape: list[int], start: int) -> NDArray[Any]:
+    size = kind.itemsize * int(np.prod(shape))
+    if size >= _MIN_MAPPED_BYTES:
+        return np.asarray(np.memmap(file, kind, "c", start, tuple(shape)))  # copy-on-write
+    file.seek(start)
+    return np.frombuffer(bytearray(file.read(size)), kind).reshape(shape)
+
+
+def _damage_error(path: Path, how: str) -> TableError:
+    return TableError(
+        f"{path}: {how}; the tables can be made anew from the ledger: run `spamguard rebuild`"
+    )
