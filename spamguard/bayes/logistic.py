@@ -206,7 +206,7 @@ class TableColumn(NamedTuple):
 
         Made once for many calls: a slice of the result serves a slice of the buckets.
         """
-        if native.functions() is not None:
+        if native.functions is not None:
             return buckets
         return np.asarray(buckets * self.width + self.offset)
 
@@ -216,7 +216,7 @@ class TableColumn(NamedTuple):
         Weights that steps have moved beyond the bounds are brought back, long before they could
         overflow.
         """
-        compiled, limit = native.functions(), MAX_WEIGHT
+        compiled, limit = native.functions, MAX_WEIGHT
         if compiled is not None:
             compiled.run_sums(self.width, self.cells, self.offset, places, sizes, out, int(limit))
             return
@@ -235,7 +235,7 @@ class TableColumn(NamedTuple):
         Many runs have a step of zero, and no place is twice in one run. Shares depend on the counts
         of the class, in the cell before each place, and of ham, in the first column of rows.
         """
-        compiled, width = native.functions(), rows.shape[1]
+        compiled, width = native.functions, rows.shape[1]
         if compiled is not None:
             column, shares = (self.width, self.cells, self.offset), STEP_SHARES
             compiled.add_shares(*column, places, sizes, steps, rows, width, shares, decay)
@@ -255,7 +255,7 @@ class TableColumn(NamedTuple):
 
     def add_number(self, buckets: Indices, number: int) -> None:
         """Add a number to each of these cells, none of which is there twice."""
-        compiled = native.functions()
+        compiled = native.functions
         if compiled is None:
             self.cells[buckets * self.width + self.offset] += np.int32(number)
         else:
@@ -279,7 +279,7 @@ def weight_table_columns(learnt: Tables) -> list[TableColumn]:
 
 def count_features(rows: Ints32, buckets: Indices, sizes: Indices, columns: Indices) -> None:
     """Add one in each of these rows, for each run of buckets in a column of its own."""
-    compiled, width = native.functions(), rows.shape[1]
+    compiled, width = native.functions, rows.shape[1]
     if compiled is None:
         np.add.at(rows.reshape(-1), buckets * width + columns.repeat(sizes), np.int32(1))
     else:

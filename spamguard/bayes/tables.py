@@ -110,7 +110,7 @@ def make_evidence(features: Features, bits: int) -> Evidence:
 
     The token set is in the top bits of a token, so each set has a quarter of the buckets.
     """
-    compiled = native.functions()
+    compiled = native.functions
     if compiled is not None:
         packed = np.frombuffer(compiled.place(features.tokens, None, bits), np.intp)
         starts, sizes = packed[:N_TOKEN_SETS], packed[N_TOKEN_SETS : 2 * N_TOKEN_SETS]
@@ -157,7 +157,7 @@ def make_evidence_batch(
 ) -> EvidenceBatch:
     """Locate the tokens (n,) of m messages, cut at offsets (m+1,), in tables of 2**bits buckets."""
     runs = (len(offsets) - 1) * N_TOKEN_SETS
-    compiled = native.functions()
+    compiled = native.functions
     if compiled is not None:
         packed = np.frombuffer(compiled.place(tokens, offsets, bits), np.intp)
         buckets, sizes = packed[2 * runs :], packed[runs : 2 * runs]
@@ -279,7 +279,7 @@ def read_rows(tables: Tables, buckets: Buckets) -> BucketRows:
 
 def read_base_columns(tables: Tables, buckets: Buckets, number: int) -> NDArray[np.int32]:
     """The first columns of these rows, (number, n)."""
-    compiled = native.functions()
+    compiled = native.functions
     if compiled is None:
         return np.ascontiguousarray(tables.rows.take(buckets, axis=0).T)[:number]
     columns = np.empty((number, len(buckets)), np.int32)

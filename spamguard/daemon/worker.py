@@ -40,20 +40,20 @@ from spamguard.learning.lessons import TrainingIntake
 from spamguard.log import hostname
 from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
 from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
-from spamguard.proxy.scan import ScanService
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import FilterProxy, Proxy, ProxyContext, UserResolver
-from spamguard.servers.conversation import ScannerContext
+from spamguard.proxy.transaction import FilterProxy, Proxy, ProxyContext
 from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
 from spamguard.servers.rspamd_protocol import RspamdStatistics
+from spamguard.servers.scanner import ScannerContext, ScanService
 from spamguard.servers.smtp import LmtpSession, SmtpSession
 from spamguard.servers.smtp_handler import DoorContext
 from spamguard.servers.spamd import SpamdSession
 from spamguard.servers.teach import ForwardTrainingProxy
 from spamguard.smtp.envelope import Networks
 from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
+from spamguard.users import UserResolver
 
 _log = logging.getLogger("spamguard.mail")
 _worker_log = logging.getLogger("spamguard.daemon")

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import ssl
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import cast
@@ -20,6 +19,7 @@ from typing import cast
 from spamguard.config.options import Endpoint
 from spamguard.delivery.next_hop import (
     ClosingError,
+    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     NextHopTimeoutError,
@@ -35,46 +35,6 @@ _HAPPY_EYEBALLS_SECONDS = 0.25  # until a host's next address is tried too (RFC 
 _TLS_SHUTDOWN_TIMEOUT = 1.0
 _WRITE_BYTES = 64 << 10  # that go to the kernel together: fewer calls for small messages
 _QUIT_TIMEOUT = 1.0
-
-
-class DeadlineTimer(ABC):
-    """Has at most one deadline, a time of the event loop's clock. Belongs to one loop."""
-
-    _deadline: float | None = None
-    _timer: asyncio.TimerHandle | None = None
-
-    @abstractmethod
-    def deadline_passed(self) -> None:
-        """Called once when the deadline passes; there is none any more."""
-
-    def set_deadline(self, when: float) -> None:
-        self._deadline = when
-        if self._timer is None or self._timer.when() > when:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
-
-    def clear_deadline(self) -> None:
-        """Remove the deadline. The loop holds this object until the timer rings."""
-        self._deadline = None
-
-    def cancel_deadline(self) -> None:
-        """Remove the deadline, and have the loop let this object go."""
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_timer(self) -> None:
-        """Called for the deadline or for an earlier one that was replaced."""
-        self._timer = None
-        when, self._deadline = self._deadline, None
-        if when is None:
-            return
-        if asyncio.get_running_loop().time() < when:
-            self.set_deadline(when)
-        else:
-            self.deadline_passed()
 
 
 class NextHopConnection(DeadlineTimer, asyncio.Protocol):

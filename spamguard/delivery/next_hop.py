@@ -3,7 +3,7 @@
 `tests/contract/test_next_hop.py` holds every implementation to the contract. An error has a text
 for the log, and a short fixed reply for the client. That reply is always temporary: trouble of ours
 or of the next hop must never make a permanent refusal. A parameter goes out only to a hop that has
-announced its extension.
+announced its extension. `DeadlineTimer` and `run_in_thread` serve all that waits.
 
 `MaildirNextHop` (https://cr.yp.to/proto/maildir.html, folders as in Maildir++) is for a first try,
 and for one user. Each recipient's copy is written under `tmp` and linked into `new` once it is on
@@ -26,6 +26,7 @@ import re
 import secrets
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -240,7 +241,48 @@ def loses_dsn(step: Sender | Recipient, extensions: Mapping[str, str]) -> bool:
     )
 
 
-# ---- threads
+# ---- deadlines and threads
+
+
+class DeadlineTimer(ABC):
+    """Has at most one deadline, a time of the event loop's clock. Belongs to one loop."""
+
+    _deadline: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    @abstractmethod
+    def deadline_passed(self) -> None:
+        """Called once when the deadline passes; there is none any more."""
+
+    def set_deadline(self, when: float) -> None:
+        self._deadline = when
+        if self._timer is None or self._timer.when() > when:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+
+    def clear_deadline(self) -> None:
+        """Remove the deadline. The loop holds this object until the timer rings."""
+        self._deadline = None
+
+    def cancel_deadline(self) -> None:
+        """Remove the deadline, and have the loop let this object go."""
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        """Called for the deadline or for an earlier one that was replaced."""
+        self._timer = None
+        when, self._deadline = self._deadline, None
+        if when is None:
+            return
+        if asyncio.get_running_loop().time() < when:
+            self.set_deadline(when)
+        else:
+            self.deadline_passed()
+
 
 _MAX_THREADS = 16
 # Not the loop's own few threads: it looks up names there, and where no name server answers, each

@@ -26,12 +26,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from spamguard.config.options import Endpoint, Hop, Protocol, Tls
-from spamguard.delivery.connection import DeadlineTimer, NextHopSession, dial
+from spamguard.delivery.connection import NextHopSession, dial
 from spamguard.delivery.next_hop import (
     CONTENT_ERROR,
     NO_SMTPUTF8,
     UNSENDABLE,
     ClosingError,
+    DeadlineTimer,
     DeliveryError,
     DisconnectedError,
     ErrorCallback,

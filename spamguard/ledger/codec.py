@@ -125,7 +125,7 @@ def unpack_tokens(packed: Sequence[bytes]) -> ReceiptColumns:
     sizes, shapes, evidence, lows, middles, bitmaps = parts
     counts = np.array(sizes, np.int64)
     offsets = np.concatenate(([0], counts.cumsum()))
-    tokens, compiled = np.empty(int(counts.sum()), np.uint32), native.functions()
+    tokens, compiled = np.empty(int(counts.sum()), np.uint32), native.functions
     planes = tuple(lows), tuple(middles), tuple(bitmaps)
     if compiled is None or not compiled.receipts(counts, tokens, *planes, _MAX_24_BIT_TOKENS):
         # Without C, or to find what is wrong with a damaged receipt. Little-endian: the first two

@@ -161,7 +161,7 @@ class TokenHasher:
 
     def find_tokens(self, content: MessageContent, *, words_only: bool = False) -> WordFinder:
         """The tokens of one message. words_only: no pairs and no grams."""
-        functions = native.functions()
+        functions = native.functions
         if functions is None or content.spaceless:
             groups = self.token_groups(content.sections, content.spaceless, words_only=words_only)
             return _NumpyTokens(list(groups))

@@ -62,7 +62,7 @@ def parse_header(
     text: bytes, max_bytes: int, max_fields: int
 ) -> tuple[FieldList, int, list[bytes]]:
     """The header block on top of a text: its fields, where the body starts, and the defects."""
-    compiled = native.functions()
+    compiled = native.functions
     if compiled is None:
         fields, stop = _match_fields(text[:max_bytes], max_fields)
     else:

@@ -105,7 +105,7 @@ class ScannedMarkup(NamedTuple):
 
 def scan_tags(source: str) -> ScannedMarkup:
     """Split markup in which every "<" begins a tag."""
-    compiled = native.functions()
+    compiled = native.functions
     if compiled is not None:
         with suppress(UnicodeEncodeError):  # half of a surrogate pair
             return ScannedMarkup(*compiled.markup(source, _BREAKING_TAGS))

@@ -83,7 +83,7 @@ def strip_punctuation(text: str) -> str:
     """Replace each run of punctuation and invisible characters beyond ASCII by a blank, or by
     nothing if all of them are invisible.
     """
-    compiled = native.functions()
+    compiled = native.functions
     if compiled is not None:
         with suppress(UnicodeEncodeError):  # half of a surrogate pair
             return compiled.letters(text, CHARACTER_RANGES)
@@ -208,7 +208,7 @@ def deobfuscate(utf8: bytes) -> bytes:
     >>> deobfuscate(b"v1agra, v i a g r a"), deobfuscate(b"7x7 is 49")
     (b'viagra, viagra', b'7x7 is 49')
     """
-    compiled = native.functions()
+    compiled = native.functions
     if compiled is None:
         text, apart = _unmask_words(utf8), _has_spaced_letters(utf8)
     else:

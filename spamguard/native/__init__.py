@@ -3,8 +3,8 @@
 The extension is optional. Each function has a reference in Python or numpy where it is called, and
 both give the same bits (`tests/unit/native`), so a state directory may go from one to the other at
 any time. A function is here only if it is worth some 5 % of judging or settling (RESULTS, "The
-inner loops in C"). Callers ask `functions()` and take the reference when it returns None. No
-formula may stand in C, and nothing may be learnt or judged differently because of it.
+inner loops in C"). Where `functions` is None, callers take the reference. No formula may stand in
+C, and nothing may be learnt or judged differently because of it.
 """
 
 from __future__ import annotations
@@ -248,14 +248,10 @@ def _load() -> NativeFunctions | None:
     )
 
 
-_functions = _load()
-
-
-def functions() -> NativeFunctions | None:
-    """The compiled functions, or None if the references in Python and numpy are in force."""
-    return _functions
+functions = _load()
+"""The compiled functions, or None if the references in Python and numpy are in force."""
 
 
 def implementation() -> str:
     """Which implementation is in force: "compiled" or "numpy"."""
-    return "numpy" if _functions is None else "compiled"
+    return "numpy" if functions is None else "compiled"

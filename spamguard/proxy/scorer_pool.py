@@ -32,8 +32,7 @@ from pathlib import Path
 from spamguard import __file__ as package
 from spamguard import log, process
 from spamguard.config.options import Scoring
-from spamguard.delivery.connection import DeadlineTimer
-from spamguard.delivery.next_hop import run_in_thread
+from spamguard.delivery.next_hop import DeadlineTimer, run_in_thread
 from spamguard.process import ReplacedError
 from spamguard.proxy import scorer as protocol
 from spamguard.proxy.scorer import NotScanned

@@ -15,7 +15,7 @@ twice; and never make mail of its own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -46,7 +46,7 @@ from spamguard.smtp.envelope import (
     repeat_reply,
 )
 from spamguard.storage import Spool, SpoolView
-from spamguard.users import is_user_name
+from spamguard.users import UserResolver
 
 _log = logging.getLogger("spamguard.proxy")
 
@@ -426,63 +426,3 @@ class FilterTransaction:
             return await deliver(transaction, sender, recipients, content)
         finally:
             await transaction.end()
-
-
-# ---- users
-
-# The first recipients of a message are judged for themselves: as many as Postfix names in one
-# transaction. Each takes a fraction of a millisecond, but some 20 ms when that user's lessons are
-# not at hand, and a message has seconds.
-MAX_RECIPIENTS = 50
-
-
-class UserResolver:
-    """Resolves addresses to users.
-
-    aliases: pairs of an address, `*@DOMAIN` or a part before the @, and a user, or "" for nobody.
-
-    >>> resolver = UserResolver([("sales@example.org", "anna")])
-    >>> list(resolver.candidates("sales@example.org"))
-    ['anna']
-    >>> list(resolver.candidates("Ben+news@example.org"))
-    ['ben+news@example.org', 'ben@example.org', 'ben']
-    """
-
-    def __init__(self, aliases: Iterable[tuple[str, str]]) -> None:
-        self._aliases = {address.lower(): user for address, user in aliases}
-
-    def candidates(self, address: str) -> Sequence[str]:
-        """Users whose mail this may be; the first that exists counts. An alias leaves no choice."""
-        full = address.lower()
-        local_part, at, domain = full.rpartition("@") if "@" in full else (full, "", "")
-        plain = local_part.partition("+")[0] or local_part
-        for name in (full, plain + at + domain, f"*@{domain}", local_part, plain):
-            if name in self._aliases:
-                return [user for user in (self._aliases[name],) if user]
-        names = dict.fromkeys((full, plain + at + domain, plain))
-        return [name for name in names if is_user_name(name)]
-
-    def all_candidates(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Users whose mail a message to these addresses may be.
-
-        At most three for each of the first `MAX_RECIPIENTS`.
-        """
-        counted = addresses[:MAX_RECIPIENTS]
-        return tuple(
-            dict.fromkeys(user for address in counted for user in self.candidates(address))
-        )
-
-    def resolve(self, addresses: Sequence[str], existing: Container[str]) -> list[str]:
-        """For each address the user whose mail it is, among the `existing`; "" if there is none."""
-        users = [
-            next((user for user in self.candidates(address) if user in existing), "")
-            for address in addresses[:MAX_RECIPIENTS]
-        ]
-        return users + [""] * (len(addresses) - len(users))
-
-    def could_belong_to(self, address: str, user: str, existing: Container[str]) -> bool:
-        """Whether mail to this address is that user's, or would be if the user existed."""
-        for candidate in self.candidates(address):
-            if candidate == user or candidate in existing:
-                return candidate == user
-        return False

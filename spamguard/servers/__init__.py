@@ -1,11 +1,10 @@
 """The doors: how mail comes in (SMTP, LMTP), and how programs ask and teach.
 
 Mail of the SMTP and LMTP door goes through a `Proxy` to the next hop. The scanner doors (milter,
-rspamd, spamd) answer mail servers that deliver themselves, by way of a `ScanService`. `teach` takes
-lessons from programs of this machine, and from mail that is forwarded. `listener` has what the
-doors share: accepting, limits, TLS; `conversation` is the session of rspamd and spamd. Each
-protocol that has states or a grammar of its own keeps it apart from sockets (`milter_protocol`,
-`rspamd_protocol`); the SMTP door stands on aiosmtpd. Must never judge or learn anything itself, and
-never trust what a client says of another one unless the operator trusts that client. Read
-`listener` first, then one door, such as `spamd`.
+rspamd, spamd) answer mail servers that deliver themselves; they share `scanner`. `teach` takes
+lessons from programs of this machine, and from mail that is forwarded. `listener` has what all
+doors share: accepting, limits, TLS. Each protocol that has states or a grammar of its own keeps it
+apart from sockets (`milter_protocol`, `rspamd_protocol`); the SMTP door stands on aiosmtpd. Must
+never judge or learn anything itself, and never trust what a client says of another one unless the
+operator trusts that client. Read `listener` first, then one door, such as `spamd`.
 """

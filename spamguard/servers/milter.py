@@ -22,10 +22,8 @@ from dataclasses import dataclass, field, replace
 
 from spamguard.config.options import Action
 from spamguard.mail.message import FieldNameSet
-from spamguard.proxy.scan import TOO_LARGE, ScanRequest, ScanResult
 from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.servers import milter_protocol
-from spamguard.servers.conversation import ScannerContext
 from spamguard.servers.listener import ConnectionClosed, IncomingMessage, LimitExceeded, Rejection
 from spamguard.servers.milter_protocol import (
     MESSAGE_STATES,
@@ -40,6 +38,7 @@ from spamguard.servers.milter_protocol import (
     Steps,
     encode_remove_field,
 )
+from spamguard.servers.scanner import TOO_LARGE, ScannerContext, ScanRequest, ScanResult
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 
 _log = logging.getLogger("spamguard.doors")

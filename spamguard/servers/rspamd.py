@@ -30,7 +30,6 @@ from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
 from spamguard.servers import rspamd_protocol
-from spamguard.servers.conversation import Conversation, ScannerContext
 from spamguard.servers.listener import (
     ClientTimeout,
     ConnectionClosed,
@@ -39,6 +38,7 @@ from spamguard.servers.listener import (
     Rejection,
 )
 from spamguard.servers.rspamd_protocol import HeaderFields, RspamdStatistics
+from spamguard.servers.scanner import Conversation, ScannerContext
 from spamguard.storage import Spool
 
 _log = logging.getLogger("spamguard.doors")

@@ -17,7 +17,7 @@ from spamguard import __version__
 from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE, UNSURE
 from spamguard.proxy.delivery_log import NOT_SCANNED
-from spamguard.proxy.scan import ScanRequest, ScanResult, format_words
+from spamguard.servers.scanner import ScanRequest, ScanResult, format_words
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 from spamguard.storage import Spool
 

@@ -24,7 +24,7 @@ from typing import Any
 from aiosmtpd import smtp as aiosmtpd
 
 from spamguard.config.options import DoorLimits, OddBytes, Position
-from spamguard.delivery.connection import DeadlineTimer
+from spamguard.delivery.next_hop import DeadlineTimer
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.servers.listener import (
     ByteQuota,

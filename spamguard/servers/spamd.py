@@ -26,8 +26,6 @@ from spamguard.config.options import Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import tag_message
-from spamguard.proxy.scan import ScanRequest, ScanResult, format_words
-from spamguard.servers.conversation import Conversation, ScannerContext
 from spamguard.servers.listener import (
     CHUNK_BYTES,
     ClientTimeout,
@@ -35,6 +33,13 @@ from spamguard.servers.listener import (
     IncomingMessage,
     LimitExceeded,
     Rejection,
+)
+from spamguard.servers.scanner import (
+    Conversation,
+    ScannerContext,
+    ScanRequest,
+    ScanResult,
+    format_words,
 )
 from spamguard.smtp.envelope import bare_address
 from spamguard.storage import Spool

@@ -45,9 +45,9 @@ from spamguard.proxy.history import HISTORY_FILE
 from spamguard.proxy.history_search import HistorySearch, recipient_pattern
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import UserResolver
 from spamguard.records import Scan
 from spamguard.storage import KEY_FILE, LEDGER_FILE, SPOOL_DIRECTORY, Spool
+from spamguard.users import UserResolver
 from spamguard.web.auth import Person
 
 _log = logging.getLogger("spamguard.web")

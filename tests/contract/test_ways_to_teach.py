@@ -31,8 +31,8 @@ from spamguard.folders import scan
 from spamguard.learning import client
 from spamguard.learning.lessons import Learner, TrainingIntake, TrainingOutcome, unknown_class
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
-from spamguard.proxy.scan import ScanRequest
 from spamguard.records import Scan
+from spamguard.servers.scanner import ScanRequest
 from spamguard.servers.teach import ForwardTrainingProxy, TeachingDoor, TrainingAccounts
 from spamguard.smtp.envelope import Client, Recipient, Sender
 from spamguard.storage import Spool

@@ -18,14 +18,14 @@ from spamguard.engine.policy import SPAM_THRESHOLD, logit
 from spamguard.learning.lessons import TrainingIntake
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
 from spamguard.proxy.delivery_log import DeliveryRecord
-from spamguard.proxy.scan import ScanService
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import ProxyContext, UserResolver
+from spamguard.proxy.transaction import ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.servers.listener import Door
 from spamguard.servers.rspamd_protocol import RspamdStatistics
+from spamguard.servers.scanner import ScanService
 from spamguard.storage import Spool
-from spamguard.users import QueuedLesson
+from spamguard.users import QueuedLesson, UserResolver
 from tests.support.waiting import PATIENCE
 
 KEY = b"k" * 32

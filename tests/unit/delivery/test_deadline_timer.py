@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spamguard.delivery.connection import DeadlineTimer
+from spamguard.delivery.next_hop import DeadlineTimer
 from tests.support.waiting import until
 
 

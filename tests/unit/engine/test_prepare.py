@@ -139,7 +139,7 @@ def test_what_was_judged_is_not_read_again_to_be_taught(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(native, "_functions", None)
+        monkeypatch.setattr(native, "functions", None)
     preparer = ExampleReader(KEY)
     expected = [preparer.read_example(raw) for raw in MAIL]
     reads: list[bytes] = []
@@ -167,7 +167,7 @@ def test_what_is_no_bytes_is_told_as_that(
     raw: Any, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(native, "_functions", None)
+        monkeypatch.setattr(native, "functions", None)
     preparer = ExampleReader(KEY)
     for use in (
         preparer.read_features,

@@ -22,12 +22,12 @@ repeatable = settings(derandomize=True, deadline=None, max_examples=100, databas
 @contextmanager
 def using(functions: native.NativeFunctions | None) -> Iterator[None]:
     """Within, these are in force."""
-    before = native._functions
-    native._functions = functions
+    before = native.functions
+    native.functions = functions
     try:
         yield
     finally:
-        native._functions = before
+        native.functions = before
 
 
 def both(work: Callable[[], Result]) -> tuple[Result, Result]:

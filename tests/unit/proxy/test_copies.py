@@ -11,9 +11,9 @@ import pytest
 from spamguard import keys
 from spamguard.config.options import Action, Position, Rule
 from spamguard.keys import RANDOM_BYTES, SignedVerdict, is_id, new_id
-from spamguard.proxy.transaction import MAX_RECIPIENTS, UserResolver
 from spamguard.records import Verdict
 from spamguard.smtp.envelope import Reply
+from spamguard.users import MAX_RECIPIENTS, UserResolver
 from tests.unit.proxy.transactions import (
     DIGEST,
     HAM,

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from spamguard.config.options import Endpoint, Hop, Position, Protocol
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import SmtpNextHop
-from spamguard.proxy.transaction import FilterProxy, ProxyContext, UserResolver
+from spamguard.proxy.transaction import FilterProxy, ProxyContext
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool
+from spamguard.users import UserResolver
 from tests.support.hops import Act, Answer, Delivered, FakeHop
 from tests.support.waiting import PATIENCE
 from tests.unit.bayes.support import repeatable

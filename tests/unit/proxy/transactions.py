@@ -11,10 +11,11 @@ from spamguard.config.options import Endpoint, Hop, Listener, Policy, Position, 
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.proxy.delivery_log import DeliveryRecord
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import FilterProxy, ProxyContext, UserResolver
+from spamguard.proxy.transaction import FilterProxy, ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool, SpoolView
+from spamguard.users import UserResolver
 
 KEY = b"k" * 32
 DIGEST = b"0123456789abcdef"

@@ -12,7 +12,7 @@ import pytest
 
 from spamguard.config.options import Protocol, ScannerLimits
 from spamguard.servers import listener, rspamd, spamd
-from spamguard.servers.conversation import Conversation
+from spamguard.servers.scanner import Conversation
 from tests.support.scanners import serving
 from tests.support.waiting import PATIENCE, until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spamguard.config.options import Action, Endpoint, Protocol, Scanner
 from spamguard.daemon.worker import open_scanner
-from spamguard.proxy.scan import ScanResult
+from spamguard.servers.scanner import ScanResult
 from tests.support.scanners import STATISTICS
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.milter.mta import Mta

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from spamguard.config.options import Action, ScannerLimits
-from spamguard.proxy.scan import ScanResult
 from spamguard.servers import milter
 from spamguard.servers.milter_protocol import MilterCommand
+from spamguard.servers.scanner import ScanResult
 from tests.unit.servers.milter.mta import ALL, OLD
 from tests.unit.servers.milter.support import FIELDS, RAW, ScriptedService, run
 

@@ -9,7 +9,7 @@ import pytest
 
 from spamguard.engine.filter import Filter
 from spamguard.learning.lessons import TrainingIntake
-from spamguard.proxy import scan
+from spamguard.servers import scanner
 from spamguard.users import QueuedLesson
 from tests.support.scanners import Served
 from tests.support.waiting import PATIENCE
@@ -76,7 +76,7 @@ def test_a_client_that_may_not_teach_is_refused_before_its_message_is_kept(tmp_p
 
 
 def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "_WRONG_PASSWORD_SECONDS", 0.5)
+    monkeypatch.setattr(scanner, "_WRONG_PASSWORD_SECONDS", 0.5)
     (tmp_path / "password").write_text("secret\n")
 
     async def talk(served: Served) -> None:

@@ -14,7 +14,7 @@ import zstandard
 
 from spamguard.config.options import OnError, Policy, ScannerLimits
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.transaction import UserResolver
+from spamguard.users import UserResolver
 from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.rspamd.talking import MAIL, parse, request, run, said

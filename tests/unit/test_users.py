@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamguard.proxy import scorer
-from spamguard.proxy.transaction import MAX_RECIPIENTS, UserResolver
-from spamguard.users import is_user_name
+from spamguard.users import MAX_RECIPIENTS, UserResolver, is_user_name
 from tests.unit.bayes.support import repeatable
 
 ALIASES = (

@@ -16,13 +16,12 @@ from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue
 from spamguard.proxy.delivery_log import DeliveryRecord
-from spamguard.proxy.scan import ScanRequest, ScanResult, ScanService
 from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import UserResolver
+from spamguard.servers.scanner import ScanRequest, ScanResult, ScanService
 from spamguard.smtp.envelope import Client
 from spamguard.storage import Spool
-from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson
+from spamguard.users import PIPE_ORIGIN, LessonHeader, QueuedLesson, UserResolver
 from tests.support.scanners import HAM, KEY, SPAM, UNSURE, ScriptedJudge, scan_service, scanner
 from tests.unit.filters import mail, opened, teach
 
