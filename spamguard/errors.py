@@ -110,3 +110,11 @@ class DigestError(SpamguardError):
 
 class AccessError(SpamguardError):
     """Tokens, links and sessions cannot be read or written, or there is no such token."""
+
+
+class SharedError(SpamguardError):
+    """The shared log cannot be used until somebody mends what the text names."""
+
+
+class UnavailableError(SharedError):
+    """The shared log cannot be reached for now; try again."""

@@ -42,6 +42,7 @@ ROOMS = (
     "proxy",
     "servers",
     "folders",
+    "shared",
     "web",
     "daemon",
     "doctor",
@@ -66,6 +67,7 @@ HEAVY_MODULES = frozenset(
         "cli.evaluate",
     )
 )
+DRIVER_MODULES = ("shared.connection", "shared.admin")  # they alone load PostgreSQL's driver
 DOORS = ("smtp", "milter", "rspamd", "spamd", "teach")  # prefixes of modules in `servers`
 
 
@@ -97,6 +99,8 @@ def faults(module: tuple[str, ...], source: str) -> Iterator[str]:
             yield f"{where}: it is heavy"
         elif target[0] == "tqdm" and module[0] != "cli":
             yield f"{where}: only the command line shows progress"
+        elif target[0] == "psycopg" and ".".join(module) not in DRIVER_MODULES:
+            yield f"{where}: mail never depends on the database"
 
 
 def _inner_faults(module: tuple[str, ...], target: tuple[str, ...], where: str) -> Iterator[str]:
@@ -146,6 +150,7 @@ def test_every_room_has_its_line_and_every_line_its_room() -> None:
         ("engine.filter", "from spamguard.engine import measures", "is heavy"),
         ("web.statistics", "from spamguard.engine.evaluate import read_scores", "is heavy"),
         ("web.statistics", "import tqdm", "only the command line"),
+        ("shared.courier", "from psycopg import errors", "never depends on the database"),
         ("mail.mime", "from spamguard.bayes import tables", "upwards"),
         ("bayes.tables", "from spamguard import engine", "upwards"),
         ("bayes.tables", "from ..engine import filter", "upwards"),
@@ -169,6 +174,7 @@ def test_a_violation_is_found(module: str, source: str, reason: str) -> None:
         ("mail.mime", "from .decode import decode_text"),
         ("bayes.estimators", "import sklearn"),
         ("cli.evaluate", "from spamguard.engine import evaluate"),
+        ("shared.admin", "import psycopg"),
         ("mail.mime", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import os"),
         ("cli.judge", "from spamguard import __version__\nfrom spamguard.ledger import codec"),
         ("servers.smtp", "from spamguard.servers import listener, smtp_handler"),

@@ -1,0 +1,309 @@
+"""A connection to PostgreSQL: opened, used under a deadline, ended, and its errors explained.
+
+A peer that neither answers nor closes is found by no setting of PostgreSQL. So every exchange has a
+deadline of our own, after which the socket is shut down; libpq then ends the exchange itself. To
+cancel the exchange instead would wait for the server once more.
+
+Must never wait for the server when it closes, and never let an error of the driver out as anything
+but a `SharedError`: one line with the remedy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Awaitable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from spamguard.config.options import SharedSettings
+from spamguard.errors import SharedError, UnavailableError, error_text
+
+EXCHANGE_SECONDS = 5.0
+CONNECT_SECONDS = 10.0  # of several hosts, each has three seconds
+
+_SET_LIMITS = """
+SET statement_timeout = 5000; SET lock_timeout = 3000;
+SET idle_in_transaction_session_timeout = 10000"""
+_AUTHORITY_FILES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
+    "/etc/ssl/ca-bundle.pem",  # openSUSE
+    "/etc/ssl/cert.pem",  # BSD
+)
+
+_Driver = psycopg.AsyncConnection[Any]
+_CHANNEL = "spamguard"
+T = TypeVar("T")
+
+
+class DatabaseConnection:
+    """An open connection. It belongs to one event loop; several tasks may call, one at a time."""
+
+    def __init__(self, place: str, driver: _Driver) -> None:
+        """Use `open`."""
+        self._place = place
+        self._driver = driver
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, place: str, conninfo: str) -> DatabaseConnection:
+        """Connect. place: the database's name in errors."""
+        driver = await _connect(place, conninfo)
+        connection = cls(place, driver)
+        try:
+            async with connection._lock:
+                await _exchange(place, driver, driver.execute(_SET_LIMITS))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def query(self, statement: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement, which is one transaction, and return its rows."""
+        async with self._lock:
+            if self._is_closed:
+                raise UnavailableError(f"{self._place}: the connection is closed: connect again")
+            try:
+                return await _exchange(self._place, self._driver, self._fetch(statement, values))
+            except (UnavailableError, asyncio.CancelledError):
+                self.close()
+                raise
+            finally:
+                if self._is_closed:
+                    self._driver.pgconn.finish()
+
+    async def _fetch(
+        self, statement: LiteralString, values: tuple[Any, ...]
+    ) -> list[tuple[Any, ...]]:
+        async with self._driver.cursor(binary=True) as cursor:
+            await cursor.execute(statement, values or None)
+            return await cursor.fetchall()
+
+    def close(self) -> None:
+        """Close the connection at once, whatever it is doing."""
+        self._is_closed = True
+        if self._lock.locked():
+            _shut_down(self._driver)  # `query` ends and does the rest
+        else:
+            self._driver.pgconn.finish()
+
+
+class NoticeListener:
+    """The connection that hears of new events."""
+
+    def __init__(self, place: str, driver: _Driver, probe_channel: str) -> None:
+        self._place = place
+        self._driver = driver
+        self.probe_channel = probe_channel
+        self.is_heard = False  # notices arrive
+        self._is_broken = False
+        self._noticed = asyncio.Event()
+        self._socket = driver.pgconn.socket
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    @classmethod
+    async def open(cls, place: str, conninfo: str) -> NoticeListener:
+        """Connect and listen to the log, and to a channel for one probe."""
+        driver = await _connect(place, conninfo)
+        probe_channel = f"{_CHANNEL}_{secrets.token_hex(8)}"
+        channels = map(sql.Identifier, (_CHANNEL, probe_channel))
+        statement = sql.SQL("LISTEN {}; LISTEN {}").format(*channels)
+        try:
+            await _exchange(place, driver, driver.execute(statement))
+            return cls(place, driver, probe_channel)
+        except BaseException:
+            driver.pgconn.finish()
+            raise
+
+    def _read(self) -> None:
+        pgconn = self._driver.pgconn
+        try:
+            pgconn.consume_input()
+            while notice := pgconn.notifies():
+                self._noticed.set()
+                if notice.relname.decode() == self.probe_channel:
+                    self.is_heard = True
+        except psycopg.Error:
+            self._is_broken = True
+            self._noticed.set()
+            asyncio.get_running_loop().remove_reader(self._socket)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a notice; False: none came. UnavailableError: the connection has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._noticed.wait()
+        if self._is_broken:
+            raise UnavailableError(f"{self._place}: the connection for notices has ended")
+        was_noticed = self._noticed.is_set()
+        self._noticed.clear()
+        return was_noticed
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        if not self._is_broken:
+            self._is_broken = True
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._noticed.set()
+        self._driver.pgconn.finish()
+
+
+async def _exchange(place: str, driver: _Driver, work: Awaitable[T]) -> T:
+    """Await an exchange with the server; after the deadline its socket is shut down."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=EXCHANGE_SECONDS)
+    finally:
+        is_late = not task.done()
+        if is_late:  # or this task was cancelled
+            _shut_down(driver)
+            await asyncio.wait({task}, timeout=1.0)
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            task.cancel()
+    if is_late:
+        raise UnavailableError(
+            f"{place}: no answer within {EXCHANGE_SECONDS:.0f} seconds: check server and network"
+        )
+    try:
+        return task.result()
+    except psycopg.Error as error:
+        raise explain(place, error) from error
+
+
+def _shut_down(driver: _Driver) -> None:
+    """Let whoever waits for this connection find that it has ended."""
+    with (
+        suppress(psycopg.Error, OSError),
+        socket.socket(fileno=os.dup(driver.pgconn.socket)) as duplicate,
+    ):
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+# ---- connecting
+
+
+async def _connect(place: str, conninfo: str) -> _Driver:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await psycopg.AsyncConnection.connect(
+                conninfo, autocommit=True, prepare_threshold=None
+            )
+    except TimeoutError as error:
+        raise UnavailableError(
+            f"{place}: no connection within {CONNECT_SECONDS:.0f} seconds: check server and network"
+        ) from error
+    except psycopg.Error as error:
+        raise explain_refusal(place, error) from error
+    except OSError as error:
+        raise UnavailableError(f"{place}: cannot be reached ({error_text(error)})") from error
+
+
+def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:
+    """The database's name in errors, and what libpq is told. SharedError."""
+    try:
+        given = conninfo_to_dict(settings.database)
+        place = f"shared database {given.get('dbname', '')} on {given.get('host', 'this machine')}"
+        own = {"sslmode": "disable"}
+        if settings.tls.verify:
+            authorities = str(settings.tls.ca or _system_authorities())
+            own = {"sslmode": "verify-full", "sslrootcert": authorities}
+        if settings.password_file is not None:
+            own["password"] = _read_password(settings.password_file)
+        return place, make_conninfo(
+            settings.database,
+            connect_timeout=3,
+            target_session_attrs="read-write",  # of several hosts the primary
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=10_000,
+            application_name=f"spamguard {node}",
+            client_encoding="UTF8",
+            gssencmode="disable",
+            **own,
+        )
+    except psycopg.Error as error:
+        raise SharedError(f"shared: database: {error_text(error)}: mend it") from error
+
+
+def _read_password(path: Path) -> str:
+    """The first line of the file."""
+    try:
+        return path.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeError) as error:
+        raise SharedError(
+            f"shared: password_file {path}: cannot be read ({error_text(error)}): give this user "
+            "read permission"
+        ) from error
+
+
+def _system_authorities() -> str:
+    """The file of the authorities that the system trusts. libpq's own default is another place."""
+    default = ssl.get_default_verify_paths()
+    for path in (default.cafile, *_AUTHORITY_FILES):
+        if path and Path(path).is_file():
+            return path
+    return "system"
+
+
+# ---- errors
+
+# How a connection is refused has no code, only a text.
+_REFUSALS = (
+    ("password authentication failed", "wrong user or password: check user and password_file"),
+    ("no password supplied", "it asks for a password: name its file with password_file"),
+    ("pg_hba.conf", "it admits no such user from here: add a line to its pg_hba.conf"),
+    ("not permitted to log in", "the role may not log in: run `spamguard shared init`"),
+    ("permission denied for database", "the role may not connect: run `spamguard shared init`"),
+    ("certificate verify failed", "an authority that is not trusted signed its certificate: check "
+     "tls"),
+    ("does not match host name", "its certificate is for another host: check host"),
+    ("root certificate file", "the authorities' certificates cannot be read: check tls"),
+    ("does not support SSL", "it offers no TLS: switch it on there, or set tls to no"),
+)  # fmt: skip
+_NO_TABLES = "it has no tables of spamguard: run `spamguard shared init`"
+_NO_RIGHTS = "the role may not use it: run `spamguard shared init`, and connect as spamguard_node"
+_REMEDIES: dict[type[psycopg.Error], str] = {
+    errors.InvalidSchemaName: _NO_TABLES,
+    errors.UndefinedTable: _NO_TABLES,
+    errors.InsufficientPrivilege: _NO_RIGHTS,
+    errors.UndefinedFunction: "a function is missing: run `spamguard shared upgrade`",
+    errors.UndefinedColumn: "a column is missing: run `spamguard shared upgrade`",
+}
+_TRY_AGAIN = (
+    psycopg.OperationalError,  # also locks, deadlocks, time-outs, a full disk and shutting down
+    psycopg.InterfaceError,
+    errors.ReadOnlySqlTransaction,  # it was the primary
+)
+
+
+def explain_refusal(place: str, error: psycopg.Error) -> SharedError:
+    """Why there is no connection."""
+    text = error_text(error)
+    for part, remedy in _REFUSALS:
+        if part in text:
+            return SharedError(f"{place}: {remedy} [{text}]")
+    if "does not exist" in text:
+        return SharedError(f"{place}: no such database or user: check dbname and user [{text}]")
+    return UnavailableError(f"{place}: cannot be reached: check server and network [{text}]")
+
+
+def explain(place: str, error: psycopg.Error) -> SharedError:
+    """Why a statement failed."""
+    text = error_text(error)
+    for kind, remedy in _REMEDIES.items():
+        if isinstance(error, kind):
+            return SharedError(f"{place}: {remedy} [{text}]")
+    if isinstance(error, _TRY_AGAIN):
+        return UnavailableError(f"{place}: the connection or the server failed [{text}]")
+    return SharedError(f"{place}: it refuses this: report this bug [{text}]")

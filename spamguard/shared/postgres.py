@@ -1,0 +1,375 @@
+"""The shared log in PostgreSQL, as one node talks to it.
+
+`SharedDatabase` holds two connections: one works, the other hears of new events. Each call is one
+statement and one transaction, so a node that dies leaves neither a lock nor half a change. A call
+may be repeated whenever its outcome is unknown: the functions in schema.sql see to that.
+
+Every exchange has a deadline (`connection`). After an UnavailableError this object is of no more
+use: connect again, a little later. Any other SharedError stays until somebody mends its cause, so
+try again each minute.
+
+Must never be used by a process on the path of mail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import LiteralString, NamedTuple
+
+from spamguard.config.options import SharedSettings
+from spamguard.errors import SharedError, UnavailableError
+from spamguard.shared.connection import DatabaseConnection, NoticeListener, connection_string
+
+__all__ = [
+    "SCHEMA_VERSION", "ClusterRow", "CredentialRow", "LogHead", "NodeRow", "SharedDatabase",
+    "SharedError", "SharedSnapshot", "UnavailableError",
+]  # fmt: skip
+
+SCHEMA_VERSION = 1
+MAX_BODY_BYTES = 1 << 20
+_PAGE_BYTES = 4 << 20  # of bodies
+_COMPACT_POSITIONS = 20_000  # in one transaction
+_PROBE_SECONDS = 2.0
+
+
+class SharedEvent(NamedTuple):
+    subject: bytes
+    clock: int
+    node: str
+    content: bytes
+    time: int
+    body: bytes
+
+
+class LogRow(NamedTuple):
+    position: int
+    chain: bytes
+    event: SharedEvent
+
+
+# ---- what the database says
+
+
+class ClusterRow(NamedTuple):
+    """What all nodes have in common.
+
+    name: of this database; another one has another name. fingerprint: of the key. changes: the
+    number of the last change of credentials.
+    """
+
+    name: str
+    schema_version: int
+    min_writer: int
+    fingerprint: str
+    bits: int
+    changes: int
+
+
+class LogHead(NamedTuple):
+    """The end of the log. compacted: up to this position events may be missing."""
+
+    last: int
+    chain: bytes
+    compacted: int
+
+
+class SharedSnapshot(NamedTuple):
+    """A settled snapshot. hash: SHA-256 of its file; size: bytes of the file."""
+
+    position: int
+    extractor: int
+    learner: int
+    hash: bytes
+    size: int
+    node: str
+    made: float
+    notes: str
+
+
+class NodeRow(NamedTuple):
+    """What a node last said of itself. seen: by the database's clock, seconds since 1970."""
+
+    node: str
+    name: str
+    url: str
+    program: str
+    extractor: int
+    learner: int
+    position: int
+    chain: bytes
+    waiting: int
+    settings: bytes
+    seen: float = 0.0
+
+
+class CredentialRow(NamedTuple):
+    """A token, link or session, as in access.sqlite. ended: seconds since 1970; 0: it is valid."""
+
+    id: str
+    kind: str
+    digest: bytes
+    name: str
+    person: str
+    operator: bool
+    created: int
+    expires: int
+    seen: int
+    ended: int = 0
+    changed: int = 0
+
+
+# ---- statements
+
+_CLUSTER = """
+SELECT name::text, schema_version, min_writer, fingerprint, bits, changes FROM spamguard.cluster"""
+_HEAD = "SELECT last, chain, compacted FROM spamguard.log"
+_CHAINS = "SELECT position, chain FROM spamguard.events WHERE position = ANY(%b::bigint[])"
+# The sizes of bodies are known without reading them.
+_PAGE = """
+SELECT position, chain, subject, clock, node, content, time,
+    CASE WHEN octet_length(body) <= %b THEN body ELSE ''::bytea END
+FROM (
+    SELECT *, sum(least(octet_length(body), %b)) OVER (ORDER BY position) AS total
+    FROM spamguard.events WHERE position > %b ORDER BY position LIMIT %b) AS page
+WHERE total - octet_length(body) < %b ORDER BY position"""
+_APPEND = """
+SELECT place FROM spamguard.append(%b::bytea[], %b::bigint[], %b::text[], %b::bytea[],
+    %b::bigint[], %b::bytea[]) ORDER BY ordinal"""
+_SNAPSHOTS = """
+SELECT position, extractor, learner, hash, bytes, node, extract(epoch FROM made)::float8, notes
+FROM spamguard.snapshots ORDER BY position DESC LIMIT 100"""
+_NODES = """
+SELECT node, name, url, program, extractor, learner, position, chain, waiting, settings,
+    extract(epoch FROM seen)::float8
+FROM spamguard.nodes ORDER BY name, node LIMIT 1000"""
+_CREDENTIALS = """
+SELECT id, kind, digest, name, person, operator, created, expires, seen, ended, changed
+FROM spamguard.credentials WHERE changed > %b ORDER BY changed LIMIT 1000"""
+
+
+class SharedDatabase:
+    """The open connections. They belong to one event loop; several tasks may call."""
+
+    def __init__(
+        self, place: str, work: DatabaseConnection, listener: NoticeListener | None = None
+    ) -> None:
+        """Use `connect`."""
+        self._place = place
+        self._work = work
+        self._listener = listener
+
+    @classmethod
+    async def connect(
+        cls, settings: SharedSettings, node: str, fingerprint: str | None = None
+    ) -> SharedDatabase:
+        """Connect to the server that takes writes, and check that the database is of use.
+
+        fingerprint: of this installation's key; None: it is not compared.
+        """
+        place, conninfo = connection_string(settings, node)
+        database = cls(place, await DatabaseConnection.open(place, conninfo))
+        try:
+            _check_cluster(place, await database.cluster(), fingerprint)
+            database._listener = await NoticeListener.open(place, conninfo)
+            # Behind a pool that lends connections for a transaction, notices do not arrive.
+            await database._work.query("SELECT pg_notify(%s, '')", database._listener.probe_channel)
+            await database._listener.wait(_PROBE_SECONDS)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def close(self) -> None:
+        """Close both connections at once, whatever they are doing."""
+        self._work.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    @property
+    def is_notified(self) -> bool:
+        """Whether notices arrive. Behind some pools they do not, and nodes ask each second."""
+        return self._listener is not None and self._listener.is_heard
+
+    async def wait_for_notice(self, seconds: float) -> bool:
+        """Wait until events were appended, at most so long. A notice is a hint: it may get lost."""
+        if self._listener is None or not self._listener.is_heard:
+            await asyncio.sleep(seconds)
+            return False
+        return await self._listener.wait(seconds)
+
+    # ---- the log
+
+    async def cluster(self) -> ClusterRow:
+        """Return what all nodes have in common."""
+        rows = await self._work.query(_CLUSTER)
+        if not rows:
+            raise SharedError(f"{self._place}: it was not filled: run `spamguard shared init`")
+        return ClusterRow(*rows[0])
+
+    async def head(self) -> LogHead:
+        """Return the end of the log."""
+        ((last, chain, compacted),) = await self._work.query(_HEAD)
+        return LogHead(last, chain, compacted)
+
+    async def chains(self, positions: Collection[int]) -> dict[int, bytes]:
+        """Return the chain at each of the positions that are there."""
+        return dict(await self._work.query(_CHAINS, list(positions))) if positions else {}
+
+    async def read_page(self, after: int, limit: int) -> list[LogRow]:
+        """Read the events behind a position in their order.
+
+        There may be fewer than the limit although more follow, as a page has a limit in bytes too;
+        it is empty only at the end. A body that is too long comes as b"".
+        """
+        values = (MAX_BODY_BYTES, MAX_BODY_BYTES, after, limit, _PAGE_BYTES)
+        rows = await self._work.query(_PAGE, *values)
+        return [LogRow(row[0], row[1], SharedEvent(*row[2:])) for row in rows]
+
+    async def append(self, events: Sequence[SharedEvent]) -> list[int]:
+        """Append events, at most 1,000, and return their positions.
+
+        What is in the log already keeps its position. After an error it is not known whether the
+        events were appended: call again.
+        """
+        if not events:
+            return []
+        columns = zip(*events, strict=True)
+        rows = await self._work.query(_APPEND, *map(list, columns))
+        return [position for (position,) in rows]
+
+    async def compact(self, upto: int, before: int, token: int) -> int | None:
+        """Drop superseded events, and return how many; None: the lease was lost.
+
+        upto: the position of the last published snapshot. before: seconds since 1970; votes that
+        supersede must be older than this, and than 30 days.
+        """
+        dropped = 0
+        for start in range(1, upto + 1, _COMPACT_POSITIONS):
+            end = min(start + _COMPACT_POSITIONS - 1, upto)
+            values = (start, end, upto, before, token)
+            ((number,),) = await self._work.query(
+                "SELECT spamguard.compact(%s, %s, %s, %s, %s)", *values
+            )
+            if number is None:
+                return None
+            dropped += number
+        return dropped
+
+    # ---- leases and snapshots
+
+    async def take_lease(self, name: str, holder: str, seconds: int) -> int | None:
+        """Take or renew a lease, and return its fencing token; None: somebody else has it."""
+        rows = await self._work.query(
+            "SELECT spamguard.take_lease(%s, %s, %s)", name, holder, seconds
+        )
+        return None if rows[0][0] is None else int(rows[0][0])
+
+    async def release_lease(self, name: str, token: int) -> None:
+        """Give a lease back."""
+        await self._work.query("SELECT spamguard.release_lease(%s, %s)", name, token)
+
+    async def put_chunk(self, snapshot: bytes, number: int, data: bytes) -> None:
+        """Store a part of a snapshot, at most 1 MiB of it."""
+        await self._work.query(
+            "SELECT spamguard.put_chunk(%b, %b::int, %b)", snapshot, number, data
+        )
+
+    async def publish_snapshot(
+        self,
+        position: int,
+        extractor: int,
+        learner: int,
+        snapshot: bytes,
+        size: int,
+        node: str,
+        notes: str,
+        token: int,
+    ) -> str:
+        """Publish a snapshot whose chunks are there.
+
+        Returns "published", "same" (it was there), "different" (another one is there for this
+        position: a bug) or "lost" (the lease belongs to another node).
+        """
+        values = (position, extractor, learner, snapshot, size, node, notes, token)
+        statement: LiteralString = (
+            "SELECT spamguard.publish_snapshot(%s, %s, %s, %b, %s, %s, %s, %s)"
+        )
+        ((outcome,),) = await self._work.query(statement, *values)
+        return str(outcome)
+
+    async def read_snapshots(self) -> list[SharedSnapshot]:
+        """List the snapshots, that of the highest position first."""
+        return [SharedSnapshot(*row) for row in await self._work.query(_SNAPSHOTS)]
+
+    async def read_chunks(self, snapshot: bytes, numbers: range) -> list[bytes]:
+        """Read parts of a snapshot, except missing ones. Ask for a few at a time."""
+        statement: LiteralString = """
+            SELECT data FROM spamguard.chunks WHERE hash = %b AND number >= %b AND number < %b
+            AND octet_length(data) <= 1114112 ORDER BY number"""
+        rows = await self._work.query(statement, snapshot, numbers.start, numbers.stop)
+        return [data for (data,) in rows]
+
+    # ---- nodes
+
+    async def note_node(self, row: NodeRow) -> None:
+        """Say how this node is; the database notes the time."""
+        statement: LiteralString = (
+            "SELECT spamguard.note_node(%s, %s, %s, %s, %s, %s, %s, %b, %s, %b)"
+        )
+        await self._work.query(statement, *row[:-1])
+
+    async def nodes(self) -> list[NodeRow]:
+        """List the nodes that were here within 30 days, by name."""
+        return [NodeRow(*row) for row in await self._work.query(_NODES)]
+
+    async def add_total(self, node: str, hour: int, label: str, number: int) -> None:
+        """Say how many messages of a class this node has had so far in an hour since 1970."""
+        await self._work.query(
+            "SELECT spamguard.add_total(%s, %s, %s, %s)", node, hour, label, number
+        )
+
+    # ---- credentials
+
+    async def put_credential(self, row: CredentialRow) -> None:
+        """Make a credential known to all nodes, or its last use. One that has ended stays so."""
+        statement: LiteralString = (
+            "SELECT spamguard.put_credential(%s, %s, %b, %s, %s, %s, %s, %s, %s)"
+        )
+        await self._work.query(statement, *row[:9])
+
+    async def end_credential(self, identity: str) -> bool:
+        """End a credential on all nodes; False if there was none that is valid."""
+        ((ended,),) = await self._work.query("SELECT spamguard.end_credential(%s)", identity)
+        return bool(ended)
+
+    async def burn_link(self, identity: str) -> bool:
+        """Use up a link. Of all callers on all nodes, one gets True."""
+        ((burnt,),) = await self._work.query("SELECT spamguard.burn_link(%s)", identity)
+        return bool(burnt)
+
+    async def changed_credentials(self, since: int) -> list[CredentialRow]:
+        """List what changed after this number, at most 1,000 rows: ask again from the last one.
+
+        Where `ClusterRow.changes` is lower than what was seen, or the cluster's name is another,
+        the database has lost changes: put all credentials again and ask from 0 on.
+        """
+        return [CredentialRow(*row) for row in await self._work.query(_CREDENTIALS, since)]
+
+
+def _check_cluster(place: str, cluster: ClusterRow, fingerprint: str | None) -> None:
+    if cluster.schema_version < SCHEMA_VERSION:
+        raise SharedError(
+            f"{place}: its tables are of version {cluster.schema_version}, this program needs "
+            f"{SCHEMA_VERSION}: run `spamguard shared upgrade`"
+        )
+    if cluster.min_writer > SCHEMA_VERSION:
+        raise SharedError(
+            f"{place}: its tables are of version {cluster.schema_version}, which this program does "
+            "not know: update spamguard on this node"
+        )
+    if fingerprint is not None and cluster.fingerprint != fingerprint:
+        raise SharedError(
+            f"{place}: it belongs to the key {cluster.fingerprint}, this installation has "
+            f"{fingerprint}: copy the key of another node, or name another database"
+        )

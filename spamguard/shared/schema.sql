@@ -1,0 +1,407 @@
+-- The shared log: what `spamguard shared init` makes in the operator's database, and what
+-- `spamguard shared upgrade` brings up to date. It may run any number of times. The role
+-- spamguard_node must exist.
+--
+-- One row of `log` gives every event its position. Whoever appends locks that row, so positions are
+-- 1, 2, 3 … without a hole, in the order of commits, and a reader that has all positions up to one
+-- proves that it has missed nothing. `chain` is a hash over all identities up to a position: equal
+-- chains are equal logs.
+--
+-- Nodes may read everything, and change it only by the functions below. A function checks what it is
+-- told, takes one lock and is one transaction. Nothing but `compact` deletes an event. No function
+-- puts a statement together, and each names its own search path.
+--
+-- Only what other engines that speak PostgreSQL's language have too: row locks, unique keys, bytea.
+
+CREATE SCHEMA IF NOT EXISTS spamguard;
+REVOKE ALL ON SCHEMA spamguard FROM PUBLIC;
+SET search_path = spamguard, pg_temp;
+
+-- ---- tables
+
+CREATE TABLE IF NOT EXISTS cluster (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    name uuid NOT NULL,
+    schema_version integer NOT NULL,
+    min_writer integer NOT NULL,         -- the oldest program, by its schema version, that may write
+    fingerprint text NOT NULL,           -- of the installation's key, which is never here
+    bits integer NOT NULL,
+    changes bigint NOT NULL DEFAULT 0    -- of credentials
+);
+
+CREATE TABLE IF NOT EXISTS log (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    last bigint NOT NULL DEFAULT 0,
+    chain bytea NOT NULL DEFAULT '\x00',
+    compacted bigint NOT NULL DEFAULT 0, -- up to here events may have been deleted
+    events bigint NOT NULL DEFAULT 0     -- how many there are
+) WITH (fillfactor = 10);                -- its one row changes all the time
+INSERT INTO log DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+CREATE TABLE IF NOT EXISTS events (
+    position bigint PRIMARY KEY,
+    subject bytea NOT NULL,              -- keyed hash of message and user
+    clock bigint NOT NULL,
+    node text COLLATE "C" NOT NULL,      -- in the order of its bytes, as on every node
+    content bytea NOT NULL,              -- the first 16 bytes of the hash of body
+    time bigint NOT NULL,
+    chain bytea NOT NULL,
+    body bytea NOT NULL,                 -- the vote
+    UNIQUE (subject, clock, node, content)
+);
+ALTER TABLE events ALTER COLUMN body SET STORAGE EXTERNAL; -- bodies do not compress
+
+CREATE TABLE IF NOT EXISTS snapshots (
+    position bigint NOT NULL,
+    extractor integer NOT NULL,
+    learner integer NOT NULL,
+    hash bytea NOT NULL,
+    bytes bigint NOT NULL,
+    node text NOT NULL,
+    made timestamptz NOT NULL DEFAULT clock_timestamp(),
+    notes text NOT NULL,
+    PRIMARY KEY (extractor, learner, position)
+);
+
+CREATE TABLE IF NOT EXISTS chunks (
+    hash bytea NOT NULL,                 -- of the whole snapshot
+    number integer NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (hash, number)
+);
+ALTER TABLE chunks ALTER COLUMN data SET STORAGE EXTERNAL;
+
+CREATE TABLE IF NOT EXISTS leases (
+    name text PRIMARY KEY,
+    holder text NOT NULL,                -- empty: given back
+    token bigint NOT NULL,
+    until timestamptz NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS nodes (
+    node text PRIMARY KEY,
+    name text NOT NULL,
+    url text NOT NULL,
+    program text NOT NULL,
+    extractor integer NOT NULL,
+    learner integer NOT NULL,
+    position bigint NOT NULL,
+    chain bytea NOT NULL,
+    waiting bigint NOT NULL,
+    settings bytea NOT NULL,
+    seen timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE IF NOT EXISTS credentials (
+    id text PRIMARY KEY,
+    kind text NOT NULL,
+    digest bytea NOT NULL,
+    name text NOT NULL,
+    person text NOT NULL,
+    operator boolean NOT NULL,
+    created bigint NOT NULL,
+    expires bigint NOT NULL,
+    seen bigint NOT NULL,
+    ended bigint NOT NULL DEFAULT 0,     -- seconds since 1970; 0: it is valid
+    changed bigint NOT NULL UNIQUE       -- the number of its last change
+);
+
+CREATE TABLE IF NOT EXISTS totals (
+    node text NOT NULL,
+    hour bigint NOT NULL,
+    label text NOT NULL,
+    number bigint NOT NULL,
+    PRIMARY KEY (node, hour, label)
+);
+
+-- ---- the log
+
+-- The position of each event. An event that is there already keeps its position, so a client that
+-- does not know whether a call succeeded calls again.
+CREATE OR REPLACE FUNCTION append(
+    subjects bytea[], clocks bigint[], nodes text[], contents bytea[], times bigint[],
+    bodies bytea[]
+) RETURNS TABLE (ordinal integer, place bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+DECLARE
+    total integer := coalesce(array_length(subjects, 1), 0);
+    head log%ROWTYPE;
+    link bytea;
+    added integer := 0;
+BEGIN
+    IF total NOT BETWEEN 1 AND 1000 OR array_ndims(subjects) <> 1
+        OR (array_length(clocks, 1) = total AND array_length(nodes, 1) = total
+            AND array_length(contents, 1) = total AND array_length(times, 1) = total
+            AND array_length(bodies, 1) = total) IS NOT TRUE THEN
+        RAISE EXCEPTION 'append: not 1 to 1,000 events' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    FOR i IN 1 .. total LOOP
+        IF (octet_length(subjects[i]) = 16 AND clocks[i] > 0 AND times[i] >= 0
+            AND octet_length(nodes[i]) BETWEEN 1 AND 255
+            AND octet_length(bodies[i]) BETWEEN 1 AND 1048576
+            AND contents[i] = substr(sha256(bodies[i]), 1, 16)) IS NOT TRUE THEN
+            RAISE EXCEPTION 'append: event % is too large or damaged', i
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+    END LOOP;
+    SELECT * INTO STRICT head FROM log FOR UPDATE;
+    FOR i IN 1 .. total LOOP
+        link := sha256(head.chain || subjects[i] || int8send(clocks[i])
+            || convert_to(nodes[i], 'UTF8') || contents[i]);
+        INSERT INTO events (position, subject, clock, node, content, time, chain, body)
+            VALUES (head.last + 1, subjects[i], clocks[i], nodes[i], contents[i], times[i], link,
+                bodies[i])
+            ON CONFLICT (subject, clock, node, content) DO NOTHING;
+        IF FOUND THEN
+            head.last := head.last + 1;
+            head.chain := link;
+            added := added + 1;
+            place := head.last;
+        ELSE
+            SELECT e.position INTO STRICT place FROM events e
+                WHERE e.subject = subjects[i] AND e.clock = clocks[i] AND e.node = nodes[i]
+                AND e.content = contents[i];
+        END IF;
+        ordinal := i;
+        RETURN NEXT;
+    END LOOP;
+    IF added > 0 THEN
+        UPDATE log SET last = head.last, chain = head.chain, events = log.events + added;
+        PERFORM pg_notify('spamguard', head.last::text);
+    END IF;
+END $$;
+
+-- ---- leases
+
+-- The fencing token, or NULL while somebody else holds the lease. It rises with each new holder.
+CREATE OR REPLACE FUNCTION take_lease(lease text, who text, seconds integer) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+DECLARE
+    result bigint;
+BEGIN
+    IF (octet_length(lease) BETWEEN 1 AND 64 AND octet_length(who) BETWEEN 1 AND 255
+        AND seconds BETWEEN 1 AND 3600) IS NOT TRUE THEN
+        RAISE EXCEPTION 'take_lease: bad name, holder or time'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO leases AS l (name, holder, token, until)
+        VALUES (lease, who, 1, clock_timestamp() + seconds * interval '1 second')
+        ON CONFLICT (name) DO UPDATE SET
+            holder = who,
+            token = CASE WHEN l.holder = who THEN l.token ELSE l.token + 1 END,
+            until = clock_timestamp() + seconds * interval '1 second'
+        WHERE l.holder = who OR l.until < clock_timestamp()
+        RETURNING token INTO result;
+    RETURN result;
+END $$;
+
+CREATE OR REPLACE FUNCTION release_lease(lease text, expected bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+    UPDATE leases SET holder = '', until = '-infinity' WHERE name = lease AND token = expected;
+$$;
+
+-- Whether the token is that of a lease which has not ended; the lease stays as it is until the
+-- transaction ends. For the functions below; nodes may not call it.
+CREATE OR REPLACE FUNCTION holds_lease(lease text, expected bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    PERFORM 1 FROM leases WHERE name = lease AND token = expected AND holder <> ''
+        AND until > clock_timestamp() FOR UPDATE;
+    RETURN FOUND;
+END $$;
+
+-- ---- snapshots
+
+CREATE OR REPLACE FUNCTION put_chunk(snapshot bytea, part integer, bytes bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    IF (octet_length(snapshot) = 32 AND part BETWEEN 0 AND 4095
+        AND octet_length(bytes) BETWEEN 1 AND 1114112) IS NOT TRUE THEN
+        RAISE EXCEPTION 'put_chunk: bad hash, number or size'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO chunks (hash, number, data) VALUES (snapshot, part, bytes) ON CONFLICT DO NOTHING;
+END $$;
+
+-- 'published'; 'same': it was there; 'different': another one is there for this position, which
+-- must not be; 'lost': the lease is somebody else's. The two newest are kept.
+CREATE OR REPLACE FUNCTION publish_snapshot(
+    place bigint, by_extractor integer, by_learner integer, snapshot bytea, size bigint, by_node text,
+    remarks text, lease_token bigint
+) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+DECLARE
+    present bytea;
+    parts bigint;
+BEGIN
+    IF (octet_length(snapshot) = 32 AND size > 0 AND octet_length(by_node) BETWEEN 1 AND 255
+        AND octet_length(remarks) <= 1048576
+        AND place BETWEEN 0 AND (SELECT last FROM log)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'publish_snapshot: bad position, hash, size, node or notes'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT holds_lease('settle', lease_token) THEN
+        RETURN 'lost';
+    END IF;
+    SELECT s.hash INTO present FROM snapshots s
+        WHERE s.extractor = by_extractor AND s.learner = by_learner AND s.position = place;
+    IF FOUND THEN
+        RETURN CASE WHEN present = snapshot THEN 'same' ELSE 'different' END;
+    END IF;
+    SELECT count(*) INTO parts FROM chunks c WHERE c.hash = snapshot;
+    IF parts <> (size + 1048575) / 1048576 THEN
+        RAISE EXCEPTION 'publish_snapshot: % chunks for % bytes', parts, size
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO snapshots (position, extractor, learner, hash, bytes, node, notes)
+        VALUES (place, by_extractor, by_learner, snapshot, size, by_node, remarks);
+    DELETE FROM snapshots s WHERE s.extractor = by_extractor AND s.learner = by_learner
+        AND s.position NOT IN (
+            SELECT k.position FROM snapshots k
+            WHERE k.extractor = by_extractor AND k.learner = by_learner
+            ORDER BY k.position DESC LIMIT 2);
+    DELETE FROM chunks c WHERE c.hash NOT IN (SELECT s.hash FROM snapshots s);
+    RETURN 'published';
+END $$;
+
+-- Of the events in a range of positions, delete those that a later vote of the same key supersedes,
+-- where that vote stands up to `upto` and is older than `before` (seconds since 1970), which is at
+-- least 30 days ago. Returns how many; NULL: the lease is somebody else's.
+CREATE OR REPLACE FUNCTION compact(
+    range_start bigint, range_end bigint, upto bigint, before bigint, lease_token bigint
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+DECLARE
+    bound bigint := least(before, extract(epoch FROM clock_timestamp())::bigint - 30 * 86400);
+    head log%ROWTYPE;
+    dropped bigint;
+BEGIN
+    IF NOT holds_lease('settle', lease_token) THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO STRICT head FROM log FOR UPDATE;
+    IF (range_start <= range_end AND range_end <= upto AND upto <= head.last) IS NOT TRUE THEN
+        RAISE EXCEPTION 'compact: bad positions' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    DELETE FROM events e WHERE e.position BETWEEN range_start AND range_end AND EXISTS (
+        SELECT 1 FROM events l WHERE l.subject = e.subject AND l.position <= upto
+        AND (l.clock, l.node) > (e.clock, e.node) AND l.time < bound);
+    GET DIAGNOSTICS dropped = ROW_COUNT;
+    UPDATE log SET compacted = greatest(log.compacted, range_end), events = log.events - dropped;
+    RETURN dropped;
+END $$;
+
+-- ---- nodes
+
+CREATE OR REPLACE FUNCTION note_node(
+    id text, its_name text, its_url text, its_program text, its_extractor integer,
+    its_learner integer, its_position bigint, its_chain bytea, its_waiting bigint,
+    its_settings bytea
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    IF (octet_length(id) BETWEEN 1 AND 255 AND octet_length(its_name) <= 255
+        AND octet_length(its_url) <= 2000 AND octet_length(its_program) <= 255
+        AND octet_length(its_chain) <= 32 AND octet_length(its_settings) <= 64) IS NOT TRUE THEN
+        RAISE EXCEPTION 'note_node: too long' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO nodes (node, name, url, program, extractor, learner, position, chain, waiting,
+            settings, seen)
+        VALUES (id, its_name, its_url, its_program, its_extractor, its_learner, its_position,
+            its_chain, its_waiting, its_settings, clock_timestamp())
+        ON CONFLICT (node) DO UPDATE SET
+            name = excluded.name, url = excluded.url, program = excluded.program,
+            extractor = excluded.extractor, learner = excluded.learner,
+            position = excluded.position, chain = excluded.chain, waiting = excluded.waiting,
+            settings = excluded.settings, seen = excluded.seen;
+    DELETE FROM nodes WHERE seen < clock_timestamp() - interval '30 days';
+END $$;
+
+-- Messages by class and hour, as far as the node has counted: the number only rises.
+CREATE OR REPLACE FUNCTION add_total(by_node text, at_hour bigint, as_label text, count bigint)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    IF (octet_length(by_node) BETWEEN 1 AND 255 AND octet_length(as_label) BETWEEN 1 AND 255
+        AND at_hour BETWEEN 0 AND 100000000 AND count >= 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'add_total: bad node, hour, label or number'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO totals AS t (node, hour, label, number) VALUES (by_node, at_hour, as_label, count)
+        ON CONFLICT (node, hour, label) DO UPDATE SET number = greatest(t.number, excluded.number);
+    DELETE FROM totals WHERE node = by_node AND hour < at_hour - 24 * 30;
+END $$;
+
+-- ---- credentials
+-- Each change gets the next number, under the lock of the row that counts them: a reader that asks
+-- for what came after a number misses nothing. What has ended stays, so that every node hears of it.
+
+CREATE OR REPLACE FUNCTION next_change() RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+    UPDATE cluster SET changes = changes + 1 RETURNING changes;
+$$;
+
+-- Make a credential known, or note a later use of it. One that has ended stays ended.
+CREATE OR REPLACE FUNCTION put_credential(
+    new_id text, new_kind text, new_digest bytea, new_name text, new_person text,
+    new_operator boolean, new_created bigint, new_expires bigint, new_seen bigint
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+DECLARE
+    today bigint := extract(epoch FROM clock_timestamp())::bigint;
+BEGIN
+    IF (octet_length(new_id) BETWEEN 1 AND 64 AND new_kind IN ('token', 'link', 'session')
+        AND octet_length(new_digest) = 32 AND octet_length(new_name) <= 255
+        AND octet_length(new_person) <= 1000 AND new_operator IS NOT NULL
+        AND new_created >= 0 AND new_expires >= 0 AND new_seen >= 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'put_credential: bad value' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM 1 FROM cluster FOR UPDATE;
+    DELETE FROM credentials WHERE (expires > 0 AND expires < today - 86400)
+        OR (kind <> 'token' AND ended > 0 AND ended < today - 40 * 86400);
+    IF NOT EXISTS (SELECT 1 FROM credentials c WHERE c.id = new_id) THEN
+        INSERT INTO credentials (id, kind, digest, name, person, operator, created, expires, seen,
+                changed)
+            VALUES (new_id, new_kind, new_digest, new_name, new_person, new_operator, new_created,
+                new_expires, new_seen, next_change());
+    ELSIF EXISTS (SELECT 1 FROM credentials c
+            WHERE c.id = new_id AND c.ended = 0 AND c.seen < new_seen) THEN
+        UPDATE credentials SET seen = new_seen, changed = next_change() WHERE id = new_id;
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION end_credential(ending text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    PERFORM 1 FROM cluster FOR UPDATE;
+    IF NOT EXISTS (SELECT 1 FROM credentials c WHERE c.id = ending AND c.ended = 0) THEN
+        RETURN false;
+    END IF;
+    UPDATE credentials SET ended = extract(epoch FROM clock_timestamp())::bigint,
+        changed = next_change() WHERE id = ending;
+    RETURN true;
+END $$;
+
+-- Use up a link. Of many callers one gets true.
+CREATE OR REPLACE FUNCTION burn_link(link text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    PERFORM 1 FROM cluster FOR UPDATE;
+    RETURN EXISTS (SELECT 1 FROM credentials c WHERE c.id = link AND c.kind = 'link'
+            AND c.expires > extract(epoch FROM clock_timestamp()))
+        AND end_credential(link);
+END $$;
+
+-- ---- rights
+
+REVOKE ALL ON ALL TABLES IN SCHEMA spamguard FROM PUBLIC, spamguard_node;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA spamguard FROM PUBLIC, spamguard_node;
+GRANT USAGE ON SCHEMA spamguard TO spamguard_node;
+GRANT SELECT ON ALL TABLES IN SCHEMA spamguard TO spamguard_node;
+GRANT EXECUTE ON FUNCTION
+    append, take_lease, release_lease, put_chunk, publish_snapshot, compact, note_node, add_total,
+    put_credential, end_credential, burn_link
+    TO spamguard_node;
+
+UPDATE cluster SET schema_version = 1 WHERE schema_version < 1;
+RESET search_path;
