@@ -282,6 +282,16 @@ def local_time(seconds: float, *, exact: bool = False) -> str:
     return utc_datetime(seconds).astimezone().strftime(time_format)
 
 
+def duration_text(seconds: float) -> str:
+    """`40 s`, `3 min`, `5 h 10 min`, `12 d 3 h`."""
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if minutes < 1:
+        return f"{max(0, int(seconds))} s"
+    if hours < 1:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
 # ---- the name of this machine
 
 _SMTP_HOSTNAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")

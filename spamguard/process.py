@@ -289,6 +289,16 @@ def listen_at(path: Path, mode: int) -> socket.socket:
     return listening
 
 
+@contextmanager
+def short_path(directory: Path) -> Iterator[Path]:
+    """Yield a short name of a directory: that of a socket has room for 107 bytes (unix(7))."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
 def is_listening(path: Path) -> bool:
     """Whether a process listens there; a killed process leaves a socket on which nobody does."""
     with socket.socket(socket.AF_UNIX) as client:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamguard import __version__
 from spamguard.cli import arguments, common
-from spamguard.log import local_time, printable
+from spamguard.log import duration_text, local_time, printable
 from spamguard.users import PIPE_ORIGIN, SUBMITTED_ORIGINS
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def run_status(options: argparse.Namespace) -> int:
             **_filter_values(spam_filter, options.profile),
             **user_values(spam_filter),
             "daemon": daemon_values(spam_filter.directory),
+            "shared": shared_values(spam_filter),
         }
     common.print_answer(options, "" if options.json else _status_text(values), values)
     return 0
@@ -153,6 +154,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"threshold  {_threshold_text(values['threshold'])}",
         f"watcher    {_watcher_text(values)}",
         *daemon_lines(values["daemon"]),
+        *_shared_lines(values["shared"]),
         f"size       ledger {sizes['ledger'] / 1e6:,.1f} MB, "
         f"tables {sizes['tables'] / 1e6:,.1f} MB",
     ]
@@ -440,11 +442,32 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     return [f"{'' if n else 'daemon':11}{printable(line)}" for n, line in enumerate(lines)]
 
 
-def duration_text(seconds: float) -> str:
-    """`40 s`, `3 min`, `5 h 10 min`, `12 d 3 h`."""
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    if minutes < 1:
-        return f"{max(0, int(seconds))} s"
-    if hours < 1:
-        return f"{minutes} min"
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+# ---- the shared log
+
+
+def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
+    """How this node stands to the shared log; None: it has none."""
+    from spamguard.shared.status import STATUS_FILE, read_status
+
+    if not (spam_filter.directory / STATUS_FILE).exists():
+        return None
+    status, now = read_status(spam_filter.directory), time.time()
+    return {
+        **asdict(status),
+        "running": status.is_alive(now),
+        "away": status.is_away(now),
+        "age": round(status.age(now), 1),
+        "notes": list(status.notes(now)),
+    }
+
+
+def _shared_lines(values: dict[str, Any] | None) -> list[str]:
+    if values is None:
+        return []
+    nodes = common.count_text(len(values["nodes"]), "node")
+    state = "away" if values["away"] else f"read {duration_text(values['age'])} ago"
+    lines = [f"{values['position']:,} of {values['last']:,} events, {nodes}, {state}"]
+    if values["waiting"]:
+        lines.append(f"{common.count_text(values['waiting'], 'lesson')} to be sent")
+    lines += [note.removeprefix("shared log: ") for note in values["notes"]]
+    return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]

@@ -65,7 +65,11 @@ class Master:
             module: SupervisedProcess(
                 name, f"spamguard.daemon.{module}", self._selector, [self._board.descriptor]
             )
-            for module, name in (("learner", "the learner"), ("web", "the web process"))
+            for module, name in (
+                ("learner", "the learner"),
+                ("web", "the web process"),
+                ("courier", "the courier"),
+            )
         }
         self._status_socket = StatusSocket(self._selector, self._describe)
         self._notifier = Notifier(None)
@@ -183,6 +187,7 @@ class Master:
         for module, is_configured in (
             ("learner", settings.watch or settings.accepts_lessons),
             ("web", settings.web or settings.metrics),
+            ("courier", settings.shared),
         ):
             self._services[module].begin(settings if is_configured else None)
         for slot_number, is_configured in (  # what `find_absent` misses if nobody beats there

@@ -20,8 +20,8 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class StatusSocket:
         """Listen in this directory. If that fails, it is tried again: only `status` needs it."""
         self._path, self._retry_at = state / STATUS_SOCKET, inf
         try:
-            with _short_path(state) as directory:
+            with process.short_path(state) as directory:
                 self._listening = process.listen_at(directory / STATUS_SOCKET, _SOCKET_MODE)
                 self._inode = (directory / STATUS_SOCKET).lstat().st_ino
         except OSError as error:
@@ -90,7 +90,7 @@ class StatusSocket:
         try:
             if self._path.lstat().st_ino == self._inode:
                 return
-            with _short_path(self._path.parent) as directory:
+            with process.short_path(self._path.parent) as directory:
                 if process.is_listening(directory / STATUS_SOCKET):
                     return
         except FileNotFoundError:
@@ -136,7 +136,7 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_TIMEOUT)
         try:
-            with _short_path(state) as directory:
+            with process.short_path(state) as directory:
                 connection.connect(str(directory / STATUS_SOCKET))
             pid, _ = process.peer_credentials(connection)
         except OSError:  # nobody listens, or accepted for so long that the queue is full
@@ -150,16 +150,6 @@ def ask_daemon(state: Path) -> dict[str, Any] | None:
         except (OSError, ValueError):
             return {"pid": pid}
     return answer if isinstance(answer, dict) else {"pid": pid}
-
-
-@contextmanager
-def _short_path(directory: Path) -> Iterator[Path]:
-    """Yield a short name of a directory: that of a socket has room for 107 bytes (unix(7))."""
-    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield Path(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
 
 
 class StateLock:

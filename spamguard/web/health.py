@@ -105,6 +105,7 @@ def check_daemon(
         *([_check_folders(settings)] if settings.watch else ()),
         *([PartHealth("Next hops", ", ".join(hops), unreachable)] if hops else ()),
         PartHealth("Filter", filter_detail, [filter_trouble] * bool(filter_trouble), last_taught),
+        *([_check_shared(settings)] if settings.shared else ()),
         PartHealth("Disk", disk, [f"disk: {disk}: {remedy}"] * bool(remedy)),
     ]
     return DaemonHealth(
@@ -139,6 +140,18 @@ def _check_folders(settings: Settings) -> PartHealth:
     ]
     noun = "mailbox" if status.mailboxes == 1 else "mailboxes"
     return PartHealth("Folders", f"{status.mailboxes:,} {noun} watched, last", lasting, status.seen)
+
+
+def _check_shared(settings: Settings) -> PartHealth:
+    """What the courier has written."""
+    from spamguard.shared.status import read_status  # noqa: PLC0415  on such nodes only
+
+    status, now = read_status(settings.state), time.time()
+    others = max(0, len(status.nodes) - 1)
+    noun = "other node" if others == 1 else "other nodes"
+    waiting = f", {status.waiting:,} lessons to be sent" if status.waiting else ""
+    detail = f"{others} {noun}, {status.position:,} events{waiting}, last read"
+    return PartHealth("Shared log", detail, list(status.notes(now)), status.contact or None)
 
 
 def quantile(counts: Sequence[int], share: float) -> float:

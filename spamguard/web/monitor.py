@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -60,6 +60,9 @@ from spamguard.storage import LEDGER_FILE
 from spamguard.users import SUBMITTED_ORIGINS
 from spamguard.web.health import DaemonHealth, check_daemon
 from spamguard.web.workers import AsyncTtlCache
+
+if TYPE_CHECKING:
+    from spamguard.shared.status import SharedStatus
 
 _log = logging.getLogger("spamguard.metrics")
 
@@ -100,18 +103,31 @@ class HealthReporter:
         """Answer /metrics. accept: formats that the client accepts, as in its header field."""
         report = await self._get_filter()
         readable = None if isinstance(report, str) else report
-        return MonitorAnswer(200, *encode_metrics(self._board, readable, accept))
+        shared = self._read_shared()
+        return MonitorAnswer(200, *encode_metrics(self._board, readable, accept, shared))
 
     async def health(self) -> MonitorAnswer:
         """Answer /healthz: whether all processes are alive."""
         return _health_answer(self.find_unwell(), "alive")
 
     async def ready(self) -> MonitorAnswer:
-        """Answer /readyz: whether mail can be judged and delivered."""
+        """Answer /readyz: whether mail can be judged and delivered.
+
+        It can without the shared log: a second line tells of that.
+        """
         report, hops = await asyncio.gather(self._get_filter(), self._find_unreachable())
         state = [report] if isinstance(report, str) else []
         stuck = find_stuck(self._board, time.monotonic_ns())
-        return _health_answer([*stuck, *state, *find_missing_scorers(self._board), *hops], "ready")
+        problems = [*stuck, *state, *find_missing_scorers(self._board), *hops]
+        shared = self._read_shared()
+        return _health_answer(problems, "ready", shared.notes(time.time()) if shared else ())
+
+    def _read_shared(self) -> SharedStatus | None:
+        if self._settings.shared is None:
+            return None
+        from spamguard.shared.status import read_status  # noqa: PLC0415  on such nodes only
+
+        return read_status(self._settings.state)
 
     def find_unwell(self) -> list[str]:
         """Return the lines of /healthz: one for each process that does not work."""
@@ -142,9 +158,12 @@ class HealthReporter:
             return [f"next hops: no answer within {_PROBE_TIMEOUT:.0f} s"]
 
 
-def _health_answer(problems: list[str], well: str) -> MonitorAnswer:
-    """Return a line for each problem; these may quote names of files, so make them printable."""
-    lines = [f"{log.printable(line)}\n" for line in problems or [well]]
+def _health_answer(problems: list[str], well: str, notes: Iterable[str] = ()) -> MonitorAnswer:
+    """Return a line for each problem; these may quote names of files, so make them printable.
+
+    notes: of what does no harm to mail.
+    """
+    lines = [f"{log.printable(line)}\n" for line in [*(problems or [well]), *notes]]
     return MonitorAnswer(503 if problems else 200, "".join(lines).encode("utf-8", "replace"))
 
 
@@ -207,26 +226,35 @@ _NOT_JUDGED_ROW = ("not-scanned", "none")
 class _DaemonCollector(Collector):
     """What the daemon tells Prometheus at one moment."""
 
-    def __init__(self, board: CounterBoard, report: FilterReport | None) -> None:
+    def __init__(
+        self, board: CounterBoard, report: FilterReport | None, shared: SharedStatus | None
+    ) -> None:
         self._board = board
         self._report = report
+        self._shared = shared
 
     def collect(self) -> Iterator[Metric]:
         began = self._board.slot(MASTER_SLOT).began
         workers = sum(1 for _ in self._board.worker_slots())
         yield from counter_metrics(began, workers, sum_slots(self._board.used_slots()))
         yield from filter_metrics(self._report)
+        if self._shared is not None:
+            yield from _shared_metrics(self._shared, time.time())
 
 
 def encode_metrics(
-    board: CounterBoard, report: FilterReport | None, accept: str
+    board: CounterBoard,
+    report: FilterReport | None,
+    accept: str,
+    shared: SharedStatus | None = None,
 ) -> tuple[bytes, str]:
     """Return the page, and its content type, in a format that a client accepts.
 
-    accept: its header field; "": Prometheus' text format 0.0.4.
+    accept: its header field; "": Prometheus' text format 0.0.4. shared: of a node that shares its
+    lessons with others.
     """
     registry = CollectorRegistry()
-    registry.register(_DaemonCollector(board, report))
+    registry.register(_DaemonCollector(board, report, shared))
     try:
         encode, content_type = choose_encoder(accept)
     except TypeError:  # the version that the client names is no number
@@ -299,6 +327,22 @@ def filter_metrics(report: FilterReport | None) -> Iterator[Metric]:
     yield GaugeMetricFamily("spamguard_ledger_bytes", "Size of the ledger.", status.ledger_bytes)
     yield GaugeMetricFamily(
         "spamguard_tables_bytes", "Size of the tables on the disk.", status.tables_bytes
+    )
+
+
+def _shared_metrics(shared: SharedStatus, now: float) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "spamguard_shared_log_age_seconds",
+        "Time since the shared log could last be read.",
+        shared.age(now),
+    )
+    yield GaugeMetricFamily(
+        "spamguard_shared_pending", "Lessons that other nodes do not have yet.", shared.waiting
+    )
+    yield GaugeMetricFamily(
+        "spamguard_shared_alarms",
+        "Troubles of the shared log that an operator must look at.",
+        len(shared.alarms),
     )
 
 

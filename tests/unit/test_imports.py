@@ -35,6 +35,7 @@ ROOMS = (
     "corpus",
     "ledger",
     "engine",
+    "shared",
     "backup",
     "learning",
     "smtp",

@@ -13,6 +13,7 @@ import pytest
 from spamguard import __version__
 from spamguard.cli import status
 from spamguard.daemon import status as daemon_status
+from spamguard.log import duration_text
 
 HEALTHY = {
     "pid": 7,
@@ -154,4 +155,4 @@ def test_a_daemon_that_does_not_answer_and_none_at_all(tmp_path):
     ],
 )
 def test_durations(seconds, text):
-    assert status.duration_text(seconds) == text
+    assert duration_text(seconds) == text

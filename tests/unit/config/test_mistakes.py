@@ -62,10 +62,10 @@ IN_A_LISTENER = {
         "6:10: database: expected no sslmode here: use tls"
     ),
     "shared: {database: dbname=spamguard, tls: off}": (
-        "6:40: tls: expected verify, no or {ca: FILE}, found 'off'"
+        "6:38: tls: expected verify, no or {ca: FILE}, found 'off'"
     ),
     "shared: {database: dbname=spamguard, url: 'http://mx1.example'}": (
-        "6:40: url: expected the page's address on this node, such as https://mx1.example:8443, "
+        "6:38: url: expected the page's address on this node, such as https://mx1.example:8443, "
         "found 'http://mx1.example'"
     ),
     "personal: 1": "6:1: personal: expected true or false, found 1",

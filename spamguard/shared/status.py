@@ -1,0 +1,129 @@
+"""What the courier last said of itself and of the other nodes: a file for everybody who asks.
+
+The courier writes `shared.json` in the state directory when something has changed, at most once a
+second, and at least every few seconds as a sign of life. `spamguard status`, monitors, the page and
+the requests between nodes read it. It is written whole under another name and renamed.
+
+Must never make a reader fail: a file that is missing or damaged is a courier that was not heard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spamguard.log import duration_text
+from spamguard.storage import create_private, draft_file
+
+STATUS_FILE = "shared.json"
+BEAT_SECONDS = 5.0  # between two signs of life
+_SILENT_SECONDS = 30.0  # then the courier does not run
+_AWAY_SECONDS = 5.0  # a shorter absence is no news
+_MAX_BYTES = 4 << 20
+# Raised while reading JSON that this program has not written.
+_JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What a node last told the database.
+
+    node: its id in versions of votes. name: of its machine. url: of its page; "": it is not asked.
+    position: how much of the log it has. waiting: lessons that others do not have yet. seen:
+    seconds since 1970. settings: digest of the settings that must agree.
+    """
+
+    node: str
+    name: str
+    url: str
+    program: str
+    position: int
+    waiting: int
+    seen: float
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStatus:
+    """How this node stands to the shared log. Times are seconds since 1970; 0: never.
+
+    node: this node's id. position: how much of the log it has; last: its end when it was last read.
+    contact: when the last turn succeeded. away_since: since when none does; 0: it is there.
+    problem: why not. waiting: lessons that others do not have yet, the oldest since waiting_since.
+    skipped: events of the log that could not be read, counted since the courier began. hold: why
+    the tables stand still, or "". alarms: what an operator must look at.
+    """
+
+    node: str = ""
+    written: float = 0.0
+    position: int = 0
+    last: int = 0
+    contact: float = 0.0
+    away_since: float = 0.0
+    problem: str = ""
+    waiting: int = 0
+    waiting_since: float = 0.0
+    skipped: int = 0
+    hold: str = ""
+    alarms: tuple[str, ...] = ()
+    nodes: tuple[NodeStatus, ...] = ()
+
+    def is_alive(self, now: float) -> bool:
+        """Whether the courier was heard lately."""
+        return now - self.written < _SILENT_SECONDS
+
+    def is_away(self, now: float) -> bool:
+        """Whether the shared log cannot be reached, by now."""
+        return not self.is_alive(now) or bool(
+            self.away_since and now - self.away_since >= _AWAY_SECONDS
+        )
+
+    def age(self, now: float) -> float:
+        """Seconds since the last contact with the shared log."""
+        return max(0.0, now - (self.contact or self.away_since or self.written))
+
+    def notes(self, now: float) -> Iterator[str]:
+        """What is not as it should be, in sentences. None of it keeps mail from flowing."""
+        waiting = f"{self.waiting:,} lessons wait" if self.waiting != 1 else "1 lesson waits"
+        if not self.is_alive(now):
+            silent = f"for {duration_text(now - self.written)}" if self.written else "yet"
+            yield f"shared log: the courier has not been heard {silent}"
+        elif self.is_away(now):
+            reason = f" ({self.problem})" if self.problem else ""
+            since = duration_text(now - self.away_since)
+            yield f"shared log: away for {since}{reason}; {waiting} here"
+        if self.hold:
+            yield f"shared log: the tables stand still: {self.hold}"
+        yield from (f"shared log: {alarm}" for alarm in self.alarms)
+        mine = next((node.settings for node in self.nodes if node.node == self.node), "")
+        for node in self.nodes:
+            if mine and node.settings and node.settings != mine:
+                yield f"shared log: {node.name} has other settings than this node"
+
+
+def read_status(state: Path) -> SharedStatus:
+    """What the courier of this state directory last said; never written: nothing is known."""
+    try:
+        with (state / STATUS_FILE).open("rb") as file:
+            return _parse_status(json.loads(file.read(_MAX_BYTES)))
+    except (OSError, *_JSON_ERRORS):
+        return SharedStatus()
+
+
+def _parse_status(values: Mapping[str, Any]) -> SharedStatus:
+    fields = dict(values)
+    nodes = tuple(NodeStatus(**node) for node in fields.pop("nodes"))
+    alarms = tuple(map(str, fields.pop("alarms")))
+    return SharedStatus(**fields, alarms=alarms, nodes=nodes)
+
+
+def write_status(state: Path, status: SharedStatus) -> None:
+    """Write it in the place of the former one. OSError."""
+    path = state / STATUS_FILE
+    with draft_file(path) as draft:
+        with create_private(draft) as file:
+            file.write(json.dumps(asdict(status)).encode())
+        draft.replace(path)
