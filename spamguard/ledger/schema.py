@@ -136,7 +136,12 @@ INSERT_VOTE = f"""
 INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (digest, user, clock, node) DO NOTHING"""
 
-LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM events"
+# In a joined ledger: the last event that readers may fold.
+LAST_SEQ = f"""
+SELECT max(
+    (SELECT coalesce(max(seq), 0) FROM events WHERE seq <= coalesce(
+        (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.released'), {2**63 - 1})),
+    coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'ledger.position'), 0))"""
 LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
 
 STANDING_LABEL = (
@@ -155,6 +160,65 @@ DEFINE_CLASS = """
 INSERT INTO classes VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET unwanted = excluded.unwanted"""
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 SET_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+# A joined ledger (`shared.SharedLog`).
+
+PROVISIONAL = 2**62
+"""Numbers of events without a position in the shared log are from this one on."""
+
+# AUTOINCREMENT: a number of a provisional event never comes twice, so what readers have noted of
+# one never means another. The index holds all that is counted, so rows need not be read for that.
+# body: only of a row whose event stands in `events` otherwise, or no more.
+JOINED_TABLES = (
+    """
+CREATE TABLE pending (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    subject BLOB NOT NULL,
+    clock INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    content BLOB NOT NULL,
+    time INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    body BLOB,
+    UNIQUE (subject, clock, node, content, bytes)
+)""",
+    "CREATE TABLE marks (position INTEGER PRIMARY KEY, chain BLOB NOT NULL)",
+    f"INSERT INTO sqlite_sequence (name, seq) VALUES ('pending', {PROVISIONAL - 1})",
+)
+LEAVE = (
+    "DROP TABLE pending",
+    "DROP TABLE marks",
+    """DELETE FROM meta WHERE key IN (
+    'ledger.position', 'ledger.released', 'ledger.generation', 'ledger.away', 'ledger.hold')""",
+)
+HAS_JOINED = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'pending'"
+
+INSERT_EVENT = f"""
+INSERT INTO events (seq, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+EVENT_OF_VERSION = f"""
+SELECT seq, {_COLUMNS} FROM events WHERE digest = ? AND user = ? AND clock = ? AND node = ?"""
+EVENT_AT = f"SELECT {_COLUMNS} FROM events WHERE seq = ?"
+
+INSERT_PENDING = """
+INSERT INTO pending (subject, clock, node, content, time, bytes) VALUES (?, ?, ?, ?, ?, ?)"""
+INSERT_PENDING_AT = """
+INSERT INTO pending (seq, subject, clock, node, content, time, bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?)"""
+PENDING_IDENTITY = """
+SELECT seq FROM pending WHERE subject = ? AND clock = ? AND node = ? AND content = ?"""
+WAITING_BETWEEN = "SELECT 1 FROM pending WHERE seq BETWEEN ? AND ? LIMIT 1"
+PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
+OLDEST_PENDING = """
+SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
+
+MARKS = "SELECT position, chain FROM marks ORDER BY position DESC"
+MARK_AT = "SELECT chain FROM marks WHERE position = ?"
+PRUNE_MARKS = "DELETE FROM marks WHERE position > ? AND position <= ? AND position % ? != 0"
+MOVE_EVENTS = "UPDATE events SET seq = seq + ? WHERE seq BETWEEN ? AND ?"
+MOVE_PENDING = "UPDATE pending SET seq = seq + ?"
+RESERVE_NUMBERS = """
+UPDATE sqlite_sequence SET seq = max(?, (SELECT coalesce(max(seq), 0) FROM pending))
+WHERE name = 'pending'"""
 
 # Along the log.
 

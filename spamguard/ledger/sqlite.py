@@ -16,7 +16,7 @@ the system out as anything but a `LedgerError`.
 
 from __future__ import annotations
 
-import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +24,12 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING
 
-from spamguard.database import ClosedOnExit, Database
+from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
+from spamguard.ledger.file import LedgerFile
 from spamguard.ledger.queries import (
     ChangeWalk,
     ScoreQueries,
@@ -36,7 +37,6 @@ from spamguard.ledger.queries import (
     digest_ranges,
     load_vote,
 )
-from spamguard.ledger.schema import LEDGER_SCHEMA
 from spamguard.ledger.votes import (
     LIST_KEY_RANGE,
     Change,
@@ -47,20 +47,22 @@ from spamguard.ledger.votes import (
     check_votes,
     is_class_label,
     lists_in_force,
+    make_class_vote,
     resolve_lessons,
     with_unique_node,
 )
 from spamguard.records import Vote
 from spamguard.storage import batches
 
+if TYPE_CHECKING:
+    from spamguard.ledger.shared import SharedLog
+
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
-_RESERVED_PREFIX = "ledger."  # of the ledger's own meta keys
 _READ_BATCH = 128  # events of one reading transaction: some 500 kB of receipts
 _MERGE_BATCH = 256  # votes of one writing transaction
-_LARGE_CACHE_KIB = 24_576  # some 8,000 receipts
 
 
-class SqliteLedger(ClosedOnExit):
+class SqliteLedger(LedgerFile):
     """An open ledger. It belongs to one thread of one process.
 
     Every method raises LedgerError: one line that names the file and the remedy.
@@ -68,33 +70,24 @@ class SqliteLedger(ClosedOnExit):
 
     def __init__(self, path: Path, database: Database, fingerprint: str) -> None:
         """Use `open`."""
-        self.path = path
-        self.fingerprint = fingerprint
-        self._db = database
-        with database.errors():
-            self.node = self._read_meta("ledger.node")
-            self._last_counters = self._change_counters()
-            self._opened_file = self._current_file()
+        super().__init__(path, database, fingerprint)
+        self.shared = self._find_shared_log()
 
-    @classmethod
-    def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> Self:
-        """Open the ledger at `path`; make it, with mode 0600, when there is none.
+    def _find_shared_log(self) -> SharedLog | None:
+        """The part that belongs to a log of many machines; None: the ledger is one machine's."""
+        if not self._db.query(schema.HAS_JOINED)[0][0]:
+            return None
+        from spamguard.ledger.shared import SharedLog  # noqa: PLC0415  for joined ledgers only
 
-        fingerprint: of the installation's key. durable: whether a committed vote survives a power
-        cut (SQLite: synchronous FULL). Without it a power cut may cost the last votes, never the
-        file (NORMAL), and writing is three times as fast. LedgerError: the file is of another key,
-        schema or program, or cannot be read and written.
-        """
-        database = schema.open_ledger_file(path, fingerprint, durable=durable)
-        try:
-            return cls(path, database, fingerprint)
-        except BaseException:
-            database.close()
-            raise
+        return SharedLog(self._db, self._writing)
 
-    def close(self) -> None:
-        """Close the file; any later call is a LedgerError."""
-        self._db.close()
+    def join(self) -> None:
+        """Make the ledger part of a shared log (`SharedLog.create`)."""
+        from spamguard.ledger.shared import SharedLog  # noqa: PLC0415  for joined ledgers only
+
+        with self._db.errors():
+            SharedLog.create(self._db)
+            self.node, self.shared = self._read_meta("ledger.node"), self._find_shared_log()
 
     # ---- writing
 
@@ -112,7 +105,7 @@ class SqliteLedger(ClosedOnExit):
         """
         if not votes:
             return []
-        with self._writing():
+        with self._casting():
             return self._append(votes, unless_voted_since=unless_voted_since)
 
     @contextmanager
@@ -123,7 +116,7 @@ class SqliteLedger(ClosedOnExit):
 
         All votes that are cast inside take effect, or none. force: also those that change nothing.
         """
-        with self._writing():
+        with self._casting():
             yield partial(self._append, force=force)
 
     def _append(
@@ -152,6 +145,8 @@ class SqliteLedger(ClosedOnExit):
         return label == vote.label and (label is None or extractor >= vote.extractor)
 
     def _insert(self, vote: Vote) -> bool:
+        if self.shared is not None:
+            return self.shared.cast(vote)
         return self._db.execute(schema.INSERT_VOTE, vote).rowcount > 0
 
     def merge(self, votes: Iterable[Vote]) -> int:
@@ -203,32 +198,7 @@ class SqliteLedger(ClosedOnExit):
                 self._set_meta(_DROPPED_KEY, str(before + dropped))
         return dropped
 
-    def trusted_time(self, now: float) -> int:
-        """The time by which votes grow old (`Database.trusted_time`), seconds since 1970."""
-        with self._writing():
-            return int(self._db.trusted_time(now))
-
     # ---- reading
-
-    def has_grown(self) -> bool:
-        """Whether anything was committed since the last call; takes microseconds.
-
-        True once for each change: the caller then folds everything there is. A write that failed
-        may count as a change.
-        """
-        try:  # faster than `Database.errors`: this runs before every verdict
-            counters = self._change_counters()
-        except sqlite3.Error as error:
-            raise LEDGER_SCHEMA.explain(self.path, error) from error
-        grown = counters != self._last_counters
-        self._last_counters = counters
-        return grown
-
-    def _change_counters(self) -> tuple[int, int]:
-        """Counters of commits by other connections and of writes by this one."""
-        connection = self._db.connection
-        ((version,),) = connection.execute("PRAGMA data_version")
-        return version, connection.total_changes
 
     def last_seq(self) -> int:
         """The number of the last event; 0 when there is none."""
@@ -318,16 +288,6 @@ class SqliteLedger(ClosedOnExit):
             seq = changes[-1][0]
             yield from changes
 
-    @contextmanager
-    def large_page_cache(self) -> Iterator[None]:
-        """Keep up to 24 MB of the file in memory, for a reader of all of it out of order."""
-        ((usual,),) = self._db.query("PRAGMA cache_size")
-        self._db.query(f"PRAGMA cache_size = -{_LARGE_CACHE_KIB}")
-        try:
-            yield
-        finally:
-            self._db.query(f"PRAGMA cache_size = {int(usual)}")  # frees the rest too
-
     def lessons(
         self, extractor: int | None = None, upto_seq: int | None = None, *, backwards: bool = False
     ) -> Iterator[Lesson]:
@@ -373,12 +333,7 @@ class SqliteLedger(ClosedOnExit):
             if label is not None and count and is_class_label(label)
         }
 
-    def file_bytes(self) -> int:
-        """Bytes of the file, with those still in its log."""
-        with self._db.errors():
-            return int(self._db.pragma("page_count") * self._db.pragma("page_size"))
-
-    # ---- classes and meta values
+    # ---- classes
 
     def classes(self) -> dict[str, bool]:
         """Each class by name, and whether it is unwanted."""
@@ -387,78 +342,22 @@ class SqliteLedger(ClosedOnExit):
 
     def define_class(self, name: str, unwanted: bool) -> None:
         """Make a class, or change whether it is unwanted."""
-        with self._writing():
+        with self._casting():
+            if self.shared is not None:
+                self._append([make_class_vote(name, unwanted, int(time.time()))])
             self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
 
-    def get_meta(self, key: str) -> str | None:
-        """The text that `set_meta` keeps under this key."""
-        rows = self._db.query(schema.META_VALUE, (key,))
-        return str(rows[0][0]) if rows else None
-
-    def set_meta(self, key: str, value: str) -> None:
-        """Keep a short text under a key of the caller's."""
-        self._check_key(key)
-        with self._writing():
-            self._set_meta(key, value)
-
-    def replace_meta(self, key: str, expected: str | None, value: str) -> bool:
-        """Do as `set_meta` if the value still is the expected one; whether it was."""
-        self._check_key(key)
-        with self._writing():
-            is_expected = self.get_meta(key) == expected
-            if is_expected:
-                self._set_meta(key, value)
-        return is_expected
-
-    def drop_meta(self, keys: Iterable[str]) -> None:
-        """Remove the texts under these keys of the caller's."""
-        rows = [(key,) for key in keys if not key.startswith(_RESERVED_PREFIX)]
-        with self._writing():
-            self._db.executemany("DELETE FROM meta WHERE key = ?", rows)
-
-    def _check_key(self, key: str) -> None:
-        if key.startswith(_RESERVED_PREFIX):
-            problem = f"meta keys that begin with {_RESERVED_PREFIX!r} are its own: choose another"
-            raise LEDGER_SCHEMA.make_error(self.path, problem)
-
-    def _set_meta(self, key: str, value: str) -> None:
-        self._db.execute(schema.SET_META, (key, value))
-
-    def _read_meta(self, key: str) -> str:
-        """A text that every ledger has."""
-        rows = self._db.query(schema.META_VALUE, (key,))
-        if not rows:
-            raise sqlite3.DatabaseError(f"no {key}")
-        return str(rows[0][0])
-
-    def _read_number(self, key: str) -> int:
-        """A number that every ledger has. Call it within a transaction: it may find damage."""
-        try:
-            return int(self._read_meta(key))
-        except ValueError as error:
-            raise sqlite3.DatabaseError(f"{key} is no number") from error
-
-    # ---- transactions
+    # ---- help
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A transaction in which nobody else can write."""
-        with self._db.transaction():
-            # Else the votes would go where nobody ever reads them, and the caller would not know.
-            if self._current_file() != self._opened_file:
-                raise LEDGER_SCHEMA.make_error(
-                    self.path,
-                    "it was moved, removed or replaced while it was open: restart what uses it",
-                )
+    def _casting(self) -> Iterator[None]:
+        """A transaction that casts votes; those of a joined ledger are pushed after it."""
+        with self._writing():
+            if self.shared is not None:
+                self.shared.begin_casting()
             yield
-
-    def _current_file(self) -> tuple[int, int] | None:
-        """Device and inode of the file that has the ledger's name now."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return status.st_dev, status.st_ino
+        if self.shared is not None:
+            self.shared.await_positions()
 
     def _check_compacted(self, seq: int) -> None:
         with self._db.errors():

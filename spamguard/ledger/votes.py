@@ -8,6 +8,9 @@ log: a vote of the site whose digest is no message's but the name of the list. S
 is merged and exported like every vote, and a tombstone takes it back without a trace. Its extractor
 version is one that no reader of lessons asks for.
 
+Where many machines share a log, a class is defined by such a vote of the site too: its digest holds
+the name of the class, its label says whether mail of the class is wanted, and it has no features.
+
 A vote from elsewhere that cannot be read would stop every reader for good, so `check_votes` refuses
 it before a ledger takes it.
 
@@ -38,6 +41,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import codec
 from spamguard.log import MAX_TIME
 from spamguard.records import Features, Vote
+from spamguard.users import is_class_name
 
 
 class NewVote(NamedTuple):
@@ -325,7 +329,9 @@ def is_word_list(extractor: int) -> bool:
 
 def is_class_label(label: str | None) -> bool:
     """Whether a vote with this label may be about a message; None: a vote that is taken back."""
-    return label is None or (label != WORD_LIST_LABEL and not SENDER_LABEL.fullmatch(label))
+    return label is None or not (
+        label == WORD_LIST_LABEL or label in CLASS_LABELS or SENDER_LABEL.fullmatch(label)
+    )
 
 
 def check_list_vote(vote: Vote) -> None:
@@ -395,6 +401,50 @@ def _list_damage_error() -> LedgerError:
     return LedgerError("a word list in the ledger is damaged: restore the ledger from a backup")
 
 
+# ---- classes of a shared log
+
+CLASS_VERSION = 257
+"""Extractor version of votes that define a class instead of saying what a message is."""
+CLASS_LABELS = {"(class wanted)": False, "(class unwanted)": True}
+"""Labels of such votes, and whether the class is unwanted; no class may have such a name."""
+_CLASS_PREFIX = b"class:"
+CLASS_KEY_RANGE = (_CLASS_PREFIX, b"class;")
+"""Digests of such votes are from the first of these on, and before the second."""
+
+
+def make_class_vote(name: str, unwanted: bool, time: int) -> NewVote:
+    """The vote that defines a class."""
+    label, digest = f"(class {'unwanted' if unwanted else 'wanted'})", _CLASS_PREFIX + name.encode()
+    return NewVote(digest, "", label, b"", b"", "class", time, CLASS_VERSION)
+
+
+def classes_in_force(votes: Iterable[Vote]) -> dict[str, bool]:
+    """The classes that these votes define, and whether each is unwanted, in order of their names.
+
+    votes: those whose digest is in `CLASS_KEY_RANGE`.
+    """
+    winning = winning_votes(vote for vote in votes if vote.extractor == CLASS_VERSION).values()
+    return {
+        vote.digest.removeprefix(_CLASS_PREFIX).decode(): CLASS_LABELS[vote.label]
+        for vote in sorted(winning, key=attrgetter("digest"))
+        if vote.label is not None
+    }
+
+
+def _check_class_vote(vote: Vote) -> None:
+    name = vote.digest.removeprefix(_CLASS_PREFIX).decode("utf-8", "replace")
+    opposite = {"ham": "(class unwanted)", "spam": "(class wanted)"}.get(name, "")
+    if (
+        not vote.digest.startswith(_CLASS_PREFIX)
+        or not is_class_name(name)
+        or vote.label not in {None, *CLASS_LABELS} - {opposite}
+        or (vote.user, vote.packed, vote.scores) != ("", b"", b"")
+    ):
+        raise LedgerError(
+            "a vote to be merged defines no class, though it says so: export it again"
+        )
+
+
 # ---- votes from elsewhere
 
 _MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits
@@ -426,6 +476,8 @@ def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
                 or (vote.label and not SENDER_LABEL.fullmatch(vote.label))
             ):
                 raise LedgerError("a vote to be merged says nothing of a sender: export it again")
+        elif vote.extractor == CLASS_VERSION:
+            _check_class_vote(vote)
         elif not is_class_label(vote.label):
             raise LedgerError(
                 f"a vote to be merged is called {vote.label} and is none: export it again"

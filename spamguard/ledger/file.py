@@ -1,0 +1,171 @@
+"""The open file of a ledger: transactions, notes, and whether anything was committed.
+
+Notes ("meta") are short texts under keys. Those whose key begins with "ledger." are the ledger's
+own; other rooms keep theirs here because a note is written in the same file as the votes that it
+speaks of, so both are restored, copied and lost together.
+
+Must never write into a file that no longer has the ledger's name: nobody would read it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from spamguard.database import ClosedOnExit, Database
+from spamguard.ledger import schema
+from spamguard.ledger.schema import LEDGER_SCHEMA
+
+_RESERVED_PREFIX = "ledger."  # of the ledger's own meta keys
+_LARGE_CACHE_KIB = 24_576  # some 8,000 receipts
+
+
+class LedgerFile(ClosedOnExit):
+    """An open ledger without its votes. It belongs to one thread of one process."""
+
+    def __init__(self, path: Path, database: Database, fingerprint: str) -> None:
+        """Use `open`."""
+        self.path = path
+        self.fingerprint = fingerprint
+        self._db = database
+        with database.errors():
+            self.node = self._read_meta("ledger.node")
+            self._last_counters = self._change_counters()
+            self._opened_file = self._current_file()
+
+    @classmethod
+    def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> Self:
+        """Open the ledger at `path`; make it, with mode 0600, when there is none.
+
+        fingerprint: of the installation's key. durable: whether a committed vote survives a power
+        cut (SQLite: synchronous FULL). Without it a power cut may cost the last votes, never the
+        file (NORMAL), and writing is three times as fast. LedgerError: the file is of another key,
+        schema or program, or cannot be read and written.
+        """
+        database = schema.open_ledger_file(path, fingerprint, durable=durable)
+        try:
+            return cls(path, database, fingerprint)
+        except BaseException:
+            database.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; any later call is a LedgerError."""
+        self._db.close()
+
+    # ---- commits
+
+    def has_grown(self) -> bool:
+        """Whether anything was committed since the last call; takes microseconds.
+
+        True once for each change: the caller then folds everything there is. A write that failed
+        may count as a change.
+        """
+        try:  # faster than `Database.errors`: this runs before every verdict
+            counters = self._change_counters()
+        except sqlite3.Error as error:
+            raise LEDGER_SCHEMA.explain(self.path, error) from error
+        grown = counters != self._last_counters
+        self._last_counters = counters
+        return grown
+
+    def _change_counters(self) -> tuple[int, int]:
+        """Counters of commits by other connections and of writes by this one."""
+        connection = self._db.connection
+        ((version,),) = connection.execute("PRAGMA data_version")
+        return version, connection.total_changes
+
+    def trusted_time(self, now: float) -> int:
+        """The time by which votes grow old (`Database.trusted_time`), seconds since 1970."""
+        with self._writing():
+            return int(self._db.trusted_time(now))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction in which nobody else can write."""
+        with self._db.transaction():
+            # Else the votes would go where nobody ever reads them, and the caller would not know.
+            if self._current_file() != self._opened_file:
+                raise LEDGER_SCHEMA.make_error(
+                    self.path,
+                    "it was moved, removed or replaced while it was open: restart what uses it",
+                )
+            yield
+
+    def _current_file(self) -> tuple[int, int] | None:
+        """Device and inode of the file that has the ledger's name now."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    # ---- size
+
+    def file_bytes(self) -> int:
+        """Bytes of the file, with those still in its log."""
+        with self._db.errors():
+            return int(self._db.pragma("page_count") * self._db.pragma("page_size"))
+
+    @contextmanager
+    def large_page_cache(self) -> Iterator[None]:
+        """Keep up to 24 MB of the file in memory, for a reader of all of it out of order."""
+        ((usual,),) = self._db.query("PRAGMA cache_size")
+        self._db.query(f"PRAGMA cache_size = -{_LARGE_CACHE_KIB}")
+        try:
+            yield
+        finally:
+            self._db.query(f"PRAGMA cache_size = {int(usual)}")  # frees the rest too
+
+    # ---- notes
+
+    def get_meta(self, key: str) -> str | None:
+        """The text that `set_meta` keeps under this key."""
+        rows = self._db.query(schema.META_VALUE, (key,))
+        return str(rows[0][0]) if rows else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Keep a short text under a key of the caller's."""
+        self._check_key(key)
+        with self._writing():
+            self._set_meta(key, value)
+
+    def replace_meta(self, key: str, expected: str | None, value: str) -> bool:
+        """Do as `set_meta` if the value still is the expected one; whether it was."""
+        self._check_key(key)
+        with self._writing():
+            is_expected = self.get_meta(key) == expected
+            if is_expected:
+                self._set_meta(key, value)
+        return is_expected
+
+    def drop_meta(self, keys: Iterable[str]) -> None:
+        """Remove the texts under these keys of the caller's."""
+        rows = [(key,) for key in keys if not key.startswith(_RESERVED_PREFIX)]
+        with self._writing():
+            self._db.executemany("DELETE FROM meta WHERE key = ?", rows)
+
+    def _check_key(self, key: str) -> None:
+        if key.startswith(_RESERVED_PREFIX):
+            problem = f"meta keys that begin with {_RESERVED_PREFIX!r} are its own: choose another"
+            raise LEDGER_SCHEMA.make_error(self.path, problem)
+
+    def _set_meta(self, key: str, value: str) -> None:
+        self._db.execute(schema.SET_META, (key, value))
+
+    def _read_meta(self, key: str) -> str:
+        """A text that every ledger has."""
+        rows = self._db.query(schema.META_VALUE, (key,))
+        if not rows:
+            raise sqlite3.DatabaseError(f"no {key}")
+        return str(rows[0][0])
+
+    def _read_number(self, key: str) -> int:
+        """A number that every ledger has. Call it within a transaction: it may find damage."""
+        try:
+            return int(self._read_meta(key))
+        except ValueError as error:
+            raise sqlite3.DatabaseError(f"{key} is no number") from error

@@ -1,0 +1,498 @@
+"""A node's copy of the log that many machines share, and its events that have no position there.
+
+The shared log gives every event a position: 1, 2, 3 …, the same for all. In a joined ledger
+`events.seq` is that position. An event that has none yet is *provisional*: its number is
+PROVISIONAL or above, and a row of `pending` says that the courier has to push it. `apply` writes
+rows of the log in their order; an own event among them leaves `pending` and takes its position. So
+a row leaves `pending` only when it was read from the log: lost answers and repeated pushes do no
+harm.
+
+Where the chains of log and copy differ, the log was restored, or another server took over without
+the last rows. Then `cut` makes what stands behind the last common position provisional again, and
+it is pushed once more.
+
+Queries by message and user see every event at once. Readers that fold the log see provisional
+events up to `ledger.released` only: an event that gets its position within `MAX_WAIT_SECONDS` is
+folded once, at its position. What takes longer is released, and is in force here before others have
+it. When rows are inserted below released events, `generation` rises, and readers fold anew.
+
+The positioned events are a function of the log alone, whatever was cast here and when. Two votes of
+one key and version, as copies of a state directory cast them, both stand: the earlier position
+keeps the version, the later vote gets a node of its own (`votes.with_unique_node`).
+
+Must never trust a row: what cannot be decoded takes its position, is named, and is skipped. Must
+never drop an event that is not in the log, and never change anything outside a transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from spamguard.database import Database
+from spamguard.errors import LedgerError
+from spamguard.ledger import schema
+from spamguard.ledger.events import (
+    MAX_BODY_BYTES,
+    START,
+    LogRow,
+    Mark,
+    SharedEvent,
+    decode_event,
+    encode_event,
+    next_chain,
+)
+from spamguard.ledger.schema import PROVISIONAL
+from spamguard.ledger.votes import (
+    CLASS_KEY_RANGE,
+    add_version,
+    classes_in_force,
+    make_class_vote,
+    with_unique_node,
+)
+from spamguard.records import Vote
+
+__all__ = [
+    "MAX_BODY_BYTES",
+    "PROVISIONAL",
+    "ForkError",
+    "LogCounts",
+    "LogRow",
+    "Mark",
+    "SharedEvent",
+    "SharedLog",
+    "decode_event",
+    "encode_event",
+    "next_chain",
+]
+
+MAX_PENDING_EVENTS = 200_000
+MAX_PENDING_BYTES = 2 << 30
+MAX_WAIT_SECONDS = 0.3  # for a position, before an event is released
+NUDGE_SOCKET = "courier.nudge"
+"""In the state directory: a datagram there tells the courier that something waits."""
+_POLL_SECONDS = 0.002
+_KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
+_BATCH_EVENTS = 512
+# Notes of other rooms that hold numbers of events: joining gives every event another number.
+_NUMBERED_NOTES = ("tables.", "renewed.")
+
+
+class ForkError(LedgerError):
+    """The shared log does not go on where this copy of it ends."""
+
+
+# ---- the log
+
+
+class LogCounts(NamedTuple):
+    """The state of a node's copy.
+
+    waiting, waiting_bytes: events without a position. oldest: time of the first of them. released:
+    whether some of them are in force here. away: since when the log cannot be reached; 0: it can.
+    """
+
+    position: int
+    waiting: int
+    waiting_bytes: int
+    oldest: int
+    released: bool
+    generation: int
+    away: int
+    hold: str
+
+
+class SharedLog:
+    """The part of a joined ledger that belongs to the shared log: `SqliteLedger.shared`.
+
+    Methods for the courier open their transactions. LedgerError: as of `SqliteLedger`.
+    """
+
+    def __init__(
+        self, database: Database, writing: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Use `SqliteLedger.open`. writing: opens a transaction in which nobody else can write."""
+        self._db = database
+        self._writing = writing
+        self._cast_seqs = (0, 0)  # the first and last that the last transaction has cast
+        self._is_away = False
+
+    @staticmethod
+    def create(database: Database) -> None:
+        """Make a ledger part of a shared log. It must be opened anew afterwards.
+
+        All that it holds becomes provisional and waits to be pushed. The node gets another name,
+        because a copy of this file may join as well.
+        """
+        with database.transaction():
+            if database.execute(schema.HAS_JOINED).fetchone()[0]:
+                raise LedgerError(f"ledger {database.path}: it has joined a shared log already")
+            for statement in schema.JOINED_TABLES:
+                database.execute(statement)
+            log = SharedLog(database, database.transaction)
+            database.execute("UPDATE events SET seq = seq + ?", (PROVISIONAL - 1,))
+            log._insert_pending(PROVISIONAL - 1, 2**63 - 1)
+            for note in _NUMBERED_NOTES:
+                database.execute("DELETE FROM meta WHERE substr(key, 1, ?) = ?", (len(note), note))
+            node = secrets.token_hex(8)
+            values = {"node": node, "compacted": "0", "position": "0", "generation": "1"}
+            for name, value in {**values, "away": "", "hold": ""}.items():
+                log._set(name, value)
+            log._cast_classes(node)
+            log._set("released", str(max(log._last_provisional(), PROVISIONAL - 1)))
+
+    def _cast_classes(self, node: str) -> None:
+        """Cast votes for the classes that are defined otherwise, or by no vote."""
+        rows = self._db.execute("SELECT name, unwanted FROM classes ORDER BY name").fetchall()
+        voted, clock, now = self.classes_upto(2**63 - 1), self._number("clock"), int(time.time())
+        for name, unwanted in rows:
+            if voted.get(name) != bool(unwanted):
+                clock += 1
+                self.cast(add_version(make_class_vote(name, bool(unwanted), now), clock, node))
+        self._set("clock", str(clock))
+
+    def leave(self, *, force: bool = False) -> None:
+        """Make the ledger one of a single machine. LedgerError: events wait to be pushed.
+
+        force: the waiting events stay here, and are not pushed.
+        """
+        with self._writing():
+            waiting, _ = self._size()
+            if waiting and not force:
+                raise self._error(f"{waiting:,} events have not reached the shared log yet")
+            offset = PROVISIONAL - 1 - self._number("position")
+            self._db.execute("UPDATE events SET seq = seq - ? WHERE seq > ?", (offset, offset))
+            for statement in schema.LEAVE:
+                self._db.execute(statement)
+
+    # ---- casting, within a transaction of the ledger
+
+    def begin_casting(self) -> None:
+        """Prepare a transaction that casts. LedgerError: too much waits already."""
+        self._cast_seqs, self._is_away = (0, 0), self._text("away") != ""
+        waiting, size = self._size()
+        if waiting >= MAX_PENDING_EVENTS or size >= MAX_PENDING_BYTES:
+            raise self._error(
+                f"{waiting:,} events wait for the shared log, no more can be kept: look at "
+                "`spamguard shared status`"
+            )
+
+    def cast(self, vote: Vote) -> bool:
+        """Add a vote; whether its key and version are new here. LedgerError: others refuse it."""
+        event = encode_event(vote)
+        decode_event(event)
+        if self._find(vote):
+            return False
+        seq = self._db.execute(schema.INSERT_PENDING, _pending_columns(event)).lastrowid or 0
+        self._db.execute(schema.INSERT_EVENT, (seq, *vote))
+        self._cast_seqs = (self._cast_seqs[0] or seq, seq)
+        if self._is_away:
+            self._set("released", str(seq))
+        return True
+
+    def await_positions(self) -> None:
+        """Have what was cast pushed; release it if it has no position soon. Call it after the
+        commit.
+        """
+        seqs, self._cast_seqs = self._cast_seqs, (0, 0)
+        if seqs == (0, 0) or self._is_away:
+            return
+        deadline = time.monotonic() + (MAX_WAIT_SECONDS if self._nudge() else 0.0)
+        while self._db.query(schema.WAITING_BETWEEN, seqs):
+            if time.monotonic() >= deadline:
+                with self._writing():
+                    if self._db.execute(schema.WAITING_BETWEEN, seqs).fetchone():
+                        self._release(seqs[1])
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _nudge(self) -> bool:
+        """Whether a courier has been told; without one it is no use to wait."""
+        path = self._db.path.with_name(NUDGE_SOCKET)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as channel:
+            try:
+                channel.sendto(b"", str(path))
+            except BlockingIOError:  # many have nudged it
+                return True
+            except OSError:
+                return False
+        return True
+
+    def _release(self, seq: int) -> None:
+        """Let readers fold the provisional events up to this one."""
+        if seq > self._number("released"):
+            self._set("released", str(seq))
+
+    # ---- for the courier
+
+    def head(self) -> Mark:
+        """The last position that was applied."""
+        rows = self._db.query(f"{schema.MARKS} LIMIT 1")
+        return Mark(*rows[0]) if rows else START
+
+    def marks(self) -> list[Mark]:
+        """The positions whose chain is kept, the newest first."""
+        return [Mark(*row) for row in self._db.query(schema.MARKS)]
+
+    def read_pending(self, max_events: int, max_bytes: int) -> list[SharedEvent]:
+        """The oldest events that wait, at least one if there is any."""
+        events, size = list[SharedEvent](), 0
+        rows = self._db.query(schema.OLDEST_PENDING, (max_events,))
+        for seq, subject, clock, node, content, seconds, kept in rows:
+            body = kept
+            if body is None:
+                found = self._db.query(schema.EVENT_AT, (seq,))
+                if not found:  # it has got its position since
+                    continue
+                body = encode_event(Vote(*found[0])).body
+            size += len(body)
+            if events and size > max_bytes:
+                break
+            events.append(SharedEvent(subject, clock, node, content, seconds, body))
+        return events
+
+    def waiting(self) -> tuple[int, int]:
+        """How many events wait, and the time of the oldest; 0: none does."""
+        rows = self._db.query("SELECT time FROM pending ORDER BY seq LIMIT 1")
+        return self._size()[0], int(rows[0][0]) if rows else 0
+
+    def counts(self) -> LogCounts:
+        """The state of this copy, for people."""
+        with self._db.transaction("BEGIN"):
+            _, oldest = self.waiting()
+            released, generation = self._number("released"), self._number("generation")
+            away, hold = int(self._text("away") or 0), self._text("hold")
+            sizes = (self._number("position"), *self._size(), oldest)
+        return LogCounts(*sizes, released >= PROVISIONAL, generation, away, hold)
+
+    def set_away(self, since: int | None) -> None:
+        """Note since when the log cannot be reached; None: it can. All that waits is released."""
+        value = "" if since is None else str(since)
+        if self._text("away") == value:
+            return
+        with self._writing():
+            self._set("away", value)
+            if value:
+                self._release(self._last_provisional())
+
+    def hold(self, reason: str) -> None:
+        """Have stores of tables fold nothing ("": go on), while the copy is not whole."""
+        if self._text("hold") != reason:
+            with self._writing():
+                self._set("hold", reason)
+
+    def apply(self, rows: Sequence[LogRow], compacted: int = 0) -> list[tuple[int, str]]:
+        """Write the next rows of the log; returns position and problem of each that was skipped.
+
+        compacted: up to this position the log may have gaps. ForkError: the rows do not go on where
+        this copy ends; nothing was written.
+        """
+        if not rows:
+            return []
+        with self._writing():
+            return _Application(self, self._db, compacted).apply(rows)
+
+    def cut(self, position: int) -> None:
+        """Make all events behind a position provisional again: the log has gone on otherwise there.
+
+        They come before the events that wait already, and all are released.
+        """
+        with self._writing():
+            head = self.head()
+            if position and not self._db.execute(schema.MARK_AT, (position,)).fetchone():
+                raise self._error(f"no chain is kept of position {position}: cut at a mark")
+            if position >= head.position:
+                return
+            # The cut events take the next numbers, and those that wait come behind them.
+            ((last,),) = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pending'")
+            ((first,),) = self._db.execute("SELECT coalesce(min(seq), 0) FROM pending")
+            behind = last + head.position - position + 1 - first
+            self._db.execute(schema.MOVE_EVENTS, (behind, PROVISIONAL, 2**63 - 1))
+            self._db.execute(schema.MOVE_PENDING, (behind,))
+            self._db.execute(schema.MOVE_EVENTS, (last - position, position + 1, PROVISIONAL - 1))
+            self._insert_pending(last, last + head.position - position)
+            self._db.execute(schema.RESERVE_NUMBERS, (last + head.position - position,))
+            self._db.execute("DELETE FROM marks WHERE position > ?", (position,))
+            self._set("position", str(position))
+            self._set("compacted", str(min(position, self._number("compacted"))))
+            self._set("released", str(max(self._last_provisional(), PROVISIONAL - 1)))
+            self._set("generation", str(self._number("generation") + 1))
+
+    # ---- for the ledger
+
+    @property
+    def generation(self) -> int:
+        """Rises when events before the last one that readers have folded were inserted or cut."""
+        return int(self._text("generation"))
+
+    def holds_mark(self, mark: Mark) -> bool:
+        """Whether the log up to this mark still is what it was then."""
+        rows = self._db.query(schema.MARK_AT, (mark.position,))
+        return mark == START or rows == [(mark.chain,)]
+
+    def classes_upto(self, seq: int) -> dict[str, bool]:
+        """The classes that events up to a number define, and whether each is unwanted."""
+        rows = self._db.query(schema.EVENTS_OF_KEYS, (*CLASS_KEY_RANGE, seq))
+        return classes_in_force(Vote(*columns) for _, *columns in rows)
+
+    # ---- within a transaction
+
+    def _find(self, vote: Vote) -> tuple[int, Vote] | None:
+        """Number and vote of the event of this key and version."""
+        values = (vote.digest, vote.user, *vote.version)
+        row = self._db.execute(schema.EVENT_OF_VERSION, values).fetchone()
+        return (row[0], Vote(*row[1:])) if row else None
+
+    def _insert_pending(self, after: int, upto: int) -> None:
+        """Have the events after one number up to another pushed."""
+        while rows := self._db.execute(
+            schema.EVENTS_BETWEEN, (after, upto, _BATCH_EVENTS)
+        ).fetchall():
+            for seq, *columns in rows:
+                event = encode_event(Vote(*columns))
+                self._db.execute(schema.INSERT_PENDING_AT, (seq, *_pending_columns(event)))
+            after = rows[-1][0]
+
+    def _last_provisional(self) -> int:
+        ((seq,),) = self._db.execute("SELECT coalesce(max(seq), 0) FROM events")
+        return int(seq) if seq >= PROVISIONAL else 0
+
+    def _size(self) -> tuple[int, int]:
+        """Number and bytes of the events that wait."""
+        ((number, size),) = self._db.query(schema.PENDING_SIZE)
+        return number, int(size)
+
+    def _text(self, name: str) -> str:
+        rows = self._db.query(schema.META_VALUE, (f"ledger.{name}",))
+        return str(rows[0][0]) if rows else ""
+
+    def _number(self, name: str) -> int:
+        return int(self._text(name) or 0)
+
+    def _set(self, name: str, value: str) -> None:
+        self._db.execute(schema.SET_META, (f"ledger.{name}", value))
+
+    def _error(self, problem: str) -> LedgerError:
+        return LedgerError(f"ledger {self._db.path}: {problem}")
+
+
+def _pending_columns(event: SharedEvent) -> tuple[object, ...]:
+    return (*event[:5], len(event.body))
+
+
+class _Application:
+    """One transaction that writes rows of the log."""
+
+    def __init__(self, log: SharedLog, database: Database, compacted: int) -> None:
+        self._log = log
+        self._db = database
+        self._compacted = compacted
+        self._position, self._chain = log.head()
+        self._clock = self._old_clock = log._number("clock")
+        self._has_pending = bool(database.execute("SELECT 1 FROM pending LIMIT 1").fetchone())
+        self._is_changed = False  # events were inserted or dropped
+        self._classes: set[bytes] = set()  # digests
+
+    def apply(self, rows: Sequence[LogRow]) -> list[tuple[int, str]]:
+        problems, start = list[tuple[int, str]](), self._position
+        for row in rows:
+            if self._is_next(row):
+                self._position, self._chain = row.position, row.chain
+                self._db.execute("INSERT INTO marks VALUES (?, ?)", (row.position, row.chain))
+                if problem := self._write(row):
+                    problems.append((row.position, problem))
+        if self._position == start:
+            return problems
+        last = self._position - _KEPT_MARKS
+        self._db.execute(schema.PRUNE_MARKS, (start - _KEPT_MARKS, last, _KEPT_MARKS))
+        self._log._set("position", str(self._position))
+        if self._clock > self._old_clock:
+            self._log._set("clock", str(self._clock))
+        self._update_classes()
+        self._update_released()
+        return problems
+
+    def _is_next(self, row: LogRow) -> bool:
+        """Whether the row is to be written; not, if it is there already. ForkError."""
+        if row.position <= self._position:
+            if self._log.holds_mark(Mark(row.position, row.chain)):
+                return False
+            raise self._fork_error(f"has another row at position {row.position}")
+        if row.position > self._position + 1:
+            if self._position < self._compacted and row.position <= self._compacted + 1:
+                return True
+            raise self._fork_error(f"lacks position {self._position + 1}")
+        if row.chain != next_chain(self._chain, row.event):
+            raise self._fork_error(f"does not go on from position {self._position}")
+        return True
+
+    def _fork_error(self, problem: str) -> ForkError:
+        return ForkError(f"ledger {self._db.path}: the shared log {problem}")
+
+    def _write(self, row: LogRow) -> str:
+        """Write the vote of a row; returns why it was skipped."""
+        if self._has_pending:
+            for (seq,) in self._db.execute(schema.PENDING_IDENTITY, row.event[:4]).fetchall():
+                self._drop(seq)
+        try:
+            vote = decode_event(row.event)
+        except LedgerError as error:
+            return str(error)
+        self._clock = max(self._clock, vote.clock)
+        if CLASS_KEY_RANGE[0] <= vote.digest < CLASS_KEY_RANGE[1]:
+            self._classes.add(vote.digest)
+        for candidate in (vote, with_unique_node(vote)):
+            standing = self._log._find(candidate)
+            if standing is not None and standing[0] >= PROVISIONAL:
+                if standing[1] == candidate:
+                    self._drop(standing[0])
+                else:
+                    self._set_aside(*standing)
+                standing = None
+            if standing is None:
+                self._db.execute(schema.INSERT_EVENT, (row.position, *candidate))
+                self._is_changed = True
+                return ""
+            if standing[1] == candidate:  # it came in another shape before
+                return ""
+        return "its version is taken by other votes"
+
+    def _drop(self, seq: int) -> None:
+        """Remove a provisional event that the log has now."""
+        self._db.execute("DELETE FROM pending WHERE seq = ?", (seq,))
+        if self._db.execute("DELETE FROM events WHERE seq = ?", (seq,)).rowcount:
+            self._is_changed = True
+
+    def _set_aside(self, seq: int, vote: Vote) -> None:
+        """Give a provisional event the node that it will have: another has taken its version."""
+        values = (encode_event(vote).body, seq)
+        self._db.execute("UPDATE pending SET body = coalesce(body, ?) WHERE seq = ?", values)
+        twin = with_unique_node(vote)
+        if self._log._find(twin):
+            self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
+        else:
+            self._db.execute("UPDATE events SET node = ? WHERE seq = ?", (twin.node, seq))
+
+    def _update_classes(self) -> None:
+        if not self._classes:
+            return
+        in_force = self._log.classes_upto(2**63 - 1)
+        for digest in self._classes:
+            name = digest.decode().removeprefix("class:")
+            if name in in_force:
+                self._db.execute(schema.DEFINE_CLASS, (name, in_force[name]))
+            else:
+                self._db.execute("DELETE FROM classes WHERE name = ?", (name,))
+
+    def _update_released(self) -> None:
+        log = self._log
+        released = log._number("released")
+        if released < PROVISIONAL or not self._is_changed:
+            return
+        log._set("generation", str(log._number("generation") + 1))
+        if not self._db.execute(schema.EVENTS_BETWEEN, (PROVISIONAL - 1, released, 1)).fetchone():
+            log._set("released", str(PROVISIONAL - 1))
