@@ -113,11 +113,11 @@ def _believed_results(fields: FieldList, authserv_ids: Container[str]) -> list[_
     for name, value in takewhile(lambda field: field[0] != b"received", fields):
         if name != b"authentication-results":
             continue
-        server, found = _parse_results(value)
+        server, field_results = _parse_results(value)
         if server not in authserv_ids:
             break
         decided = {result.method for result in results}
-        results += [result for result in found if result.method not in decided]
+        results += [result for result in field_results if result.method not in decided]
     return results
 
 

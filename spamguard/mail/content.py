@@ -494,5 +494,5 @@ def _scale_log(count: int) -> int:
     return min(round(8 * log2(1 + count)), 255)
 
 
-def _scale_share(part: int, whole: int) -> int:
-    return round(255 * part / max(whole, 1))
+def _scale_share(part: int, total: int) -> int:
+    return round(255 * part / max(total, 1))

@@ -120,7 +120,7 @@ def decode_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     defects = [b"charset-unknown"] if charset and declared is None else []
     if is_ascii and declared in (None, "ascii", "utf-8", "cp1252"):  # the usual case
         return data.decode("ascii"), defects
-    wrong = [*defects, b"charset-wrong" if charset else b"charset-missing"]
+    guess_defects = [*defects, b"charset-wrong" if charset else b"charset-missing"]
     first = "utf-8" if declared in (None, "ascii") else declared
     codecs = [first]
     if not (is_ascii and first.startswith(_SEVEN_BIT_CODEC_PREFIXES)):
@@ -128,8 +128,8 @@ def decode_text(data: bytes, charset: bytes) -> tuple[str, list[bytes]]:
     for codec in dict.fromkeys(codecs):
         text = _decode_strict(data, codec)
         if text is not None:
-            return text, defects if codec == declared or text.isascii() else wrong
-    return _decode_damaged(data, declared), wrong
+            return text, defects if codec == declared or text.isascii() else guess_defects
+    return _decode_damaged(data, declared), guess_defects
 
 
 def _likelier_codecs(data: bytes, declared: str) -> list[str]:
@@ -152,13 +152,13 @@ def sniff_charset(data: bytes) -> bytes:
         if data.find(b"\x1b") < 0 or data.find(b"\x1b$") < 0:
             return b""
         return b"iso-2022-kr" if b"\x1b$)C" in data else b"iso-2022-jp"
-    named = _META_CHARSET.search(data, 0, _PRESCAN_BYTES)
-    codec = codec_name(named[1]) if named else None
-    if named is None or codec is None:
+    label = _META_CHARSET.search(data, 0, _PRESCAN_BYTES)
+    codec = codec_name(label[1]) if label else None
+    if label is None or codec is None:
         return b""
     # these cannot be: the name stood there in ASCII, and the text is not all ASCII
     impossible = codec.startswith((*_WIDE_CODEC_PREFIXES, *_SEVEN_BIT_CODEC_PREFIXES))
-    return b"utf-8" if impossible else named[1]
+    return b"utf-8" if impossible else label[1]
 
 
 def _decode_strict(data: bytes, codec: str) -> str | None:
@@ -402,10 +402,10 @@ def decode_unstructured(value: bytes, charset: bytes = b"") -> tuple[str, list[b
         return decode_text(value, sniff_charset(value))
     texts: list[str] = []
     runs, defects = _split_encoded_words(value)
-    for named, data in runs:
-        text, text_defects = decode_text(data, named or charset)
+    for word_charset, data in runs:
+        text, text_defects = decode_text(data, word_charset or charset)
         texts.append(text)
-        if named:
+        if word_charset:
             defects += text_defects
     return "".join(texts), defects
 

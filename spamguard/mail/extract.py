@@ -300,14 +300,14 @@ class TokenHasher:
                 ends = np.where(later - starts <= _MAX_GRAM_BYTES, later, ends)
         seed = np.frombuffer(self._seeds[_GRAM_SECTION], "<u8")
         hashes = self._mix(text + _PADDING, starts, ends, seed)
-        kept = (hashes & _GRAM_MASK == 0).nonzero()[0]
+        chosen = (hashes & _GRAM_MASK == 0).nonzero()[0]
         return TokenRun(
             [_GRAM_SECTION],
-            np.array([len(kept)]),
-            hashes[kept],
-            np.zeros(len(kept), np.bool_),
-            starts[kept],
-            ends[kept],
+            np.array([len(chosen)]),
+            hashes[chosen],
+            np.zeros(len(chosen), np.bool_),
+            starts[chosen],
+            ends[chosen],
             text.replace(b" ", b"_"),  # as people read it
         )
 
@@ -484,11 +484,11 @@ class _TokenGroup(NamedTuple):
 
     def token_text(self, number: int) -> str:
         """Readable text of one token."""
-        left = int(self.positions[number])
-        text = self.run.token_text(left)
+        position = int(self.positions[number])
+        text = self.run.token_text(position)
         if not self.step:
             return text
-        right = self.run.token_text(left + self.step).rpartition(":")[2]
+        right = self.run.token_text(position + self.step).rpartition(":")[2]
         return text + _PAIR_SEPARATORS[self.step] + right
 
 

@@ -108,14 +108,14 @@ def _match_fields(window: bytes, max_fields: int) -> tuple[FieldList, int]:
     return [(name.lower(), value) for name, value in fields], stop
 
 
-def _find_essential_fields(block: bytes, taken: FieldMap) -> FieldList:
+def _find_essential_fields(block: bytes, fields_taken: FieldMap) -> FieldList:
     """The fields that mail programs act upon, where there are too many to take them all: the first
     of each name that is not taken.
     """
     first: FieldMap = {}
     for match in _ESSENTIAL_FIELD.finditer(b"\n" + block):
         first.setdefault(match[1].lower(), match[2])
-    return [(name, value) for name, value in first.items() if name not in taken]
+    return [(name, value) for name, value in first.items() if name not in fields_taken]
 
 
 def is_headerless_text(fields: FieldList, text: bytes, start: int) -> bool:
@@ -387,8 +387,8 @@ def format_author(value: bytes) -> str:
     text = " ".join(decode_unstructured(name)[0].split())
     if len(text) > _MAX_NAME_CHARACTERS:
         text = text[: _MAX_NAME_CHARACTERS - len(_ELLIPSIS)] + _ELLIPSIS
-    shown = _printable_address(address)
-    parts = [f"{text} <{shown}>" if text else shown]
+    first_address = _printable_address(address)
+    parts = [f"{text} <{first_address}>" if text else first_address]
     parts += [_printable_address(address) for _, address in authors[1:_MAX_AUTHORS]]
     if len(authors) > _MAX_AUTHORS:
         parts.append(_ELLIPSIS)

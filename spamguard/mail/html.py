@@ -61,11 +61,11 @@ def parse_page(source: str) -> HtmlPage:
     """Take a page in lower case apart."""
     markup, scanned = _scan_visible(source)
     attributes = "\n".join(scanned.attributes)
-    shown, covered = remove_hidden(markup.source, scanned.attributes, markup.style)
-    if shown != markup.source:
-        scanned = scan_tags(shown)
+    visible, covered = remove_hidden(markup.source, scanned.attributes, markup.style)
+    if visible != markup.source:
+        scanned = scan_tags(visible)
     hidden = TAG.sub(" ", " ".join(markup.unseen + covered))
-    page = _make_page(shown, scanned, attributes, scanned.text, hidden)
+    page = _make_page(visible, scanned, attributes, scanned.text, hidden)
     return page._replace(links=_odd_links(attributes))
 
 

@@ -237,22 +237,22 @@ def _remove_matches(pattern: re.Pattern[bytes], text: bytes) -> bytes:
     CR: otherwise the next line would join the one before. No empty line may stay behind, because
     the header section would end there.
     """
-    kept = bytearray()
+    remainder = bytearray()
     position = 0
     begins_line = True
     for match in pattern.finditer(text):
-        kept += (piece := text[position : match.start() + 1])
+        remainder += (piece := text[position : match.start() + 1])
         without_cr = piece.rstrip(b"\r")
         begins_line = without_cr.endswith(b"\n") if without_cr else begins_line
         position = match.end()
         if not begins_line:
-            kept.pop()
+            remainder.pop()
             continue
         position = _LINE_END.match(text, position).end()  # type: ignore[union-attr]  # matches b""
         if text[position - 1] == 0x0A:
-            while kept.endswith(b"\r"):
-                kept.pop()
-    return bytes(kept + text[position:]) if position else text
+            while remainder.endswith(b"\r"):
+                remainder.pop()
+    return bytes(remainder + text[position:]) if position else text
 
 
 # ---- the message as it leaves

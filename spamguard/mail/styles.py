@@ -277,26 +277,31 @@ def restored_styles(text: str, rules: Mapping[str, Declarations]) -> RestoredSty
     for selectors, body, is_unconditional in _iter_rules(_flatten(text)):
         if not _RESTORING_PROPERTY.search(body):
             continue
-        declared = parse_declarations(body)
-        shown = {name: value for name, value in declared.items() if value[1] in ("", _INHERITED)}
-        important = {name: value for name, value in shown.items() if value[0]}
-        for selector in map(str.strip, selectors.split(",")) if shown else ():
+        declared = {
+            name: value
+            for name, value in parse_declarations(body).items()
+            if value[1] in ("", _INHERITED)
+        }
+        important = {name: value for name, value in declared.items() if value[0]}
+        for selector in map(str.strip, selectors.split(",")) if declared else ():
             is_hiding_rule = is_unconditional and selector in rules
             weighty = not is_hiding_rule and any(sign in selector for sign in _WEIGHTY_SIGNS)
             for name in _selector_names(selector, rules):
-                _add_restored(restored.strong, name, shown if weighty else important)
+                _add_restored(restored.strong, name, declared if weighty else important)
                 if not is_hiding_rule and not weighty:
-                    _add_restored(restored.weak, name, shown)
+                    _add_restored(restored.weak, name, declared)
     return restored
 
 
-def _add_restored(names: dict[str, Declarations], name: str, shown: Declarations) -> None:
+def _add_restored(names: dict[str, Declarations], name: str, declared: Declarations) -> None:
     if name not in names and len(names) >= _MAX_RESTORED_NAMES:
         name = ANY_ELEMENT
     if name == ANY_ELEMENT:
-        shown = {what: value for what, value in shown.items() if what not in _LINK_RULE_PROPERTIES}
-    if shown:
-        merge_declarations(names.setdefault(name, {}), shown)
+        declared = {
+            what: value for what, value in declared.items() if what not in _LINK_RULE_PROPERTIES
+        }
+    if declared:
+        merge_declarations(names.setdefault(name, {}), declared)
 
 
 def restored_names(restored: RestoredStyles, way: str) -> set[str]:
@@ -305,8 +310,8 @@ def restored_names(restored: RestoredStyles, way: str) -> set[str]:
     return {
         name
         for names in restored
-        for name, shown in names.items()
-        if sets in shown and not shown[sets][1]
+        for name, declared in names.items()
+        if sets in declared and not declared[sets][1]
     }
 
 
@@ -369,12 +374,12 @@ def _iter_rules(style: str) -> Iterator[tuple[str, str, bool]]:
     for before, brace, inside, end in zip(
         pieces[::2], pieces[1::2], pieces[2::2], pieces[3::2], strict=False
     ):
-        own = before[none.end() :] if before and (none := _NO_SELECTOR.match(before)) else before
-        statements, _, selectors = own.rpartition(";")
+        head = before[none.end() :] if before and (none := _NO_SELECTOR.match(before)) else before
+        statements, _, selectors = head.rpartition(";")
         if brace == end == "{":
             outer += 1
             is_plain = _UNCONDITIONAL.fullmatch(selectors.strip()) and _has_only_at_rules(
-                own, statements
+                head, statements
             )
             conditions += conditions > 0 or not is_plain
             nowhere += nowhere > 0 or _matches_no_screen(selectors)
@@ -382,7 +387,7 @@ def _iter_rules(style: str) -> Iterator[tuple[str, str, bool]]:
             has_at = "@" in selectors  # a condition in a rule, or one that has lost its brace
             if not nowhere and not (has_at and _matches_no_screen(selectors)):
                 is_certain = not (has_at or conditions or is_spoilt)
-                yield selectors, inside, is_certain and _has_only_at_rules(own, statements)
+                yield selectors, inside, is_certain and _has_only_at_rules(head, statements)
             is_spoilt = False
         elif end == "}" and outer:
             outer -= 1

@@ -210,12 +210,12 @@ def deobfuscate(utf8: bytes) -> bytes:
     """
     compiled = native.functions
     if compiled is None:
-        text, apart = _unmask_words(utf8), _has_spaced_letters(utf8)
+        text, has_spaced_letters = _unmask_words(utf8), _has_spaced_letters(utf8)
     else:
-        text, apart = compiled.undisguised(
+        text, has_spaced_letters = compiled.undisguised(
             utf8, _BYTE_KINDS, _UNMASK_TABLE, _MAX_MASKED_BYTES, _MAX_MASKED_WORDS
         )
-    if not apart:
+    if not has_spaced_letters:
         return text
     words = _SPACED_WORD.sub(
         lambda word: word[0].replace(word[1], ""), text.decode("utf-8", "replace")

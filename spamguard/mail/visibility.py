@@ -168,21 +168,21 @@ def remove_hidden(source: str, attributes: Collection[str], style: str) -> tuple
     restored = styles.restored_styles(style, rules) if style else _NOTHING_RESTORED
 
     @lru_cache(maxsize=64)
-    def ways_of(name: str, own: str) -> frozenset[str]:
+    def ways_of(name: str, text: str) -> frozenset[str]:
         if name in elements:
-            return _hiding_ways(own, rules, name, restored)
-        ways = hiding.get(own, _NOT_HIDDEN)
+            return _hiding_ways(text, rules, name, restored)
+        ways = hiding.get(text, _NOT_HIDDEN)
         if ways and (rules or any(restored)):
-            ways &= _hiding_ways(own, rules, name, restored)
+            ways &= _hiding_ways(text, rules, name, restored)
         return ways
 
     if elements or len(hiding) > _MAX_SEARCHES:
         tags = TAG.finditer(source)
         starts = [tag.start() for tag in tags if tag[2] in hiding or tag[1] in elements]
     else:
-        starts = sorted(start for own in hiding for start in _attribute_starts(source, own))
-    shown, covered = _cut_hidden(source, starts, ways_of, restored)
-    return shown, [covered]
+        starts = sorted(start for text in hiding for start in _attribute_starts(source, text))
+    visible, covered = _cut_hidden(source, starts, ways_of, restored)
+    return visible, [covered]
 
 
 def _attribute_starts(source: str, attributes: str) -> Iterator[int]:
@@ -214,15 +214,15 @@ def _find_hiding_attributes(
         signs.append(re.compile("|".join(map(re.escape, names))))
     if not signs:
         return {}
-    starts = list(accumulate([len(own) + 1 for own in attributes], initial=0))
+    starts = list(accumulate([len(text) + 1 for text in attributes], initial=0))
     suspects = {
         bisect_right(starts, match.start()) - 1 for sign in signs for match in sign.finditer(joined)
     }
     hiding = {}
-    for own in [attributes[number] for number in suspects]:
-        ways = _hiding_ways(own, rules)
+    for text in [attributes[number] for number in suspects]:
+        ways = _hiding_ways(text, rules)
         if ways := ways if has_white else ways - {ON_WHITE}:
-            hiding[own] = ways
+            hiding[text] = ways
     return hiding
 
 
@@ -280,7 +280,7 @@ def _cut_hidden(
     restored
         What style sheets show after all.
     """
-    shown: list[str] = []
+    visible: list[str] = []
     covered: list[str] = []
     position = 0
     tree = _OpenElements(source, restored)
@@ -304,10 +304,10 @@ def _cut_hidden(
             # section 13.2.6.4.9)
             cell = _CELL_TAG.search(source, begin, end)
             begin = cell.start() if cell else end
-        shown += [source[position:start], source[tag.end() : begin]]
+        visible += [source[position:start], source[tag.end() : begin]]
         covered.append(source[begin:end])
         position = end
-    return "".join((*shown, source[position:])), " ".join(covered)
+    return "".join((*visible, source[position:])), " ".join(covered)
 
 
 def _is_inside_tag(source: str, position: int) -> bool:

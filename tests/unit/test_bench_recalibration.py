@@ -34,6 +34,7 @@ def test_false_certainty_is_clipped() -> None:
     ).log_loss < 1.2 * log_loss(GOLD, CHANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", [np.where(GOLD, 1.0, -1.0), np.zeros(len(GOLD)), -ODDS])
 def test_scores_that_part_the_classes_say_nothing_or_are_upside_down(score: np.ndarray) -> None:
     found = best_recalibration(GOLD, score)

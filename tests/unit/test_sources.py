@@ -194,6 +194,7 @@ LINES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(bodies=st.lists(LINES, min_size=1, max_size=4), end=st.sampled_from([b"\n", b"\r\n"]))
 def test_what_an_mboxrd_writer_wrote_comes_back(

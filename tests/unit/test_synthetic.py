@@ -164,6 +164,7 @@ def words(mail: list[tuple[str, bytes]]) -> Counter[bytes]:
     return Counter(word for _, raw in mail for word in set(re.findall(rb"[A-Za-z]{3,}", raw)))
 
 
+@pytest.mark.slow
 def test_vocabulary_grows(mail: list[tuple[str, bytes]]) -> None:
     quarter, half, whole = (len(words(mail[:n])) for n in (500, 1000, 2000))
     assert whole - half > 0.7 * 2 * (half - quarter)  # it hardly flattens

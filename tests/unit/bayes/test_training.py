@@ -111,6 +111,7 @@ def test_of_what_lessons_have_taught_together_each_takes_its_part_with_it(label:
             assert np.abs(now - before * (left / 10)).max() <= 10
 
 
+@pytest.mark.slow
 @repeatable
 @given(seeds)
 def test_nothing_of_the_weights_is_left_when_all_lessons_of_many_classes_are_taken_back(

@@ -419,6 +419,7 @@ VOTES = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None)
 @given(votes=st.lists(VOTES, max_size=9))
 def test_a_vote_is_read_as_it_was_written(tmp_path_factory, votes):

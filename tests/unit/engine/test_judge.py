@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from math import log
 from pathlib import Path
 
@@ -318,23 +319,26 @@ def test_only_the_default_profile_is_explained(tmp_path: Path) -> None:
 
 
 JUDGED = 100  # of each class
-CLASSES = {
-    label: [raw for name, raw in generate(2400, seed=7) if name == label]
-    for label in ("ham", "spam")
-}
+
+
+@cache
+def stretches() -> dict[str, list[bytes]]:
+    """Much mail of each class."""
+    messages = list(generate(2400, seed=7))
+    return {label: [raw for name, raw in messages if name == label] for label in ("ham", "spam")}
 
 
 def labels(spam_filter: Filter, first: int, lessons: int) -> dict[str, Counter[str]]:
     """Teach a stretch of each class, and count the labels of what follows."""
     for pair in zip(
-        *(stretch[first : first + lessons] for stretch in CLASSES.values()), strict=True
+        *(stretch[first : first + lessons] for stretch in stretches().values()), strict=True
     ):
-        for label, raw in zip(CLASSES, pair, strict=True):
+        for label, raw in zip(stretches(), pair, strict=True):
             spam_filter.learn(raw, label)
     start = first + lessons
     return {
         name: Counter(spam_filter.judge(raw).label for raw in stretch[start : start + JUDGED])
-        for name, stretch in CLASSES.items()
+        for name, stretch in stretches().items()
     }
 
 
@@ -355,7 +359,7 @@ def test_plain_spam_is_called_spam_in_the_first_days(tmp_path: Path) -> None:
 def test_what_a_message_needs_is_told_and_the_same_wherever_it_is_judged(tmp_path: Path) -> None:
     with opened(tmp_path) as spam_filter:
         labels(spam_filter, 0, 20)
-        judged = [raw for stretch in CLASSES.values() for raw in stretch[20:60]]
+        judged = [raw for stretch in stretches().values() for raw in stretch[20:60]]
         spam_filter.learn(judged[0], "ham", user="anna")
         for raw, together in zip(judged, spam_filter.judge_all(judged), strict=True):
             scan, why = spam_filter.scan(raw, users=["anna"]), spam_filter.explain(raw)

@@ -90,6 +90,7 @@ def test_point_estimates_equal_the_definitions(seed: int) -> None:
     assert estimates.unsure_ham + estimates.unsure_spam == sum(label == "unsure")
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(rows=st.lists(st.tuples(st.booleans(), st.sampled_from(SCORES)), min_size=2, max_size=30))
 def test_few_messages_many_ties_infinite_scores(rows: list[tuple[bool, float]]) -> None:
@@ -148,6 +149,7 @@ def test_arrays_that_do_not_belong_together(
 # ---- intervals
 
 
+@pytest.mark.slow
 def test_interval_is_the_same_each_time_and_covers_the_estimate() -> None:
     gold, score, _ = run(3, 600, 2)
     first = roca_interval(gold, score)
@@ -170,6 +172,7 @@ def test_interval_has_the_width_of_an_independent_bootstrap() -> None:
     assert interval.low == pytest.approx(low, abs=0.25 * (high - low))
 
 
+@pytest.mark.slow
 def test_interval_is_fast() -> None:
     gold, score, _ = run(5, 6000, 9)
     began = time.process_time()
@@ -188,6 +191,7 @@ def test_a_single_message_of_a_kind_gives_no_bounds() -> None:
     assert math.isnan(interval.low)
 
 
+@pytest.mark.slow
 def test_paired_difference_is_narrower_than_single_intervals() -> None:
     gold, score, _ = run(7, 1500, 6)
     worse = score + np.random.default_rng(1).normal(scale=0.4, size=len(score))
@@ -283,6 +287,7 @@ def test_measures_as_dict_is_complete() -> None:
     assert set(estimates.as_dict()) == set(Measures.__dataclass_fields__)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 60), st.integers(1, 60))
 def test_a_share_lies_in_its_interval(part: int, more: int) -> None:
     whole = part + more

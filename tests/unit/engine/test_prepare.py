@@ -228,6 +228,7 @@ def test_one_core_needs_no_pool(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_many_go_through_a_pool_in_order():
     messages = mail(prepare.MIN_POOL_MESSAGES + 150)
     assert_ready(prepare.extract_examples(KEY, messages, 2), messages)
@@ -237,6 +238,7 @@ def name_process(_reader, batch):
     return os.getpid(), len(batch)
 
 
+@pytest.mark.slow
 def test_other_processes_read_what_follows_the_first_messages():
     messages = [raw for _, raw in synthetic.generate(prepare.MIN_POOL_MESSAGES + 150, 5)]
     done = list(prepare.read_batches(KEY, name_process, messages, bytes, 2))

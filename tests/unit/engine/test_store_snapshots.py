@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -80,6 +81,7 @@ def test_a_file_has_no_holes(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_hundred_classes(tmp_path: Path) -> None:
     names = [f"a-class-with-a-long-name-{number:03}" for number in range(100)]
     tables = replayed(made_up(4, 600, (*BASE_CLASSES, *names)))
@@ -165,10 +167,19 @@ def damage_log(state: Path) -> None:
     log.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state directory as a killed process left it; not to be changed."""
+    state = tmp_path_factory.mktemp("killed") / "state"
+    state.mkdir()
+    assert python(TEACH_AND_DIE, str(state)).returncode == -signal.SIGKILL
+    return state
+
+
 @pytest.fixture
-def damaged(tmp_path: Path) -> Path:
+def damaged(killed: Path, tmp_path: Path) -> Path:
     """A state directory whose ledger has lost events that its tables hold."""
-    assert python(TEACH_AND_DIE, str(tmp_path)).returncode == -signal.SIGKILL
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     damage_log(tmp_path)
     return tmp_path
 
@@ -218,6 +229,7 @@ def test_a_damaged_log_is_told_with_the_number_of_events_and_a_remedy(
     assert f"FAILED  ledger: at least {lost.events} events are missing" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_loss_is_told_until_rebuild_has_told_it_to_a_person(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +277,7 @@ def test_what_is_taught_after_a_loss_is_learnt(
         assert held(first) == held(second)
 
 
+@pytest.mark.slow
 def test_a_note_of_tables_ahead_of_the_ledger_does_not_stop_settling(tmp_path: Path) -> None:
     """As where a damaged log was written back by half: no settling ever took the place of those
     tables.
@@ -284,9 +297,9 @@ def test_a_note_of_tables_ahead_of_the_ledger_does_not_stop_settling(tmp_path: P
         assert sum(spam_filter.status().classes.values()) == 2 * TAUGHT - 8
 
 
-def test_nothing_is_missing_where_nothing_was_damaged(tmp_path: Path) -> None:
+def test_nothing_is_missing_where_nothing_was_damaged(killed: Path, tmp_path: Path) -> None:
     """Neither after a kill, nor after more than one settling."""
-    assert python(TEACH_AND_DIE, str(tmp_path)).returncode == -signal.SIGKILL
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     with opened(tmp_path) as spam_filter:
         assert spam_filter.ledger.last_seq() == TAUGHT
         assert spam_filter.find_loss() is None

@@ -212,6 +212,7 @@ def test_a_file_system_that_has_lost_its_connection_is_no_client_that_has(tmp_pa
     assert ended == []
 
 
+@pytest.mark.slow
 def test_an_answer_of_any_size(tmp_path):
     """Longer than a packet, and than the kernel's buffers."""
     box = maildir(tmp_path / "anna")

@@ -275,6 +275,7 @@ def test_a_tree_that_goes_and_comes_back_is_observed_again(observed, tmp_path, m
             assert collected.look() == {}
 
 
+@pytest.mark.slow
 def test_a_flood_of_events_stops_no_observer():
     events = ObserverEvents(InotifyObserver())
     with closing(events):

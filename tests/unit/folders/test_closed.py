@@ -105,6 +105,7 @@ def test_a_message_that_cannot_be_read_is_tried_again(watched, monkeypatch):
     watched.turn_until(lambda: watched.votes() == {"anna 0": "spam"})
 
 
+@pytest.mark.slow
 def test_it_is_tried_ever_later_but_no_later_than_everything_is_looked_at(watched, monkeypatch):
     pauses = [0.0]
     for _ in range(8):
@@ -121,6 +122,7 @@ def test_it_is_tried_ever_later_but_no_later_than_everything_is_looked_at(watche
     assert not asked, "the others are left alone"
 
 
+@pytest.mark.slow
 def test_what_joins_is_tried_soon(watched, monkeypatch):
     ben = maildir(watched.place / "home" / "ben")
     watched.watcher._search_due = 0.0

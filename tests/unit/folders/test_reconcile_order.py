@@ -53,6 +53,7 @@ def situations(draw: st.DrawFn) -> tuple[list[Sighting], list[Arrival], set[tupl
     return copies, arrivals, missed
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(situations(), st.randoms(use_true_random=False))
 def test_the_order_of_what_is_given_makes_no_difference(
@@ -213,6 +214,7 @@ class Person:
         self.look(source)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 40))
 def test_at_rest_the_votes_are_what_people_meant(seed: int, steps: int) -> None:

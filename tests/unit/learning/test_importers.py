@@ -90,6 +90,7 @@ def test_taken_back_it_never_was(tmp_path):
         assert bring(having)
 
 
+@pytest.mark.slow
 def test_the_same_bits_in_any_order_and_place(tmp_path):
     lessons = mail(40)
     with opened(tmp_path / "one") as first, opened(tmp_path / "other") as second:

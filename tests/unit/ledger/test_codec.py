@@ -116,6 +116,7 @@ def checked(body: bytes) -> bytes:
     return struct.pack("<I", zlib.crc32(body)) + body
 
 
+@pytest.mark.slow
 @settings(fixed, max_examples=400)
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=80), st.booleans())
 def test_crafted_bytes_with_a_right_checksum_raise_nothing_but_ledger_error(

@@ -107,6 +107,7 @@ def test_votes_of_every_extractor_count_but_only_the_asked_for_features_are_hand
     assert resolve_lesson([old], extractor=2) is None
 
 
+@pytest.mark.slow
 @fixed
 @given(events(), st.randoms(use_true_random=False), st.sampled_from([None, 1, 2]))
 def test_any_order_and_repetition_of_events_gives_the_same_lessons(votes, shuffler, extractor):
@@ -134,6 +135,7 @@ def all_lessons(votes, extractor=None) -> dict[bytes, Lesson]:
     return {digest: one for digest, one in each.items() if one is not None}
 
 
+@pytest.mark.slow
 @fixed
 @given(
     events(), st.integers(0, 14), st.sampled_from([None, 1, 2]), st.randoms(use_true_random=False)

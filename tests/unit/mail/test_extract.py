@@ -27,6 +27,7 @@ def texts(raw: bytes, limits: ParseLimits | None = None) -> set[str]:
     )
 
 
+@pytest.mark.slow
 @repeatable
 @given(st.sampled_from(MAIL) | messages() | st.binary(max_size=500))
 def test_texts_name_exactly_the_tokens(raw: bytes) -> None:

@@ -167,6 +167,7 @@ def test_ten_megabytes_take_less_than_a_second(name: str) -> None:
     assert seconds(partial(identity, raw), 2) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", DECLARED)
 def test_ten_megabytes_in_any_encoding_take_less_than_a_second(field: bytes) -> None:
     for unit in (b"`\n", b"\n", b"YQ=", b"=\n", b"+AGE"):
@@ -198,6 +199,7 @@ def test_memory_is_a_small_multiple_of_what_is_scanned(name: str) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_caches_do_not_grow_with_what_strangers_send() -> None:
     tracemalloc.start()
     try:

@@ -657,6 +657,7 @@ def test_a_style_sheet_with_a_condition_hides_nothing(media: str, rules: str) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

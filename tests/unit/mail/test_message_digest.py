@@ -48,6 +48,7 @@ ADDED = (
 )
 
 
+@pytest.mark.slow
 @repeatable
 @given(mail, st.lists(st.sampled_from(ADDED), min_size=1))
 def test_fields_put_on_top_do_not_matter(raw: bytes, fields: list[bytes]) -> None:
@@ -74,6 +75,7 @@ def test_encoded_words_do_not_matter() -> None:
     assert same(header(b'From: "Anna B" <a@b.c>'), header(b"From: Anna B <a@b.c>"))
 
 
+@pytest.mark.slow
 @repeatable
 @given(mail, st.sampled_from(("base64", "quoted-printable")))
 def test_re_encoding_does_not_matter(raw: bytes, encoding: str) -> None:

@@ -114,6 +114,7 @@ def test_no_forged_field_survives_where_a_reader_sees_fields(lines: list[bytes])
     assert values == [b"spam"]
 
 
+@pytest.mark.slow
 def test_a_message_of_any_construction_is_rewritten_in_linear_time() -> None:
     for raw in (
         b"a" * (10 << 20),
@@ -243,6 +244,7 @@ pieces = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=1500, database=None)
 @given(st.lists(pieces, max_size=12).map(b"".join).filter(lambda raw: raw[:1] not in (b" ", b"\t")))
 @example(b"X-Spam-Flag: NO\r\r\n folded")

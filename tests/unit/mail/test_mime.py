@@ -22,6 +22,7 @@ from spamguard.mail.mime import (
 from tests.unit.mail.support import header, messages, oracle_leaves, repeatable, split_leaves
 
 
+@pytest.mark.slow
 @repeatable
 @given(messages())
 def test_a_generated_tree_has_the_leaves_that_the_standard_library_finds(raw: bytes) -> None:

@@ -195,6 +195,7 @@ def test_rows_grow_old(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_ahead_keeps_nothing_for_longer(tmp_path: Path) -> None:
     """Rows of the future are never too old by what they say, and stand before all that came after
     them.
@@ -239,6 +240,7 @@ def test_a_clock_that_jumps_forward_removes_nothing_at_once(tmp_path: Path) -> N
         assert min(row.time for row in recent(history, 1000)) >= jumped
 
 
+@pytest.mark.slow
 def test_a_file_that_has_become_too_large_shrinks_step_by_step(tmp_path: Path) -> None:
     with opened(tmp_path) as history:
         for start in range(0, 10_000, 500):
@@ -312,6 +314,7 @@ def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
         opened(tmp_path / "missing")
 
 
+@pytest.mark.slow
 def test_several_processes_make_and_fill_it_at_once(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
@@ -331,6 +334,7 @@ def test_several_processes_make_and_fill_it_at_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["history.sqlite"]
 
 
+@pytest.mark.slow
 def test_killed_while_writing_it_keeps_whole_batches(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"

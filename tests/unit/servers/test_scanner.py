@@ -415,6 +415,7 @@ def test_the_ledger_knows(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_verdict_is_that_of_the_filter(tmp_path: Path) -> None:
     state = tmp_path / "state"
     messages = mail(60)

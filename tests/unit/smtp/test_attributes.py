@@ -77,6 +77,7 @@ def test_what_is_refused(argument: bytes, text: str) -> None:
     assert parse_attributes(argument) == Reply.from_text(501, f"5.5.4 {text}")
 
 
+@pytest.mark.slow
 @repeatable
 @given(
     st.builds(

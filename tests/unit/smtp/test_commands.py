@@ -287,6 +287,7 @@ ONE_LINE = re.compile(
 )
 
 
+@pytest.mark.slow
 @repeatable
 @given(arguments)
 def test_anything_is_refused_or_can_be_passed_on_as_it_was_understood(argument: bytes) -> None:

@@ -69,6 +69,7 @@ def test_a_message_is_the_same_however_it_is_cut(
         assert (body, rest, found) == expected
 
 
+@pytest.mark.slow
 @repeatable
 @given(awkward, st.lists(st.integers(0, 100), max_size=6))
 def test_what_is_normalised_can_be_sent(text: bytes, places: list[int]) -> None:
@@ -77,6 +78,7 @@ def test_what_is_normalised_can_be_sent(text: bytes, places: list[int]) -> None:
     assert [match.end() for match in ANY_END.finditer(sent)] == [len(sent) - 1]
 
 
+@pytest.mark.slow
 @repeatable
 @given(clean, st.lists(st.integers(0, 100), max_size=6), st.lists(st.integers(0, 100), max_size=6))
 def test_a_message_that_was_sent_comes_back(
@@ -166,6 +168,7 @@ def test_commands_behind_the_end_are_no_oddity() -> None:
         reader.feed(b"more")
 
 
+@pytest.mark.slow
 def test_no_message_is_slow_to_read_or_to_send() -> None:
     def through(chunk: bytes) -> None:
         reader = DataReader(normalise=True)

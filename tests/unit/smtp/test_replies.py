@@ -34,6 +34,7 @@ def taken(chunks: list[bytes]) -> list[Reply]:
     return found
 
 
+@pytest.mark.slow
 @repeatable
 @given(st.lists(replies, max_size=4), st.integers(1, 9))
 def test_replies_come_back_as_they_were_sent(sent: list[Reply], size: int) -> None:

@@ -164,6 +164,7 @@ def test_silent_clients_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     served_while(work)
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_read_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "REQUEST_TIMEOUT", 0.5)
 

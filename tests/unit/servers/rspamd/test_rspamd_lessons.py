@@ -75,6 +75,7 @@ def test_a_client_that_may_not_teach_is_refused_before_its_message_is_kept(tmp_p
     assert b" 403 " in run(tmp_path, talk, password_file=tmp_path / "password")
 
 
+@pytest.mark.slow
 def test_passwords_are_not_guessed_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanner, "_WRONG_PASSWORD_SECONDS", 0.5)
     (tmp_path / "password").write_text("secret\n")
