@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import h11
 import uvicorn
@@ -52,6 +52,7 @@ from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.mailer import Mailer
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.requests import (
+    PEER_ROOT,
     RateLimiter,
     RefusalError,
     RequestContext,
@@ -62,6 +63,9 @@ from spamguard.web.requests import (
     problem_response,
 )
 from spamguard.web.service import Service
+
+if TYPE_CHECKING:
+    from spamguard.web.nodes import PeerDoor
 
 _log = logging.getLogger("spamguard.web")
 
@@ -76,12 +80,14 @@ def create_app(
     store: CredentialStore,
     monitor: HealthReporter,
     mailer: Mailer | None = None,
+    peers: PeerDoor | None = None,
 ) -> FastAPI:
     """Put page and API together. spool: directory for uploaded messages."""
     sessions = SessionManager(store, frozenset(web.proxy.operators if web.proxy else ()))
+    routes = page_routes(PageContext(service, monitor, sessions, mailer))
     app = FastAPI(
-        routes=[*api.router.routes, *page_routes(PageContext(service, monitor, sessions, mailer))],
-        middleware=[Middleware(AccessMiddleware, web, sessions, spool)],
+        routes=[*api.router.routes, *(peers.routes() if peers else ()), *routes],
+        middleware=[Middleware(AccessMiddleware, web, sessions, spool, peers)],
         exception_handlers={HTTPException: show_error, RequestValidationError: show_error},
         redirect_slashes=False,
         openapi_url=None,  # and with it no page of FastAPI's own
@@ -103,7 +109,7 @@ async def show_error(request: Request, error: Exception) -> Response:
     if problem.status == 405:  # the router names the methods of the first route only
         problem.headers["Allow"] = _allowed_methods(request)
     path = request.url.path
-    for_programs = path.startswith("/api") and path != api.DOCS_PATH
+    for_programs = path.startswith(("/api", PEER_ROOT)) and path != api.DOCS_PATH
     if for_programs or problem.status in _JSON_ONLY_STATUSES:
         return problem_response(problem)
     return problem_page(request, problem)
@@ -133,7 +139,7 @@ _MAX_METHOD, _MAX_PATH = 20, 200  # letters in the log
 
 
 class AccessMiddleware:
-    """Admits requests to the application. spool: directory for messages."""
+    """Admits requests to the application. spool: directory for messages. peers: of nodes."""
 
     def __init__(
         self,
@@ -141,8 +147,10 @@ class AccessMiddleware:
         web: Web,
         sessions: SessionManager,
         spool: Path,
+        peers: PeerDoor | None,
     ) -> None:
         self._app = app
+        self._peers = peers
         self._reader = RequestReader(web)
         self._sessions = sessions
         self._spool = spool
@@ -186,8 +194,14 @@ class AccessMiddleware:
         if scope["http_version"] not in ("1.0", "1.1"):
             raise RefusalError(505, "this server speaks HTTP/1.1")
         now, prefix = time.monotonic(), client_prefix(context.client)
-        check_rate(self._address_rates.take(prefix, now), "from this address")
+        peers = self._peers if scope["path"].startswith(PEER_ROOT) else None
+        if peers is None:  # nodes act for many people, whose rates the other node limits
+            check_rate(self._address_rates.take(prefix, now), "from this address")
         try:
+            if peers is not None:
+                state["visitor"] = peers.identify(scope, context)
+                answer.user = state["visitor"].person.name
+                return
             visitor = self._sessions.identify(context, int(time.time()))
         except UnauthenticatedError:
             # Only wrong tokens count: nobody can lock out others, and 256 bits cannot be guessed.

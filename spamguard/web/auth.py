@@ -282,6 +282,7 @@ class AuthMethod(StrEnum):
     TOKEN = "token"  # noqa: S105  no password: a program, by `Authorization: Bearer`
     SESSION = "session"  # a person, by the cookie of a session
     PROXY = "proxy"  # a person, by the word of a reverse proxy
+    PEER = "peer"  # another node that acts for a person, by its signature
 
 
 @dataclass(frozen=True, slots=True)

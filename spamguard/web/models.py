@@ -112,10 +112,12 @@ class JudgementDetails(Judgement):
 class JudgementPage:
     """A page of the history, newest first. following: `before` of the next page, "" on the last
     page. A page may be short, or empty, with more to follow: the search stops after some time.
+    absent: names of nodes that did not answer, whose messages are missing.
     """
 
     judgements: Sequence[Judgement]
     following: str = ""
+    absent: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +248,11 @@ class HeldMessageDetails(HeldMessage):
 
 @dataclass(frozen=True, slots=True)
 class QuarantinePage:
-    """A page of the quarantine, newest first. following: as of the history."""
+    """A page of the quarantine, newest first. following, absent: as of the history."""
 
     messages: Sequence[HeldMessage]
     following: str = ""
+    absent: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spamguard.engine.policy import UNSURE
-from spamguard.errors import NotThereError, UsageError
+from spamguard.errors import BusyError, NotThereError, UsageError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
@@ -112,13 +112,13 @@ async def history_page(pages: PageContext, request: Request) -> Response:
         try:
             await pages.service.judgement(person, query.verdict_id)
             return redirect(f"/history/{query.verdict_id}")
-        except NotThereError:  # then it may be part of a subject
+        except (NotThereError, BusyError):  # then it may be part of a subject
             pass
     try:
         rows = await pages.service.history(person, query.to_search())
     except UsageError as error:
         rows, error_text = JudgementPage(()), str(error)
-    digest = rows_digest(rows.judgements)
+    digest = rows_digest(rows.judgements, rows.absent)
     if request.query_params.get("seen") == digest:
         return Response(status_code=204)
     return render_page(
@@ -133,12 +133,12 @@ async def history_page(pages: PageContext, request: Request) -> Response:
     )
 
 
-def rows_digest(rows: Sequence[Judgement]) -> str:
-    """Return a digest that changes with anything that the rows show."""
+def rows_digest(rows: Sequence[Judgement], absent: Sequence[str] = ()) -> str:
+    """Return a digest that changes with anything that the rows show. absent: nodes."""
     text = "".join(
         f"{row.id} {row.label} {row.taught} {row.own} {row.can_teach} {row.held}\n" for row in rows
     )
-    return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return blake2b(f"{text}{absent}".encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 @page("GET", "/history/{name}")

@@ -129,7 +129,8 @@ class QuarantineQueries:
             ]
             return [message for message in held if _matches(message, search)], searched_to
 
-        return models.QuarantinePage(*find_page(look, page_start(search.before), search.limit))
+        start = page_start(search.before)
+        return models.QuarantinePage(*find_page(look, start, search.limit, search.seconds))
 
     def get(
         self, reading: ReadConnection, person: Person, verdict_id: str

@@ -9,8 +9,9 @@ Nobody may be shown a recipient that is not theirs, when mail of others came, or
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeVar
 
 from spamguard.bayes.tables import BASE_CLASSES
@@ -49,14 +50,18 @@ def page_start(before: str) -> str:
 
 
 def find_page(
-    look: Callable[[str, int], tuple[Sequence[Row], str]], start: str, limit: int
+    look: Callable[[str, int], tuple[Sequence[Row], str]],
+    start: str,
+    limit: int,
+    seconds: float = inf,
 ) -> tuple[list[Row], str]:
     """Return the rows of a page, and where the next page begins; "" after the last page.
 
     look: called with an id and a number: returns up to so many rows before that id, and the id down
-    to which it has searched; "" for everything.
+    to which it has searched; "" for everything. seconds: as of a search.
     """
-    limit, deadline = max(1, min(limit, models.MAX_ROWS)), time.monotonic() + PAGE_SECONDS
+    limit = max(1, min(limit, models.MAX_ROWS))
+    deadline = time.monotonic() + min(seconds, PAGE_SECONDS)
     rows: list[Row] = []
     searched_to = start
     while True:
@@ -90,7 +95,7 @@ class Search:
     sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
     or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
     most `models.MAX_ROWS`. words: each matches subject, `from`, `author` or, for operators, a
-    recipient.
+    recipient. seconds: after which a page ends, where that is before `PAGE_SECONDS`.
     """
 
     sender: str = ""
@@ -103,6 +108,7 @@ class Search:
     before: str = ""
     limit: int = 50
     words: tuple[str, ...] = ()
+    seconds: float = inf
 
 
 class HistoryQueries:
@@ -123,6 +129,13 @@ class HistoryQueries:
         self, reading: ReadConnection, person: Person, search: Search
     ) -> models.JudgementPage:
         """Return a page of the messages that a search finds."""
+        rows, following = self.find_rows(reading, person, search)
+        return models.JudgementPage(self.judgements(reading, person, rows), following)
+
+    def find_rows(
+        self, reading: ReadConnection, person: Person, search: Search
+    ) -> tuple[list[HistoryRow], str]:
+        """Return the rows of such a page, and where the next page begins."""
         self.check_searchable(person, search)
         if search.taught:
             reading.catch_up()
@@ -148,8 +161,7 @@ class HistoryQueries:
             rows = [row for row in page.rows if self._is_visible(person, row, search)]
             return rows, page.next_before
 
-        rows, following = find_page(look, start, search.limit)
-        return models.JudgementPage(self.judgements(reading, person, rows), following)
+        return find_page(look, start, search.limit, search.seconds)
 
     def check_searchable(self, person: Person, search: Search) -> None:
         """Raise NotAllowedError or UsageError if the history does not keep what is needed."""
@@ -190,39 +202,48 @@ class HistoryQueries:
             for address in self._visibility.visible_addresses(person, row.recipients)
         )
 
+    def as_seen(self, person: Person, row: HistoryRow) -> HistoryRow:
+        """Return a row that a person may see, without what is hidden from them."""
+        recipients = self._visibility.visible_addresses(person, row.recipients)
+        # The next hop's reply may name other recipients.
+        sees_all = len(recipients) == len(row.recipients) < history.MAX_RECIPIENTS
+        personal = {
+            user: label
+            for user, label in row.personal.items()
+            if person.operator or user == person.name
+        }
+        reply = row.reply if person.operator or sees_all else ""
+        return replace(row, recipients=recipients, personal=personal, reply=reply)
+
     def judgements(
-        self, reading: ReadConnection, person: Person, rows: Sequence[HistoryRow]
+        self,
+        reading: ReadConnection,
+        person: Person,
+        rows: Sequence[HistoryRow],
+        held: Container[str] = (),
     ) -> list[JudgementDetails]:
-        """Return rows that a person may see, without what is hidden from them."""
+        """Return rows as the person sees them. held: ids of messages that another node holds."""
         digests = [row.digest for row in rows if row.was_scanned]
         standings = reading.ledger.users.find_standings(digests, person.voter)
         fingerprint = reading.ledger.fingerprint
         judgements = []
         for row in rows:
             standing = standings.get(row.digest, NO_STANDING)
-            recipients = self._visibility.visible_addresses(person, row.recipients)
-            # The next hop's reply may name other recipients.
-            sees_all = len(recipients) == len(row.recipients) < history.MAX_RECIPIENTS
-            outcome = models.outcome_fields(row) | {
-                "recipients": recipients,
-                "personal": {
-                    user: label
-                    for user, label in row.personal.items()
-                    if person.operator or user == person.name
-                },
-                "reply": row.reply if person.operator or sees_all else "",
-            }
             judgement = JudgementDetails(
-                **outcome,
+                **models.outcome_fields(self.as_seen(person, row)),
                 id=row.id,
                 taught=standing.label or "",
                 own=standing.user_label or "",
                 can_teach=can_teach(row, fingerprint),
-                held=row.action == Action.QUARANTINE and self._is_held(row.id),
+                held=row.id in held or self.is_held(row),
                 words=models.word_parts(row.words),
             )
             judgements.append(judgement)
         return judgements
+
+    def is_held(self, row: HistoryRow) -> bool:
+        """Whether a message still waits in the quarantine here."""
+        return row.action == Action.QUARANTINE and self._is_held(row.id)
 
     def find_user(self, reading: ReadConnection, address: str, mail_from: str) -> tuple[str, str]:
         """Return the user whose mail an address has, and that user's own address; "" for none.

@@ -151,6 +151,9 @@ def check_rate(wait_seconds: float, source: str) -> None:
 
 # ---- a request that was admitted
 
+PEER_ROOT = "/peer/"
+"""Below it other nodes ask (`nodes`), and nobody else does."""
+
 
 def current_visitor(request: Request) -> Visitor | None:
     """Return the visitor, or None for an anonymous request."""

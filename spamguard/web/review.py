@@ -39,7 +39,7 @@ from spamguard.web.context import (
     render_page,
 )
 from spamguard.web.formatting import count_noun, label_text
-from spamguard.web.models import MAX_ROWS, Judgement, LessonReceipt, QuarantinePage
+from spamguard.web.models import MAX_ROWS, Judgement, JudgementPage, LessonReceipt, QuarantinePage
 from spamguard.web.requests import current_person, problem_from_error, read_form
 
 # ---- the queue
@@ -103,14 +103,14 @@ async def queue_page(pages: PageContext, request: Request) -> Response:
     """Show the messages about which a word is most useful."""
     person, now, error_text = current_person(request), time.time(), ""
     query = _queue_query(request)
-    messages: list[Judgement] = []
+    found = JudgementPage(())
     try:
         search = replace(query, label=UNSURE).to_search()
         since = search.since or now - QUEUE_DAYS * _DAY_SECONDS
         found = await pages.service.history(person, replace(search, since=since, limit=MAX_ROWS))
-        messages = [row for row in found.judgements if row.can_teach and not row.taught]
     except UsageError as error:
         error_text = str(error)
+    messages = [row for row in found.judgements if row.can_teach and not row.taught]
     groups = order_groups(group_messages(messages), now)
     return render_page(
         request,
@@ -122,6 +122,7 @@ async def queue_page(pages: PageContext, request: Request) -> Response:
         days=QUEUE_DAYS,
         groups=groups[:QUEUE_GROUPS],
         more=len(groups) > QUEUE_GROUPS,
+        absent=found.absent,
         all="all" in request.query_params,
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -112,10 +113,8 @@ class Service:
         if self._releases:
             await asyncio.wait(self._releases, timeout=_DRAIN_SECONDS)
         await self._scanner.close()
-        threads = (self._filter, self._readers)
-        await asyncio.gather(
-            *(asyncio.to_thread(resource.close, _DRAIN_SECONDS) for resource in threads)
-        )
+        resources = (self._filter, self._readers)
+        await asyncio.gather(*(asyncio.to_thread(r.close, _DRAIN_SECONDS) for r in resources))
 
     async def _read(self, work: Callable[[ReadConnection], Result]) -> Result:
         """Run work that depends on what mail a person may see."""
@@ -160,13 +159,9 @@ class Service:
 
         digest: the message digest, in hexadecimal.
         """
-        try:
-            digest_bytes = bytes.fromhex(digest)
-        except ValueError:
-            digest_bytes = b""
-        if len(digest_bytes) != 16:
+        if not re.fullmatch("[0-9A-Fa-f]{32}", digest):
             raise UsageError("this is not a message digest, which has 32 hexadecimal digits")
-        return await self._forget(person, lambda _: digest_bytes, WEB_ORIGIN)
+        return await self._forget(person, lambda _: bytes.fromhex(digest), WEB_ORIGIN)
 
     async def preview(self, person: Person, message: Spool, label: str) -> models.PreviewDetails:
         """Predict what a lesson would change, and explain the verdict. Nothing is changed.
@@ -291,14 +286,19 @@ class Service:
     async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
         def look(reading: ReadConnection) -> tuple[HistoryRow, JudgementDetails]:
             row = self._history.get(reading, person, verdict_id)
-            details = self._history.judgements(reading, person, [row])[0]
-            is_ours = row.fingerprint == reading.ledger.fingerprint
-            if row.sender_digest and is_ours and (self._personal or person.operator):
-                label = reading.ledger.standing_label(row.sender_digest, person.voter)
-                details = replace(details, authenticated=True, sender_word=label_class(label))
-            return row, details
+            return row, self._describe(reading, person, row)
 
         return await self._read(look)
+
+    def _describe(
+        self, reading: ReadConnection, person: Person, row: HistoryRow, held: Sequence[str] = ()
+    ) -> JudgementDetails:
+        details = self._history.judgements(reading, person, [row], held)[0]
+        is_ours = row.fingerprint == reading.ledger.fingerprint
+        if row.sender_digest and is_ours and (self._personal or person.operator):
+            label = reading.ledger.standing_label(row.sender_digest, person.voter)
+            details = replace(details, authenticated=True, sender_word=label_class(label))
+        return details
 
     # ---- lessons
 

@@ -192,7 +192,9 @@
       if (answer.status === 204) return true;
       if (answer.status === 401) location.reload(); // shows that the session has ended
       if (!answer.ok) return answer.status !== 401;
-      const page = $("mail", read(await answer.text()));
+      const whole = read(await answer.text());
+      const page = $("mail", whole);
+      if ($("absent").innerHTML !== $("absent", whole).innerHTML) $("absent").replaceWith($("absent", whole));
       local(page);
       const seen = page.dataset.seen;
       if (take(page)) list.dataset.seen = seen;

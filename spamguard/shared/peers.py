@@ -1,0 +1,295 @@
+"""Requests between the web processes of nodes: signed, checked, and sent to all nodes at once.
+
+A request has no body. Its field `X-Spamguard-Peer: TIME NODE MAC` holds the time in nanoseconds
+since 1970, the node that asks, and an HMAC-SHA256 over method, path with query, time and node. The
+key comes from the installation's key, which all nodes have. The query names the node that is asked
+(`to`), so no other node takes the request.
+
+`PeerGate` checks requests. It refuses those that are older than `WINDOW_SECONDS`, and those that
+change something and come again. `PeerClient` sends them. Each has a deadline, after which the
+connection is closed, and an answer of limited size; a node's certificate is verified.
+
+Must never send a request to a node by plain HTTP, except on loopback, follow a redirect, use a
+proxy from the environment, or let one node delay the answers of others. Must never be loaded where
+`shared` is not configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from http import HTTPStatus
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from spamguard.errors import SpamguardError
+from spamguard.keys import derive_key
+from spamguard.log import WarnOnce, printable
+
+if TYPE_CHECKING:
+    import httpx
+
+_log = logging.getLogger("spamguard.web")
+
+PEER_FIELD = "X-Spamguard-Peer"
+WINDOW_SECONDS = 30.0
+ASK_SECONDS = 2.0
+"""For the whole answer of a node that is asked together with others."""
+ACT_SECONDS = 30.0
+"""For an answer of one node that does something; its next hop may be slow."""
+MAX_ANSWER_BYTES = 8 << 20
+_MAX_DETAIL = 300  # characters
+_MAX_REMEMBERED = 10_000  # requests that change something, within two windows
+_FIELD = re.compile(r"([0-9]{1,20}) ([!-~]{1,64}) ([0-9a-f]{64})")
+_NANOSECONDS = 1_000_000_000
+
+Answer = TypeVar("Answer")
+
+
+class PeerError(SpamguardError):
+    """A request of another node is not believed, or another node does not answer as it should."""
+
+
+class PeerNode(NamedTuple):
+    """A node that can be asked. node: its id; name: for people; url: of its page."""
+
+    node: str
+    name: str
+    url: str
+
+
+def sign(key: bytes, method: str, target: str, moment: int, node: str) -> str:
+    """The MAC of a request, in hexadecimal. target: path with query."""
+    empty = sha256(b"").hexdigest()  # of the body, which there is none
+    text = "\n".join((method, target, empty, str(moment), node))
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def peer_key(installation_key: bytes) -> bytes:
+    """The key with which nodes sign requests."""
+    return derive_key(installation_key, b"peers")
+
+
+class PeerGate:
+    """Checks the requests of other nodes. node: the id of this one."""
+
+    def __init__(self, key: bytes, node: str) -> None:
+        self._key, self._node = key, node
+        self._opened_at = time.time_ns()
+        self._seen: dict[str, int] = {}  # moment by MAC, oldest first
+
+    def check(self, field: str, method: str, target: str, now: int) -> Mapping[str, str]:
+        """Return the parameters of a request that another node has signed. PeerError: it has not.
+
+        field: of the header. target: path with query. now: nanoseconds since 1970.
+        """
+        match = _FIELD.fullmatch(field)
+        moment, node, mac = (int(match[1]), match[2], match[3]) if match else (0, "", "")
+        if not hmac.compare_digest(sign(self._key, method, target, moment, node), mac):
+            raise PeerError("this was not signed by a node with our key")
+        late = (now - moment) / _NANOSECONDS
+        if abs(late) > WINDOW_SECONDS:
+            raise PeerError(f"this was signed {late:.0f} s ago: the clocks of nodes must agree")
+        query = parse_qs(urlsplit(target).query, keep_blank_values=True)
+        if query.get("to") != [self._node]:
+            raise PeerError("this is for another node: look at its url")
+        if method not in ("GET", "HEAD"):
+            self._remember(mac, moment, now)
+        return {name: values[-1] for name, values in query.items()}
+
+    def _remember(self, mac: str, moment: int, now: int) -> None:
+        """Raise PeerError if a request has come before. Those from before our start may have."""
+        while self._seen:
+            oldest = next(iter(self._seen))
+            if now - self._seen[oldest] <= 2 * WINDOW_SECONDS * _NANOSECONDS:
+                break
+            del self._seen[oldest]
+        if mac in self._seen or moment < self._opened_at or len(self._seen) >= _MAX_REMEMBERED:
+            raise PeerError("this has come before, or may have")
+        self._seen[mac] = now
+
+
+class PeerAnswers(NamedTuple, Generic[Answer]):
+    """What nodes have answered, each beside its node, and the names of those that did not."""
+
+    answers: Sequence[tuple[PeerNode, Answer]]
+    absent: Sequence[str]
+
+
+class PeerRefusalError(PeerError):
+    """A node has answered, but with another status than 200. detail: its reason, or ""."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"answer {status} {detail}".strip())
+        self.status, self.detail = status, detail
+
+
+class PeerClient:
+    """Asks other nodes. Belongs to one event loop.
+
+    node: the id of this one, which is never asked. nodes: returns all that there are. ca: the
+    authority that has signed the certificates of nodes; None: those of the system.
+    """
+
+    def __init__(
+        self, key: bytes, node: str, nodes: Callable[[], Sequence[PeerNode]], ca: Path | None
+    ) -> None:
+        self._key, self._node, self._nodes, self._ca = key, node, nodes, ca
+        self._last_moment = 0
+        self._client: httpx.AsyncClient | None = None
+        self._silent = WarnOnce(_log)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def ask_all(
+        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Answer]
+    ) -> PeerAnswers[Answer]:
+        """Ask all nodes at once; a node without an answer that can be decoded is absent."""
+        peers = self._others()
+        outcomes = await asyncio.gather(*(self._ask(peer, path, query, decode) for peer in peers))
+        pairs = list(zip(peers, outcomes, strict=True))
+        return PeerAnswers(
+            [(peer, value) for peer, (value, _) in pairs if value is not None],
+            sorted(peer.name for peer, (_, is_absent) in pairs if is_absent),
+        )
+
+    async def find(
+        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Answer]
+    ) -> PeerAnswers[Answer]:
+        """Ask all nodes at once for what one of them has; the first that has it is enough."""
+
+        async def ask(peer: PeerNode) -> tuple[PeerNode, Answer | None, bool]:
+            return (peer, *await self._ask(peer, path, query, decode))
+
+        tasks = [asyncio.create_task(ask(peer)) for peer in self._others()]
+        absent = []
+        try:
+            for following in asyncio.as_completed(tasks):
+                peer, value, is_absent = await following
+                if value is not None:
+                    return PeerAnswers([(peer, value)], [])
+                if is_absent:
+                    absent.append(peer.name)
+            return PeerAnswers([], sorted(absent))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def act(
+        self,
+        peer: PeerNode,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        decode: Callable[[bytes], Answer],
+    ) -> Answer:
+        """Have one node do something. PeerRefusalError: it will not; PeerError: no answer."""
+        try:
+            return decode(await self._exchange(peer, method, path, query, ACT_SECONDS))
+        except ValueError as error:
+            raise PeerError("its answer makes no sense") from error
+
+    def _others(self) -> list[PeerNode]:
+        return [peer for peer in self._nodes() if peer.node != self._node and peer.url]
+
+    async def _ask(
+        self,
+        peer: PeerNode,
+        path: str,
+        query: Mapping[str, str],
+        decode: Callable[[bytes], Answer],
+    ) -> tuple[Answer | None, bool]:
+        """Return what a node has answered, or None, and whether it is absent."""
+        answer, trouble = None, ""
+        try:
+            answer = decode(await self._exchange(peer, "GET", path, query, ASK_SECONDS))
+        except PeerRefusalError as error:
+            trouble = "" if error.status == HTTPStatus.NOT_FOUND else str(error)
+        except PeerError as error:
+            trouble = str(error)
+        except ValueError:
+            trouble = "its answer makes no sense"
+        if trouble:
+            text = printable(trouble[:_MAX_DETAIL])
+            self._silent.warn(peer.node, "node %s did not answer: %s", peer.name, text)
+        else:
+            self._silent.clear(peer.node)
+        return answer, bool(trouble)
+
+    async def _exchange(
+        self, peer: PeerNode, method: str, path: str, query: Mapping[str, str], seconds: float
+    ) -> bytes:
+        """Return the body of an answer of status 200."""
+        import httpx  # noqa: PLC0415  where nodes are asked only
+
+        if not _is_safe(peer.url):
+            raise PeerError(f"{peer.url!a} is neither HTTPS nor loopback")
+        target = f"{path}?{urlencode({**query, 'to': peer.node})}"
+        moment = self._last_moment = max(time.time_ns(), self._last_moment + 1)  # never one twice
+        mac = sign(self._key, method, target, moment, self._node)
+        try:
+            self._client = self._client or _open_client(self._ca)
+            async with (
+                asyncio.timeout(seconds),
+                self._client.stream(
+                    method,
+                    peer.url + target,
+                    headers={PEER_FIELD: f"{moment} {self._node} {mac}"},
+                ) as answer,
+            ):
+                body = bytearray()
+                async for piece in answer.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise PeerError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
+        except TimeoutError as error:
+            raise PeerError(f"no answer within {seconds:.0f} s") from error
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise PeerError(str(error) or type(error).__name__) from error
+        if answer.status_code != HTTPStatus.OK:
+            raise PeerRefusalError(answer.status_code, _detail(bytes(body)))
+        return bytes(body)
+
+
+def _is_safe(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        return parts.scheme == "https" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _open_client(ca: Path | None) -> httpx.AsyncClient:
+    import httpx  # noqa: PLC0415  as above
+
+    for name in ("httpx", "httpcore"):  # they log addresses, with what people search for
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return httpx.AsyncClient(
+        verify=ssl.create_default_context(cafile=ca),
+        trust_env=False,
+        timeout=None,  # noqa: S113  `_exchange` has one
+        limits=httpx.Limits(max_connections=None),
+        headers={"Accept-Encoding": "identity", "User-Agent": "spamguard"},
+    )
+
+
+def _detail(body: bytes) -> str:
+    """Return what a problem (RFC 9457) says, "" if it is none."""
+    try:
+        return printable(str(json.loads(body)["detail"])[:_MAX_DETAIL])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ""

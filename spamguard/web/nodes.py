@@ -1,0 +1,399 @@
+"""One page for all nodes: history and quarantine of all machines that learn as one.
+
+`NodeService` is the `Service` of a node. It lists what is here and what all other nodes have, which
+it asks at once (`shared.peers`), and merges the lists by id. A message that is not here is looked
+for on the others. Its row of the history comes back, and explanation and lesson are made here, so a
+vote is cast once, where the click was. The node that holds a message releases or deletes it.
+
+`PeerDoor` is the other side. It admits requests that a node has signed in the name of a person, and
+answers them from this machine alone. A request can do no more than that person may, and only at the
+paths of `PeerDoor.routes`.
+
+Must never be loaded where `shared` is not configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Scope
+
+from spamguard.config.options import Settings
+from spamguard.errors import BusyError, NotAllowedError, NotThereError, SpamguardError, UsageError
+from spamguard.keys import is_id
+from spamguard.log import WarnOnce
+from spamguard.proxy.history import HistoryRow
+from spamguard.shared.peers import (
+    PEER_FIELD,
+    PeerClient,
+    PeerError,
+    PeerGate,
+    PeerNode,
+    PeerRefusalError,
+)
+from spamguard.smtp.envelope import client_prefix
+from spamguard.web import models
+from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
+from spamguard.web.context import path_id
+from spamguard.web.models import HeldMessage, HeldMessageDetails, Judgement, JudgementDetails
+from spamguard.web.queries import Search, page_start
+from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
+from spamguard.web.service import Service
+from spamguard.web.workers import ReadConnection
+
+_log = logging.getLogger("spamguard.web")
+
+_PAGE_SECONDS = 1.0  # for a page of one node: its answer must come within `ASK_SECONDS`
+_HISTORY, _QUARANTINE = f"{PEER_ROOT}history", f"{PEER_ROOT}quarantine"
+
+Item = TypeVar("Item", Judgement, HeldMessage)
+Answer = TypeVar("Answer")
+
+
+# ---- what nodes send
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """A message that passed another node, as the person may see it. held: it waits there."""
+
+    __pydantic_config__: ClassVar = ConfigDict(val_json_bytes="hex")
+    row: HistoryRow
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPage:
+    """A page of the history of another node. Its rows have no features and words."""
+
+    __pydantic_config__: ClassVar = ConfigDict(val_json_bytes="hex")
+    rows: Sequence[PeerRow]
+    following: str
+
+
+def _encode(value: object) -> bytes:
+    """Write a value as JSON, with the names of its fields, and bytes in hexadecimal."""
+    return json.dumps(value, default=_to_plain).encode("ascii")
+
+
+def _to_plain(value: Any) -> object:
+    return value.hex() if isinstance(value, bytes) else asdict(value)
+
+
+# What reads such JSON as a value of a type. ValueError: it is something else.
+_read_row = TypeAdapter(PeerRow).validate_json
+_read_page = TypeAdapter(PeerPage).validate_json
+_read_held_page = TypeAdapter(models.QuarantinePage).validate_json
+_read_held = TypeAdapter(HeldMessageDetails).validate_json
+_read_text = TypeAdapter(str).validate_json
+_read_release = TypeAdapter(models.ReleaseResult).validate_json
+_read_nothing = TypeAdapter(None).validate_json
+_read_search = TypeAdapter(Search).validate_json
+
+
+def _check_page(ids: Sequence[str], following: str, before: str) -> None:
+    """Raise ValueError unless a page leads on: otherwise there could be a next one for ever."""
+    if not all(map(is_id, ids)) or (following and not is_id(following)):
+        raise ValueError("not an id")
+    if following and following >= page_start(before):
+        raise ValueError("a page that ends where it begins")
+
+
+def merge_pages(pages: Sequence[tuple[Sequence[Item], str]], limit: int) -> tuple[list[Item], str]:
+    """Return the newest items of all pages, and where the next page begins.
+
+    pages: the items of each node, and the id down to which it has looked; "" for everything. Older
+    items of other nodes wait for the next page, since that node may have newer ones.
+    """
+    end = max(following for _, following in pages)
+    by_id = {item.id: item for items, _ in pages for item in items if item.id >= end}
+    newest = [by_id[name] for name in sorted(by_id, reverse=True)]
+    limit = max(1, min(limit, models.MAX_ROWS))
+    return (newest[:limit], newest[limit - 1].id) if len(newest) > limit else (newest, end)
+
+
+# ---- asking
+
+
+def _query(person: Person, search: Search | None = None) -> dict[str, str]:
+    """Return the parameters of a request in the name of a person."""
+    query = {"person": person.name, "operator": str(int(person.operator))}
+    if search is None:
+        return query
+    search = replace(search, seconds=_PAGE_SECONDS)
+    unset = Search()
+    values = {field.name: getattr(search, field.name) for field in fields(search)}
+    values = {name: value for name, value in values.items() if value != getattr(unset, name)}
+    return query | {"search": json.dumps(values, ensure_ascii=False)}
+
+
+class NodeService(Service):
+    """The service of a node, which knows what passed other nodes too. peers: asks them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        settle: Callable[[], object],
+        ask_daemon: Callable[[], object],
+        peers: PeerClient,
+    ) -> None:
+        super().__init__(settings, settle, ask_daemon)
+        self._peers = peers
+
+    async def close(self) -> None:
+        """Finish unfinished work, within a moment."""
+        await super().close()
+        await self._peers.close()
+
+    async def history(self, person: Person, search: Search) -> models.JudgementPage:
+        """Return a page of the messages that passed any node."""
+        self._history.check_searchable(person, search)
+
+        def decode(body: bytes) -> PeerPage:
+            page = _read_page(body)
+            _check_page([passed.row.id for passed in page.rows], page.following, search.before)
+            return page
+
+        mine, theirs = await asyncio.gather(
+            super().history(person, search),
+            self._peers.ask_all(_HISTORY, _query(person, search), decode),
+        )
+
+        def describe(reading: ReadConnection) -> list[tuple[Sequence[Judgement], str]]:
+            pages: list[tuple[Sequence[Judgement], str]] = []
+            for _, page in theirs.answers:
+                held = [passed.row.id for passed in page.rows if passed.held]
+                rows = [passed.row for passed in page.rows]
+                judgements = self._history.judgements(reading, person, rows, held)
+                pages.append((judgements, page.following))
+            return pages
+
+        pages = [*await self._read(describe), (mine.judgements, mine.following)]
+        return models.JudgementPage(*merge_pages(pages, search.limit), theirs.absent)
+
+    async def quarantine(
+        self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
+    ) -> models.QuarantinePage:
+        """Return a page of the messages that any node holds."""
+        search = replace(search or Search(), before=before, limit=limit)
+
+        def decode(body: bytes) -> models.QuarantinePage:
+            page = _read_held_page(body)
+            _check_page([message.id for message in page.messages], page.following, before)
+            return page
+
+        mine, theirs = await asyncio.gather(
+            super().quarantine(person, before, limit, search),
+            self._peers.ask_all(_QUARANTINE, _query(person, search), decode),
+        )
+        pages = [
+            (page.messages, page.following) for page in [a for _, a in theirs.answers] + [mine]
+        ]
+        return models.QuarantinePage(*merge_pages(pages, limit), theirs.absent)
+
+    async def rows_here(self, person: Person, search: Search) -> PeerPage:
+        """Return a page of the messages that passed this node."""
+
+        def look(reading: ReadConnection) -> PeerPage:
+            rows, following = self._history.find_rows(reading, person, search)
+            return PeerPage([self._peer_row(person, row) for row in rows], following)
+
+        return await self._read(look)
+
+    async def row_here(self, person: Person, verdict_id: str) -> PeerRow:
+        """Return one of them, with features and words."""
+        return await self._read(
+            lambda reading: self._peer_row(person, self._history.get(reading, person, verdict_id))
+        )
+
+    def _peer_row(self, person: Person, row: HistoryRow) -> PeerRow:
+        return PeerRow(self._history.as_seen(person, row), self._history.is_held(row))
+
+    async def _row(self, person: Person, verdict_id: str) -> tuple[HistoryRow, JudgementDetails]:
+        try:
+            return await super()._row(person, verdict_id)
+        except NotThereError as error:
+            path = f"{_HISTORY}/{verdict_id}"
+            _, passed = await self._find(person, verdict_id, path, _read_row, error)
+        row, held = passed.row, [verdict_id] if passed.held else []
+        return row, await self._read(lambda reading: self._describe(reading, person, row, held))
+
+    async def held(self, person: Person, verdict_id: str) -> HeldMessageDetails:
+        """Return a held message, with its header section."""
+        try:
+            return await super().held(person, verdict_id)
+        except NotThereError as error:
+            return (await self._find_held(person, verdict_id, error))[1]
+
+    async def preview_held(self, person: Person, verdict_id: str) -> str:
+        """Return its text as a reader sees it, bounded; "" if there is none."""
+        try:
+            return await super().preview_held(person, verdict_id)
+        except NotThereError as error:
+            return await self._act(person, verdict_id, "GET", "/text", _read_text, error)
+
+    async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
+        """Have the node that holds a message deliver it and learn it as ham."""
+        try:
+            return await super().release(person, verdict_id)
+        except NotThereError as error:
+            result = await self._act(person, verdict_id, "POST", "/release", _read_release, error)
+        self._clear_cache()
+        return result
+
+    async def delete(self, person: Person, verdict_id: str) -> None:
+        """Have the node that holds a message delete it; for operators only."""
+        try:
+            await super().delete(person, verdict_id)
+        except NotThereError as error:
+            await self._act(person, verdict_id, "DELETE", "", _read_nothing, error)
+
+    async def _find(
+        self,
+        person: Person,
+        verdict_id: str,
+        path: str,
+        decode: Callable[[bytes], Answer],
+        error: NotThereError,
+    ) -> tuple[PeerNode, Answer]:
+        """Return which other node has a message, and its answer. error: raised if none has it."""
+        if not is_id(verdict_id):
+            raise error
+        found = await self._peers.find(path, _query(person), decode)
+        if found.answers:
+            return found.answers[0]
+        if found.absent:
+            names = ", ".join(found.absent)
+            raise BusyError(f"this message is not here, and {names} did not answer: try again")
+        raise error
+
+    async def _find_held(
+        self, person: Person, verdict_id: str, error: NotThereError
+    ) -> tuple[PeerNode, HeldMessageDetails]:
+        path = f"{_QUARANTINE}/{verdict_id}"
+        return await self._find(person, verdict_id, path, _read_held, error)
+
+    async def _act(
+        self,
+        person: Person,
+        verdict_id: str,
+        method: str,
+        action: str,
+        decode: Callable[[bytes], Answer],
+        error: NotThereError,
+    ) -> Answer:
+        """Have the node that holds a message do something with it."""
+        peer, _ = await self._find_held(person, verdict_id, error)
+        path = f"{_QUARANTINE}/{verdict_id}{action}"
+        try:
+            return await self._peers.act(peer, method, path, _query(person), decode)
+        except PeerRefusalError as refusal:
+            raise _REFUSALS.get(refusal.status, BusyError)(
+                refusal.detail or f"{peer.name} cannot do this now: see its log"
+            ) from refusal
+        except PeerError as trouble:
+            text = f"{peer.name} did not answer ({trouble}): look whether it was done"
+            raise BusyError(text) from trouble
+
+
+_REFUSALS: Mapping[int, type[SpamguardError]] = {
+    403: NotAllowedError,
+    404: NotThereError,
+    422: UsageError,
+}
+
+
+# ---- answering
+
+
+class PeerDoor:
+    """Admits and answers the requests of other nodes."""
+
+    def __init__(self, gate: PeerGate, service: NodeService) -> None:
+        self._gate, self._service = gate, service
+        self._refused = WarnOnce(_log)
+
+    def identify(self, scope: Scope, context: RequestContext) -> Visitor:
+        """Return the person for whom a node asks. UnauthenticatedError: no node has signed it."""
+        query = scope["query_string"]
+        target = (scope["raw_path"] + b"?" + query).decode("latin-1")
+        field, prefix = context.header(PEER_FIELD.lower().encode()), client_prefix(context.client)
+        try:
+            if context.header(b"content-length") not in ("", "0") or (
+                b"transfer-encoding" in context.fields
+            ):
+                raise PeerError("a request between nodes has no body")
+            values = self._gate.check(field, scope["method"], target, time.time_ns())
+        except PeerError as error:
+            text = "a request from %s in the name of a node is refused: %s"
+            self._refused.warn(prefix, text, context.client, error)
+            raise UnauthenticatedError(str(error)) from error
+        self._refused.clear(prefix)
+        person = Person(values.get("person", ""), values.get("operator") == "1")
+        return Visitor(person, AuthMethod.PEER)
+
+    def routes(self) -> list[Route]:
+        """Return all that nodes may ask. Each is answered from this machine alone."""
+        here, message = self._service, "/{name}"
+        return [
+            _route("GET", _HISTORY, self._history_page),
+            _route("GET", _HISTORY + message, self._history_row),
+            _route("GET", _QUARANTINE, self._held_page),
+            _route("GET", _QUARANTINE + message, partial(_of_message, Service.held, here)),
+            _route(
+                "GET",
+                f"{_QUARANTINE}{message}/text",
+                partial(_of_message, Service.preview_held, here),
+            ),
+            _route(
+                "POST",
+                f"{_QUARANTINE}{message}/release",
+                partial(_of_message, Service.release, here),
+            ),
+            _route("DELETE", _QUARANTINE + message, partial(_of_message, Service.delete, here)),
+        ]
+
+    async def _history_page(self, person: Person, request: Request) -> PeerPage:
+        return await self._service.rows_here(person, _search(request))
+
+    async def _history_row(self, person: Person, request: Request) -> PeerRow:
+        return await self._service.row_here(person, path_id(request))
+
+    async def _held_page(self, person: Person, request: Request) -> models.QuarantinePage:
+        search = _search(request)
+        return await Service.quarantine(self._service, person, search.before, search.limit, search)
+
+
+async def _of_message(
+    work: Callable[[Service, Person, str], Awaitable[object]],
+    service: Service,
+    person: Person,
+    request: Request,
+) -> object:
+    return await work(service, person, path_id(request))
+
+
+def _search(request: Request) -> Search:
+    try:
+        return _read_search(request.query_params.get("search", ""))
+    except ValueError:
+        raise UsageError("this is not a search") from None
+
+
+def _route(method: str, path: str, work: Callable[[Person, Request], Awaitable[object]]) -> Route:
+    async def respond(request: Request) -> Response:
+        value = await work(current_person(request), request)
+        return Response(_encode(value), media_type="application/json")
+
+    return Route(path, respond, methods=[method])

@@ -1,0 +1,157 @@
+"""Nodes with one ledger and histories of their own, each with a real web server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from spamguard.config.options import HostPort, Settings, Web
+from spamguard.daemon.web import serve_http
+from spamguard.keys import load_key
+from spamguard.proxy.history import HISTORY_FILE
+from spamguard.shared.peers import PeerClient, PeerGate, PeerNode, peer_key
+from spamguard.storage import KEY_FILE
+from spamguard.web.app import create_app, server_config
+from spamguard.web.auth import CredentialStore
+from spamguard.web.nodes import NodeService, PeerDoor
+from tests.support.waiting import PATIENCE
+from tests.unit.filters import opened
+from tests.unit.web import office
+from tests.unit.web.fixed import Monitor
+from tests.unit.web.served import Served
+
+
+@dataclass
+class Cluster:
+    """nodes: their servers. peers: what each node knows of all; a test may add to it."""
+
+    nodes: list[Served]
+    peers: list[PeerNode]
+    key: bytes
+
+    def ids(self, number: int, person: str = "") -> list[str]:
+        """The ids of what passed a node, newest first; of one recipient, or of all."""
+        return [
+            office.name(at)
+            for at in range(number, len(office.PASSED), len(self.nodes))
+            if not person or any(to.startswith(person) for to in office.TO[at % 3])
+        ]
+
+
+def states(place: Path, template: Path, number: int) -> list[Path]:
+    """The state directories of nodes: message n of the usual history passed node n mod number."""
+    made = []
+    for at in range(number):
+        state = Path(shutil.copytree(template, place / f"node{at}"))
+        for file in state.glob(f"{HISTORY_FILE}*"):
+            file.unlink()
+        with opened(state) as spam_filter:
+            rows = [
+                office.passed(spam_filter, n, office.PASSED[n][1], subject=f"Subject {n}")
+                for n in range(at, len(office.PASSED), number)
+            ]
+        office.remember(state, rows)
+        made.append(state)
+    return made
+
+
+@contextmanager
+def cluster(settings: Sequence[Settings], *, known: Sequence[PeerNode] = ()) -> Iterator[Cluster]:
+    """Run a node for each settings. known: other nodes that they know."""
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in settings]
+    key = peer_key(load_key(settings[0].state / KEY_FILE, create=False))
+    peers = [
+        PeerNode(f"id{at}", f"mx{at}", f"http://127.0.0.1:{one.getsockname()[1]}")
+        for at, one in enumerate(listening)
+    ] + list(known)
+    with ExitStack() as running:
+        nodes = [
+            running.enter_context(_node(one, door, peers, at, key))
+            for at, (one, door) in enumerate(zip(settings, listening, strict=True))
+        ]
+        yield Cluster(nodes, peers, key)
+
+
+@contextmanager
+def _node(
+    settings: Settings, listening: socket.socket, peers: list[PeerNode], at: int, key: bytes
+) -> Iterator[Served]:
+    began, ends = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+    client = PeerClient(key, peers[at].node, lambda: peers, None)
+    served = Served(settings.state, listening.getsockname()[1], None, Monitor())
+
+    async def run() -> None:
+        store = CredentialStore.open(settings.state)
+        served.service = service = NodeService(settings, lambda: None, dict, client)
+        door = PeerDoor(PeerGate(key, peers[at].node), service)
+        await service.start()
+        try:
+            app = create_app(
+                Web(HostPort("127.0.0.1", 1)),
+                settings.state / "spool",
+                service,
+                store,
+                served.monitor,
+                peers=door,
+            )
+            began.set()
+            await serve_http(server_config(app, listening), listening, ends)
+        finally:
+            await service.close()
+            store.close()
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(run())
+        finally:
+            began.set()
+            loop.close()
+            listening.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert began.wait(PATIENCE)
+        yield served
+    finally:
+        for one in served.clients:
+            one.close()
+        loop.call_soon_threadsafe(ends.set)
+        thread.join(PATIENCE)
+
+
+@contextmanager
+def silent() -> Iterator[tuple[PeerNode, threading.Event]]:
+    """A node that takes connections and never answers; and whether one of them was closed."""
+    closed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        held: list[socket.socket] = []
+
+        def work() -> None:
+            while True:
+                try:
+                    connection, _ = door.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                while connection.recv(65536):
+                    pass
+                closed.set()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        node = PeerNode("silent", "mx-silent", f"http://127.0.0.1:{door.getsockname()[1]}")
+        try:
+            yield node, closed
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE)
+            for connection in held:
+                connection.close()

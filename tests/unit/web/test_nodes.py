@@ -1,0 +1,352 @@
+"""One page for all nodes: real servers with histories and quarantines of their own."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamguard.shared import peers
+from spamguard.shared.peers import PEER_FIELD, PeerNode
+from spamguard.web.models import HeldMessage
+from spamguard.web.nodes import merge_pages
+from tests.support.waiting import PATIENCE
+from tests.unit.web import office
+from tests.unit.web.cluster import Cluster, cluster, silent, states
+from tests.unit.web.office import ANNA, BEN, OPERATOR, PASSED, name
+from tests.unit.web.served import Served
+
+API = "/api/v1"
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory, _office: Path) -> Iterator[Cluster]:
+    made = states(tmp_path_factory.mktemp("three"), _office, 3)
+    with cluster([office.settings(state) for state in made]) as running:
+        yield running
+
+
+@pytest.fixture
+def two(tmp_path: Path, _office: Path) -> Iterator[Cluster]:
+    """Two nodes that deliver released mail to a Maildir."""
+    made = states(tmp_path, _office, 2)
+    hops = (f"maildir:{tmp_path / 'Maildir'}",)
+    with cluster([office.settings(state, hops=hops) for state in made]) as running:
+        yield running
+
+
+def pages(client: httpx.Client, path: str, **query: Any) -> list[dict[str, Any]]:
+    """All rows, page by page."""
+    rows: list[dict[str, Any]] = []
+    while True:
+        answer = client.get(f"{API}/{path}", params=query).json()
+        assert answer["absent"] == []
+        rows += answer["judgements" if path == "history" else "messages"]
+        if not answer["following"]:
+            return rows
+        query["before"] = answer["following"]
+
+
+# ---- history
+
+
+@pytest.mark.parametrize("limit", [1, 4, 7, 500])
+def test_history_of_all_nodes_page_by_page(three: Cluster, limit: int) -> None:
+    for node in three.nodes:
+        rows = pages(node.client(OPERATOR), "history", limit=limit)
+        assert [row["id"] for row in rows] == [name(at) for at in range(len(PASSED))]
+
+
+def test_everybody_sees_their_own_mail_of_all_nodes(three: Cluster) -> None:
+    rows = pages(three.nodes[0].client(ANNA), "history", limit=3)
+    assert [row["id"] for row in rows] == [name(at) for at in range(len(PASSED)) if at % 3 < 2]
+    assert {to for row in rows for to in row["to"]} == {
+        "anna@example.org", "Anna+news@example.net"
+    }  # fmt: skip
+    assert three.nodes[0].client(ANNA).get(f"{API}/history/{name(2)}").status_code == 404
+    assert three.nodes[0].client(BEN).get(f"{API}/history/{name(1)}").json()["to"] == [
+        "ben@example.org"
+    ]
+
+
+def test_search_of_all_nodes(three: Cluster) -> None:
+    client = three.nodes[1].client(OPERATOR)
+    rows = pages(client, "history", subject="Subject 2", limit=2)
+    wanted = [at for at in range(len(PASSED)) if f"Subject {at}".startswith("Subject 2")]
+    assert [row["id"] for row in rows] == [name(at) for at in wanted]
+    query = {"q": 'from:"sender29" subject:"Subject 29"'}
+    page = three.nodes[1].browser(OPERATOR).get("/history", params=query).text
+    assert f'id="m-{name(29)}"' in page
+
+
+def test_why_of_a_message_that_passed_elsewhere(three: Cluster) -> None:
+    here, there = three.nodes[0].client(OPERATOR), three.nodes[1].client(OPERATOR)
+    path = f"{API}/history/{name(1)}"
+    assert here.get(path).json() == there.get(path).json()
+    assert here.get(f"{path}/why").json() == there.get(f"{path}/why").json()
+    assert "All features" in three.nodes[0].browser(OPERATOR).get(f"/history/{name(1)}").text
+
+
+def test_a_message_that_no_node_has(three: Cluster) -> None:
+    assert three.nodes[0].client(OPERATOR).get(f"{API}/history/{name(99)}").status_code == 404
+
+
+# ---- teaching
+
+
+def test_a_lesson_is_cast_once_and_here(two: Cluster) -> None:
+    here, there = two.nodes
+    verdict_id, digest = name(1), office.digest(PASSED[1][1])
+    before = office.votes(there.state)
+    receipt = here.client(OPERATOR).post(
+        f"{API}/history/{verdict_id}/learn", params={"class": "spam"}
+    )
+    assert receipt.json()["digest"] == digest
+    assert receipt.json()["changed"]
+    assert office.votes(here.state) == {**before, (digest, ""): "spam"}
+    assert office.votes(there.state) == before
+    row = here.client(OPERATOR).get(f"{API}/history", params={"limit": 2}).json()["judgements"][1]
+    assert (row["id"], row["own"], row["taught"]) == (verdict_id, "spam", "spam")
+    receipt = here.client(OPERATOR).post(f"{API}/history/{verdict_id}/forget")
+    assert (receipt.json()["was"], receipt.json()["changed"]) == ("spam", True)
+    assert here.client(OPERATOR).get(f"{API}/history/{verdict_id}").json()["own"] == ""
+
+
+def test_nobody_teaches_mail_of_others_on_another_node(two: Cluster) -> None:
+    before = office.votes(two.nodes[0].state)
+    answer = (
+        two.nodes[0].client(ANNA).post(f"{API}/history/{name(5)}/learn", params={"class": "spam"})
+    )
+    assert answer.status_code == 404
+    assert office.votes(two.nodes[0].state) == before
+
+
+# ---- nodes that do not answer
+
+
+def test_a_node_that_is_silent_is_named(three: Cluster) -> None:
+    client, browser = three.nodes[0].client(OPERATOR), three.nodes[0].browser(OPERATOR)
+    with silent() as (node, closed):
+        three.peers.append(node)
+        try:
+            answer = client.get(f"{API}/history", params={"limit": 500}).json()
+            assert answer["absent"] == ["mx-silent"]
+            assert [row["id"] for row in answer["judgements"]] == [
+                name(at) for at in range(len(PASSED))
+            ]
+            assert closed.wait(PATIENCE)  # the connection is not kept
+            for path in ("/history", "/quarantine", "/queue"):
+                assert "<bdi>mx-silent</bdi> did not answer" in browser.get(path).text
+            assert client.get(f"{API}/quarantine").json()["absent"] == ["mx-silent"]
+            # What a node has is shown at once; what no node has may be on the silent one.
+            assert client.get(f"{API}/history/{name(1)}").status_code == 200
+            missing = client.get(f"{API}/history/{name(99)}")
+            assert missing.status_code == 503
+            assert "mx-silent did not answer" in missing.json()["detail"]
+        finally:
+            three.peers.remove(node)
+    assert "did not answer" not in browser.get("/history").text
+
+
+def free_url() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return f"http://127.0.0.1:{door.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "url", [free_url(), "http://192.0.2.1:8080", "file:///etc/passwd", "x:[", ""]
+)
+def test_a_node_without_a_usable_address(three: Cluster, url: str) -> None:
+    three.peers.append(PeerNode("gone", "mx-gone", url))
+    try:
+        answer = three.nodes[0].client(OPERATOR).get(f"{API}/history").json()
+    finally:
+        three.peers.pop()
+    assert answer["absent"] == (["mx-gone"] if url else [])
+    assert answer["judgements"]
+
+
+# ---- merging
+
+
+def held(at: int) -> HeldMessage:
+    return HeldMessage(name(at), 0.0, "", "", (), (), "", 1, "spam", False, None)
+
+
+@given(st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=4), st.integers(1, 8), st.data())
+def test_pages_of_nodes_become_one_list(
+    nodes: list[set[int]], limit: int, data: st.DataObject
+) -> None:
+    """Each node stops where it likes, and nothing is lost or there twice."""
+    seen: list[str] = []
+    before = "~"
+    for _ in range(200):
+        answers = []
+        for ids in nodes:
+            rows = [held(at) for at in sorted(ids) if name(at) < before]
+            cut = data.draw(st.integers(1, limit))
+            answers.append((rows[:cut], rows[cut - 1].id if len(rows) > cut else ""))
+        found, before = merge_pages(answers, limit)
+        assert len(found) <= limit
+        seen += [row.id for row in found]
+        if not before:
+            break
+    assert seen == [name(at) for at in sorted(set(chain(*nodes)))]
+
+
+# ---- quarantine
+
+
+def test_held_mail_of_another_node(two: Cluster, tmp_path: Path) -> None:
+    here, there = (node.client(OPERATOR) for node in two.nodes)
+    for number in range(6):
+        state = two.nodes[number % 2].state
+        office.hold(state, number, PASSED[number][1], f"{'ben' if number == 3 else 'anna'}@x.org")
+    rows = pages(here, "quarantine", limit=2)
+    assert [row["id"] for row in rows] == [name(at) for at in range(6)]
+    annas = pages(two.nodes[0].client(ANNA), "quarantine", limit=2)
+    assert [row["id"] for row in annas] == [name(at) for at in range(6) if at != 3]
+    path = f"{API}/quarantine/{name(1)}"
+    assert here.get(path).json() == there.get(path).json()
+    browser = two.nodes[0].browser(OPERATOR)
+    page = browser.get(f"/quarantine/{name(1)}").text
+    assert "There is no text" not in page
+    assert '<h2 id="head">Header</h2>' in page
+    assert two.nodes[0].client(ANNA).post(f"{API}/quarantine/{name(3)}/release").status_code == 404
+    released = two.nodes[0].client(ANNA).post(f"{path}/release").json()
+    assert (released["released"], released["taught"]) == (True, True)
+    (delivered,) = (tmp_path / "Maildir").glob("new/*")
+    assert PASSED[1][1] in delivered.read_bytes()
+    vote = {(office.digest(PASSED[1][1]), "anna"): "ham"}
+    assert vote.items() <= office.votes(two.nodes[1].state).items()
+    assert not vote.items() <= office.votes(two.nodes[0].state).items()
+    assert there.get(path).json()["released"]
+    assert two.nodes[0].client(ANNA).delete(path).status_code == 403
+    assert here.delete(path).json() == {"id": name(1), "deleted": True}
+    assert there.get(path).status_code == here.get(path).status_code == 404
+
+
+def test_several_held_messages_of_all_nodes(two: Cluster, tmp_path: Path) -> None:
+    for number in range(4):
+        office.hold(two.nodes[number % 2].state, number, PASSED[number][1], "anna@x.org")
+    browser = two.nodes[0].browser(OPERATOR)
+    token = browser.get("/quarantine").text.partition('name="csrf" value="')[2].partition('"')[0]
+    chosen = {name(at): name(at) for at in range(3)}
+    done = browser.post("/quarantine", data={"csrf": token, "do": "release", **chosen})
+    assert "Released: 3 messages." in browser.get(done.headers["location"]).text
+    assert len(list((tmp_path / "Maildir").glob("new/*"))) == 3
+    chosen = {name(at): name(at) for at in (1, 3)}
+    done = browser.post("/quarantine", data={"csrf": token, "do": "delete", **chosen})
+    assert "Deleted: 2 messages" in browser.get(done.headers["location"]).text
+    assert [row["id"] for row in pages(browser, "quarantine")] == [name(0), name(2)]
+
+
+# ---- attacks
+
+
+def signed(
+    cluster: Cluster, method: str, path: str, moment: int = 0, node: str = "id0", **query: str
+) -> tuple[str, dict[str, str]]:
+    """Path and field of a request to the second node as `node` signs it for an operator."""
+    query = {"person": "root", "operator": "1", "to": "id1", **query}
+    target, moment = f"{path}?{urlencode(query)}", moment or time.time_ns()
+    mac = peers.sign(cluster.key, method, target, moment, node)
+    return target, {PEER_FIELD: f"{moment} {node} {mac}"}
+
+
+def test_only_what_a_node_has_signed_is_answered(
+    two: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other path, person, method, key, node, time; a body; nothing at all; a token instead."""
+    client, path = two.nodes[1].client(), f"/peer/history/{name(1)}"
+    target, field = signed(two, "GET", path)
+    assert client.get(target, headers=field).json()["row"]["id"] == name(1)
+    moment, node, mac = field[PEER_FIELD].split()
+    later, old = int(time.time_ns() + 31e9), int(time.time_ns() - 31e9)
+    other = Cluster(two.nodes, two.peers, peers.peer_key(bytes(32)))
+    attacks = [
+        (target.replace(name(1), name(3)), field),
+        (target.replace("person=root", "person=anna"), field),
+        (target.replace("operator=1", "operator=0"), field),
+        (f"{target}&person=anna", field),
+        (target, {PEER_FIELD: f"{int(moment) + 1} {node} {mac}"}),
+        (target, {PEER_FIELD: f"{moment} id2 {mac}"}),
+        (target, {PEER_FIELD: f"{moment} {node} {mac[:-1]}"}),
+        (target, {PEER_FIELD: f"{moment} {node} {'0' * 64}"}),
+        (target, {PEER_FIELD: "x" * 4000}),
+        (target, {}),
+        (target, {"Authorization": two.nodes[1].client(OPERATOR).headers["Authorization"]}),
+        signed(other, "GET", path),
+        signed(two, "POST", path),
+        signed(two, "GET", path, moment=old),
+        signed(two, "GET", path, moment=later),
+        signed(two, "GET", path, to="id2"),
+    ]
+    for address, fields in attacks:
+        answer = client.get(address, headers=fields)
+        assert answer.status_code == 401, (address, fields)
+        assert answer.headers["content-type"] == "application/problem+json"
+    answer = client.request("GET", target, headers=field, content=b"body")
+    assert answer.status_code == 401
+    refusals = [line for line in caplog.messages if "in the name of a node is refused" in line]
+    assert len(refusals) == 1
+    assert client.get(target, headers=field).status_code == 200  # reading twice does no harm
+
+
+def test_a_request_that_changes_something_counts_once(two: Cluster) -> None:
+    state = two.nodes[1].state
+    office.hold(state, 1, PASSED[1][1], "anna@x.org")
+    client, path = two.nodes[1].client(), f"/peer/quarantine/{name(1)}/release"
+    target, field = signed(two, "POST", path)
+    assert client.post(target, headers=field).json()["released"]
+    assert client.post(target, headers=field).status_code == 401
+    target, field = signed(two, "POST", path)
+    assert client.post(target, headers=field).json()["recipients"] == []
+
+
+def test_a_node_may_do_no_more_than_the_person(two: Cluster) -> None:
+    office.hold(two.nodes[1].state, 1, PASSED[1][1], "anna@x.org")
+    client = two.nodes[1].client()
+    for method, path, status in (
+        ("GET", f"/peer/quarantine/{name(1)}", 404),
+        ("GET", f"/peer/quarantine/{name(1)}/text", 404),
+        ("POST", f"/peer/quarantine/{name(1)}/release", 404),
+        ("DELETE", f"/peer/quarantine/{name(1)}", 403),
+        ("GET", f"/peer/history/{name(3)}", 404),
+    ):
+        target, field = signed(two, method, path, person="carl", operator="0")
+        assert client.request(method, target, headers=field).status_code == status
+    target, field = signed(two, "GET", f"/peer/history/{name(1)}", person="anna", operator="0")
+    row = client.get(target, headers=field).json()["row"]
+    assert row["recipients"] == ["Anna+news@example.net"]
+    assert row["reply"] == ""  # it may name others
+
+
+def test_nodes_reach_nothing_else(two: Cluster) -> None:
+    client = two.nodes[1].client(**{"Sec-Fetch-Site": "same-origin"})
+    for method, path in (
+        ("GET", "/"), ("GET", "/history"), ("GET", "/api/v1/history"), ("GET", "/api/v1/status"),
+        ("POST", "/api/v1/undo"), ("GET", "/model"), ("POST", "/queue"),
+    ):  # fmt: skip
+        target, field = signed(two, method, path)
+        assert client.request(method, target, headers=field).status_code == 401
+    target, field = signed(two, "POST", "/login")
+    answer = client.post(target, headers=field, data={"link": "x", "csrf": ""})
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+    for path in ("/peer/", "/peer/login", "/peer/history/x", "/peer/today", "/peer//login"):
+        target, field = signed(two, "GET", path)
+        assert client.get(target, headers=field).status_code == 404
+
+
+def test_a_machine_alone_has_no_such_paths(server: Served) -> None:
+    assert server.client().get("/peer/history").status_code == 404
