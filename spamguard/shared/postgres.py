@@ -5,7 +5,7 @@ statement and one transaction, so a node that dies leaves neither a lock nor hal
 may be repeated whenever its outcome is unknown: the functions in schema.sql see to that.
 
 Every exchange has a deadline (`connection`). After an UnavailableError this object is of no more
-use: connect again, a little later. Any other SharedError stays until somebody mends its cause, so
+use: close it, and connect again a little later. Any other SharedError stays until somebody mends its cause, so
 try again each minute.
 
 Must never be used by a process on the path of mail.

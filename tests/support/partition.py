@@ -34,6 +34,11 @@ class Partition:
         self.losses = 0  # answers that were lost
         self._open: set[asyncio.StreamWriter] = set()
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open, those of both sides."""
+        return len(self._open)
+
     def pass_on(self) -> None:
         """Pass everything on. Connections that lost bytes are cut first."""
 
@@ -123,6 +128,8 @@ class Partition:
     ) -> None:
         while data := await reader.read(1 << 16):
             while self._mode == _SWALLOW:
+                if reader.at_eof():
+                    raise EOFError
                 await asyncio.sleep(0.02)
             if self._delay:
                 await asyncio.sleep(self._delay)

@@ -1,0 +1,239 @@
+"""What the role of the nodes may not do: everything that is no function of the schema."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from spamguard.errors import SharedError
+from spamguard.shared.postgres import SharedDatabase, SharedEvent
+from tests.support.postgres import TestDatabase, needs_postgres
+from tests.unit.shared.events import event
+
+pytestmark = needs_postgres
+NODE = "a" * 16
+TABLES = (
+    "cluster", "log", "events", "snapshots", "chunks", "leases", "nodes", "credentials", "totals",
+)  # fmt: skip
+FUNCTIONS = (
+    "append", "take_lease", "release_lease", "put_chunk", "publish_snapshot", "compact",
+    "note_node", "add_total", "put_credential", "end_credential", "burn_link",
+)  # fmt: skip
+
+
+def node_connection(place: TestDatabase) -> psycopg.Connection[tuple[object, ...]]:
+    """A connection with the rights of a node, by password and TLS."""
+    settings = place.settings()
+    assert settings.password_file is not None
+    password = settings.password_file.read_text().strip()
+    return psycopg.connect(settings.database, password=password, autocommit=True)
+
+
+def test_the_schema_has_the_tables_and_functions_that_are_tested_here(
+    shared_database: TestDatabase,
+) -> None:
+    tables = shared_database.query(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'spamguard'::regnamespace "
+        "AND relkind NOT IN ('i', 't')"
+    )
+    assert {name for (name,) in tables} == set(TABLES)
+    callable_by_node = shared_database.query(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'spamguard'::regnamespace "
+        "AND has_function_privilege('spamguard_node', oid, 'EXECUTE')"
+    )
+    assert {name for (name,) in callable_by_node} == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_node_changes_no_table(shared_database: TestDatabase, table: str) -> None:
+    statements = (
+        "INSERT INTO {0} DEFAULT VALUES", "UPDATE {0} SET {1} = {1}", "DELETE FROM {0}",
+        "TRUNCATE {0}", "TRUNCATE {0} CASCADE", "DROP TABLE {0}", "DROP TABLE {0} CASCADE",
+        "ALTER TABLE {0} ADD COLUMN other int", "ALTER TABLE {0} DROP COLUMN {1}",
+        "ALTER TABLE {0} DISABLE TRIGGER ALL", "ALTER TABLE {0} OWNER TO spamguard_node",
+        "ALTER TABLE {0} RENAME TO other", "CREATE INDEX ON {0} ({1})",
+        "DO $$BEGIN LOCK TABLE {0}; END$$",
+        "CREATE RULE other AS ON DELETE TO {0} DO INSTEAD NOTHING", "REINDEX TABLE {0}",
+        "CREATE TRIGGER other BEFORE INSERT ON {0} EXECUTE FUNCTION tsvector_update_trigger()",
+        "SELECT * FROM {0} FOR UPDATE", "SELECT * FROM {0} FOR SHARE", "COPY {0} FROM STDIN",
+        "COMMENT ON TABLE {0} IS ''",
+    )  # fmt: skip
+    ((column,),) = shared_database.query(
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum = 1",
+        f"spamguard.{table}",
+    )
+    name = sql.Identifier("spamguard", table)
+    before = shared_database.query(f"SELECT * FROM spamguard.{table}")
+    with node_connection(shared_database) as node:
+        node.execute(sql.SQL("SELECT * FROM {}").format(name))
+        for statement in statements:
+            with pytest.raises(errors.InsufficientPrivilege):
+                node.execute(sql.SQL(statement).format(name, sql.Identifier(str(column))))
+        node.execute(sql.SQL("GRANT ALL ON {} TO PUBLIC").format(name))  # a warning: it has none
+    assert shared_database.query(f"SELECT * FROM spamguard.{table}") == before
+    rights = "SELECT has_table_privilege('public', %s::regclass, 'SELECT')"
+    assert shared_database.query(rights, f"spamguard.{table}") == [(False,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE spamguard.other (one int)",
+        "CREATE VIEW spamguard.other AS SELECT 1",
+        "CREATE FUNCTION spamguard.other() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE OR REPLACE FUNCTION spamguard.holds_lease(lease text, expected bigint) "
+        "RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+        "ALTER FUNCTION spamguard.append SECURITY INVOKER",
+        "ALTER FUNCTION spamguard.append RESET ALL",
+        "DROP FUNCTION spamguard.append",
+        "DROP SCHEMA spamguard CASCADE",
+        "ALTER SCHEMA spamguard OWNER TO spamguard_node",
+        "CREATE SCHEMA other",
+        "CREATE ROLE other",
+        "ALTER ROLE spamguard_node SUPERUSER",
+        "SET ROLE postgres",
+        "SET SESSION AUTHORIZATION postgres",
+        "COPY (SELECT 1) TO PROGRAM 'true'",
+        "COPY (SELECT 1) TO '/tmp/other'",
+        "SELECT pg_read_file('PG_VERSION')",
+        "SELECT spamguard.next_change()",
+        "SELECT spamguard.holds_lease('settle', 1)",
+        "ALTER SYSTEM SET fsync = off",
+    ],
+)
+def test_a_node_has_no_right_beside_the_functions(
+    shared_database: TestDatabase, statement: str
+) -> None:
+    with (
+        node_connection(shared_database) as node,
+        pytest.raises(errors.InsufficientPrivilege),
+    ):
+        node.execute(statement.encode())
+
+
+def test_no_function_looks_elsewhere_or_makes_statements(shared_database: TestDatabase) -> None:
+    functions = shared_database.query(
+        "SELECT proname, prosecdef, proconfig, prosrc FROM pg_proc "
+        "WHERE pronamespace = 'spamguard'::regnamespace"
+    )
+    assert len(functions) == len(FUNCTIONS) + 2
+    for name, is_definer, settings, source in functions:
+        assert is_definer, name
+        assert settings == ["search_path=spamguard, pg_temp"], name
+        assert not re.search(r"\bexecute\b", source, re.IGNORECASE), name
+    node = "SELECT rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls "
+    assert shared_database.query(f"{node} FROM pg_roles WHERE rolname = 'spamguard_node'") == [
+        (False,) * 5
+    ]
+
+
+def test_tables_of_the_nodes_own_deceive_no_function(shared_database: TestDatabase) -> None:
+    one = event(1)
+    with node_connection(shared_database) as node:
+        node.execute("CREATE TEMP TABLE log AS SELECT 40::bigint AS last, ''::bytea AS chain")
+        node.execute("CREATE TEMP TABLE events (LIKE spamguard.events)")
+        node.execute("SET search_path = pg_temp")
+        values = [[value] for value in one]
+        cursor = node.execute(
+            "SELECT * FROM spamguard.append(%b::bytea[], %b::bigint[], %b::text[], %b::bytea[], "
+            "%b::bigint[], %b::bytea[])",
+            values,
+        )
+        assert cursor.fetchall() == [(1, 1)]
+        assert node.execute("SELECT count(*) FROM events").fetchall() == [(0,)]
+    assert shared_database.query("SELECT last FROM spamguard.log") == [(1,)]
+
+
+def _wrong(number: int) -> list[SharedEvent]:
+    good = event(1)
+    return [
+        [good._replace(body=b"\x01" * ((1 << 20) + 1))],  # and its content is another's
+        [good._replace(content=b"x" * 16)],
+        [good._replace(body=good.body + b"x")],
+        [good._replace(body=b"")],
+        [good._replace(subject=b"x" * 15)],
+        [good._replace(subject=b"x" * 17)],
+        [good._replace(clock=0)],
+        [good._replace(clock=-5)],
+        [good._replace(time=-1)],
+        [good._replace(node="")],
+        [good._replace(node="x" * 256)],
+        [good._replace(clock=None)],  # type: ignore[arg-type]
+        [event(2), good._replace(body=None), event(3)],  # type: ignore[arg-type]
+        [event(2), event(3), good._replace(content=b"")],
+        [event(each) for each in range(1001)],
+    ][number]
+
+
+@pytest.mark.parametrize("number", range(15))
+def test_hostile_events_are_refused_whole(shared_database: TestDatabase, number: int) -> None:
+    async def run() -> None:
+        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        with pytest.raises(SharedError, match=r"append: (event|not 1 to)") as caught:
+            await database.append(_wrong(number))
+        assert "\n" not in str(caught.value)
+        assert (await database.head()).last == 0
+        assert await database.append([event(5)]) == [1]  # the connection is still of use
+        database.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "clocks", ["'{}'", "'{1,2}'", "'{{1}}'", "'[0:0]={1}'", "NULL", "'{9223372036854775807,1}'"]
+)
+def test_lists_of_another_length_are_refused(shared_database: TestDatabase, clocks: str) -> None:
+    one = event(1)
+    statement = (
+        f"SELECT spamguard.append(ARRAY[%b]::bytea[], {clocks}::bigint[], ARRAY['a'], "
+        "ARRAY[%b]::bytea[], ARRAY[1]::bigint[], ARRAY[%b]::bytea[])"
+    )
+    with (
+        node_connection(shared_database) as node,
+        pytest.raises(errors.InvalidParameterValue),
+    ):
+        node.execute(statement.encode(), (one.subject, one.content, one.body))
+
+
+def test_a_body_that_is_too_long_reaches_no_reader(shared_database: TestDatabase) -> None:
+    """Nor does it keep them from what follows."""
+    size = 64 << 20
+
+    async def run() -> None:
+        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        await database.append([event(number) for number in range(3)])
+        shared_database.query(
+            "UPDATE spamguard.events SET body = convert_to(repeat('x', %s), 'UTF8') "
+            "WHERE position = 2",
+            size,
+        )
+        rows = await database.read_page(0, 10)
+        assert [row.position for row in rows] == [1, 2, 3]
+        assert [len(row.event.body) for row in rows] == [301, 0, 301]
+        database.close()
+
+    asyncio.run(run())
+
+
+def test_a_page_is_bounded_in_bytes_and_still_goes_on(shared_database: TestDatabase) -> None:
+    async def run() -> None:
+        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        large = [event(number, size=(1 << 20) - 1) for number in range(8)]
+        for each in large:
+            await database.append([each])
+        pages: list[int] = []
+        after = 0
+        while rows := await database.read_page(after, 256):
+            assert [row.position for row in rows] == list(range(after + 1, after + len(rows) + 1))
+            assert [row.event for row in rows] == large[after : after + len(rows)]
+            pages.append(len(rows))
+            after = rows[-1].position
+        assert sum(pages) == 8
+        assert max(pages) <= 5
+        database.close()
+
+    asyncio.run(run())

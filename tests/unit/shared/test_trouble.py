@@ -1,0 +1,328 @@
+"""A database that is not there, falls silent, loses answers or is the wrong one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from spamguard.config.options import SharedSettings
+from spamguard.config.shared import DatabaseTls
+from spamguard.errors import SharedError, UnavailableError
+from spamguard.shared import connection
+from spamguard.shared.postgres import SharedDatabase
+from tests.support.certificates import self_signed
+from tests.support.partition import Partition, partition
+from tests.support.postgres import (
+    FINGERPRINT,
+    TestDatabase,
+    free_port,
+    needs_postgres,
+    running_server,
+)
+from tests.unit.shared.events import event
+
+pytestmark = needs_postgres
+NODE = "a" * 16
+SOON = 20.0  # seconds: much longer than the deadlines in these tests, much shorter than for ever
+
+
+@pytest.fixture
+def proxy(shared_database: TestDatabase) -> Iterator[Partition]:
+    """A network between the node and the database."""
+    with partition(shared_database.server.port) as between:
+        yield between
+
+
+@pytest.fixture
+def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines for which a test can wait."""
+    monkeypatch.setattr(connection, "EXCHANGE_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
+
+
+def test_lost_answers_lose_nothing_and_double_nothing(
+    shared_database: TestDatabase, proxy: Partition
+) -> None:
+    """Every third answer to `append` is lost; the node calls again, as it cannot know."""
+    events = [event(number) for number in range(1000)]
+    choose = random.Random(1)
+
+    async def run() -> None:
+        database: SharedDatabase | None = None
+        done = 0
+        while done < len(events):
+            batch = events[done : done + choose.randint(1, 9)]
+            try:
+                if database is None:
+                    settings = shared_database.settings(proxy.port, tls=False)
+                    database = await SharedDatabase.connect(settings, NODE)
+                positions = await database.append(batch)
+            except UnavailableError:
+                if database is not None:
+                    database.close()
+                database = None
+                continue
+            assert positions == list(range(done + 1, done + len(batch) + 1))
+            done += len(batch)
+        assert database is not None
+        assert (await database.head()).last == len(events)
+        database.close()
+
+    proxy.lose_answers(b"spamguard.append", every=3)
+    asyncio.run(run())
+    assert proxy.losses > 50
+    ((count, distinct),) = shared_database.query(
+        "SELECT count(*), count(DISTINCT (subject, clock, node, content)) FROM spamguard.events"
+    )
+    assert (count, distinct) == (1000, 1000)
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_a_peer_that_never_answers_is_left_after_the_deadline(
+    shared_database: TestDatabase, proxy: Partition, short_deadlines: None, tls: bool
+) -> None:
+    async def run() -> None:
+        settings = shared_database.settings(proxy.port, tls=tls)
+        database = await SharedDatabase.connect(settings, NODE)
+        await database.append([event(1)])
+        proxy.swallow()
+        async with asyncio.timeout(SOON):
+            with pytest.raises(UnavailableError, match="no answer within"):
+                await database.append([event(2)])
+            with pytest.raises(UnavailableError, match="closed"):
+                await database.head()
+            database.close()
+            while proxy.connections:  # ours were closed, although nobody answered
+                await asyncio.sleep(0.01)
+            with pytest.raises(UnavailableError, match=r"no connection within|cannot be reached"):
+                await SharedDatabase.connect(settings, NODE)
+        proxy.pass_on()
+        database = await SharedDatabase.connect(settings, NODE)
+        assert await database.append([event(2)]) == [2]
+        database.close()
+
+    asyncio.run(run())
+
+
+def test_closing_and_cancelling_wait_for_nobody(
+    shared_database: TestDatabase, proxy: Partition
+) -> None:
+    async def run() -> None:
+        for is_cancelled in (True, False):
+            database = await SharedDatabase.connect(shared_database.settings(proxy.port), NODE)
+            proxy.swallow()
+            query = asyncio.create_task(database.head())
+            await asyncio.sleep(0.05)
+            async with asyncio.timeout(connection.EXCHANGE_SECONDS - 1):
+                if is_cancelled:
+                    query.cancel()
+                else:
+                    database.close()
+                with pytest.raises((asyncio.CancelledError, UnavailableError)):
+                    await query
+                database.close()
+                while proxy.connections:
+                    await asyncio.sleep(0.01)
+            proxy.pass_on()
+
+    asyncio.run(run())
+
+
+async def _append_many(settings: SharedSettings) -> None:
+    database = await SharedDatabase.connect(settings, NODE)
+    try:
+        for number in range(10_000):  # until the network has sent as much as it will
+            await database.append([event(number)])
+    finally:
+        database.close()
+
+
+def test_a_refused_or_cut_connection_is_told_at_once(
+    shared_database: TestDatabase, proxy: Partition
+) -> None:
+    async def run() -> None:
+        settings = shared_database.settings(proxy.port)
+        database = await SharedDatabase.connect(settings, NODE)
+        proxy.refuse()
+        with pytest.raises(UnavailableError):
+            await database.head()
+        with pytest.raises(UnavailableError):
+            await database.wait_for_notice(SOON)
+        database.close()
+        with pytest.raises(UnavailableError, match="cannot be reached"):
+            await SharedDatabase.connect(settings, NODE)
+        proxy.pass_on()
+        for count in (0, 1, 100, 1500, 4000):  # in all stages of a connection
+            proxy.cut_after(count)
+            with pytest.raises(UnavailableError):
+                await _append_many(settings)
+            proxy.pass_on()
+        proxy.delay(0.02)
+        database = await SharedDatabase.connect(settings, NODE)
+        await database.head()
+        database.close()
+
+    asyncio.run(run())
+
+
+def test_notices_that_are_swallowed_are_noticed_in_connecting(
+    shared_database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pool that lends a connection for a transaction."""
+
+    async def run() -> None:
+        monkeypatch.setattr("spamguard.shared.postgres._PROBE_SECONDS", 0.2)
+        deaf = connection.NoticeListener
+        monkeypatch.setattr(deaf, "_read", lambda self: self._driver.pgconn.consume_input())
+        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        assert not database.is_notified
+        assert not await database.wait_for_notice(0.01)
+        database.close()
+
+    asyncio.run(run())
+
+
+# ---- what somebody has to mend: one line with the remedy
+
+
+async def _error(settings: SharedSettings, fingerprint: str | None = FINGERPRINT) -> SharedError:
+    with pytest.raises(SharedError) as caught:
+        await SharedDatabase.connect(settings, NODE, fingerprint)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def _wrong_settings(place: TestDatabase, directory: Path) -> list[tuple[SharedSettings, str]]:
+    good = place.settings()
+    wrong = directory / "password"
+    wrong.write_text("wrong\n")
+    other = self_signed(directory, "other")
+    odd = directory / "odd.pem"
+    odd.write_text("no certificate")
+    return [
+        (replace(good, password_file=wrong), "check user and password_file"),
+        (replace(good, password_file=None), "name its file with password_file"),
+        (replace(good, password_file=directory / "none"), "give this user read permission"),
+        (replace(good, tls=DatabaseTls(ca=other)), "an authority that is not trusted"),
+        (replace(good, tls=DatabaseTls()), "an authority that is not trusted"),
+        (replace(good, tls=DatabaseTls(ca=odd)), "check tls"),
+        (
+            replace(good, database=good.database.replace("host=localhost", "host=db.example")),
+            "for another host: check host",
+        ),
+        (replace(good, database=good.database.replace(place.name, "none")), "check dbname"),
+        (replace(good, database=good.database.replace("_node", "_nobody")), "check user"),
+        (replace(good, database="dbname='"), "shared: database"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_wrong_settings_are_told_with_the_remedy(
+    shared_database: TestDatabase, tmp_path: Path, number: int
+) -> None:
+    settings, remedy = _wrong_settings(shared_database, tmp_path)[number]
+    error = asyncio.run(_error(settings))
+    assert remedy in str(error)
+    assert not isinstance(error, UnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("statement", "remedy"),
+    [
+        ("DROP SCHEMA spamguard CASCADE", "run `spamguard shared init`"),
+        ("DELETE FROM spamguard.cluster", "run `spamguard shared init`"),
+        ("REVOKE USAGE ON SCHEMA spamguard FROM spamguard_node", "run `spamguard shared init`"),
+        ("REVOKE SELECT ON spamguard.cluster FROM spamguard_node", "run `spamguard shared init`"),
+        ("UPDATE spamguard.cluster SET schema_version = 0", "run `spamguard shared upgrade`"),
+        ("UPDATE spamguard.cluster SET min_writer = 2", "update spamguard on this node"),
+        ("UPDATE spamguard.cluster SET fingerprint = 'fedc'", "copy the key of another node"),
+    ],
+)
+def test_a_wrong_database_is_told_with_the_remedy(
+    shared_database: TestDatabase, statement: str, remedy: str
+) -> None:
+    shared_database.query(statement)
+    error = asyncio.run(_error(shared_database.settings()))
+    assert remedy in str(error)
+    assert not isinstance(error, UnavailableError)
+
+
+def test_a_newer_schema_is_used_while_it_admits_this_program(
+    shared_database: TestDatabase,
+) -> None:
+    async def run() -> None:
+        shared_database.query("UPDATE spamguard.cluster SET schema_version = 7")
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, FINGERPRINT)
+        assert await database.append([event(1)]) == [1]
+        database.close()
+
+    asyncio.run(run())
+
+
+def test_a_missing_function_or_right_is_told_and_the_connection_stays(
+    shared_database: TestDatabase,
+) -> None:
+    async def run() -> None:
+        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        shared_database.query("DROP FUNCTION spamguard.burn_link")
+        with pytest.raises(SharedError, match="run `spamguard shared upgrade`"):
+            await database.burn_link("x")
+        shared_database.query("REVOKE SELECT ON spamguard.nodes FROM spamguard_node")
+        with pytest.raises(SharedError, match="run `spamguard shared init`"):
+            await database.nodes()
+        assert (await database.head()).last == 0
+        database.close()
+
+    asyncio.run(run())
+
+
+def test_a_host_that_is_not_there_is_tried_again(shared_database: TestDatabase) -> None:
+    settings = shared_database.settings()
+    port = f"port={shared_database.server.port}"
+    gone = replace(settings, database=settings.database.replace(port, f"port={free_port()}"))
+    error = asyncio.run(_error(gone))
+    assert isinstance(error, UnavailableError)
+    two = gone.database.replace("host=localhost", "host=localhost,localhost")
+    two = two.replace("hostaddr=127.0.0.1", "hostaddr=127.0.0.1,127.0.0.1")
+    ports = f"port={free_port()},{shared_database.server.port}"
+    second = replace(settings, database=" ".join(
+        ports if part.startswith("port=") else part for part in two.split()
+    ))  # fmt: skip
+    asyncio.run(_heads(second))
+
+
+async def _heads(settings: SharedSettings) -> None:
+    database = await SharedDatabase.connect(settings, NODE)
+    assert (await database.head()).last == 0
+    database.close()
+
+
+def test_what_was_acknowledged_survives_a_crash_of_the_server(tmp_path: Path) -> None:
+    events = [event(number) for number in range(50)]
+
+    async def run() -> None:
+        with running_server() as server, server.database() as place:
+            database = await SharedDatabase.connect(place.settings(), NODE)
+            await database.append(events)
+            rows = await database.read_page(0, 99)
+            server.stop(signal.SIGKILL)
+            with pytest.raises(UnavailableError):
+                await database.head()
+            database.close()
+            server.start()
+            database = await SharedDatabase.connect(place.settings(), NODE)
+            assert await database.read_page(0, 99) == rows
+            assert sha256(rows[-1].event.body).digest()[:16] == rows[-1].event.content
+            place.query(f"ALTER DATABASE {place.name} SET default_transaction_read_only = on")
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await SharedDatabase.connect(place.settings(), NODE)  # no primary
+            database.close()
+
+    asyncio.run(run())
