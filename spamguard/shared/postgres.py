@@ -5,8 +5,8 @@ statement and one transaction, so a node that dies leaves neither a lock nor hal
 may be repeated whenever its outcome is unknown: the functions in schema.sql see to that.
 
 Every exchange has a deadline (`connection`). After an UnavailableError this object is of no more
-use: close it, and connect again a little later. Any other SharedError stays until somebody mends its cause, so
-try again each minute.
+use: close it, and connect again a little later. Any other SharedError stays until somebody mends
+its cause, so try again each minute.
 
 Must never be used by a process on the path of mail.
 """
@@ -19,6 +19,7 @@ from typing import LiteralString, NamedTuple
 
 from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError
+from spamguard.ledger.events import MAX_BODY_BYTES, LogRow, SharedEvent
 from spamguard.shared.connection import DatabaseConnection, NoticeListener, connection_string
 
 __all__ = [
@@ -27,26 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
-MAX_BODY_BYTES = 1 << 20
 _PAGE_BYTES = 4 << 20  # of bodies
 _COMPACT_POSITIONS = 20_000  # in one transaction
 _PROBE_SECONDS = 2.0
-
-
-class SharedEvent(NamedTuple):
-    subject: bytes
-    clock: int
-    node: str
-    content: bytes
-    time: int
-    body: bytes
-
-
-class LogRow(NamedTuple):
-    position: int
-    chain: bytes
-    event: SharedEvent
-
 
 # ---- what the database says
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from hashlib import sha256
 
-from spamguard.shared.postgres import SharedEvent
+from spamguard.ledger.events import SharedEvent
 
 
 def event(number: int, node: str = "a" * 16, size: int = 300) -> SharedEvent:

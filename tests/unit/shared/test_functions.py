@@ -10,7 +10,8 @@ from hashlib import sha256
 import pytest
 
 from spamguard.errors import SharedError
-from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase, SharedEvent
+from spamguard.ledger.events import SharedEvent
+from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.unit.shared.events import event
 

@@ -10,7 +10,8 @@ import pytest
 from psycopg import errors, sql
 
 from spamguard.errors import SharedError
-from spamguard.shared.postgres import SharedDatabase, SharedEvent
+from spamguard.ledger.events import SharedEvent
+from spamguard.shared.postgres import SharedDatabase
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.unit.shared.events import event
 
