@@ -66,6 +66,7 @@ GROUPS = {
         "export": "transfer",
         "import": "transfer",
     },
+    "share it with other machines": {"shared": "shared"},
     "measure it": {"evaluate": "evaluate", "corpus": "evaluate"},
     "read about it": {"help": "help", "completion": "help"},
 }

@@ -1,0 +1,229 @@
+"""What the owner of the database does about the shared log: make it, and bring it up to date.
+
+`init` and `upgrade` run `schema.sql` with the owner's rights, in one transaction, and may be
+repeated. `init` also makes the role of the nodes. Its password is in a file that only the owner of
+the file's directory can read; the server gets a verifier of it (SCRAM, RFC 5803), so that the
+password stands in no log. `node_settings` makes the options of a node from a connection string as
+people type it.
+
+Must never run in the daemon, never show a password or replace one in a file, and never change a
+database of another key or of a newer program.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from spamguard.config.shared import DatabaseTls, SharedSettings, check_database
+from spamguard.config.types import check_file
+from spamguard.errors import SharedError, UsageError, error_text
+from spamguard.shared.connection import connection_string, explain, explain_refusal
+from spamguard.shared.postgres import SCHEMA_VERSION
+from spamguard.storage import as_directory_owner, create_private
+
+NODE_ROLE = "spamguard_node"
+_PASSWORD_BYTES = 24
+_TLS_BY_MODE = {"verify-full": True, "disable": False}
+_SELECT_CLUSTER = "SELECT fingerprint, schema_version FROM spamguard.cluster"
+_INSERT_CLUSTER = """
+INSERT INTO spamguard.cluster (name, schema_version, min_writer, fingerprint, bits)
+VALUES (gen_random_uuid(), %s, 1, %s, %s)"""
+
+_Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+# ---- connection strings
+
+
+def node_settings(dsn: str, password_file: Path | None) -> SharedSettings:
+    """The options of a node, from a connection string as people type it. UsageError."""
+    return _parse_dsn(dsn, password_file, {"user": NODE_ROLE})
+
+
+def _parse_dsn(dsn: str, password_file: Path | None, usual: dict[str, str]) -> SharedSettings:
+    """usual: what counts where the string does not say it."""
+    try:
+        values = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
+        if "password" in values:
+            raise UsageError(
+                "the DSN holds a password, which all users of this machine can see: the owner's "
+                "belongs into ~/.pgpass, that of the nodes into a file (--password-file)"
+            )
+        mode, authority = values.pop("sslmode", "verify-full"), values.pop("sslrootcert", "")
+        if mode not in _TLS_BY_MODE:
+            raise ValueError(
+                f"sslmode={mode} believes any server: write verify-full (the default), with "
+                "sslrootcert=FILE for a CA of your own, or disable for no TLS"
+            )
+        ca = None
+        if _TLS_BY_MODE[mode] and authority not in ("", "system"):
+            ca = check_file(str(Path(authority).absolute()))
+        database = check_database(make_conninfo("", **{**usual, **values}))
+    except (psycopg.ProgrammingError, ValueError) as error:
+        raise UsageError(f"DSN: {error_text(error)}") from error
+    return SharedSettings(database, password_file, DatabaseTls(_TLS_BY_MODE[mode], ca))
+
+
+@contextmanager
+def _owner_connection(dsn: str) -> Iterator[_Connection]:
+    """A connection with the owner's rights; what was done is committed at the end."""
+    place, conninfo = connection_string(_parse_dsn(dsn, None, {}), "owner")
+    try:
+        connection = psycopg.connect(conninfo)
+    except psycopg.Error as error:
+        if "no password supplied" in str(error):
+            raise SharedError(
+                f"{place}: the owner needs a password: write it into ~/.pgpass, mode 0600"
+            ) from error
+        raise explain_refusal(place, error) from error
+    try:
+        with connection:
+            yield connection
+    except errors.InsufficientPrivilege as error:
+        raise SharedError(
+            f"{place}: {connection.info.user} may not do this: connect as the owner of the "
+            f"database (user=… in the DSN) [{error_text(error)}]"
+        ) from error
+    except psycopg.Error as error:
+        raise explain(place, error) from error
+
+
+# ---- init
+
+
+@dataclass(frozen=True, slots=True)
+class InitResult:
+    """What `init` has done.
+
+    is_new: whether the tables were not there. password_replaced: whether a role that was there has
+    got a password that was made now.
+    """
+
+    is_new: bool
+    password_replaced: bool
+
+
+def init(dsn: str, fingerprint: str, bits: int, password_file: Path) -> InitResult:
+    """Make tables, functions and the role of the nodes, as far as they are not there.
+
+    fingerprint: of the key. bits: the least size of the tables.
+    """
+    with _password(password_file) as (password, is_made), _owner_connection(dsn) as connection:
+        version = _check_cluster(connection, fingerprint)
+        role_is_new = _make_role(connection, password, password_file, is_made)
+        _run_schema(connection)
+        if version is None:
+            connection.execute(_INSERT_CLUSTER, (SCHEMA_VERSION, fingerprint, bits))
+    return InitResult(version is None, is_made and not role_is_new)
+
+
+def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
+    """The version of the schema; None: there is none. SharedError: it is not for this machine."""
+    if connection.execute("SELECT to_regclass('spamguard.cluster')").fetchone() == (None,):
+        return None
+    row = connection.execute(_SELECT_CLUSTER).fetchone()
+    if row is None:
+        return None
+    if fingerprint and row[0] != fingerprint:
+        raise SharedError(
+            f"the database belongs to key {row[0]}, and this machine has key {fingerprint}: name "
+            "another database, or the state directory of that key"
+        )
+    if row[1] > SCHEMA_VERSION:
+        raise SharedError(
+            f"the database has schema {row[1]}, this program knows {SCHEMA_VERSION}: "
+            "install the newer version of spamguard here"
+        )
+    return int(row[1])
+
+
+def _make_role(connection: _Connection, password: str, password_file: Path, is_made: bool) -> bool:
+    """Make the role or give it this password; return whether it was made.
+
+    Without the right to change a role that is there, a password of an existing file is believed to
+    be the role's.
+    """
+    query = "SELECT 1 FROM pg_roles WHERE rolname = %s"
+    exists = connection.execute(query, (NODE_ROLE,)).fetchone() is not None
+    verifier = connection.pgconn.encrypt_password(
+        password.encode(), NODE_ROLE.encode(), b"scram-sha-256"
+    )
+    statement = sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(
+        sql.SQL("ALTER" if exists else "CREATE"),
+        sql.Identifier(NODE_ROLE),
+        sql.Literal(verifier.decode()),
+    )
+    try:
+        with connection.transaction():
+            connection.execute(statement)
+    except errors.InsufficientPrivilege as error:
+        if exists and not is_made:
+            return False
+        owner = connection.info.user
+        problem = f"{owner} may not make the role {NODE_ROLE}"
+        advice = f"let a superuser run `ALTER ROLE {owner} CREATEROLE`"
+        if exists:
+            problem = f"the role {NODE_ROLE} is there, and {owner} may not give it a new password"
+            advice = f"write the one that it has into {password_file}"
+        raise SharedError(f"{problem}: {advice}") from error
+    return not exists
+
+
+@contextmanager
+def _password(file: Path) -> Iterator[tuple[str, bool]]:
+    """The password in the file, and whether it was made; after an error a new file goes again."""
+    try:
+        with as_directory_owner(file.parent):
+            is_made = not file.exists()
+            if is_made:
+                with create_private(file) as stream:
+                    stream.write(secrets.token_urlsafe(_PASSWORD_BYTES).encode() + b"\n")
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            password = file.read_text("ascii").partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeError) as error:
+        advice = "name a file that can be read, or made, with a password in ASCII"
+        raise UsageError(f"{file}: {error_text(error)}: {advice}") from error
+    if not password:
+        raise UsageError(f"{file}: its first line is empty: write the password there")
+    try:
+        yield password, is_made
+    except BaseException:
+        if is_made:
+            with as_directory_owner(file.parent):
+                file.unlink()
+        raise
+
+
+def _run_schema(connection: _Connection) -> None:
+    connection.execute(files("spamguard.shared").joinpath("schema.sql").read_bytes())
+    database = sql.Identifier(connection.info.dbname)
+    grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}")
+    connection.execute(grant.format(database, sql.Identifier(NODE_ROLE)))
+
+
+# ---- upgrade
+
+
+def upgrade(dsn: str) -> tuple[int, int]:
+    """Bring tables and functions up to date; return the schema version before and after."""
+    with _owner_connection(dsn) as connection:
+        version = _check_cluster(connection, "")
+        if version is None:
+            raise SharedError(
+                "the database has no tables of spamguard: name another, or make them with "
+                "`spamguard shared init`"
+            )
+        _run_schema(connection)
+    return version, SCHEMA_VERSION
