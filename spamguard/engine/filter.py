@@ -388,9 +388,13 @@ class Filter(JudgingFilter, ClosedOnExit):
         fold.measure_ham(self._ledger, self._store.tables, self._unwanted)
 
     def settle_if_due(self) -> bool:
-        """Settle if that is due; returns whether it was."""
+        """Settle if that is due; returns whether it was.
+
+        Never with a ledger that has joined a shared log: there one node settles for all.
+        """
         self._refresh()
-        if due := self.is_settling_due():
+        due = self._ledger.shared is None and self.is_settling_due()
+        if due:
             self.settle()
         return due
 
@@ -483,7 +487,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             buckets=len(learnt.rows),
             vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),
             used=dict(zip(TOKEN_SETS, (learnt.vocabulary / quarter).tolist(), strict=True)),
-            events=self._ledger.last_seq(),
+            events=store.last_position(self._ledger),
             unsettled=self._store.unsettled,
             ledger_bytes=self._ledger.file_bytes(),
             tables_bytes=snapshot.snapshot_bytes(self.directory),

@@ -207,13 +207,16 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
             len(TRAITS),
             len(NUMBERS),
             word_odds,
-            policy.unwanted_classes(ledger.classes()),
+            policy.unwanted_classes(
+                ledger.classes() if ledger.shared is None else ledger.shared.classes_upto(upto_seq)
+            ),
         )
 
 
 # ---- first scores of good mail
 
-_HAM_SCORES_KEY = f"goodmail.{EXTRACTOR}"
+HAM_SCORES_KEY = f"goodmail.{EXTRACTOR}"
+"""The ledger's note of how spammy good mail looked."""
 _MAX_KEPT_SCORES = 1000  # the highest: for one wrong in 1,000 enough up to a million messages
 # A score counts when so many messages of each side were taught before it was taken: the first ones
 # of a filter are guesses, and while only good mail is taught, nothing looks like spam.
@@ -231,13 +234,13 @@ def measure_ham(ledger: SqliteLedger, tables: Tables, unwanted: Set[str]) -> Non
         confirmed += len(log_odds)
         highest = np.sort(np.concatenate((highest, log_odds)))[-_MAX_KEPT_SCORES:]
     steps = np.ceil(highest[::-1] * _KEPT_STEPS_PER_NAT).astype(int).tolist()
-    ledger.set_meta(_HAM_SCORES_KEY, json.dumps({"confirmed": confirmed, "highest": steps}))
+    ledger.set_meta(HAM_SCORES_KEY, json.dumps({"confirmed": confirmed, "highest": steps}))
 
 
 def read_ham_scores(ledger: SqliteLedger) -> policy.HamScores:
     """The last measurement. A note that cannot be read counts as none; settling mends it."""
     try:
-        values = json.loads(ledger.get_meta(_HAM_SCORES_KEY) or "{}")
+        values = json.loads(ledger.get_meta(HAM_SCORES_KEY) or "{}")
         highest = tuple(step / _KEPT_STEPS_PER_NAT for step in values["highest"])
         return policy.HamScores(values["confirmed"], highest)
     except (ValueError, TypeError, KeyError):
@@ -301,6 +304,7 @@ class UserModels:
         self._damaged: set[str] = set()  # logged already
         self._tokens = 0
         self._seq = 0
+        self._generation: str | None = None
 
     def load(self, user: str, seq: int, bits: int) -> UserVoteCounts | None:
         """The counts of a user's votes up to event number `seq`; None: there are none, or they are
@@ -331,13 +335,22 @@ class UserModels:
             self._evict(next(iter(self._models)))
         return model.counts
 
+    def follow(self, generation: str | None) -> None:
+        """Forget all models if events have other numbers than in the last generation."""
+        if generation != self._generation:
+            self._generation = generation
+            self._clear()
+
+    def _clear(self) -> None:
+        self._models.clear()
+        self._outdated.clear()
+        self._tokens = 0
+
     def _mark_outdated(self, seq: int, bits: int) -> None:
         """Mark the users who have voted, or taken a vote back, since the last time."""
         # other buckets, an older ledger was restored, or very much was taught
         if bits != self._bits or not self._seq <= seq <= self._seq + _MAX_EVENTS_BEHIND:
-            self._models.clear()
-            self._outdated.clear()
-            self._tokens = 0
+            self._clear()
         elif self._models:
             voters = self._ledger.users.users_between(self._seq, seq)
             self._outdated.update(self._models.keys() & voters)

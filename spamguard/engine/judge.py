@@ -272,6 +272,8 @@ class JudgingFilter:
         """Fold what was committed, lessons and classes, here or elsewhere."""
         if self._store.refresh():
             self._read_classes()
+            self._user_models.follow(self._store.generation)
+            self.senders.follow(self._store.generation)
 
     def _parameters(self) -> experts.ExpertParameters:
         """The parameters of judging: the same object for as long as nothing changes."""
@@ -360,13 +362,10 @@ class JudgingFilter:
         return fold.read_ham_scores(self._ledger)
 
     def is_settling_due(self) -> bool:
-        """Whether enough was taught or taken back, or another version of the learner settled.
-
-        As of the last look at the ledger.
-        """
+        """Whether the process that settles has work, as of the last look at the ledger."""
         due = max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         events = self._store.unsettled + _TAKEN_BACK_WEIGHT * self._store.taken_back
-        return events >= due or self._store.has_other_learner
+        return events >= due or self._store.has_other_learner or self._store.has_work
 
 
 # ---- what a lesson would change

@@ -28,11 +28,20 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes.tables import PER_CLASS, PER_OTHER_CLASS, Tables
+from spamguard.bayes.fusion import START_WEIGHTS
+from spamguard.bayes.tables import (
+    PER_CLASS,
+    PER_OTHER_CLASS,
+    Tables,
+    empty_tables,
+    ensure_class_index,
+)
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.errors import TableError
+from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import create_atomically, sync_directory
+from spamguard.users import is_class_name
 
 SNAPSHOT_KEY = f"tables.{EXTRACTOR}"
 """The ledger's note of the snapshot that counts, a `SnapshotStamp`."""
@@ -40,6 +49,7 @@ _MAGIC = b"spamguard tables 1\n"
 _PAGE_BYTES = 4096
 _MIN_MAPPED_BYTES = 1 << 20  # larger arrays are mapped, smaller ones are read
 _MAX_HEADER_BYTES = 1 << 24  # some 200 bytes for each class
+_MAX_CLASSES = 1000  # in a file from elsewhere
 _SMALL_ARRAYS = (*PER_CLASS, *PER_OTHER_CLASS, "vocabulary", "fusion_weights")
 
 
@@ -88,13 +98,7 @@ def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> str:
 
     durable: wait for the disk. OSError when it cannot be written; then nothing is left behind.
     """
-    layout: list[tuple[str, str, tuple[int, ...], int]] = []
-    size = 0
-    for name, array in _iter_arrays(tables):
-        layout.append((name, array.dtype.str, array.shape, size))
-        size += _round_to_pages(array.nbytes)
-    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": size}
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = _describe_layout(tables)
     head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
     digest = hashlib.sha256()
     with create_atomically(path) as file:
@@ -109,6 +113,17 @@ def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> str:
     if durable:
         sync_directory(path.parent)
     return digest.hexdigest()
+
+
+def _describe_layout(tables: Tables) -> bytes:
+    """The header: which arrays stand where, behind the header."""
+    layout: list[tuple[str, str, tuple[int, ...], int]] = []
+    size = 0
+    for name, array in _iter_arrays(tables):
+        layout.append((name, array.dtype.str, array.shape, size))
+        size += _round_to_pages(array.nbytes)
+    header = {"bits": tables.bits, "classes": tables.classes, "arrays": layout, "bytes": size}
+    return json.dumps(header, separators=(",", ":")).encode()
 
 
 def _iter_arrays(tables: Tables) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -130,12 +145,7 @@ def read_snapshot(path: Path) -> Tables:
     """
     try:
         with path.open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise _damage_error(path, "it is not a table file of this version")
-            checksum, _, text = file.readline(_MAX_HEADER_BYTES).rstrip(b"\n").partition(b" ")
-            if b"%08x" % zlib.crc32(text) != checksum:
-                raise _damage_error(path, "its head is damaged")
-            header: dict[str, Any] = json.loads(text)
+            header: dict[str, Any] = json.loads(_read_header(path, file))
             data = _round_to_pages(file.tell())
             if os.fstat(file.fileno()).st_size != data + header["bytes"]:
                 raise _damage_error(path, "its length is wrong")
@@ -150,6 +160,42 @@ def read_snapshot(path: Path) -> Tables:
     columns = [arrays[f"column {number}"] for number in range(len(header["classes"]) - 2)]
     small = {name: arrays[name] for name in _SMALL_ARRAYS}
     return Tables(header["bits"], arrays["rows"], columns, header["classes"], **small)
+
+
+def _read_header(path: Path, file: BinaryIO) -> bytes:
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise _damage_error(path, "it is not a table file of this version")
+    checksum, _, text = file.readline(_MAX_HEADER_BYTES).rstrip(b"\n").partition(b" ")
+    if b"%08x" % zlib.crc32(text) != checksum:
+        raise _damage_error(path, "its head is damaged")
+    return text
+
+
+def check_layout(path: Path) -> None:
+    """Check that a file from elsewhere holds the arrays of tables, and no others. TableError."""
+    with path.open("rb") as file:
+        text = _read_header(path, file)
+        size = os.fstat(file.fileno()).st_size - _round_to_pages(file.tell())
+    try:
+        header = json.loads(text)
+        bits, classes = header["bits"], header["classes"]
+        shapes = {name: shape for name, _, shape, _ in header["arrays"]}
+        (weights,), (_, width) = shapes["fusion_weights"], shapes["histogram"]
+        if header["bytes"] != size or not (
+            bits in range(29)
+            and len(classes) <= _MAX_CLASSES
+            and (16 << bits) + 8 * width <= size
+            and weights in (len(START_WEIGHTS), 2 * len(START_WEIGHTS))
+        ):
+            raise _damage_error(path, "it is too small, or too large")
+        tables = empty_tables(bits, len(TRAITS), len(NUMBERS), np.resize(START_WEIGHTS, weights))
+        for name in filter(is_class_name, classes):
+            ensure_class_index(tables, name)
+        tables.histogram = np.zeros((len(classes), width), np.int64)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise _damage_error(path, "its head cannot be read") from error
+    if _describe_layout(tables) != text:
+        raise _damage_error(path, "its arrays are not those of tables")
 
 
 def _load_array(file: BinaryIO, kind: np.dtype[Any], shape: list[int], start: int) -> NDArray[Any]:

@@ -12,6 +12,14 @@ reports nothing. A loss is noted in the ledger when settling replaces the snapsh
 and stays noted until `rebuild`. Lost event numbers are given again to new events. That is safe: a
 snapshot counts only by its line in the ledger, and that line is lost together with the events, or
 `TableStore` refuses it.
+
+A ledger that shares its log with other machines (`ledger.shared`) differs in three ways. Snapshots
+hold only events that have a position in the log, so that they are the same on all machines. Where
+events came in before others that were folded already, the ledger's generation rises, and the tables
+are made anew from the snapshot. And while the ledger has a hold on the tables, nothing is folded:
+its copy of the log does not reach up to the snapshot yet, or much of the log is to come. A stamp
+without numbers is that of tables whose events have other positions by now: they judge until there
+is another snapshot.
 """
 
 from __future__ import annotations
@@ -21,6 +29,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +40,9 @@ from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp, read_snapshot, write_snapshot
 from spamguard.errors import LedgerError, TableError, remedy
+from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.votes import Change
 from spamguard.log import local_time
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
@@ -100,19 +111,22 @@ class TableStore:
         self._durable = durable
         self.min_bits = min_bits
         self._is_current = False  # whether all that is known to have been committed is folded
+        self.generation: str | None = None  # of the shared log, when it was folded last
+        self.has_work = False  # whether the process that settles should look after the snapshot
         self._reset()
 
     def _reset(self) -> None:
         self._snapshot_line: str | None = None  # the line of the snapshot these tables come from
         self.stamp = SnapshotStamp()
         self.seq = 0  # last event folded
+        self._position = 0  # last event folded that is not provisional
         self.taken_back = 0  # lessons, since the last settling, without another in their place
         self.tables = empty_tables(self.min_bits, len(TRAITS), len(NUMBERS), fusion.START_WEIGHTS)
 
     @property
     def unsettled(self) -> int:
         """Events folded since the last settling."""
-        return self.seq - self.stamp.settled
+        return self._position - self.stamp.settled
 
     @property
     def has_other_learner(self) -> bool:
@@ -141,7 +155,8 @@ class TableStore:
             line = self._ledger.get_meta(SNAPSHOT_KEY)
             from_nothing = self.seq == 0
             try:
-                self._fold_from(line)
+                if self._ledger.shared is None or self._follow_log(line):
+                    self._fold_from(line)
             except (LedgerError, TableError):
                 # Our tables may not fit the ledger any more (an older one was restored), or a
                 # newer snapshot was published meanwhile and the older one removed.
@@ -151,20 +166,49 @@ class TableStore:
             else:
                 return
 
-    def _fold_from(self, line: str | None) -> None:
+    def _follow_log(self, line: str | None) -> bool:
+        """Begin anew if the log was changed behind us; whether to fold. line: read before this."""
+        generation = self._ledger.get_meta("ledger.generation")
+        if self._ledger.get_meta("ledger.hold"):
+            if line is not None and (not self._snapshot_line or SnapshotStamp.parse(line).seq):
+                self._map_snapshot(line)
+            self._is_current = self.has_work = True
+            return False
+        if generation != self.generation:
+            self._reset()
+            self.generation = generation
+        return True
+
+    def _fold_from(self, line: str | None, upto: int | None = None) -> None:
+        """Map the snapshot and fold the events behind it. upto: the last one; None: all."""
         try:
             self._map_snapshot(line)
             settled = self.stamp.settled
+            changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
+            if self._ledger.shared is not None:
+                changes = self._follow_positions(changes, upto)
             last, taken_back = fold_changes(
                 self.tables,
-                self._ledger.changes_after(self.seq, extractor=EXTRACTOR),
+                changes,
                 lambda digest, seq: self._ledger.has_event_between(digest, settled, seq),
             )
             self.seq, self.taken_back = last or self.seq, self.taken_back + taken_back
+            if self._ledger.shared is None:
+                self._position = self.seq
+            else:
+                self.has_work = self._position - self.stamp.seq >= _MAX_TAIL_EVENTS
             self._is_current = True
         except BaseException:
             self._reset()  # some of it may be folded already, and nothing may be folded twice
             raise
+
+    def _follow_positions(self, changes: Iterator[Change], upto: int | None) -> Iterator[Change]:
+        for change in changes:
+            if upto is not None and change[0] > upto:
+                return
+            if change[0] < PROVISIONAL:
+                self._position = change[0]
+            yield change
 
     def _map_snapshot(self, line: str | None) -> None:
         """Map the current snapshot, unless our tables are ahead of it in the same lineage."""
@@ -177,13 +221,42 @@ class TableStore:
         if not is_ours or stamp.seq > self.seq or stamp.seq == stamp.settled:
             self.tables = read_snapshot(self._directory / stamp.file)
             self.seq, self.taken_back = stamp.seq, stamp.taken_back
+            self._position = stamp.seq
         self._snapshot_line, self.stamp = line, stamp
 
     def save_if_long_tail(self) -> None:
         """Write a snapshot when opening would have to fold many events; call it after teaching."""
-        if self.seq - self.stamp.seq >= _MAX_TAIL_EVENTS:
+        if self.seq - self.stamp.seq >= _MAX_TAIL_EVENTS and self.seq < PROVISIONAL:
             stamp = replace(self.stamp, seq=self.seq, taken_back=self.taken_back)
-            self._publish(self.tables, stamp, self._snapshot_line)
+            shared, generation = self._ledger.shared, self.generation
+            self._publish(
+                self.tables,
+                stamp,
+                self._snapshot_line,
+                lambda: shared is None or str(shared.generation) == generation,
+            )
+
+    def look_after_snapshot(self) -> bool:
+        """On a joined ledger: save the events since the snapshot if they are many, and end a hold
+        that has no reason any more. Returns whether tables are missing until somebody settles.
+
+        It may take long, so no process that judges calls it.
+        """
+        shared, line = self._ledger.shared, self._ledger.get_meta(SNAPSHOT_KEY)
+        if shared is None or not self.has_work:
+            return False
+        seq = 0 if line is None else SnapshotStamp.parse(line).seq
+        position = shared.head().position
+        if line is not None and not seq:  # what still waits would be missing from new tables
+            return shared.waiting()[0] == 0
+        if seq <= position:
+            self._reset()
+            self.generation = str(shared.generation)
+            self._fold_from(line, position)
+            self.save_if_long_tail()
+            shared.hold("")
+            self._is_current = False
+        return False
 
     # Settling
 
@@ -193,59 +266,70 @@ class TableStore:
         Every process takes it up before its next judgement. Reads only the ledger, so it mends
         damaged tables too.
         """
-        upto = self._ledger.last_seq()
+        upto, is_unchanged = self._begin_settling()
         try:
             settled = build_tables(self._ledger, upto, self.min_bits)
             line = self._ledger.get_meta(SNAPSHOT_KEY)
             while not self._is_settled_beyond(line, upto):
-                if self._publish(settled, SnapshotStamp(seq=upto, settled=upto), line):
+                stamp = SnapshotStamp(seq=upto, settled=upto)
+                if self._publish(settled, stamp, line, is_unchanged):
                     break
+                if not is_unchanged():
+                    raise LedgerError(
+                        f"ledger {self._ledger.path}: the shared log was mended while its lessons "
+                        "were being settled: settle again"
+                    )
                 line = self._ledger.get_meta(SNAPSHOT_KEY)
         except LedgerError:
             # unless another process has settled more meanwhile, and compacted what we were reading
             if not self._is_settled_beyond(self._ledger.get_meta(SNAPSHOT_KEY), upto):
                 raise
-        self._ledger.compact(upto, self._ledger.trusted_time(time.time()) - UNDO_SECONDS)
-        self._drop_older_extractors()
+        tidy_up(self._directory, self._ledger, upto)
         self.catch_up()
 
-    def _drop_older_extractors(self) -> None:
-        """Remove notes and snapshots of older extractors, now that there are settled tables.
-
-        An older version can still make its tables from the ledger.
-        """
-        older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
-        self._ledger.drop_meta(f"{note}.{number}" for number in older for note in _META_PREFIXES)
-        for number in older:
-            for path in self._directory.glob(f"tables-{number}-*.bin"):
-                _remove_file(path)
+    def _begin_settling(self) -> tuple[int, Callable[[], bool]]:
+        """The last event to settle, and a test whether the events up to it are what they were."""
+        shared = self._ledger.shared
+        if shared is None:
+            return self._ledger.last_seq(), lambda: True
+        generation, mark = shared.generation, shared.head()
+        if self._ledger.get_meta("ledger.hold"):
+            seq = _parse_if_whole(self._ledger.get_meta(SNAPSHOT_KEY)).seq
+            if seq > mark.position:
+                raise LedgerError(
+                    f"ledger {self._ledger.path}: it is still being copied from the shared log: "
+                    "settle when it is complete (`spamguard shared status`)"
+                )
+        return mark.position, lambda: shared.generation == generation or shared.holds_mark(mark)
 
     def _is_settled_beyond(self, line: str | None, seq: int) -> bool:
         """Whether another process has settled more.
 
         A line that is damaged, or names events that the ledger has lost, does not count.
         """
-        try:
-            settled = SnapshotStamp.parse(line).settled if line is not None else 0
-        except TableError:
-            return False
-        return seq < settled <= self._ledger.last_seq()
+        return seq < _parse_if_whole(line).settled <= last_position(self._ledger)
 
     def adopt(self, tables: Tables) -> None:
         """Publish tables from elsewhere as if the events so far had taught them."""
         seq = self._ledger.last_seq()
         while True:  # while another process is first: the last to adopt counts
             line = self._ledger.get_meta(SNAPSHOT_KEY)
-            if self._publish(tables, SnapshotStamp(seq=seq, settled=seq), line):
+            if self._publish(tables, SnapshotStamp(seq=seq, settled=seq), line, lambda: True):
                 return
 
-    def _publish(self, tables: Tables, stamp: SnapshotStamp, expected: str | None) -> bool:
-        """Write a snapshot and give it its line in the ledger; then remove older files.
+    def _publish(
+        self,
+        tables: Tables,
+        stamp: SnapshotStamp,
+        expected: str | None,
+        is_valid: Callable[[], bool],
+    ) -> bool:
+        """Write a snapshot and make it the one that counts.
 
         stamp: without the name of a file, and without that of a state just settled. Returns False
-        when another process was first.
+        when another process was first, or when it is not valid by then.
         """
-        path = self._directory / f"tables-{EXTRACTOR}-{stamp.seq}-{secrets.token_hex(4)}.bin"
+        path = name_snapshot(self._directory, stamp.seq)
         try:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
@@ -256,26 +340,81 @@ class TableStore:
                 f"{path}: cannot be written ({error.strerror}); "
                 f"what was taught is safe in the ledger: {advice}"
             ) from error
-        # Listed before ours counts: a file that another process writes afterwards may be the
-        # current one by the time we remove.
-        paths = self._directory.glob(f"tables-{EXTRACTOR}-*.bin")
-        older = [other for other in paths if other != path]
         is_settled = stamp.seq == stamp.settled
         stamp = replace(stamp, file=path.name, lineage=file_hash if is_settled else stamp.lineage)
-        line = json.dumps(asdict(stamp))
-        if not self._ledger.replace_meta(SNAPSHOT_KEY, expected, line):
-            _remove_file(path)
+        line = install_snapshot(self._directory, self._ledger, stamp, expected, is_valid)
+        if line is None:
             return False
         self._snapshot_line, self.stamp, self.tables = line, stamp, tables
         self.seq, self.taken_back = stamp.seq, stamp.taken_back
-        # noted before the files that prove it are removed
-        loss = find_loss(self._directory, self._ledger)
-        if loss is not None and loss != _noted_loss(self._ledger):
-            self._ledger.set_meta(LOSS_KEY, json.dumps(asdict(loss)))
-            _log.error("%s: %s: %s", self._ledger.path, describe_loss(loss), LOSS_REMEDY)
-        for other in older:
-            _remove_file(other)
+        self._position = stamp.seq
+        if self._ledger.shared is not None:
+            self._ledger.shared.hold("")
         return True
+
+
+# ---- the snapshot that counts
+
+
+def _parse_if_whole(line: str | None) -> SnapshotStamp:
+    try:
+        return SnapshotStamp() if line is None else SnapshotStamp.parse(line)
+    except TableError:
+        return SnapshotStamp()
+
+
+def name_snapshot(directory: Path, seq: int) -> Path:
+    """The path of a new snapshot of the events up to `seq`."""
+    return directory / f"tables-{EXTRACTOR}-{seq}-{secrets.token_hex(4)}.bin"
+
+
+def install_snapshot(
+    directory: Path,
+    ledger: SqliteLedger,
+    stamp: SnapshotStamp,
+    expected: str | None,
+    is_valid: Callable[[], bool],
+) -> str | None:
+    """Give a snapshot its line in the ledger, in the place of the expected one; then remove older
+    files. Returns the line; None when another process was first, or when it is not valid by then:
+    then its file is removed.
+    """
+    # Listed before ours counts: a file that another process writes afterwards may be the current
+    # one by the time we remove.
+    older = [
+        path for path in directory.glob(f"tables-{EXTRACTOR}-*.bin") if path.name != stamp.file
+    ]
+    line = json.dumps(asdict(stamp))
+    if not ledger.replace_meta(SNAPSHOT_KEY, expected, line, is_valid):
+        _remove_file(directory / stamp.file)
+        return None
+    # noted before the files that prove it are removed
+    loss = find_loss(directory, ledger)
+    if loss is not None and loss != _noted_loss(ledger):
+        ledger.set_meta(LOSS_KEY, json.dumps(asdict(loss)))
+        _log.error("%s: %s: %s", ledger.path, describe_loss(loss), LOSS_REMEDY)
+    for path in older:
+        _remove_file(path)
+    return line
+
+
+def tidy_up(directory: Path, ledger: SqliteLedger, settled: int) -> None:
+    """Drop what settled tables make superfluous: superseded events, and notes and snapshots of
+    older extractors.
+
+    An older version can still make its tables from the ledger.
+    """
+    ledger.compact(settled, ledger.trusted_time(time.time()) - UNDO_SECONDS)
+    older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
+    ledger.drop_meta(f"{note}.{number}" for number in older for note in _META_PREFIXES)
+    for number in older:
+        for path in directory.glob(f"tables-{number}-*.bin"):
+            _remove_file(path)
+
+
+def last_position(ledger: SqliteLedger) -> int:
+    """The last event that can stand in a snapshot."""
+    return ledger.last_seq() if ledger.shared is None else ledger.shared.head().position
 
 
 def _remove_file(path: Path) -> None:
@@ -325,7 +464,9 @@ def describe_loss(loss: LedgerLoss) -> str:
 def find_loss(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
     """The loss that is noted, and that a snapshot proves beyond it; None: none is known."""
     newest = _newest_snapshot(directory)  # first, since events are committed before it holds them
-    noted, last = _noted_loss(ledger), ledger.last_seq()
+    noted, last = _noted_loss(ledger), last_position(ledger)
+    if ledger.shared is not None and ledger.get_meta("ledger.hold"):
+        return noted  # the copy of the log does not reach up to its snapshots yet
     if newest is None or newest.events <= last or (noted and noted.snapshot == newest.snapshot):
         return noted
     proven = replace(newest, events=newest.events - last, since=ledger.last_time())

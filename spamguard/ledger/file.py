@@ -10,7 +10,7 @@ Must never write into a file that no longer has the ledger's name: nobody would 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -133,11 +133,20 @@ class LedgerFile(ClosedOnExit):
         with self._writing():
             self._set_meta(key, value)
 
-    def replace_meta(self, key: str, expected: str | None, value: str) -> bool:
-        """Do as `set_meta` if the value still is the expected one; whether it was."""
+    def replace_meta(
+        self,
+        key: str,
+        expected: str | None,
+        value: str,
+        is_valid: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Do as `set_meta` if the value still is the expected one; whether it was.
+
+        is_valid: asked in the same transaction; False: nothing is changed either.
+        """
         self._check_key(key)
         with self._writing():
-            is_expected = self.get_meta(key) == expected
+            is_expected = self.get_meta(key) == expected and is_valid()
             if is_expected:
                 self._set_meta(key, value)
         return is_expected

@@ -80,6 +80,7 @@ class SenderWords:
         self._key = derive_key(key, b"senders")
         self._words: OrderedDict[tuple[bytes, str], int] = OrderedDict()
         self._seq = -1
+        self._generation: str | None = None
         self._has_any = False
 
     def digest(self, address: str) -> bytes:
@@ -110,6 +111,11 @@ class SenderWords:
             return Counter()
         of_site = self._load(digest, "")
         return Counter({user: self._load(digest, user) or of_site for user in users})
+
+    def follow(self, generation: str | None) -> None:
+        """Forget what was read if events have other numbers than in the last generation."""
+        if generation != self._generation:
+            self._generation, self._seq = generation, -1
 
     def _load(self, digest: bytes, user: str) -> int:
         """What this user's own word adds; 0: there is none."""

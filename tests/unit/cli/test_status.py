@@ -87,7 +87,7 @@ def test_which_threshold_and_why(run, status_of, taught):
     assert (answer["fixed"], answer["one_wrong_in"], answer["probability"]) == (0.95, 1000, None)
     assert 0 <= answer["confirmed"] <= 120
     with Filter.open(taught) as spam_filter:
-        spam_filter.ledger.set_meta(fold._HAM_SCORES_KEY, '{"confirmed": 4210, "highest": [4320]}')
+        spam_filter.ledger.set_meta(fold.HAM_SCORES_KEY, '{"confirmed": 4210, "highest": [4320]}')
     line = (
         "spam from 0.95; from 0.9869 to be wrong about at most 1 good message in "
         "1,000, by 4,210 confirmed\n"

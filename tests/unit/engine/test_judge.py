@@ -188,9 +188,7 @@ def test_a_threshold_measured_elsewhere_is_in_force_at_once(tmp_path: Path) -> N
     with opened(tmp_path) as teacher, opened(tmp_path, one_wrong_in=1000) as other:
         teach(teacher, MAIL[:30])
         assert other.scan(b"x").threshold == policy.SPAM_THRESHOLD
-        teacher.ledger.set_meta(
-            fold._HAM_SCORES_KEY, '{"confirmed": 4000, "highest": [5000, 4000]}'
-        )
+        teacher.ledger.set_meta(fold.HAM_SCORES_KEY, '{"confirmed": 4000, "highest": [5000, 4000]}')
         assert other.scan(b"x").threshold == pytest.approx(1 / (1 + np.exp(-5.0)), abs=1e-6)
 
 

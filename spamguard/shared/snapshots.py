@@ -1,0 +1,284 @@
+"""Settled tables on their way between nodes: one node settles and publishes, the others fetch.
+
+A snapshot travels as its file, in chunks of 1 MiB, each compressed. Its name is the SHA-256 of the
+file, which is its lineage too (`engine.snapshot`), so all nodes that settle at one position publish
+the same name. Another hash for the same position is a fault, and an alarm. What good mail looked
+like before it was taught travels beside it.
+
+Tables and log have to fit. A node that is far behind in the log, or joins it, gets a *hold*: its
+tables stand still, as of the snapshot, until its copy of the log reaches up to there. So it judges
+as the others do within seconds. Where the log goes on otherwise before the snapshot, the old tables
+stay in force until there is another snapshot (`keep_tables`).
+
+Must never give a file its name before all of its bytes are proven, never map a file whose layout is
+not that of tables, and never keep more of a snapshot in memory than some chunks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import zstandard
+
+from spamguard.bayes.training import LEARNER_VERSION
+from spamguard.engine import store
+from spamguard.engine.fold import HAM_SCORES_KEY
+from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp, check_layout
+from spamguard.errors import LedgerError, SharedError, TableError
+from spamguard.ledger.shared import SharedLog
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.records import EXTRACTOR
+from spamguard.shared.postgres import SharedDatabase, SharedSnapshot
+from spamguard.storage import create_atomically, sync_directory
+
+_log = logging.getLogger("spamguard.shared")
+
+CHUNK_BYTES = 1 << 20  # as `publish_snapshot` in schema.sql counts them
+MAX_SNAPSHOT_BYTES = 1 << 30
+"""A larger one is refused. A hundred million lessons make half of that."""
+MAX_BEHIND = 2000
+"""Events that stores fold on a message's path, in about 0.3 s."""
+_MAX_NOTES = 1 << 18  # characters
+_CHUNKS_AT_ONCE = 4
+_MAX_WINDOW_BYTES = 8 << 20  # of zstd; memory
+_RETRY_SECONDS = 600.0  # before a refused snapshot is tried again
+_COPYING = "the shared log is being copied"
+_MENDED = "the shared log has changed; waiting for new tables"
+
+
+class SnapshotAlarmError(SharedError):
+    """A snapshot is refused: somebody has to look at it."""
+
+
+class SnapshotExchange:
+    """A node's side of the exchange. For the courier; it belongs to its ledger's thread.
+
+    alarms: why snapshots were refused, by hash.
+    """
+
+    def __init__(self, ledger: SqliteLedger, state: Path) -> None:
+        self._ledger = ledger
+        self._log = _shared_log(ledger)
+        self._state = state
+        self._refused_at: dict[bytes, float] = {}
+        self.alarms: dict[bytes, str] = {}
+
+    # ---- publishing
+
+    async def publish(self, database: SharedDatabase, token: int) -> None:
+        """Publish the settled snapshot of this node, and compact the log below it.
+
+        token: of the lease. SharedError: it is not published; SnapshotAlarmError: and never may be.
+        """
+        stamp = self._stamp()
+        if not stamp.file or stamp.seq != stamp.settled:
+            raise SharedError("there is no settled snapshot to publish: settle first")
+        name = bytes.fromhex(stamp.lineage)
+        path, snapshots = self._state / stamp.file, await database.read_snapshots()
+        if name not in {row.hash for row in snapshots if _is_ours(row)}:
+            await self._send(database, path, name)
+        mark = self._log.head()  # equal chains there are equal logs up to there
+        if (await database.chains([mark.position])).get(mark.position) != mark.chain:
+            raise SharedError("the shared log has changed: settle again")
+        goodmail = self._ledger.get_meta(HAM_SCORES_KEY) or ""
+        outcome = await database.publish_snapshot(
+            stamp.seq, EXTRACTOR, LEARNER_VERSION, name, path.stat().st_size, self._ledger.node,
+            json.dumps({"goodmail": goodmail}), token,
+        )  # fmt: skip
+        if outcome == "different":
+            self._raise_alarm(name, _describe_difference(stamp.seq))
+        if outcome == "lost":
+            raise SharedError("the lease of settling was lost: settle again")
+        before = self._ledger.trusted_time(time.time()) - store.UNDO_SECONDS
+        await database.compact(stamp.seq, before, token)
+
+    async def _send(self, database: SharedDatabase, path: Path, name: bytes) -> None:
+        compressor = zstandard.ZstdCompressor(level=1)
+        try:
+            with path.open("rb") as file:
+                number = 0
+                while data := file.read(CHUNK_BYTES):
+                    await database.put_chunk(name, number, compressor.compress(data))
+                    number += 1
+        except OSError as error:
+            raise SharedError(f"{path}: cannot be read ({error.strerror}): settle again") from error
+
+    # ---- fetching
+
+    async def fetch(self, database: SharedDatabase) -> bool:
+        """Install the newest snapshot that is newer than ours; returns whether there was one.
+
+        Call it after pulling, and after taking the lease. One beyond our copy of the log is
+        installed while the tables are on hold. Errors of the database are passed on; what is wrong
+        with a snapshot is logged once and kept in `alarms`.
+        """
+        stamp = self._stamp()
+        reach = self._log.head().position
+        if self._ledger.get_meta("ledger.hold"):
+            reach = 2**62
+        for row in filter(_is_ours, await database.read_snapshots()):
+            if row.position == stamp.settled and row.hash.hex() != stamp.lineage:
+                self._note_alarm(row.hash, _describe_difference(row.position))
+            if row.position <= stamp.settled:
+                break
+            if row.position > reach or self._was_refused(row.hash):
+                continue
+            try:
+                path = await self._download(database, row)
+            except (SnapshotAlarmError, TableError) as error:
+                self._note_alarm(row.hash, f"snapshot {row.position} of {row.node}: {error}")
+            else:
+                self.alarms.pop(row.hash, None)
+                return self._install(row, path)
+        return False
+
+    async def _download(self, database: SharedDatabase, row: SharedSnapshot) -> Path:
+        """Write the file of a snapshot and prove it. SnapshotAlarmError, TableError."""
+        if not 0 < row.size <= MAX_SNAPSHOT_BYTES:
+            raise SnapshotAlarmError(f"it has {row.size:,} bytes")
+        path = store.name_snapshot(self._state, row.position)
+        digest = hashlib.sha256()
+        with create_atomically(path) as file:
+            async for data in _read_chunks(database, row):
+                digest.update(data)
+                file.write(data)
+            if digest.digest() != row.hash:
+                raise SnapshotAlarmError("its bytes are not those that were published")
+        try:
+            check_layout(path)
+            sync_directory(self._state)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+    def _install(self, row: SharedSnapshot, path: Path) -> bool:
+        """Make a snapshot the one that counts, unless this node has settled more meanwhile."""
+        line, ours = self._ledger.get_meta(SNAPSHOT_KEY), self._stamp()
+        new = SnapshotStamp(path.name, row.position, row.position, row.hash.hex())
+        if row.position <= ours.settled or not store.install_snapshot(
+            self._state, self._ledger, new, line, lambda: True
+        ):
+            path.unlink(missing_ok=True)
+            return False
+        self._ledger.set_meta(HAM_SCORES_KEY, _read_notes(row.notes))
+        if self._log.head().position >= row.position:
+            store.tidy_up(self._state, self._ledger, row.position)
+        return True
+
+    # ---- the hold
+
+    def hold_before_cut(self, position: int) -> None:
+        """Keep the tables in force if the log is about to be cut before their last event."""
+        line = self._ledger.get_meta(SNAPSHOT_KEY)
+        if line is not None and self._stamp().seq > position:
+            keep_tables(self._ledger, line)
+
+    def update_hold(self, last: int) -> bool:
+        """Begin or end a hold; call it in each turn, before pulling and after it.
+
+        last: position at which the log ends. Returns whether to start the process that settles: it
+        ends a hold too, where that takes long.
+        """
+        stamp, position = self._stamp(), self._log.head().position
+        if not self._ledger.get_meta("ledger.hold"):
+            if last - position > MAX_BEHIND:
+                self._log.hold(_COPYING)
+            return False
+        is_of_log = stamp.seq > 0 or not stamp.file
+        to_fold = max(position - stamp.seq, self._log.waiting()[0], last - position)
+        if is_of_log and stamp.seq <= position and to_fold <= MAX_BEHIND:
+            self._log.hold("")
+            return False
+        return True
+
+    def _stamp(self) -> SnapshotStamp:
+        """Our snapshot; without numbers where there is none, or a damaged note of it."""
+        with suppress(TableError):
+            return SnapshotStamp.parse(self._ledger.get_meta(SNAPSHOT_KEY) or "")
+        return SnapshotStamp()
+
+    # ---- alarms
+
+    def _was_refused(self, name: bytes) -> bool:
+        return time.monotonic() - self._refused_at.get(name, -_RETRY_SECONDS) < _RETRY_SECONDS
+
+    def _note_alarm(self, name: bytes, problem: str) -> None:
+        self._refused_at[name] = time.monotonic()
+        if self.alarms.get(name) != problem:
+            self.alarms[name] = problem
+            _log.error("%s", problem)
+
+    def _raise_alarm(self, name: bytes, problem: str) -> None:
+        self._note_alarm(name, problem)
+        raise SnapshotAlarmError(problem)
+
+
+def keep_tables(ledger: SqliteLedger, line: str) -> None:
+    """Have tables judge until there is a new snapshot, although their events have got, or will get,
+    other positions. line: the note of their snapshot.
+    """
+    _shared_log(ledger).hold(_MENDED)
+    stamp = replace(SnapshotStamp.parse(line), seq=0, settled=0, lineage="")
+    expected = ledger.get_meta(SNAPSHOT_KEY)
+    ledger.replace_meta(SNAPSHOT_KEY, expected, json.dumps(asdict(stamp)))
+
+
+def _shared_log(ledger: SqliteLedger) -> SharedLog:
+    if ledger.shared is None:
+        raise LedgerError(f"ledger {ledger.path}: it has not joined a shared log")
+    return ledger.shared
+
+
+def _is_ours(row: SharedSnapshot) -> bool:
+    return (row.extractor, row.learner) == (EXTRACTOR, LEARNER_VERSION)
+
+
+def _describe_difference(position: int) -> str:
+    return (
+        f"the tables settled here at position {position} of the shared log are not those of the "
+        "other nodes: please report this fault; `spamguard rebuild` takes away damage of this node"
+    )
+
+
+def _read_notes(notes: str) -> str:
+    """What good mail looked like, as the ledger keeps it; "": nothing that can be read."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        goodmail = json.loads(notes)["goodmail"]
+        if isinstance(goodmail, str) and len(goodmail) <= _MAX_NOTES:
+            return goodmail
+    return ""
+
+
+async def _read_chunks(database: SharedDatabase, row: SharedSnapshot) -> AsyncIterator[bytes]:
+    """The bytes of a snapshot, as many as it has, a chunk at a time. SnapshotAlarmError."""
+    total, left = -(-row.size // CHUNK_BYTES), row.size
+    for start in range(0, total, _CHUNKS_AT_ONCE):
+        numbers = range(start, min(start + _CHUNKS_AT_ONCE, total))
+        chunks = await database.read_chunks(row.hash, numbers)
+        if len(chunks) != len(numbers):
+            raise SnapshotAlarmError("a part of it is missing")
+        for chunk in chunks:
+            data = _decompress(chunk, min(CHUNK_BYTES, left))
+            left -= len(data)
+            yield data
+
+
+def _decompress(chunk: bytes, size: int) -> bytes:
+    """The bytes of a chunk. SnapshotAlarmError: they are not so many, or damaged."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    try:
+        with decompressor.stream_reader(chunk) as reader:
+            data = reader.read(size + 1)
+    except zstandard.ZstdError as error:
+        raise SnapshotAlarmError(f"a part of it is damaged ({error})") from error
+    if len(data) != size:
+        raise SnapshotAlarmError("a part of it has another size")
+    return data
