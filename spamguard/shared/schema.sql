@@ -266,7 +266,8 @@ END $$;
 
 -- Of the events in a range of positions, delete those that a later vote of the same key supersedes,
 -- where that vote stands up to `upto` and is older than `before` (seconds since 1970), which is at
--- least 30 days ago. Returns how many; NULL: the lease is somebody else's.
+-- least 30 days ago; and tombstones of ageing as old as that of whose key nothing else is left.
+-- Returns how many; NULL: the lease is somebody else's.
 CREATE OR REPLACE FUNCTION compact(
     range_start bigint, range_end bigint, upto bigint, before bigint, lease_token bigint
 ) RETURNS bigint
@@ -275,6 +276,7 @@ DECLARE
     bound bigint := least(before, extract(epoch FROM clock_timestamp())::bigint - 30 * 86400);
     head log%ROWTYPE;
     dropped bigint;
+    aged bigint;
 BEGIN
     IF NOT holds_lease('settle', lease_token) THEN
         RETURN NULL;
@@ -287,8 +289,18 @@ BEGIN
         SELECT 1 FROM events l WHERE l.subject = e.subject AND l.position <= upto
         AND (l.clock, l.node) > (e.clock, e.node) AND l.time < bound);
     GET DIAGNOSTICS dropped = ROW_COUNT;
-    UPDATE log SET compacted = greatest(log.compacted, range_end), events = log.events - dropped;
-    RETURN dropped;
+    -- A body is: format, clock, time, extractor; lengths of digest, user, node, label (-1: none),
+    -- features, scores and origin; these.
+    DELETE FROM events e WHERE e.position BETWEEN range_start AND range_end AND e.time < bound
+        AND octet_length(e.body) < 4096 AND substr(e.body, 1, 1) = '\x01'
+        AND substr(e.body, 38, 4) = '\xffffffff' AND substr(e.body, 50, 4) = '\x00000006'
+        AND substr(e.body, octet_length(e.body) - 5) = convert_to('ageing', 'UTF8')
+        AND NOT EXISTS (
+            SELECT 1 FROM events o WHERE o.subject = e.subject AND o.position <> e.position);
+    GET DIAGNOSTICS aged = ROW_COUNT;
+    UPDATE log SET compacted = greatest(log.compacted, range_end),
+        events = log.events - dropped - aged;
+    RETURN dropped + aged;
 END $$;
 
 -- ---- nodes

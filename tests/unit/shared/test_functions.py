@@ -10,7 +10,8 @@ from hashlib import sha256
 import pytest
 
 from spamguard.errors import SharedError
-from spamguard.ledger.events import SharedEvent
+from spamguard.ledger.events import SharedEvent, encode_event
+from spamguard.records import Vote
 from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.unit.shared.events import event
@@ -133,6 +134,42 @@ def test_compacting_drops_only_what_was_superseded_long_ago(shared_database: Tes
         assert await database.append(votes[1:2]) == [2]
         with pytest.raises(SharedError, match="bad positions"):
             await database.compact(11, now, token)
+
+    run(shared_database, work)
+
+
+def _real(digest: bytes, clock: int, label: str | None, origin: str, when: int) -> SharedEvent:
+    packed = b"" if label is None else b"features"
+    return encode_event(Vote(digest, "ann", clock, NODE, label, packed, b"", origin, when, 1))
+
+
+def test_tombstones_of_ageing_go_last(shared_database: TestDatabase) -> None:
+    now = int(time.time())
+    old = now - 60 * DAY
+
+    async def work(database: SharedDatabase) -> None:
+        await database.append(
+            [
+                _real(b"one", 1, "spam", "move", old),
+                _real(b"one", 2, None, "ageing", old),  # goes, with the one before
+                _real(b"two", 3, None, "ageing", now),  # too young
+                _real(b"three", 4, None, "move", old),  # a user's word
+                _real(b"four", 7, None, "ageing", old),  # goes when 6 has gone
+                _real(b"four", 6, "spam", "move", old),
+                _real(b"five", 8, None, "ageing", old),  # not the last word
+                _real(b"five", 9, "spam", "move", now),
+            ]
+        )
+        token = await database.take_lease("settle", NODE, 60)
+        assert token is not None
+        for number in range(1, 6):  # as in a log of some size, which is compacted in parts
+            values = (number, number, 5, now, token)
+            shared_database.query("SELECT spamguard.compact(%s, %s, %s, %s, %s)", *values)
+        assert [row.position for row in await database.read_page(0, 99)] == [3, 4, 5, 6, 7, 8]
+        assert await database.compact(6, now, token) == 2
+        assert await database.compact(8, now, token) == 0
+        assert [row.position for row in await database.read_page(0, 99)] == [3, 4, 7, 8]
+        assert shared_database.query("SELECT events, compacted FROM spamguard.log") == [(4, 8)]
 
     run(shared_database, work)
 
