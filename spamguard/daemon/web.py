@@ -30,6 +30,7 @@ from contextlib import (
 from functools import partial
 from importlib import import_module
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -41,6 +42,10 @@ from spamguard.errors import SpamguardError
 from spamguard.servers.listener import CertificateReloader
 from spamguard.storage import SPOOL_DIRECTORY
 from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
+
+if TYPE_CHECKING:
+    from spamguard.web.nodes import PeerDoor
+    from spamguard.web.service import Service
 
 _log = logging.getLogger("spamguard.web")
 _metrics_log = logging.getLogger("spamguard.metrics")
@@ -152,16 +157,16 @@ async def _open_page(
     from spamguard.web.auth import CredentialStore  # noqa: PLC0415  for the page only
     from spamguard.web.digest import DigestSender  # noqa: PLC0415  for the page only
     from spamguard.web.mailer import Mailer  # noqa: PLC0415  for the page only
-    from spamguard.web.service import Service  # noqa: PLC0415  for the page only
 
     certificates = CertificateReloader(web.tls) if web.tls else None
     with (
         closing(CredentialStore.open(settings.state)) as store,
         closing(process.listen(web.listen.host, web.listen.port)) as listening,
     ):
-        service = Service(settings, settle, partial(status.ask_daemon, settings.state))
+        service, peers = _open_service(settings, settle)
         mailer = Mailer(settings, web, service) if web.mail_from else None
-        app = create_app(web, settings.state / SPOOL_DIRECTORY, service, store, reporter, mailer)
+        spool = settings.state / SPOOL_DIRECTORY
+        app = create_app(web, spool, service, store, reporter, mailer, peers)
         config = server_config(app, listening, certificates.context if certificates else None)
         await service.start()
         ending = asyncio.Event()
@@ -178,6 +183,20 @@ async def _open_page(
             for task in mailing:
                 task.cancel()
             await service.close()
+
+
+def _open_service(
+    settings: Settings, settle: Callable[[], None]
+) -> tuple[Service, PeerDoor | None]:
+    """Make the service, and where there are other nodes, what they may ask of it."""
+    from spamguard.web.service import Service  # noqa: PLC0415  for the page only
+
+    ask = partial(status.ask_daemon, settings.state)
+    if settings.shared is None:
+        return Service(settings, settle, ask), None
+    from spamguard.web.nodes import open_nodes  # noqa: PLC0415  for several machines only
+
+    return open_nodes(settings, settle, ask)
 
 
 def describe_error(web: Web, error: Exception) -> str:

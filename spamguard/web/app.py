@@ -82,8 +82,9 @@ def create_app(
     mailer: Mailer | None = None,
     peers: PeerDoor | None = None,
 ) -> FastAPI:
-    """Put page and API together. spool: directory for uploaded messages."""
-    sessions = SessionManager(store, frozenset(web.proxy.operators if web.proxy else ()))
+    """Put page and API together. spool: directory for uploaded messages. peers: other nodes."""
+    operators = frozenset(web.proxy.operators if web.proxy else ())
+    sessions = SessionManager(store, operators, peers.burn_link if peers else None)
     routes = page_routes(PageContext(service, monitor, sessions, mailer))
     app = FastAPI(
         routes=[*api.router.routes, *(peers.routes() if peers else ()), *routes],

@@ -15,6 +15,7 @@ them.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import re
@@ -22,7 +23,7 @@ import secrets
 import sqlite3
 import time
 from base64 import b32hexencode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
@@ -301,22 +302,29 @@ class Visitor:
 class SessionManager:
     """Finds the visitor of a request, and logs people in and out.
 
-    operators: users of the reverse proxy who are operators.
+    operators: users of the reverse proxy who are operators. burn: uses up a link, by its id, for
+    all nodes; may block. None: there are no other nodes.
     """
 
-    def __init__(self, store: CredentialStore, operators: frozenset[str]) -> None:
+    def __init__(
+        self,
+        store: CredentialStore,
+        operators: frozenset[str],
+        burn: Callable[[str], bool] | None = None,
+    ) -> None:
         self._store = store
         self._operators = operators
+        self._burn = burn
 
-    def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
+    async def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
         """Use up a one-time link, and return the person and the secret of a new session.
 
         Call it for POST only, because programs that check mail fetch the links in it. The session
         of the visitor, if there is one, ends. UnauthenticatedError: the link is wrong, too old or
-        used up.
+        used up. SharedError: nobody can tell whether another node has used it up.
         """
         now = int(time.time())
-        credential = self._store.redeem(link, now)
+        credential = await self._use_up(link, now)
         if credential is None:
             raise UnauthenticatedError(
                 "this link is wrong, was used before or is older than ten minutes: "
@@ -325,6 +333,15 @@ class SessionManager:
         self.log_out(visitor)
         person, expires = credential.person, now + SESSION_SECONDS
         return person, self._store.create(CredentialKind.SESSION, person, now, expires=expires)
+
+    async def _use_up(self, link: str, now: int) -> Credential | None:
+        if self._burn is None:
+            return self._store.redeem(link, now)
+        credential = self._store.find(CredentialKind.LINK, link, now)
+        if credential is None or not await asyncio.to_thread(self._burn, credential.id):
+            return None
+        self._store.delete(credential.id)  # if the end of it has not come from the others yet
+        return credential
 
     def log_out(self, visitor: Visitor | None) -> None:
         """End the session, if there is one."""

@@ -394,6 +394,7 @@ _TITLES = {
     401: "You are not logged in",
     403: "That is not allowed",
     404: "Not found",
+    410: "Not now",
     413: "That is too large",
     422: "That does not work",
     429: "Too many requests",

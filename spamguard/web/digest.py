@@ -9,6 +9,9 @@ been told of. It is written before the mail goes out, so a restart never sends a
 the next hop refuses one, the next digest tells of that mail too. If the process was down at the
 hour, it sends when it starts. A new file waits for the next hour.
 
+Of several machines that learn as one, each tells of the mail that passed it: the calls of `Service`
+below go past what `nodes` adds.
+
 Must never send anything when there is nothing to tell, let a text of a stranger end its line, or
 tell a user of another user's mail.
 """
@@ -151,7 +154,7 @@ class DigestSender:
         """Yield what waits in the quarantine for a person, newest first."""
         before = ""
         while True:
-            page = await self._service.quarantine(person, before, MAX_ROWS)
+            page = await Service.quarantine(self._service, person, before, MAX_ROWS)
             for message in page.messages:
                 if message.time <= since:
                     return
@@ -165,7 +168,7 @@ class DigestSender:
         search = Search(label=UNSURE, since=since, limit=MAX_ROWS)
         while True:
             try:
-                page = await self._service.history(person, search)
+                page = await Service.history(self._service, person, search)
             except NotAllowedError:
                 return
             for judgement in page.judgements:

@@ -31,9 +31,11 @@ from starlette.types import Scope
 
 from spamguard.config.options import Settings
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, SpamguardError, UsageError
-from spamguard.keys import is_id
+from spamguard.keys import is_id, key_fingerprint, load_key
+from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
 from spamguard.proxy.history import HistoryRow
+from spamguard.shared.client import burn
 from spamguard.shared.peers import (
     PEER_FIELD,
     PeerClient,
@@ -41,8 +43,11 @@ from spamguard.shared.peers import (
     PeerGate,
     PeerNode,
     PeerRefusalError,
+    peer_key,
 )
+from spamguard.shared.status import SharedStatus, read_status
 from spamguard.smtp.envelope import client_prefix
+from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
 from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
 from spamguard.web.context import path_id
@@ -55,6 +60,7 @@ from spamguard.web.workers import ReadConnection
 _log = logging.getLogger("spamguard.web")
 
 _PAGE_SECONDS = 1.0  # for a page of one node: its answer must come within `ASK_SECONDS`
+_GONE_SECONDS = 86_400.0  # a node that was not heard for so long is not missed
 _HISTORY, _QUARANTINE = f"{PEER_ROOT}history", f"{PEER_ROOT}quarantine"
 
 Item = TypeVar("Item", Judgement, HeldMessage)
@@ -318,10 +324,15 @@ _REFUSALS: Mapping[int, type[SpamguardError]] = {
 
 
 class PeerDoor:
-    """Admits and answers the requests of other nodes."""
+    """Admits and answers the requests of other nodes.
 
-    def __init__(self, gate: PeerGate, service: NodeService) -> None:
-        self._gate, self._service = gate, service
+    burn_link: uses up a link, by its id, for all nodes.
+    """
+
+    def __init__(
+        self, gate: PeerGate, service: NodeService, burn_link: Callable[[str], bool]
+    ) -> None:
+        self._gate, self._service, self.burn_link = gate, service, burn_link
         self._refused = WarnOnce(_log)
 
     def identify(self, scope: Scope, context: RequestContext) -> Visitor:
@@ -397,3 +408,30 @@ def _route(method: str, path: str, work: Callable[[Person, Request], Awaitable[o
         return Response(_encode(value), media_type="application/json")
 
     return Route(path, respond, methods=[method])
+
+
+# ---- both
+
+
+def open_nodes(
+    settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
+) -> tuple[NodeService, PeerDoor]:
+    """Make the service of this node, and what other nodes may ask of it. LedgerError."""
+    state, shared = settings.state, settings.shared
+    installation_key = load_key(state / KEY_FILE, create=False)
+    with SqliteLedger.open(state / LEDGER_FILE, key_fingerprint(installation_key)) as ledger:
+        node = ledger.node
+    key, ca = peer_key(installation_key), shared.tls.ca if shared else None
+    client = PeerClient(key, node, lambda: known_nodes(read_status(state)), ca)
+    service = NodeService(settings, settle, ask_daemon, client)
+    return service, PeerDoor(PeerGate(key, node), service, partial(burn, state))
+
+
+def known_nodes(status: SharedStatus) -> list[PeerNode]:
+    """Return the nodes that have a page, but not those that have been gone for long."""
+    newest = max((node.seen for node in status.nodes), default=0.0)
+    return [
+        PeerNode(node.node, node.name, node.url)
+        for node in status.nodes
+        if node.url and node.seen > newest - _GONE_SECONDS
+    ]

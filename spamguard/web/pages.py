@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spamguard.engine.policy import UNSURE
-from spamguard.errors import BusyError, NotThereError, UsageError
+from spamguard.errors import BusyError, NotThereError, SharedError, UsageError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
@@ -51,6 +51,7 @@ from spamguard.web.models import (
     TokenCounts,
 )
 from spamguard.web.requests import (
+    RefusalError,
     client_address,
     current_person,
     current_visitor,
@@ -442,7 +443,11 @@ async def login_page(_: PageContext, request: Request) -> Response:
 async def log_in(pages: PageContext, request: Request) -> Response:
     """Use up a one-time link. Operators get to the numbers, others to their mail."""
     form = await read_form(request)
-    person, secret = pages.sessions.log_in(form.get("link", ""), current_visitor(request))
+    try:
+        person, secret = await pages.sessions.log_in(form.get("link", ""), current_visitor(request))
+    except SharedError as error:
+        text = "a link cannot be used while the database of all nodes is away: try again later"
+        raise RefusalError(410, text) from error
     answer = redirect("/" if person.operator else "/history")
     set_session_cookie(request, answer, secret, SESSION_SECONDS)
     return answer

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,17 +62,19 @@ def states(place: Path, template: Path, number: int) -> list[Path]:
 
 
 @contextmanager
-def cluster(settings: Sequence[Settings], *, known: Sequence[PeerNode] = ()) -> Iterator[Cluster]:
-    """Run a node for each settings. known: other nodes that they know."""
+def cluster(
+    settings: Sequence[Settings], burn: Callable[[str], bool] = lambda _: True
+) -> Iterator[Cluster]:
+    """Run a node for each settings. burn: stands for the courier."""
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in settings]
     key = peer_key(load_key(settings[0].state / KEY_FILE, create=False))
     peers = [
         PeerNode(f"id{at}", f"mx{at}", f"http://127.0.0.1:{one.getsockname()[1]}")
         for at, one in enumerate(listening)
-    ] + list(known)
+    ]
     with ExitStack() as running:
         nodes = [
-            running.enter_context(_node(one, door, peers, at, key))
+            running.enter_context(_node(one, door, peers, at, key, burn))
             for at, (one, door) in enumerate(zip(settings, listening, strict=True))
         ]
         yield Cluster(nodes, peers, key)
@@ -80,7 +82,12 @@ def cluster(settings: Sequence[Settings], *, known: Sequence[PeerNode] = ()) -> 
 
 @contextmanager
 def _node(
-    settings: Settings, listening: socket.socket, peers: list[PeerNode], at: int, key: bytes
+    settings: Settings,
+    listening: socket.socket,
+    peers: list[PeerNode],
+    at: int,
+    key: bytes,
+    burn: Callable[[str], bool],
 ) -> Iterator[Served]:
     began, ends = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
@@ -90,7 +97,7 @@ def _node(
     async def run() -> None:
         store = CredentialStore.open(settings.state)
         served.service = service = NodeService(settings, lambda: None, dict, client)
-        door = PeerDoor(PeerGate(key, peers[at].node), service)
+        door = PeerDoor(PeerGate(key, peers[at].node), service, burn)
         await service.start()
         try:
             app = create_app(

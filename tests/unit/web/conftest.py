@@ -20,10 +20,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def _office(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_office(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("office") / "state")
 
 
 @pytest.fixture
-def state(tmp_path: Path, _office: Path) -> Path:
-    return Path(shutil.copytree(_office, tmp_path / "state"))
+def state(tmp_path: Path, made_office: Path) -> Path:
+    return Path(shutil.copytree(made_office, tmp_path / "state"))

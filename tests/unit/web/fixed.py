@@ -289,7 +289,7 @@ class Gate:
     person: Person = ANNA
     left: int = 0
 
-    def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
+    async def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
         if link != "good":
             raise UnauthenticatedError("this link was used before, or is too old")
         return self.person, "x"

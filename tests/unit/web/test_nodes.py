@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -15,10 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spamguard.errors import UnavailableError
 from spamguard.shared import peers
 from spamguard.shared.peers import PEER_FIELD, PeerNode
+from spamguard.shared.status import NodeStatus, SharedStatus
+from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind
 from spamguard.web.models import HeldMessage
-from spamguard.web.nodes import merge_pages
+from spamguard.web.nodes import known_nodes, merge_pages
 from tests.support.waiting import PATIENCE
 from tests.unit.web import office
 from tests.unit.web.cluster import Cluster, cluster, silent, states
@@ -29,16 +33,16 @@ API = "/api/v1"
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory, _office: Path) -> Iterator[Cluster]:
-    made = states(tmp_path_factory.mktemp("three"), _office, 3)
+def three(tmp_path_factory: pytest.TempPathFactory, made_office: Path) -> Iterator[Cluster]:
+    made = states(tmp_path_factory.mktemp("three"), made_office, 3)
     with cluster([office.settings(state) for state in made]) as running:
         yield running
 
 
 @pytest.fixture
-def two(tmp_path: Path, _office: Path) -> Iterator[Cluster]:
+def two(tmp_path: Path, made_office: Path) -> Iterator[Cluster]:
     """Two nodes that deliver released mail to a Maildir."""
-    made = states(tmp_path, _office, 2)
+    made = states(tmp_path, made_office, 2)
     hops = (f"maildir:{tmp_path / 'Maildir'}",)
     with cluster([office.settings(state, hops=hops) for state in made]) as running:
         yield running
@@ -157,22 +161,83 @@ def test_a_node_that_is_silent_is_named(three: Cluster) -> None:
     assert "did not answer" not in browser.get("/history").text
 
 
-def free_url() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return f"http://127.0.0.1:{door.getsockname()[1]}"
-
-
-@pytest.mark.parametrize(
-    "url", [free_url(), "http://192.0.2.1:8080", "file:///etc/passwd", "x:[", ""]
-)
+@pytest.mark.parametrize("url", ["http://192.0.2.1:8080", "file:///etc/passwd", "x:[", "http://"])
 def test_a_node_without_a_usable_address(three: Cluster, url: str) -> None:
     three.peers.append(PeerNode("gone", "mx-gone", url))
     try:
         answer = three.nodes[0].client(OPERATOR).get(f"{API}/history").json()
     finally:
         three.peers.pop()
-    assert answer["absent"] == (["mx-gone"] if url else [])
+    assert answer["absent"] == ["mx-gone"]
     assert answer["judgements"]
+
+
+def test_a_node_that_is_down(three: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        url = f"http://127.0.0.1:{door.getsockname()[1]}"
+    three.peers.append(PeerNode("gone", "mx-gone", url))
+    try:
+        answer = three.nodes[0].client(OPERATOR).get(f"{API}/history").json()
+    finally:
+        three.peers.pop()
+    assert answer["absent"] == ["mx-gone"]
+    assert answer["judgements"]
+
+
+# ---- login links
+
+
+def test_a_link_works_once_on_all_nodes(tmp_path: Path, made_office: Path) -> None:
+    """Both have it; the courier of either says who was first, or that nobody can tell."""
+    burnt: list[str] = []
+    away = True
+
+    def burn(link: str) -> bool:
+        if away:
+            raise UnavailableError("the database is away")
+        burnt.append(link)
+        return len(burnt) == 1
+
+    made = states(tmp_path, made_office, 2)
+    with cluster([office.settings(state) for state in made], burn) as two:
+        first, second = two.nodes
+        link = first.secret(CredentialKind.LINK, ANNA)
+        shutil.copy(first.state / CREDENTIALS_FILE, second.state)
+        client = first.client(**{"Sec-Fetch-Site": "same-origin"})
+        other = second.client(**{"Sec-Fetch-Site": "same-origin"})
+        form = {"link": link, "csrf": ""}
+        for answer in (client.post("/login", data=form), other.post("/login", data=form)):
+            assert answer.status_code == 410
+            assert "try again" in answer.text
+            assert "set-cookie" not in answer.headers
+        wrong = link[:-1] + ("A" if link[-1] != "A" else "B")
+        assert client.post("/login", data={"link": wrong, "csrf": ""}).status_code == 401
+        away = False
+        assert client.post("/login", data=form).status_code == 303
+        assert client.get("/history").status_code == 200
+        assert other.post("/login", data=form).status_code == 401
+        again = first.client(**{"Sec-Fetch-Site": "same-origin"})
+        assert again.post("/login", data=form).status_code == 401
+        assert burnt == [link.partition(".")[0]] * 2
+
+
+# ---- which nodes are asked
+
+
+def test_nodes_without_page_and_nodes_that_are_gone_are_not_asked() -> None:
+    now = 1_790_000_000.0
+    nodes = [
+        NodeStatus(node, f"mx-{node}", url, "1.0.0", 7, 0, seen, "")
+        for node, url, seen in (
+            ("a", "https://a", now),
+            ("b", "", now),
+            ("c", "https://c", now - 86_399),
+            ("d", "https://d", now - 86_401),
+        )
+    ]
+    asked = known_nodes(SharedStatus(nodes=tuple(nodes)))
+    assert asked == [PeerNode("a", "mx-a", "https://a"), PeerNode("c", "mx-c", "https://c")]
+    assert known_nodes(SharedStatus()) == []
 
 
 # ---- merging
