@@ -106,6 +106,7 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
             name: {"messages": number, "unwanted": name in status.unwanted}
             for name, number in status.classes.items()
         },
+        "kept": _kept_values(spam_filter),
         "lost": asdict(loss) if loss else None,
         "outdated": count_outdated(spam_filter.ledger),
         "missing": policy.missing_lessons(status.classes, status.unwanted),
@@ -137,6 +138,14 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     }
 
 
+def _kept_values(spam_filter: Filter) -> dict[str, Any]:
+    """Since when lessons are kept, and how many have aged in the last 30 days."""
+    days = spam_filter.ledger.users.count_by_day()
+    aged, last = spam_filter.ledger.ages.count_aged()
+    first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
+    return {"since": first, "aged": aged, "last_aged": last or None}
+
+
 def _status_text(values: dict[str, Any]) -> str:
     from spamguard.engine import store
     from spamguard.learning import undo
@@ -151,6 +160,7 @@ def _status_text(values: dict[str, Any]) -> str:
         f"key        {values['key']}",
         f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
         f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
+        f"kept       {_kept_text(values)}",
         f"threshold  {_threshold_text(values['threshold'])}",
         f"watcher    {_watcher_text(values)}",
         *daemon_lines(values["daemon"]),
@@ -184,6 +194,20 @@ def _status_text(values: dict[str, Any]) -> str:
         for words in values["imports"]
     )
     return "\n".join([*lines, *_user_lines(values)])
+
+
+def _kept_text(values: dict[str, Any]) -> str:
+    """What is kept, as the running daemon says it, and since when."""
+    kept, keep = values["kept"], (values["daemon"] or {}).get("keep")
+    text = "what is not forgotten" if kept["aged"] else "everything"
+    if keep:
+        text = f"{int(keep):,} lessons (keep)" if keep.isdigit() else f"{keep} (keep)"
+    if kept["since"]:
+        text += f", since {local_time(kept['since'])[:10]}"
+    if kept["aged"]:
+        last = local_time(kept["last_aged"])[:10]
+        text += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days, on {last}"
+    return text
 
 
 def _threshold_text(values: dict[str, Any]) -> str:

@@ -422,6 +422,9 @@ class Settings:
         SharedSettings | None,
         "Several machines learn as one, by a log in PostgreSQL; null: this machine alone",
     ] = None
+    keep: Annotated[
+        types.KeptLessons | None, 'Lessons kept: a number, or a time such as "2 years"; null: all'
+    ] = None
 
     @property
     def accepts_lessons(self) -> bool:

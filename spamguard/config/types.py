@@ -174,12 +174,17 @@ def _check_spam_threshold(value: object) -> int:
 
 _DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
 _SIZE_SCHEMA = _text_schema(values.SIZE_PATTERN)
+_KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
 _SHARE_SCHEMA: JsonSchema = {"type": "number", "minimum": 0, "maximum": 1}
 _THRESHOLD_SCHEMA = _text_schema(f"fixed|{_ONE_IN.pattern}")
 
 Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, values.duration_text)]
 Days = Annotated[int, Option(values.parse_days, _DURATION_SCHEMA, lambda value: f"{value}d")]
 Size = Annotated[int, Option(values.parse_size, _SIZE_SCHEMA, values.size_text)]
+KeptLessons = Annotated[
+    values.KeptLessons,
+    Option(values.parse_kept_lessons, _KEPT_SCHEMA, lambda value: value.number or str(value)),
+]
 Count = Annotated[int, _integer_option(1, 1_000_000)]
 DailyLimit = Annotated[int, _integer_option(0, 1_000_000)]
 Processes = Annotated[int, _integer_option(0, 1024)]

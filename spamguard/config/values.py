@@ -165,6 +165,58 @@ class TeachingUser(StrEnum):
     LOCAL_PART = "local-part"
 
 
+# ---- how many lessons are kept
+
+KEPT_PATTERN = r"([1-9][0-9]{0,4}) ?([dD]|days?|weeks?|months?|years?)"  # for editors
+MIN_KEPT_LESSONS = 1000  # until then verdicts are careful (corpora/RESULTS.md, "The first days")
+MAX_KEPT_LESSONS = 10**9
+_DAYS_OF_UNIT = {"d": 1.0, "day": 1.0, "week": 7.0, "month": 365 / 12, "year": 365.0}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLessons:
+    """Which lessons are kept: so many of the youngest, or those that are not older than so many
+    days. One of the two is 0.
+    """
+
+    number: int = 0
+    days: int = 0
+
+    def __str__(self) -> str:
+        """As people write it, and `parse_kept_lessons` reads it.
+
+        >>> str(KeptLessons(days=730))
+        '2 years'
+        """
+        if self.number:
+            return str(self.number)
+        years, rest = divmod(self.days, 365)
+        if years and not rest:
+            return "1 year" if years == 1 else f"{years} years"
+        return "1 day" if self.days == 1 else f"{self.days} days"
+
+
+def parse_kept_lessons(value: object) -> KeptLessons:
+    """What the configuration says of it.
+
+    >>> parse_kept_lessons(2_000_000), parse_kept_lessons("6 months")
+    (KeptLessons(number=2000000, days=0), KeptLessons(number=0, days=182))
+    """
+    expected = 'a number of lessons such as 2000000, or a time such as "2 years" or 90d'
+    if isinstance(value, int) and not isinstance(value, bool):
+        if MIN_KEPT_LESSONS <= value <= MAX_KEPT_LESSONS:
+            return KeptLessons(number=value)
+        limits = f"from {MIN_KEPT_LESSONS:,} to {MAX_KEPT_LESSONS:,}"
+        raise ValueError(f"expected a number of lessons {limits}, found {value}")
+    if isinstance(value, str):
+        if match := re.fullmatch(KEPT_PATTERN, value):
+            unit = match[2].lower() if len(match[2]) == 1 else match[2].removesuffix("s")
+            return KeptLessons(days=int(int(match[1]) * _DAYS_OF_UNIT[unit]))
+        if re.fullmatch(r"[0-9][0-9,._ ]*", value):
+            expected = "a number of lessons in digits alone, without quotes, such as 2000000"
+    raise ValueError(f"expected {expected}, found {describe_value(value)}")
+
+
 # ---- durations and sizes
 
 DURATION_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,6})? ?[sSmMhHdD]"  # for editors

@@ -265,7 +265,7 @@ class Master:
                 self._settler.wait(_FIRST_SETTLE_TIMEOUT)
 
     def _settle_if_due(self) -> None:
-        """Settle if a child has asked for it, or held mail may be too old.
+        """Settle if a child has asked for it, or held mail or lessons may be too old.
 
         One process at a time, and not too often.
         """
@@ -273,7 +273,8 @@ class Master:
         if self._settler is not None and self._settler.poll() is not None:
             self._settler = None
         due = any(child.settling_due for child in self._children())
-        due = due or (self._settings.quarantine.keep is not None and now >= self._next_tidying)
+        limits = (self._settings.quarantine.keep, self._settings.keep)
+        due = due or (limits != (None, None) and now >= self._next_tidying)
         if due and self._settler is None and now >= self._next_settling:
             for child in self._children():
                 child.settling_due = False
@@ -285,6 +286,8 @@ class Master:
         self._next_tidying = time.monotonic() + _TIDY_SECONDS
         if settings.quarantine.keep is not None:
             more = (*more, f"keep={settings.quarantine.keep}")
+        if settings.keep is not None:
+            more = (*more, f"lessons={settings.keep}")
         arguments = [str(settings.state), *more]
         try:
             self._settler = process.start_process("spamguard.daemon.settle", arguments)

@@ -1,12 +1,13 @@
 """A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]
-[keep=DAYS]`.
+[keep=DAYS] [lessons=KEPT]`.
 
 The master starts it, apart from the mail and from the learner. Settling takes much processor, so
 the process has the lowest priority of all, and much memory, which returns when it ends. It settles
 if that is due, also when tables are damaged, and removes drafts that killed processes have left
 behind. With `first`, as when the daemon has just started, it also reports lessons that an upgrade
-has made useless. With `keep`, it removes held mail that is older. A clock that has jumped ahead
-removes nothing (`trusted_time`).
+has made useless. With `keep`, it removes held mail that is older; with `lessons`, the option `keep`
+of the configuration, it forgets the lessons beyond that before it settles. A clock that has jumped
+ahead removes nothing (`trusted_time`).
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -22,11 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spamguard import log
+from spamguard.config.values import parse_kept_lessons
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError
 from spamguard.learning import undo
+from spamguard.learning.ageing import age_votes
 from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
 from spamguard.storage import remove_stale_drafts
 
@@ -40,9 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     os.nice(10)
     state, *more = arguments
     keep = next((int(word[5:]) for word in more if word.startswith("keep=")), 0)
+    kept = next((word[8:] for word in more if word.startswith("lessons=")), "")
     started_at = time.monotonic()
     try:
-        settled = settle_if_due(state)
+        settled = settle_if_due(state, kept)
         remove_stale_drafts(Path(state))
         if keep:
             remove_expired(Path(state), keep)
@@ -68,10 +72,25 @@ def remove_expired(state: Path, days: int) -> None:
     Quarantine(state / DIRECTORY).remove_older(now - days * 86_400)
 
 
-def settle_if_due(state: str) -> bool:
-    """Settle if that is due or if the tables cannot be used: nothing is judged without them."""
+def forget_oldest(spam_filter: Filter, kept: str) -> None:
+    """Forget what is older than `kept` says. If that fails, settling goes on all the same."""
+    try:
+        limit = parse_kept_lessons(int(kept) if kept.isdigit() else kept)
+        if aged := age_votes(spam_filter, limit, time.time()):
+            _log.info("forgot the %d oldest lessons (keep: %s)", aged, kept)
+    except SpamguardError as error:
+        _log.error("cannot forget the oldest lessons: %s", error)
+
+
+def settle_if_due(state: str, kept: str = "") -> bool:
+    """Settle if that is due or if the tables cannot be used: nothing is judged without them.
+
+    kept: which lessons are kept; "": all.
+    """
     try:
         with Filter.open(state) as spam_filter:
+            if kept:
+                forget_oldest(spam_filter, kept)
             due = spam_filter.is_settling_due()
     except (LedgerError, TableError) as error:
         _log.error("%s; trying to make all tables anew", error)

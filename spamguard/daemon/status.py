@@ -220,6 +220,7 @@ def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object
             }
             for listener in settings.listeners
         ],
+        "keep": settings.keep and str(settings.keep),
         "scanners": [str(scanner.listen) for scanner in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
         "web": settings.web and {"listen": str(settings.web), "page": settings.web.page_url},

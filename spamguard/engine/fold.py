@@ -348,8 +348,13 @@ class UserModels:
 
     def _mark_outdated(self, seq: int, bits: int) -> None:
         """Mark the users who have voted, or taken a vote back, since the last time."""
-        # other buckets, an older ledger was restored, or very much was taught
-        if bits != self._bits or not self._seq <= seq <= self._seq + _MAX_EVENTS_BEHIND:
+        # other buckets, an older ledger was restored, very much was taught, or the events that say
+        # who has voted may be gone
+        if (
+            bits != self._bits
+            or not self._seq <= seq <= self._seq + _MAX_EVENTS_BEHIND
+            or (self._models and self._seq < self._ledger.compacted_seq())
+        ):
             self._clear()
         elif self._models:
             voters = self._ledger.users.users_between(self._seq, seq)

@@ -23,7 +23,7 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
-from spamguard.ledger.queries import origin_patterns
+from spamguard.ledger.queries import has_aged, origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NewVote, is_word_list
 from spamguard.records import EXTRACTOR, Vote
@@ -47,7 +47,7 @@ class VoteSelection(NamedTuple):
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = vote.origin != UNDO_ORIGIN and not is_word_list(vote.extractor)
+        is_opinion = not _is_end(vote) and not is_word_list(vote.extractor)
         return vote.time >= self.since and is_opinion and is_from
 
 
@@ -80,10 +80,12 @@ def undo_votes(
             for digest in batch:
                 votes = spam_filter.ledger.users.all_votes(chosen.user, digest)
                 if not votes:
-                    raise LedgerError(
-                        f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a "
-                        "backup [votes of a user are not there]"
-                    )
+                    if digest in affected_messages(spam_filter, chosen):
+                        raise LedgerError(
+                            f"ledger {spam_filter.ledger.path}: it is damaged: restore it from a "
+                            "backup [votes of a user are not there]"
+                        )
+                    continue  # they had aged, and were compacted meanwhile
                 new = reverse_votes(votes, chosen, int(time.time()))
                 reversals += new
                 if new and new[-1].label != votes[0].label:
@@ -122,9 +124,14 @@ def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
         keys = [_opinion_key(opinion) for opinion in opinions]
         key = _opinion_key(vote)
         opinions[keys.index(key) if key in keys else len(keys) :] = [vote]
-        if vote.origin == UNDO_ORIGIN:
+        if _is_end(vote):
             opinions.clear()
     return opinions
+
+
+def _is_end(vote: Vote) -> bool:
+    """Whether what the user said before is gone for good: it was undone, or it has aged."""
+    return vote.origin == UNDO_ORIGIN or has_aged(vote)
 
 
 def _recast_newest(vote: Vote, votes: Sequence[Vote]) -> NewVote:

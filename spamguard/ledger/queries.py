@@ -202,7 +202,8 @@ class UserQueries:
 
     def last_vote_times(self) -> dict[str, int]:
         """When each user last cast a vote, or took one back."""
-        return dict(self._query(schema.LAST_TIME_BY_USER, ()))
+        times = self._query(schema.LAST_TIME_BY_USER, ())
+        return {user: time for user, time in times if time is not None}
 
     def last_vote(self, user: str, origin: str) -> LastVote | None:
         """The newest vote of a user from an origin (`origin_patterns`)."""
@@ -222,13 +223,14 @@ class UserQueries:
         rows: list[Any] = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
         return [row for row in rows if is_class_label(row[0])]
 
-    def scores_after(self, seq: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
-        """Class and first scores, by this extractor, of messages on which votes after an event are.
+    def latest_scores(self, limit: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
+        """Class and first scores, by this extractor, of the messages of the latest votes.
 
-        The class is that of the last of these votes that was not replaced or taken back.
+        The class is that of the last of these votes that was not replaced or taken back. A vote
+        that has grown old counts all the same.
         """
         last: dict[tuple[bytes, str], tuple[str, bytes, int]] = {}
-        for digest, user, *values in self._query(schema.SCORES_AFTER, (seq,)):
+        for digest, user, *values in self._query(schema.LATEST_SCORES, (limit,)):
             last.pop((digest, user), None)  # the newest vote comes last
             last[digest, user] = (values[0], values[1], values[2])
         return {
@@ -271,9 +273,9 @@ class UserQueries:
     def votes_on_message(self, digest: bytes) -> Iterator[Vote]:
         """The vote in force of each user on a message, without those taken back."""
         for (user,) in self._query(schema.USERS_OF_DIGEST, (digest,)):
-            vote = self.all_votes(user, digest)[0]
-            if vote.label is not None:
-                yield vote
+            votes = self.all_votes(user, digest)
+            if votes and votes[0].label is not None:  # there is none if it was compacted meanwhile
+                yield votes[0]
 
 
 def origin_patterns(origin: str) -> tuple[str, str]:
@@ -283,6 +285,43 @@ def origin_patterns(origin: str) -> tuple[str, str]:
     ('folder', 'folder ')
     """
     return origin, f"{origin} "
+
+
+# ---- by age
+
+
+def has_aged(vote: Vote) -> bool:
+    """Whether this is the tombstone of a vote that has grown too old."""
+    return vote.label is None and vote.origin == schema.AGEING_ORIGIN
+
+
+class AgeQueries:
+    """The votes of a ledger by their age."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+
+    def oldest_votes(
+        self, upto_seq: int, *, number: int = -1, before: int | None = None, personal: int = 0
+    ) -> list[int]:
+        """Events that are votes in force about messages, the oldest `number` of them (-1: all).
+
+        before: only those cast before then, in seconds since 1970. personal: so many of each user's
+        latest votes come last; the site (user "") has none.
+        """
+        values = (upto_seq, before, personal, number)
+        return [seq for (seq,) in self._query(schema.OLDEST_VOTES, values)]
+
+    def keys_of(self, seqs: Sequence[int]) -> list[tuple[bytes, str, int]]:
+        """Digest, user and extractor version of the votes of these events that are still there."""
+        statement = schema.KEYS_OF_SEQS.format(",".join("?" * len(seqs)))
+        rows: list[Any] = self._query(statement, tuple(seqs))
+        return rows
+
+    def count_aged(self) -> tuple[int, int]:
+        """The number of votes that have aged and are not dropped yet, and when the last one did."""
+        ((number, last),) = self._query(schema.AGED_BY_TIME, ())
+        return number, last or 0
 
 
 # ---- along the log

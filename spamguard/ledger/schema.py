@@ -132,6 +132,12 @@ _IS_SUPERSEDED = """EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node))"""
 
+AGEING_ORIGIN = "ageing"
+"""Origin of the tombstones of votes that have grown too old (`learning.ageing`). They are no user's
+word. `compact` drops them, with all that they supersede.
+"""
+_IS_AGEING = f"(label IS NULL AND origin = '{AGEING_ORIGIN}')"
+
 INSERT_VOTE = f"""
 INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (digest, user, clock, node) DO NOTHING"""
@@ -147,6 +153,8 @@ LAST_TIME = "SELECT time FROM events ORDER BY seq DESC LIMIT 1"
 STANDING_LABEL = (
     f"SELECT label, extractor, seq FROM events WHERE digest = ? AND user = ? {_IN_ORDER} LIMIT 1"
 )
+LAST_WORD = f"""
+SELECT seq FROM events WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
 SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
 VOTES_OF_KEY = f"SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? {_IN_ORDER}"
 STANDING_VOTE = f"{VOTES_OF_KEY} LIMIT 1"
@@ -229,9 +237,9 @@ SCORES_BETWEEN = """
 SELECT seq, digest, label, scores, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 
-SCORES_AFTER = (
-    "SELECT digest, user, label, scores, extractor FROM events WHERE seq > ? ORDER BY seq"
-)
+LATEST_SCORES = f"""
+SELECT digest, user, label, scores, extractor FROM (
+    SELECT * FROM events WHERE NOT {_IS_AGEING} ORDER BY seq DESC LIMIT ?) ORDER BY seq"""
 
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 
@@ -320,6 +328,17 @@ DELETE FROM events WHERE seq <= :upto AND seq < (SELECT max(seq) FROM events) AN
             AND (middle.clock, middle.node) > (events.clock, events.node)
             AND (middle.clock, middle.node) < (later.clock, later.node)))))"""
 
+# What has aged goes once all events of its key are folded: nothing is in force without the
+# tombstone either. The index of users finds these, that of keys the other events.
+DROP_AGED = f"""
+DELETE FROM events WHERE (digest, user) IN (
+    SELECT digest, user FROM events AS aged INDEXED BY events_of_users
+    WHERE {_IS_AGEING} AND (:before IS NULL OR time < :before) AND NOT EXISTS (
+        SELECT 1 FROM events AS other
+        WHERE other.digest = aged.digest AND other.user = aged.user
+        AND (other.seq > min(:upto, (SELECT max(seq) FROM events) - 1)
+            OR (other.clock, other.node) > (aged.clock, aged.node))))"""
+
 # By user, in the index `events_of_users` alone unless a comment says otherwise.
 
 LABELS_BY_USER = """
@@ -332,6 +351,30 @@ SELECT events.user, label, count(*)
 FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
 CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
 WHERE label IS NOT NULL AND {_IS_SUPERSEDED} GROUP BY events.user, label"""
+
+# Votes in force about messages, by the two indexes alone: those that do not count for their user
+# alone before the others, then the oldest first. Votes of one hour are as old as each other, and
+# their order is as good as random: so the classes of an import, taught one after the other, grow
+# old together.
+OLDEST_VOTES = f"""
+SELECT seq FROM (
+    SELECT seq, user, time,
+        row_number() OVER (PARTITION BY user ORDER BY time DESC, seq DESC) AS place
+    FROM events INDEXED BY events_of_users
+    WHERE label IS NOT NULL AND substr(label, 1, 1) <> '(' AND +seq <= ?1
+    AND +seq NOT IN (
+        SELECT events.seq
+        FROM (SELECT digest, user FROM events GROUP BY digest, user HAVING count(*) > 1) AS several
+        CROSS JOIN events ON events.digest = several.digest AND events.user = several.user
+        WHERE {_IS_SUPERSEDED}))
+WHERE ?2 IS NULL OR time < ?2
+ORDER BY user <> '' AND place <= ?3, time / 3600, (seq % 1073741824 * 2654435761) & 4294967295
+LIMIT ?4"""
+
+KEYS_OF_SEQS = "SELECT digest, user, extractor FROM events WHERE seq IN ({})"
+
+AGED_BY_TIME = f"""
+SELECT count(*), max(time) FROM events INDEXED BY events_of_users WHERE {_IS_AGEING}"""
 
 # An origin is told by two values: what it is, and what it may begin with instead.
 _HAS_ORIGIN = "(origin = {0} OR substr(origin, 1, length({1})) = {1})"
@@ -353,7 +396,8 @@ SELECT max(time) FROM events INDEXED BY events_of_users
 WHERE label IS NOT NULL AND {_HAS_ORIGIN.format("?1", "?2")}"""
 
 # Rows are read, up to their large columns.
-DIGESTS_OF_USER = "SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ?"
+DIGESTS_OF_USER = f"""
+SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ? AND NOT {_IS_AGEING}"""
 
 LATEST_SEQS_OF_USER = """
 SELECT seq FROM events AS own
@@ -386,7 +430,8 @@ SELECT digest, events.user, label, events.time {_VOTES_IN_PERIOD}
 ORDER BY events.time DESC LIMIT ?4"""
 
 LAST_TIME_BY_USER = f"""{_WITH_USERS}
-SELECT user, (SELECT max(time) FROM events WHERE events.user = names.user) FROM names
+SELECT user, (
+    SELECT max(time) FROM events WHERE events.user = names.user AND NOT {_IS_AGEING}) FROM names
 WHERE user IS NOT NULL"""
 
 VOTES_BY_DAY = """

@@ -31,6 +31,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger import schema
 from spamguard.ledger.file import LedgerFile
 from spamguard.ledger.queries import (
+    AgeQueries,
     ChangeWalk,
     ScoreQueries,
     UserQueries,
@@ -138,10 +139,13 @@ class SqliteLedger(LedgerFile):
         return changed
 
     def _is_redundant(self, vote: NewVote, unless_voted_since: int | None = None) -> bool:
-        rows = self._db.query(schema.STANDING_LABEL, (vote.digest, vote.user))
-        label, extractor, seq = rows[0] if rows else (None, 0, 0)
-        if unless_voted_since is not None and seq > unless_voted_since:
-            return True
+        key = (vote.digest, vote.user)
+        if unless_voted_since is not None:
+            rows = self._db.query(schema.LAST_WORD, key)
+            if rows and rows[0][0] > unless_voted_since:
+                return True
+        rows = self._db.query(schema.STANDING_LABEL, key)
+        label, extractor, _ = rows[0] if rows else (None, 0, 0)
         return label == vote.label and (label is None or extractor >= vote.extractor)
 
     def _insert(self, vote: Vote) -> bool:
@@ -180,17 +184,20 @@ class SqliteLedger(LedgerFile):
 
         An event goes when a higher version of its key stands at or before `upto_seq`: that one wins
         at every later point, so no later lesson can differ. Winners stay, tombstones too, or a vote
-        that arrives late from another machine would come back to life. Readers that have folded
-        less are refused from then on (`changes_after`). SQLite uses the room again; the file does
-        not shrink.
+        that arrives late from another machine would come back to life. Only tombstones of ageing go
+        with all that they supersede: what comes back then is as old, and ages again. Readers that
+        have folded less are refused from then on (`changes_after`). SQLite uses the room again; the
+        file does not shrink.
 
         replaced_before: seconds since 1970. A vote that was superseded later stays, so that this
-        can be undone, unless it was only extracted again. Returns how many events were dropped.
+        can be undone, unless it was only extracted again. So does what aged later. Returns how many
+        events were dropped.
         """
         with self._writing():
             upto = min(upto_seq, self.last_seq())
             values = {"upto": upto, "before": replaced_before}
-            dropped = self._db.execute(schema.DROP_SUPERSEDED, values).rowcount
+            dropped = self._db.execute(schema.DROP_AGED, values).rowcount
+            dropped += self._db.execute(schema.DROP_SUPERSEDED, values).rowcount
             if dropped:
                 compacted = max(upto, self._read_number("ledger.compacted"))
                 self._set_meta("ledger.compacted", str(compacted))
@@ -203,6 +210,11 @@ class SqliteLedger(LedgerFile):
     def last_seq(self) -> int:
         """The number of the last event; 0 when there is none."""
         return int(self._db.query(schema.LAST_SEQ)[0][0])
+
+    def compacted_seq(self) -> int:
+        """The event up to which the ledger was last compacted; 0: never."""
+        with self._db.errors():
+            return self._read_number("ledger.compacted")
 
     def is_unused(self) -> bool:
         """Whether no event was ever cast, and no other process has the file open.
@@ -240,6 +252,11 @@ class SqliteLedger(LedgerFile):
     def users(self) -> UserQueries:
         """The votes by user."""
         return UserQueries(self._db.query)
+
+    @property
+    def ages(self) -> AgeQueries:
+        """The votes by age."""
+        return AgeQueries(self._db.query)
 
     @property
     def scores(self) -> ScoreQueries:
@@ -360,8 +377,7 @@ class SqliteLedger(LedgerFile):
             self.shared.await_positions()
 
     def _check_compacted(self, seq: int) -> None:
-        with self._db.errors():
-            compacted = self._read_number("ledger.compacted")
+        compacted = self.compacted_seq()
         if 0 < seq < compacted:
             raise self._rebuild_error(
                 f"events up to {compacted} were compacted, the tables hold {seq}"

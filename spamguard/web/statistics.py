@@ -122,7 +122,7 @@ def summarize_ledger(reading: ReadConnection) -> LedgerSummary:
         for day, total in zip(days, accumulate(days.values()), strict=True)
     ]
     scores: defaultdict[str, list[bytes]] = defaultdict(list)
-    scored = users.scores_after(reading.ledger.last_seq() - _MAX_SCORED, EXTRACTOR)
+    scored = users.latest_scores(_MAX_SCORED, EXTRACTOR)
     for label, message_scores in scored.values():
         scores[label].append(message_scores)
     last, lessons = users.last_vote_times(), users.count_lessons()

@@ -322,11 +322,11 @@ def test_scores_of_the_last_votes(crowded):
         if not again and vote.label is not None and vote.extractor == 1 and vote.scores:
             expected[vote.digest] = (vote.label, vote.scores)
     assert len(expected) > 10
-    assert crowded.users.scores_after(after, 1) == expected
+    assert crowded.users.latest_scores(100, 1) == expected
 
 
 def test_nobody_has_said_anything(ledger):
     users = ledger.users
     assert users.changed_labels(0, 0) == users.count_by_hour(None, 0, 9) == {}
     assert users.latest_votes(None, 0, 9, 9) == []
-    assert users.count_by_day() == users.last_vote_times() == users.scores_after(0, 1) == {}
+    assert users.count_by_day() == users.last_vote_times() == users.latest_scores(9, 1) == {}

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import pytest
 
 from spamguard import __version__
 from spamguard.cli import status
+from spamguard.config.values import KeptLessons
 from spamguard.daemon import status as daemon_status
+from spamguard.learning.ageing import age_votes
 from spamguard.log import duration_text
+from tests.unit.filters import READER, mail, opened
 
 HEALTHY = {
     "pid": 7,
@@ -156,3 +161,37 @@ def test_a_daemon_that_does_not_answer_and_none_at_all(tmp_path):
 )
 def test_durations(seconds, text):
     assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("keep", "aged", "line"),
+    [
+        (None, 0, "kept       everything, since 2026-01-0"),
+        ("2 years", 0, "kept       2 years (keep), since 2026-01-0"),
+        (
+            "20000",
+            2,
+            "kept       20,000 lessons (keep), since 2026-01-1"
+            "; 2 older lessons were forgotten in the last 30 days, on 2026-01-2",
+        ),
+        (None, 2, "kept       what is not forgotten, since 2026-01-1; 2 older"),
+    ],
+)
+def test_what_is_kept_and_since_when(tmp_path, run, keep, aged, line):
+    january = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp())
+    with opened(tmp_path) as spam_filter:
+        for number, (label, raw) in enumerate(mail(3)):
+            (vote,) = spam_filter.make_votes([READER.read_example(raw)], label)
+            spam_filter.cast_votes([vote._replace(time=january + number * 5 * 86_400)])
+        if aged:
+            age_votes(spam_filter, KeptLessons(days=12), january + 20 * 86_400)
+    with saying(tmp_path, HEALTHY | {"keep": keep}):
+        out = run(tmp_path, "status").out
+    (kept,) = (each for each in out.splitlines() if each.startswith("kept"))
+    assert re.sub(r"(?<=-[012])[0-9]", "", kept).startswith(re.sub(r"(?<=-[012])[0-9]", "", line))
+    (tmp_path / daemon_status.STATUS_SOCKET).unlink()
+    with saying(tmp_path, HEALTHY):
+        answer = json.loads(run(tmp_path, "status", "--json").out)["kept"]
+    assert answer["aged"] == aged
+    assert answer["last_aged"] == (january + 20 * 86_400 if aged else None)
+    assert answer["since"] == (january + 10 * 86_400 * bool(aged)) // 86_400 * 86_400

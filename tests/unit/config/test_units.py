@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spamguard.config import values
+from spamguard.config.values import KeptLessons
 
 
 @given(st.floats(0.001, 366 * 86400, allow_nan=False).map(lambda value: round(value, 3)))
@@ -52,3 +53,45 @@ def test_invalid_units(given):
     for read in (values.parse_seconds, values.parse_size, values.parse_days):
         with pytest.raises(ValueError, match="expected"):
             read(given)
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (1000, KeptLessons(number=1000)),
+        (2_000_000, KeptLessons(number=2_000_000)),
+        ("2 years", KeptLessons(days=730)),
+        ("1year", KeptLessons(days=365)),
+        ("6 months", KeptLessons(days=182)),
+        ("3 weeks", KeptLessons(days=21)),
+        ("1 day", KeptLessons(days=1)),
+        ("90d", KeptLessons(days=90)),
+    ],
+)
+def test_kept_lessons_there_and_back(value, kept):
+    assert values.parse_kept_lessons(value) == kept
+    assert values.parse_kept_lessons(kept.number or str(kept)) == kept
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (999, "expected a number of lessons from 1,000 to 1,000,000,000, found 999"),
+        (0, "from 1,000"),
+        (10**9 + 1, "to 1,000,000,000"),
+        ("2000000", "in digits alone, without quotes, such as 2000000, found '2000000'"),
+        ("2,000,000", "in digits alone, without quotes"),
+        ("2 decades", "or a time such as \"2 years\" or 90d, found '2 decades'"),
+        ("0 years", "or a time such as"),
+        ("10h", "or a time such as"),
+        ("1 year\n", "or a time such as"),
+        (True, "or a time such as"),
+        (2.5, "or a time such as"),
+        (None, "found nothing"),
+        ([], "found a list"),
+    ],
+)
+def test_invalid_kept_lessons(value, text):
+    with pytest.raises(ValueError, match="expected a number of lessons") as error:
+        values.parse_kept_lessons(value)
+    assert text in str(error.value)

@@ -131,3 +131,19 @@ def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
         patch.setattr(time, "time", lambda: now + 400 * 86_400)
         settle.remove_expired(tmp_path, 30)
     assert set(quarantine.ids()) == {names[0], names[29]}
+
+
+def test_the_oldest_lessons_are_forgotten_and_the_rest_is_settled(tmp_path: Path) -> None:
+    now = int(time.time())
+    with opened(tmp_path) as spam_filter:
+        for number, (label, raw) in enumerate(mail(60)):
+            (vote,) = spam_filter.make_votes([READER.read_example(raw)], label)
+            spam_filter.cast_votes([vote._replace(time=now + 3600 - number * 86_400)])
+        spam_filter.settle()
+    log = train(tmp_path, "lessons=30 days")
+    assert "forgot the 29 oldest lessons (keep: 30 days)" in log
+    assert "settled" in log
+    assert train(tmp_path, "lessons=30 days") == ""
+    with opened(tmp_path) as spam_filter:
+        status = spam_filter.status()
+        assert (sum(status.classes.values()), status.unsettled) == (31, 0)

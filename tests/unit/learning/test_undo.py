@@ -301,11 +301,24 @@ def test_what_comes_back_is_read_as_newly_as_what_goes(tmp_path):
 
 
 def test_a_ledger_whose_index_is_damaged_is_told(tmp_path):
+    """The index of users tells of a message, that of keys does not."""
     with opened(tmp_path) as spam_filter:
         said(spam_filter, ("ham", "page"))
+    ledger, keys = tmp_path / "ledger.sqlite", "sqlite_autoindex_events_1"
+    unique = "UNIQUE (digest, user, clock, node)"
+    with closing(sqlite3.connect(ledger)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        (rows,) = db.execute("SELECT * FROM sqlite_master WHERE name = ?", (keys,))
+        change = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'events'"
+        db.execute(change, (unique, "CHECK (1)"))
+        db.execute("DELETE FROM sqlite_master WHERE name = ?", (keys,))
+    with closing(sqlite3.connect(ledger)) as db, db:
+        db.execute("UPDATE events SET digest = x'00'")
+    with closing(sqlite3.connect(ledger)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(change, ("CHECK (1)", unique))
+        db.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", rows)
+    with opened(tmp_path, load=False) as spam_filter:
+        chosen = VoteSelection("anna")
         with pytest.raises(LedgerError, match="it is damaged: restore it"):
-            list(
-                undo_votes(
-                    spam_filter, [b"a message of which the index tells"], VoteSelection("anna")
-                )
-            )
+            list(undo_votes(spam_filter, affected_messages(spam_filter, chosen), chosen))
