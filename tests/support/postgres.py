@@ -38,7 +38,6 @@ ssl = on
 ssl_cert_file = 'server.pem'
 ssl_key_file = 'server.key'
 listen_addresses = '127.0.0.1'
-unix_socket_directories = '{sockets}'
 max_connections = 200
 shared_buffers = 64MB
 wal_level = replica
@@ -105,7 +104,7 @@ class PostgresServer:
         shutil.copy(self.authority, self.data / "server.pem")
         (self.directory / "localhost.key").rename(self.data / "server.key")
         with (self.data / "postgresql.conf").open("a") as file:
-            file.write(_CONFIGURATION.format(sockets=self.directory))
+            file.write(_CONFIGURATION)
         (self.data / "pg_hba.conf").write_text(_ADMITTED)
         for name in ("server.pem", "server.key"):
             (self.data / name).chmod(0o600)
@@ -127,7 +126,8 @@ class PostgresServer:
         """Start the server and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                _line("postgres", "-D", str(self.data), "-p", str(self.port)),
+                _line("postgres", "-D", str(self.data), "-p", str(self.port),
+                      "-k", str(self.directory)),
                 stdout=log, stderr=log, cwd=self.directory,
             )  # fmt: skip
         eventually(self.answers, "PostgreSQL answers")
@@ -151,6 +151,18 @@ class PostgresServer:
             self.process.send_signal(how)
             self.process.wait()
             self.process = None
+
+    def copy_as_standby(self, directory: Path, through: int) -> PostgresServer:
+        """A server that follows this one, to be started. through: the port at which it does."""
+        standby = PostgresServer(directory, free_port(), self.password)
+        directory.chmod(0o755)
+        if os.getuid() == 0:
+            shutil.chown(directory, _ACCOUNT, _ACCOUNT)
+        for file in (self.authority, self.password_file):
+            shutil.copy2(file, directory)
+        source = f"host=127.0.0.1 port={through} user=postgres password={self.password}"
+        standby.run("pg_basebackup", "-d", source, "-D", str(standby.data), "-R", "-c", "fast")
+        return standby
 
     def superuser_dsn(self, database: str) -> str:
         """How the superuser connects."""
@@ -199,11 +211,13 @@ class TestDatabase:
             cursor = owner.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def settings(self, port: int | None = None, *, tls: bool = True) -> SharedSettings:
-        """The settings of a node. port: of a proxy in front of the server."""
+    def settings(self, *ports: int, tls: bool = True) -> SharedSettings:
+        """The settings of a node. ports: of proxies or of several servers; none: of this server."""
+        ports = ports or (self.server.port,)
+        hosts = ",".join(["localhost"] * len(ports))
         return SharedSettings(
-            database=f"host=localhost hostaddr=127.0.0.1 port={port or self.server.port} "
-            f"dbname={self.name} user=spamguard_node",
+            database=f"host={hosts} hostaddr={hosts.replace('localhost', '127.0.0.1')} "
+            f"port={','.join(map(str, ports))} dbname={self.name} user=spamguard_node",
             password_file=self.server.password_file,
             tls=DatabaseTls(ca=self.server.authority) if tls else DatabaseTls(verify=False),
         )
@@ -232,17 +246,37 @@ def free_port() -> int:
 
 
 @contextmanager
+def _directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="spamguard-pg-"))  # which others may enter
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
 def running_server() -> Iterator[PostgresServer]:
     """A server that runs until the end."""
-    directory = Path(tempfile.mkdtemp(prefix="spamguard-pg-"))
-    server = PostgresServer(directory, free_port())
-    try:
-        server.create()
-        server.start()
-        yield server
-    finally:
-        server.stop(signal.SIGQUIT)
-        shutil.rmtree(directory, ignore_errors=True)
+    with _directory() as directory:
+        server = PostgresServer(directory, free_port())
+        try:
+            server.create()
+            server.start()
+            yield server
+        finally:
+            server.stop(signal.SIGQUIT)
+
+
+@contextmanager
+def running_standby(primary: PostgresServer, through: int) -> Iterator[PostgresServer]:
+    """A server that follows another one, asynchronously, at this port."""
+    with _directory() as directory:
+        standby = primary.copy_as_standby(directory, through)
+        try:
+            standby.start()
+            yield standby
+        finally:
+            standby.stop(signal.SIGQUIT)
 
 
 @pytest.fixture(scope="session")

@@ -21,11 +21,14 @@ from tests.support.certificates import self_signed
 from tests.support.partition import Partition, partition
 from tests.support.postgres import (
     FINGERPRINT,
+    PostgresServer,
     TestDatabase,
     free_port,
     needs_postgres,
     running_server,
+    running_standby,
 )
+from tests.support.waiting import eventually
 from tests.unit.shared.events import event
 
 pytestmark = needs_postgres
@@ -289,19 +292,32 @@ def test_a_host_that_is_not_there_is_tried_again(shared_database: TestDatabase) 
     gone = replace(settings, database=settings.database.replace(port, f"port={free_port()}"))
     error = asyncio.run(_error(gone))
     assert isinstance(error, UnavailableError)
-    two = gone.database.replace("host=localhost", "host=localhost,localhost")
-    two = two.replace("hostaddr=127.0.0.1", "hostaddr=127.0.0.1,127.0.0.1")
-    ports = f"port={free_port()},{shared_database.server.port}"
-    second = replace(settings, database=" ".join(
-        ports if part.startswith("port=") else part for part in two.split()
-    ))  # fmt: skip
-    asyncio.run(_heads(second))
 
 
-async def _heads(settings: SharedSettings) -> None:
-    database = await SharedDatabase.connect(settings, NODE)
-    assert (await database.head()).last == 0
-    database.close()
+def test_of_several_hosts_the_primary_is_found(
+    shared_database: TestDatabase, postgres_server: PostgresServer, proxy: Partition
+) -> None:
+    """Also when it is another one than before, and what the old one alone had is missing."""
+
+    async def run(standby: PostgresServer) -> None:
+        settings = shared_database.settings(free_port(), standby.port, proxy.port)
+        database = await SharedDatabase.connect(settings, NODE)
+        await database.append([event(1), event(2)])
+        copy = TestDatabase(standby, shared_database.name)
+        last = "SELECT last FROM spamguard.log"
+        await asyncio.to_thread(eventually, lambda: copy.query(last) == [(2,)])
+        proxy.swallow()
+        database.close()
+        with pytest.raises(UnavailableError):
+            await SharedDatabase.connect(settings, NODE)
+        copy.query("SELECT pg_promote()")
+        database = await SharedDatabase.connect(settings, NODE)
+        assert await database.append([event(2), event(3)]) == [2, 3]
+        assert copy.query(last) == [(3,)]
+        database.close()
+
+    with running_standby(postgres_server, postgres_server.port) as standby:
+        asyncio.run(run(standby))
 
 
 def test_what_was_acknowledged_survives_a_crash_of_the_server(tmp_path: Path) -> None:
