@@ -258,6 +258,11 @@ def _system_authorities() -> str:
 
 # ---- errors
 
+
+class RefusedValueError(SharedError):
+    """A function of the database refuses what it was given, and would again."""
+
+
 # How a connection is refused has no code, only a text.
 _REFUSALS = (
     ("password authentication failed", "wrong user or password: check user and password_file"),
@@ -304,6 +309,8 @@ def explain(place: str, error: psycopg.Error) -> SharedError:
     for kind, remedy in _REMEDIES.items():
         if isinstance(error, kind):
             return SharedError(f"{place}: {remedy} [{text}]")
+    if isinstance(error, errors.InvalidParameterValue):
+        return RefusedValueError(f"{place}: it refuses this [{text}]")
     if isinstance(error, _TRY_AGAIN):
         return UnavailableError(f"{place}: the connection or the server failed [{text}]")
     return SharedError(f"{place}: it refuses this: report this bug [{text}]")

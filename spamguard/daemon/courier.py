@@ -1,0 +1,343 @@
+"""The courier: the one process of a node that talks to the shared database (`python -m
+spamguard.daemon.courier CHANNEL SETTINGS MASTER COUNTERS`).
+
+The master starts it where `shared` is configured. Turns keep the node's copy of the log equal to
+the database (`shared.courier`). Beside them, one task writes the status and tells the database of
+this node, fetches settled tables and keeps tokens and sessions equal on all nodes. Other processes
+of the node ask by two sockets in the state directory: `courier.nudge` hears that a lesson was cast,
+`courier.sock` gives the lease of settling, publishes tables and burns links (`shared.client`).
+
+SIGTERM or the end of the master end the process at once, at any moment: what it has not done yet is
+in the ledger.
+
+Must never be needed for mail to flow or for lessons to be learnt, and never keep a process waiting
+that asks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from spamguard import __version__, keys, process
+from spamguard.bayes.training import LEARNER_VERSION
+from spamguard.config.options import Settings, SharedSettings
+from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
+from spamguard.ledger.shared import NUDGE_SOCKET, SharedLog
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.log import WarnOnce, hostname
+from spamguard.records import EXTRACTOR
+from spamguard.shared.client import COURIER_SOCKET, MAX_LINE_BYTES
+from spamguard.shared.connection import RefusedValueError
+from spamguard.shared.courier import Courier
+from spamguard.shared.postgres import NodeRow, SharedDatabase
+from spamguard.shared.snapshots import SnapshotExchange
+from spamguard.shared.status import BEAT_SECONDS, NodeStatus, SharedStatus, write_status
+from spamguard.storage import KEY_FILE, LEDGER_FILE
+from spamguard.web.replication import CredentialReplica
+
+_log = logging.getLogger("spamguard.shared")
+
+RETRY_SECONDS = 15.0  # while the ledger cannot be opened or has not joined
+_TICK_SECONDS = 1.0
+_LEASE_NAME = "settle"
+_LEASE_SECONDS, _RENEW_SECONDS = 120, 30.0
+_MAX_CLIENTS = 50
+_REQUEST_SECONDS = 5.0  # for a request to arrive
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until this process is ended."""
+    with process.child_context(arguments) as (settings, request_settling, _):
+        if settings.shared is not None:
+            errors = WarnOnce(_log, logging.ERROR)
+            while True:
+                try:
+                    with _open_ledger(settings) as ledger:
+                        errors.clear()
+                        asyncio.run(Node(settings, settings.shared, ledger, request_settling).run())
+                except (SpamguardError, OSError) as error:
+                    errors.report("the shared log is not read: %s", error)
+                time.sleep(RETRY_SECONDS)
+    return 1
+
+
+def _open_ledger(settings: Settings) -> SqliteLedger:
+    key = keys.load_key(settings.state / KEY_FILE, create=False)
+    # What a power cut takes away from the copy is read from the log again: it need not wait for the
+    # disk. Lessons are cast by others, who do.
+    path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
+    return SqliteLedger.open(path, fingerprint, durable=False)
+
+
+def joined_log(ledger: SqliteLedger) -> SharedLog:
+    """The ledger's copy of the shared log. LedgerError: it has none."""
+    if ledger.shared is None:
+        raise LedgerError(f"ledger {ledger.path}: it has not joined: run `spamguard shared join`")
+    return ledger.shared
+
+
+class Node:
+    """This node: the turns, and what runs beside them, in one thread, that of the ledger."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        shared: SharedSettings,
+        ledger: SqliteLedger,
+        request_settling: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._snapshots = SnapshotExchange(ledger, settings.state)
+        self._courier = Courier(
+            joined_log(ledger),
+            partial(SharedDatabase.connect, shared, ledger.node, ledger.fingerprint),
+            self._snapshots,
+            request_settling,
+        )
+        self._replica = CredentialReplica(settings.state)
+        self._url = shared.url
+        self._agreed = _digest_settings(settings)
+        self._nodes: tuple[NodeStatus, ...] = ()
+        self._written = SharedStatus()
+        self._clients = 0
+        self._warnings = WarnOnce(_log)
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        with closing(self._replica), _open_nudge(self._settings.state) as nudged:
+            asyncio.get_running_loop().add_reader(nudged, self._receive_nudges, nudged)
+            with process.short_path(self._settings.state) as directory:
+                listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
+            server = await asyncio.start_unix_server(
+                self._serve, sock=listening, limit=MAX_LINE_BYTES
+            )
+            async with server, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._courier.run())
+                tasks.create_task(self._keep_status())
+                tasks.create_task(self._accompany())
+
+    def _receive_nudges(self, nudged: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                nudged.recv(1)
+                self._courier.nudge()
+
+    # ---- status
+
+    async def _keep_status(self) -> None:
+        """Write the status when it has changed, at most once a second."""
+        while True:
+            status = self._make_status()
+            same = replace(status, written=self._written.written, contact=self._written.contact)
+            if same != self._written or status.written - self._written.written >= BEAT_SECONDS:
+                try:
+                    write_status(self._settings.state, status)
+                except OSError as error:
+                    self._warnings.warn("status", "the courier's status is not written: %s", error)
+                else:
+                    self._warnings.clear("status")
+                    self._written = status
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def _make_status(self) -> SharedStatus:
+        courier, counts = self._courier, joined_log(self._ledger).counts()
+        return SharedStatus(
+            node=self._ledger.node,
+            written=time.time(),
+            position=counts.position,
+            last=max(courier.last, counts.position),
+            contact=courier.contact,
+            away_since=courier.away_since,
+            problem=courier.problem,
+            waiting=counts.waiting,
+            waiting_since=float(counts.oldest),
+            skipped=courier.skipped,
+            hold=counts.hold,
+            alarms=(*courier.alarms.values(), *self._snapshots.alarms.values()),
+            nodes=self._nodes,
+        )
+
+    # ---- beside the turns
+
+    async def _accompany(self) -> None:
+        """Keep credentials, tables and the list of nodes up to date while the database is there.
+
+        Errors of the database are left to the turns, which use the same connection.
+        """
+        next_report = 0.0
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            database = self._courier.database
+            if database is None or not self._courier.contact:
+                continue
+            try:
+                await self._replicate(database)
+                if time.monotonic() >= next_report:
+                    next_report = time.monotonic() + BEAT_SECONDS
+                    await self._report(database)
+                    await self._snapshots.fetch(database)
+            except UnavailableError:
+                continue
+            except (SpamguardError, OSError) as error:
+                self._warnings.warn("beside", "the shared log: %s", error)
+            else:
+                self._warnings.clear("beside")
+
+    async def _report(self, database: SharedDatabase) -> None:
+        """Tell the other nodes of this one, and read of them."""
+        log = joined_log(self._ledger)
+        (waiting, _), head = log.waiting(), log.head()
+        await database.note_node(
+            NodeRow(
+                self._ledger.node,
+                hostname(),
+                self._url,
+                __version__,
+                EXTRACTOR,
+                LEARNER_VERSION,
+                head.position,
+                head.chain,
+                waiting,
+                self._agreed,
+            )
+        )
+        self._nodes = tuple(
+            NodeStatus(
+                row.node,
+                row.name,
+                row.url,
+                row.program,
+                row.position,
+                row.waiting,
+                row.seen,
+                row.settings.hex(),
+            )
+            for row in await database.nodes()
+        )
+
+    async def _replicate(self, database: SharedDatabase) -> None:
+        """Send credentials that were made or ended here, and take in those of other nodes."""
+        cluster = await database.cluster()
+        changes = self._replica.begin(cluster.name, cluster.changes)
+        for row in self._replica.list_made():
+            with suppress(RefusedValueError):  # it would be refused again; it is valid here
+                await database.put_credential(row)
+            self._replica.note_sent(row.id, row.seen)
+        for identity in self._replica.list_ended():
+            await database.end_credential(identity)
+            self._replica.note_ended(identity)
+        while rows := await database.changed_credentials(changes):
+            self._replica.take_in(rows)
+            changes = rows[-1].changed
+
+    # ---- requests of other processes
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client, whose lease lasts as long as its connection."""
+        self._clients += 1
+        try:
+            async with AsyncExitStack() as stack:
+                if self._clients <= _MAX_CLIENTS:
+                    await self._answer_all(reader, writer, stack)
+        except (OSError, ValueError, TimeoutError):  # it has gone, or sends too much or too late
+            pass
+        finally:
+            self._clients -= 1
+            writer.close()
+
+    async def _answer_all(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stack: AsyncExitStack
+    ) -> None:
+        token: int | None = None
+        while True:
+            # A process that has the lease settles, which takes its time.
+            async with asyncio.timeout(None if token else _REQUEST_SECONDS):
+                line = await reader.readline()
+            if not line.endswith(b"\n"):
+                return
+            try:
+                request = json.loads(line)
+                match request.get("do"):
+                    case "lease" if token is None:
+                        token = await self._take_lease(stack)
+                        answer: dict[str, object] = {"ok": token is not None}
+                    case "publish" if token is not None:
+                        await self._snapshots.publish(self._database(), token)
+                        answer = {"ok": True}
+                    case "burn":
+                        answer = {"ok": await self._burn(str(request.get("id")))}
+                    case _:
+                        answer = {"error": "the courier does not know this request"}
+            except (SpamguardError, OSError) as error:
+                answer = {"error": str(error), "away": isinstance(error, UnavailableError)}
+            except (ValueError, AttributeError, RecursionError):
+                answer = {"error": "the courier cannot read this request"}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+
+    def _database(self) -> SharedDatabase:
+        if self._courier.database is None or self._courier.away_since:
+            raise UnavailableError("the shared log is away: try again")
+        return self._courier.database
+
+    async def _burn(self, identity: str) -> bool:
+        """Use up a link, which may have been made here a moment ago."""
+        database = self._database()
+        await self._replicate(database)
+        return await database.burn_link(identity)
+
+    async def _take_lease(self, stack: AsyncExitStack) -> int | None:
+        """Take the lease of settling until the stack ends, and return its token, which rises with
+        each holder. None: somebody else has it.
+        """
+        holder = f"{self._ledger.node} {secrets.token_hex(4)}"
+        token = await self._database().take_lease(_LEASE_NAME, holder, _LEASE_SECONDS)
+        if token is not None:
+            stack.push_async_callback(self._release_lease, token)
+            stack.callback(asyncio.create_task(self._renew_lease(holder)).cancel)
+            await self._snapshots.fetch(self._database())  # the last holder may have settled
+        return token
+
+    async def _renew_lease(self, holder: str) -> None:
+        """Renew the lease for ever. Publishing fails where it was lost."""
+        while True:
+            await asyncio.sleep(_RENEW_SECONDS)
+            with suppress(SharedError):
+                await self._database().take_lease(_LEASE_NAME, holder, _LEASE_SECONDS)
+
+    async def _release_lease(self, token: int) -> None:
+        with suppress(SharedError):  # it ends by itself
+            await self._database().release_lease(_LEASE_NAME, token)
+
+
+@contextmanager
+def _open_nudge(state: Path) -> Iterator[socket.socket]:
+    """Yield the socket that hears of lessons."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as nudged:
+        with process.short_path(state) as directory:
+            (directory / NUDGE_SOCKET).unlink(missing_ok=True)
+            nudged.bind(str(directory / NUDGE_SOCKET))
+        yield nudged
+
+
+def _digest_settings(settings: Settings) -> bytes:
+    """Equal where nodes judge and learn alike."""
+    agreed = (settings.personal, settings.aliases, settings.authserv_ids)
+    return hashlib.sha256(repr(agreed).encode()).digest()[:8]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,290 @@
+"""The courier's turns: a node's copy of the shared log and the database are made equal.
+
+A turn reads the end of the log, finds out whether log and copy have the same history, pulls what is
+new, pushes what waits here and pulls that back. Pushing alone proves nothing: an event leaves
+`pending` only when it is read from the log. So an answer that is lost, or an error after something
+was sent, means "unknown", and the next turn pushes the same again.
+
+The log may have another history than this copy: it was restored from a backup, a standby that
+lacked the last rows has taken over, or an empty database has taken the place of a lost one. Then
+the copy is cut at the last common position, and what stood behind it is pushed again. That is how
+the nodes refill a database.
+
+Turns follow one another at a notice of the database, when a lesson was cast here, or after a
+second. After trouble the courier waits, longer each time, and begins with a new connection.
+
+Must never drop an event that waits, never believe a row that the copy has not checked, never wait
+for the database without a deadline, and never let one event that nobody can read stop all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
+from spamguard.ledger.shared import ForkError, Mark, SharedEvent, SharedLog
+from spamguard.log import WarnOnce
+from spamguard.shared.connection import RefusedValueError
+from spamguard.shared.postgres import LogHead, SharedDatabase
+from spamguard.shared.snapshots import SnapshotExchange
+from spamguard.storage import batches
+
+_log = logging.getLogger("spamguard.shared")
+
+TURN_SECONDS = 1.0  # without notice or nudge
+_PAGE_EVENTS = 256
+_PUSH_EVENTS, _PUSH_BYTES = 64, 1 << 20
+_MARKS_AT_ONCE = 500
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_MEND_SECONDS = 60.0  # what somebody has to mend is tried again as often
+_MAX_TOLD = 20  # events that cannot be read; the others are only counted
+_MAX_REFUSED = 1000
+
+EventKey = tuple[bytes, int, str, bytes]
+
+
+class Courier:
+    """The turns of one node. It belongs to one event loop, and to the thread of its ledger.
+
+    connect: connects to the database. snapshots: keeps tables in force while the copy is not whole.
+    request_settling: starts the process that settles, which is wanted then.
+
+    database: the connection, while there is one. contact: when a turn last succeeded; away_since:
+    since when none does, 0: they do; both in seconds since 1970. problem: why. skipped: how many
+    events of the log could not be read. last: the end of the log. alarms: what an operator must
+    look at, by kind.
+    """
+
+    def __init__(
+        self,
+        log: SharedLog,
+        connect: Callable[[], Awaitable[SharedDatabase]],
+        snapshots: SnapshotExchange,
+        request_settling: Callable[[], None],
+    ) -> None:
+        self._shared_log = log
+        self._connect = connect
+        self._snapshots = snapshots
+        self._request_settling = request_settling
+        self._nudged = asyncio.Event()
+        self._pause = 0.0
+        self._refused: set[EventKey] = set()
+        self._compacted = 0  # up to this position the log may have gaps
+        self._warnings = WarnOnce(_log, logging.ERROR)
+        self.database: SharedDatabase | None = None
+        self.contact = self.away_since = 0.0
+        self.problem = ""
+        self.skipped = 0
+        self.last = 0
+        self.alarms: dict[str, str] = {}
+
+    def nudge(self) -> None:
+        """Say that a lesson was cast here: the next turn begins at once."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Take turns for ever."""
+        while True:
+            try:
+                self._nudged.clear()
+                database = await self.take_turn()
+                self._note_success()
+                await self._wait_for_reason(database)
+            except (SpamguardError, OSError) as error:
+                await asyncio.sleep(self._note_failure(error))
+
+    async def _wait_for_reason(self, database: SharedDatabase) -> None:
+        """Wait for a notice, a nudge or the next turn, whichever is first."""
+        reasons = (self._nudged.wait(), database.wait_for_notice(TURN_SECONDS))
+        waits = [asyncio.create_task(reason) for reason in reasons]
+        try:
+            done, _ = await asyncio.wait(
+                waits, timeout=TURN_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        for wait in done:
+            wait.result()  # the connection for notices may have ended
+
+    def _note_success(self) -> None:
+        self._pause = 0.0
+        self.contact, self.problem = time.time(), ""
+        if self.away_since:
+            self.away_since = 0.0
+            _log.info("the shared log is there again")
+        self._shared_log.set_away(None)
+        self._warnings.clear()
+        self.alarms.pop("log", None)
+
+    def _note_failure(self, error: Exception) -> float:
+        """Note that a turn has failed; returns the seconds until the next one.
+
+        What passes by itself is no alarm. Lessons cast from now on do not wait for the log.
+        """
+        self.close()
+        self.problem = str(error)
+        self._warnings.report("%s; lessons are learnt here and wait for the others", error)
+        if not self.away_since:
+            self.away_since = time.time()
+        with suppress(LedgerError):  # a full disk is reported by those who cast lessons
+            self._shared_log.set_away(int(self.away_since))
+        if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
+            self.alarms["log"] = str(error)
+            return _MEND_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311  no secret
+        self.alarms.pop("log", None)
+        self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
+        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  no secret
+
+    def close(self) -> None:
+        """Close the connection; the next turn opens another one."""
+        if self.database is not None:
+            self.database.close()
+            self.database = None
+
+    # ---- a turn
+
+    async def take_turn(self) -> SharedDatabase:
+        """Make copy and log equal, and return the connection.
+
+        Rows that go on where the copy ends prove that both have one history. Where there are none,
+        the end of the log is looked at. SharedError, LedgerError: it is not known how far it came.
+        """
+        if self.database is None:
+            self.database = await self._connect()
+            if not self.database.is_notified:
+                _log.warning("the database sends no notices (a pool?): it is asked each second")
+            await self._read_head(self.database)
+        database, pushed = self.database, list[SharedEvent]()
+        events = self._next_events()
+        while True:
+            if events:
+                if events == pushed:
+                    raise SharedError("the shared log does not show what it has taken: restore it")
+                await self._push(database, events)
+            await self._pull(database)
+            pushed, events = events, self._next_events()
+            if not events:
+                break
+        if self._snapshots.update_hold(self.last):
+            self._request_settling()
+        return database
+
+    async def _pull(self, database: SharedDatabase) -> None:
+        """Apply all that the log has behind our copy."""
+        expected = 0
+        while True:
+            if await self._pull_page(database):
+                continue
+            position = self._shared_log.head().position
+            if position < expected:
+                raise SharedError(f"the shared log lacks event {position + 1:,}: restore it")
+            if await self._read_head(database):
+                return
+            is_cut = self._shared_log.head().position < position
+            expected = 0 if is_cut else self.last
+
+    async def _read_head(self, database: SharedDatabase) -> bool:
+        """Look at the end of the log; returns whether our copy ends there too.
+
+        Where both have different histories, the copy is cut.
+        """
+        head = await database.head()
+        self.last, self._compacted = head.last, head.compacted
+        position, common = self._shared_log.head().position, await self._find_common(database, head)
+        if common < position:
+            text = "the shared log is another one from event %d on: what this node has up to %d "
+            _log.warning(text + "is sent again", common + 1, position)
+            self._snapshots.hold_before_cut(common)
+            self._shared_log.cut(common)
+            return False
+        self._snapshots.update_hold(head.last)
+        # What stood at the end may have been superseded and dropped.
+        return position >= head.last or position < head.compacted
+
+    async def _pull_page(self, database: SharedDatabase) -> bool:
+        """Apply the next rows of the log; returns whether there were any."""
+        after = self._shared_log.head().position
+        rows = await database.read_page(after, _PAGE_EVENTS)
+        if not rows:
+            return False
+        try:
+            problems = self._shared_log.apply(rows, self._compacted)
+        except ForkError as error:
+            compacted = self._compacted
+            await self._read_head(database)
+            if self._shared_log.head().position < after or self._compacted > compacted:
+                return True  # it was cut, or has gaps now
+            text = f"the shared log is damaged behind event {after:,}: restore it"
+            raise SharedError(f"{text} [{error}]") from error
+        self._note_skipped(problems)
+        self.contact = time.time()
+        if len(rows) == _PAGE_EVENTS:  # there may be very many
+            await self._read_head(database)
+        return True
+
+    def _note_skipped(self, problems: Sequence[tuple[int, str]]) -> None:
+        for position, problem in problems:
+            self.skipped += 1
+            if self.skipped <= _MAX_TOLD:
+                _log.error("event %d of the shared log is skipped: %s", position, problem)
+        if self.skipped:
+            self.alarms["skipped"] = f"{self.skipped:,} events could not be read, see the log"
+
+    def _next_events(self) -> list[SharedEvent]:
+        """The oldest events that wait, without those that the database refuses."""
+        refused = len(self._refused)
+        count, size = _PUSH_EVENTS + refused, _PUSH_BYTES * (1 + refused)
+        events = self._shared_log.read_pending(count, size)
+        return [event for event in events if event[:4] not in self._refused]
+
+    async def _push(self, database: SharedDatabase, events: Sequence[SharedEvent]) -> None:
+        """Append events. One that is refused is found, named and left out from then on."""
+        try:
+            await database.append(events)
+        except RefusedValueError as error:
+            if len(events) > 1:
+                for event in events:
+                    await self._push(database, [event])
+                return
+            if len(self._refused) >= _MAX_REFUSED:
+                raise
+            self._refused.add(events[0][:4])
+            _log.error("the database refuses a lesson of this node: %s", error)
+            count = len(self._refused)
+            self.alarms["refused"] = f"{count:,} lessons of this node are refused, see the log"
+
+    async def _find_common(self, database: SharedDatabase, head: LogHead) -> int:
+        """The last position up to which log and copy have the same history.
+
+        Rows that were superseded are dropped from the log up to `head.compacted`: there a position
+        that is not in the log contradicts nothing.
+        """
+        ours = self._shared_log.head()
+        if ours.position == head.last:
+            if ours.chain == head.chain:
+                return ours.position
+        elif ours.position < head.last:
+            chains = await database.chains([ours.position])
+            if ours.position == 0 or chains.get(ours.position) == ours.chain:
+                return ours.position
+        is_open = ours.position <= head.last  # so far, nothing contradicts
+        marks: list[Mark] = [
+            mark for mark in self._shared_log.marks() if mark.position <= head.last
+        ]
+        for batch in batches(marks, _MARKS_AT_ONCE):
+            chains = await database.chains([mark.position for mark in batch])
+            chains[head.last] = head.chain
+            for mark in batch:
+                chain = chains.get(mark.position)
+                if chain == mark.chain:
+                    return ours.position if is_open else mark.position
+                if chain is not None or mark.position > head.compacted:
+                    is_open = False
+        return ours.position if is_open else 0

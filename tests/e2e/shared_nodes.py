@@ -1,0 +1,149 @@
+"""Daemons that share one log in a real PostgreSQL, each behind a proxy of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from spamguard import keys
+from spamguard.config.options import SharedSettings
+from spamguard.config.schema import to_plain
+from spamguard.engine.filter import Filter
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.shared.status import SharedStatus, read_status
+from tests.e2e import daemon
+from tests.e2e.ports import free_port
+from tests.support.partition import Partition, partition
+from tests.support.postgres import TestDatabase
+from tests.support.processes import children
+from tests.support.waiting import eventually
+from tests.unit.filters import KEY
+
+FINGERPRINT = keys.key_fingerprint(KEY)
+
+
+@dataclass
+class SharedNode:
+    """A node: a running daemon with a scanner door and metrics, and its proxy to the database."""
+
+    running: daemon.Daemon
+    state: Path
+    port: int
+    metrics: int
+    proxy: Partition
+    teacher: Filter
+
+    def status(self) -> SharedStatus:
+        return read_status(self.state)
+
+    def is_equal_to(self, other: SharedNode) -> bool:
+        """Whether both have the whole log, and nothing waits."""
+        ours, theirs = self.status(), other.status()
+        return (
+            ours.position == theirs.position > 0
+            and not ours.waiting
+            and not theirs.waiting
+            and not ours.away_since
+        )
+
+    def courier_pid(self) -> int:
+        """The process id of the courier."""
+        (pid,) = children(self.running.process.pid, "spamguard.daemon.courier")
+        return pid
+
+    def teach(self, raw: bytes, label: str = "spam") -> None:
+        """Teach as a command does, by a process beside the daemon, which is this one."""
+        self.teacher.learn(raw, label)
+
+    def score(self, raw: bytes) -> float:
+        """What the daemon says of a message."""
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            client.request("POST", "/checkv2", raw)
+            return float(json.loads(client.getresponse().read())["score"])
+        finally:
+            client.close()
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """What monitors get."""
+        client = http.client.HTTPConnection("127.0.0.1", self.metrics, timeout=30)
+        try:
+            client.request("GET", path)
+            answer = client.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            client.close()
+
+    def events(self) -> list[tuple[int, bytes, str, str | None]]:
+        """The events that have a position."""
+        with SqliteLedger.open(self.state / "ledger.sqlite", FINGERPRINT) as ledger:
+            assert ledger.shared is not None
+            position = ledger.shared.head().position
+            return [
+                (vote.clock, vote.digest, vote.node, vote.label)
+                for vote, _ in zip(ledger.all_votes(), range(position), strict=False)
+            ]
+
+
+@dataclass
+class SharedSite:
+    """All nodes of a database."""
+
+    root: Path
+    database: TestDatabase
+    stack: ExitStack
+    nodes: list[SharedNode] = field(default_factory=list)
+
+    def join(self, messages: int = daemon.MESSAGES, more: str = "") -> SharedNode:
+        """Start one more node, which was taught so much before it joined. more: configuration."""
+        name = f"node{len(self.nodes)}"
+        state = daemon.taught(self.root / name, messages)
+        with SqliteLedger.open(state / "ledger.sqlite", FINGERPRINT) as ledger:
+            ledger.join()
+        proxy = self.stack.enter_context(partition(self.database.server.port))
+        return self.start(state, proxy, more)
+
+    def start(self, state: Path, proxy: Partition, more: str = "") -> SharedNode:
+        """Start the daemon on a state directory that has joined."""
+        port, metrics = free_port(), free_port()
+        shared = to_plain(self.database.settings(proxy.port), SharedSettings)
+        settings = {
+            "workers": 1,
+            "scanners": [{"listen": f"rspamd://127.0.0.1:{port}"}],
+            "metrics": f"127.0.0.1:{metrics}",
+            "shared": shared,
+        }
+        file = self.root / f"{state.name}.yaml"
+        file.write_text(yaml.safe_dump(settings) + more)
+        running = self.stack.enter_context(daemon.running(state, "--config", str(file), port=port))
+        teacher = self.stack.enter_context(Filter.open(state))
+        node = SharedNode(running, state, port, metrics, proxy, teacher)
+        self.nodes.append(node)
+        eventually(lambda: node.status().contact, "the node has read the log")
+        return node
+
+    def converge(self) -> None:
+        """Wait until all logs are equal."""
+        first, *others = self.nodes
+        for other in others:
+            eventually(lambda other=other: first.is_equal_to(other), "the logs are equal")
+
+
+@contextmanager
+def shared_site(root: Path, database: TestDatabase) -> Iterator[SharedSite]:
+    """No node yet."""
+    adopt(database)
+    with ExitStack() as stack:
+        yield SharedSite(root, database, stack)
+
+
+def adopt(database: TestDatabase) -> None:
+    """Make a database that of our nodes' key."""
+    statement = "UPDATE spamguard.cluster SET fingerprint = %s, bits = %s"
+    database.query(statement, FINGERPRINT, daemon.BITS)

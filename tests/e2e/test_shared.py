@@ -1,0 +1,117 @@
+"""Several real daemons that share one log in a real PostgreSQL, which is sometimes away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.daemon import unseen
+from tests.e2e.shared_nodes import SharedNode, SharedSite, adopt, shared_site
+from tests.support.postgres import (
+    SCHEMA,
+    PostgresServer,
+    TestDatabase,
+    needs_postgres,
+    postgres_server,
+    shared_database,
+)
+from tests.support.waiting import eventually
+
+pytestmark = needs_postgres
+__all__ = ["postgres_server", "shared_database"]
+MAIL = unseen("spam", 40)
+
+
+@pytest.fixture
+def site(tmp_path: Path, shared_database: TestDatabase) -> Iterator[SharedSite]:
+    with shared_site(tmp_path, shared_database) as opened:
+        yield opened
+
+
+def seconds_to_force(taught: SharedNode, judging: SharedNode, raw: bytes, before: float) -> float:
+    """From the beginning of a lesson at one node to its effect on a verdict of the other."""
+    begin = time.monotonic()
+    taught.teach(raw, "ham")
+    while judging.score(raw) == before:
+        assert time.monotonic() < begin + 60
+    return time.monotonic() - begin
+
+
+def test_a_lesson_on_one_node_counts_on_the_other_at_once(site):
+    a, b = site.join(), site.join()
+    site.converge()
+    times = sorted(seconds_to_force(a, b, raw, b.score(raw)) for raw in MAIL[:20])
+    assert times[10] < 1  # by notice; without, it takes half a second on average
+    site.converge()
+    assert a.events() == b.events()
+    _, metrics = a.ask("/metrics")
+    assert "spamguard_shared_pending 0.0" in metrics
+    assert "spamguard_shared_alarms 0.0" in metrics
+    assert len(a.status().nodes) == 2
+
+
+def test_while_the_database_is_away_mail_and_lessons_go_on(site):
+    a, b = site.join(), site.join()
+    site.converge()
+    before, last = a.score(MAIL[0]), a.status().last
+    a.proxy.swallow()
+    eventually(lambda: a.status().away_since, "it notices")
+    for raw in MAIL[:5]:
+        a.teach(raw, "ham")
+    assert a.score(MAIL[0]) < before  # in force here
+    assert b.status().last == last
+    eventually(lambda: a.status().waiting == 5, "its status says what waits")
+    eventually(lambda: "5 lessons wait here" in a.ask("/readyz")[1], "readiness tells of it")
+    assert a.ask("/readyz")[0] == 200
+    assert "spamguard_shared_pending 5.0" in a.ask("/metrics")[1]
+    a.proxy.pass_on()
+    site.converge()
+    assert a.events() == b.events()
+    assert len(a.events()) == last + 5
+
+
+def test_nodes_refill_a_database_that_was_lost(site, postgres_server: PostgresServer):
+    a, b = site.join(), site.join()
+    a.teach(MAIL[0], "ham")
+    site.converge()
+    before = {event[1:] for event in a.events()}
+    with postgres_server.database() as empty:
+        adopt(empty)
+        for node in (a, b):
+            node.proxy.target = empty.server.port
+            node.proxy.cut()
+        site.converge()
+        assert a.events() == b.events()
+        assert {event[1:] for event in a.events()} == before
+
+
+def test_lessons_arrive_without_notices_too(site):
+    text = SCHEMA.read_text()
+    without = text[text.index("CREATE OR REPLACE FUNCTION append") :].partition("$$;")[0] + "$$;"
+    assert "PERFORM pg_notify" in without
+    without = without.replace("FUNCTION append", "FUNCTION spamguard.append", 1)
+    site.database.query(without.replace("PERFORM pg_notify", "PERFORM concat"))
+    a, b = site.join(), site.join()
+    site.converge()
+    for raw in MAIL[:3]:
+        assert seconds_to_force(a, b, raw, b.score(raw)) < 10
+
+
+def test_a_courier_that_is_killed_forgets_nothing(site):
+    a, b = site.join(), site.join()
+    site.converge()
+    last = a.status().last
+    a.proxy.refuse()
+    eventually(lambda: a.status().away_since, "it notices")
+    a.teach(MAIL[0], "ham")
+    os.kill(a.courier_pid(), signal.SIGKILL)
+    a.proxy.pass_on()
+    a.running.lines("the courier has ended")
+    eventually(lambda: a.status().position == last + 1, "it is back")
+    site.converge()
+    assert a.events() == b.events()
