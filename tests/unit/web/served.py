@@ -28,6 +28,7 @@ ROOT = "/api/v1"
 MESSAGE = {"Content-Type": "message/rfc822"}
 LETTER = b"Subject: hello\r\n\r\nhello\r\n"
 ANNA, OPERATOR = Person("anna"), Person("olga", operator=True)
+TRUST = ssl.create_default_context()  # reading the authorities takes longer than most tests
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Served:
     service: Any
     monitor: Monitor
     scheme: str = "http"
-    verify: Any = True
+    verify: ssl.SSLContext = TRUST
     clients: list[httpx.Client] = field(default_factory=list)
 
     @property
