@@ -4,10 +4,11 @@
 The master starts it, apart from the mail and from the learner. Settling takes much processor, so
 the process has the lowest priority of all, and much memory, which returns when it ends. It settles
 if that is due, also when tables are damaged, and removes drafts that killed processes have left
-behind. With `first`, as when the daemon has just started, it also reports lessons that an upgrade
-has made useless. With `keep`, it removes held mail that is older; with `lessons`, the option `keep`
-of the configuration, it forgets the lessons beyond that before it settles. A clock that has jumped
-ahead removes nothing (`trusted_time`).
+behind. Of the nodes that share a log, the one that gets the lease settles, and publishes for all.
+With `first`, as when the daemon has just started, it also reports lessons that an upgrade has made
+useless. With `keep`, it removes held mail that is older; with `lessons`, the option `keep` of the
+configuration, it forgets the lessons beyond that before it settles. A clock that has jumped ahead
+removes nothing (`trusted_time`).
 
 Must never be needed for judging: if it dies, the next one does its work.
 """
@@ -20,6 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from spamguard import log
@@ -27,7 +29,7 @@ from spamguard.config.values import parse_kept_lessons
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
-from spamguard.errors import LedgerError, SpamguardError, TableError
+from spamguard.errors import LedgerError, SpamguardError, TableError, UnavailableError
 from spamguard.learning import undo
 from spamguard.learning.ageing import age_votes
 from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
@@ -87,19 +89,45 @@ def settle_if_due(state: str, kept: str = "") -> bool:
 
     kept: which lessons are kept; "": all.
     """
+    is_joined = False
     try:
         with Filter.open(state) as spam_filter:
-            if kept:
+            is_joined = spam_filter.ledger.shared is not None
+            if kept and not is_joined:
                 forget_oldest(spam_filter, kept)
-            due = spam_filter.is_settling_due()
+            due = spam_filter.look_after_snapshot() if is_joined else spam_filter.is_settling_due()
     except (LedgerError, TableError) as error:
         _log.error("%s; trying to make all tables anew", error)
-        due = True
+        due, is_joined = True, False  # what is broken here, no other node mends
+    if is_joined:
+        return (due or kept != "") and _settle_for_all(Path(state), kept)
     if due:
         # _load=False: only the ledger is read, and once, as the tables may be what is damaged
         with Filter.open(state, _load=False) as spam_filter:
             spam_filter.settle()
     return due
+
+
+def _settle_for_all(state: Path, kept: str) -> bool:
+    """Settle and publish the tables, if no other node does so now or has just done so."""
+    from spamguard.shared.client import settle_lease  # noqa: PLC0415  single machines need none
+
+    with ExitStack() as stack:
+        try:
+            lease = stack.enter_context(settle_lease(state))
+        except UnavailableError:  # another node settles, or this one when the log is there again
+            return False
+        if lease is None:
+            return False
+        with Filter.open(state) as spam_filter:  # the last holder's tables have been fetched
+            if kept:
+                forget_oldest(spam_filter, kept)
+            due = spam_filter.look_after_snapshot()
+        if due:
+            with Filter.open(state, _load=False) as spam_filter:
+                spam_filter.settle()
+            lease.publish()
+        return due
 
 
 if __name__ == "__main__":

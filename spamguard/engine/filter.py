@@ -388,15 +388,17 @@ class Filter(JudgingFilter, ClosedOnExit):
         fold.measure_ham(self._ledger, self._store.tables, self._unwanted)
 
     def settle_if_due(self) -> bool:
-        """Settle if that is due; returns whether it was.
-
-        Never with a ledger that has joined a shared log: there one node settles for all.
-        """
+        """Settle if that is due here, where no log is shared; returns whether it was."""
         self._refresh()
         due = self._ledger.shared is None and self.is_settling_due()
         if due:
             self.settle()
         return due
+
+    def look_after_snapshot(self) -> bool:
+        """On a joined ledger: `TableStore.look_after_snapshot`; whether to settle for all nodes."""
+        is_missing = self._store.look_after_snapshot()
+        return is_missing or (not self._store.has_work and self.is_settling_due())
 
     @property
     def ledger(self) -> SqliteLedger:

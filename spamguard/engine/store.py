@@ -255,7 +255,7 @@ class TableStore:
             self._fold_from(line, position)
             self.save_if_long_tail()
             shared.hold("")
-            self._is_current = False
+            self.has_work = self._is_current = False
         return False
 
     # Settling
