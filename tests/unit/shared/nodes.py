@@ -75,11 +75,13 @@ class FilterNode:
             return token
 
         token = self.with_database(take)
-        self.filter._refresh()
-        if token is None or not self.filter.look_after_snapshot():
+        if token is None:
             return False
-        self.publish(token)
-        return True
+        self.filter._refresh()
+        if due := self.filter.look_after_snapshot():
+            self.publish(token)
+        self.with_database(lambda database: database.release_lease("settle", token))
+        return due
 
     def publish(self, token: int | None = None) -> None:
         """Settle and publish."""

@@ -15,13 +15,12 @@ import zstandard
 from spamguard.engine import store
 from spamguard.engine.fold import HAM_SCORES_KEY
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
-from spamguard.errors import LedgerError
 from spamguard.ledger.shared import PROVISIONAL
 from spamguard.shared import snapshots
-from spamguard.shared.snapshots import SnapshotAlarmError, keep_tables
+from spamguard.shared.snapshots import SnapshotAlarmError
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.unit.filters import mail, opened, teach
-from tests.unit.shared.nodes import FilterNode, Site, site
+from tests.unit.shared.nodes import Site, site
 
 pytestmark = needs_postgres
 MAIL = mail(160)
@@ -60,7 +59,7 @@ def test_equal_logs_make_equal_tables_whatever_was_done_in_between(nodes: Site, 
                 node.settle()
             case _:
                 node.tables()
-                label, raw = chance.choice(MAIL)
+                _, raw = chance.choice(MAIL)
                 node.filter.forget(raw)
                 node.filter.learn(raw, chance.choice(["ham", "spam", "receipts"]))
                 node.filter.define_class("receipts", unwanted=chance.random() < 0.5)
