@@ -39,13 +39,12 @@ from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, hostname
 from spamguard.records import EXTRACTOR
 from spamguard.shared.client import COURIER_SOCKET, MAX_LINE_BYTES
-from spamguard.shared.connection import RefusedValueError
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import NodeRow, SharedDatabase
 from spamguard.shared.snapshots import SnapshotExchange
 from spamguard.shared.status import BEAT_SECONDS, NodeStatus, SharedStatus, write_status
 from spamguard.storage import KEY_FILE, LEDGER_FILE
-from spamguard.web.replication import CredentialReplica
+from spamguard.web.replication import CredentialReplica, replicate
 
 _log = logging.getLogger("spamguard.shared")
 
@@ -100,9 +99,10 @@ class Node:
     ) -> None:
         self._settings = settings
         self._ledger = ledger
+        log = joined_log(ledger)
         self._snapshots = SnapshotExchange(ledger, settings.state)
         self._courier = Courier(
-            joined_log(ledger),
+            log,
             partial(SharedDatabase.connect, shared, ledger.node, ledger.fingerprint),
             self._snapshots,
             request_settling,
@@ -117,7 +117,11 @@ class Node:
 
     async def run(self) -> None:
         """Serve for ever."""
-        with closing(self._replica), _open_nudge(self._settings.state) as nudged:
+        with (
+            closing(self._replica),
+            closing(self._courier),
+            _open_nudge(self._settings.state) as nudged,
+        ):
             asyncio.get_running_loop().add_reader(nudged, self._receive_nudges, nudged)
             with process.short_path(self._settings.state) as directory:
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
@@ -184,7 +188,7 @@ class Node:
             if database is None or not self._courier.contact:
                 continue
             try:
-                await self._replicate(database)
+                await replicate(database, self._replica)
                 if time.monotonic() >= next_report:
                     next_report = time.monotonic() + BEAT_SECONDS
                     await self._report(database)
@@ -227,21 +231,6 @@ class Node:
             )
             for row in await database.nodes()
         )
-
-    async def _replicate(self, database: SharedDatabase) -> None:
-        """Send credentials that were made or ended here, and take in those of other nodes."""
-        cluster = await database.cluster()
-        changes = self._replica.begin(cluster.name, cluster.changes)
-        for row in self._replica.list_made():
-            with suppress(RefusedValueError):  # it would be refused again; it is valid here
-                await database.put_credential(row)
-            self._replica.note_sent(row.id, row.seen)
-        for identity in self._replica.list_ended():
-            await database.end_credential(identity)
-            self._replica.note_ended(identity)
-        while rows := await database.changed_credentials(changes):
-            self._replica.take_in(rows)
-            changes = rows[-1].changed
 
     # ---- requests of other processes
 
@@ -296,7 +285,7 @@ class Node:
     async def _burn(self, identity: str) -> bool:
         """Use up a link, which may have been made here a moment ago."""
         database = self._database()
-        await self._replicate(database)
+        await replicate(database, self._replica)
         return await database.burn_link(identity)
 
     async def _take_lease(self, stack: AsyncExitStack) -> int | None:
@@ -335,7 +324,7 @@ def _open_nudge(state: Path) -> Iterator[socket.socket]:
 
 def _digest_settings(settings: Settings) -> bytes:
     """Equal where nodes judge and learn alike."""
-    agreed = (settings.personal, settings.aliases, settings.authserv_ids)
+    agreed = (settings.personal, settings.aliases, settings.authserv_ids, settings.keep)
     return hashlib.sha256(repr(agreed).encode()).digest()[:8]
 
 

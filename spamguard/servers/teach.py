@@ -91,6 +91,10 @@ class TrainingAccounts:
         return user
 
 
+async def _is_never_unknown(_label: str) -> bool:
+    return False
+
+
 class TeachingDoor:
     """One socket.
 
@@ -104,7 +108,7 @@ class TeachingDoor:
         accounts: TrainingAccounts,
         spool: Path,
         on_lesson: Callable[[], object],
-        is_unknown_class: Callable[[str], Awaitable[bool]],
+        is_unknown_class: Callable[[str], Awaitable[bool]] = _is_never_unknown,
     ) -> None:
         self._intake = intake
         self._accounts = accounts

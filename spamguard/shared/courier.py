@@ -130,7 +130,9 @@ class Courier:
         """
         self.close()
         self.problem = str(error)
-        self._warnings.report("%s; lessons are learnt here and wait for the others", error)
+        # What the system says of one absence differs from try to try.
+        key = "away" if isinstance(error, UnavailableError) else str(error)
+        self._warnings.warn(key, "%s; lessons are learnt here and wait for the others", error)
         if not self.away_since:
             self.away_since = time.time()
         with suppress(LedgerError):  # a full disk is reported by those who cast lessons

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from spamguard.database import Database
-from spamguard.shared.postgres import CredentialRow
+from spamguard.shared.connection import RefusedValueError
+from spamguard.shared.postgres import CredentialRow, SharedDatabase
 from spamguard.web.auth import (
     CREDENTIALS_FILE,
     CREDENTIALS_SCHEMA,
@@ -125,3 +126,19 @@ def _is_sound(row: CredentialRow) -> bool:
         and len(row.digest) == SECRET_BYTES
         and max(len(row.name), len(row.person)) <= 1000
     )
+
+
+async def replicate(database: SharedDatabase, replica: CredentialReplica) -> None:
+    """Send credentials that were made or ended here, and take in those of other nodes."""
+    cluster = await database.cluster()
+    changes = replica.begin(cluster.name, cluster.changes)
+    for row in replica.list_made():
+        with suppress(RefusedValueError):  # it would be refused again; it stays valid here
+            await database.put_credential(row)
+        replica.note_sent(row.id, row.seen)
+    for identity in replica.list_ended():
+        await database.end_credential(identity)
+        replica.note_ended(identity)
+    while rows := await database.changed_credentials(changes):
+        replica.take_in(rows)
+        changes = rows[-1].changed
