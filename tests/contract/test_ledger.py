@@ -209,6 +209,7 @@ ledger.close()
 """
 
 
+@pytest.mark.slow
 def test_four_processes_that_create_and_append_at_once_lose_nothing(shelf):
     code = shelf.code("busy") + APPENDS
     workers = [

@@ -1,4 +1,4 @@
-"""Fixtures that several tests of the engine share."""
+"""Fixtures that several rooms share."""
 
 from __future__ import annotations
 
@@ -43,3 +43,9 @@ def one_day(monkeypatch: pytest.MonkeyPatch) -> date:
     for module in (status_files, status):
         monkeypatch.setattr(module, "date", _OneDay)
     return TODAY
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong passwords at scanner doors are answered at once."""
+    monkeypatch.setattr("spamguard.servers.scanner._WRONG_PASSWORD_SECONDS", 0)

@@ -92,6 +92,7 @@ def without_good(text: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_attacked_mail_is_valid_and_comes_from_whom_it_came(name: str) -> None:
     for raw in ALL_SPAM:

@@ -138,6 +138,7 @@ def apart(make: Callable[[int], bytes], place: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_topics_come_apart_after_four_messages_of_each(language: str, tmp_path: Path) -> None:
     chance = random.Random(1)

@@ -59,6 +59,7 @@ def test_a_strict_parser_finds_no_defect(parsed: list[EmailMessage]) -> None:
             assert message[name], name
 
 
+@pytest.mark.slow
 def test_every_text_can_be_read_in_its_charset(parsed: list[EmailMessage]) -> None:
     for message in parsed:
         assert "\ufffd" not in str(message["Subject"]) + str(message["From"])

@@ -482,6 +482,7 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(KEYS, TREES, max_size=6))
 def test_no_structure_gets_past_the_checks_or_breaks_them(tmp_path_factory, values):
     file = tmp_path_factory.getbasetemp() / f"any-{os.getpid()}.yaml"

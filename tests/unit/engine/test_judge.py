@@ -322,7 +322,7 @@ JUDGED = 100  # of each class
 @cache
 def stretches() -> dict[str, list[bytes]]:
     """Much mail of each class."""
-    messages = list(generate(2400, seed=7))
+    messages = list(generate(1400, seed=7))
     return {label: [raw for name, raw in messages if name == label] for label in ("ham", "spam")}
 
 
@@ -340,6 +340,7 @@ def labels(spam_filter: Filter, first: int, lessons: int) -> dict[str, Counter[s
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lessons", [5, 15])
 def test_no_good_mail_is_called_spam_after_a_few_lessons(tmp_path: Path, lessons: int) -> None:
     for first in (0, 200, 400):
@@ -347,6 +348,7 @@ def test_no_good_mail_is_called_spam_after_a_few_lessons(tmp_path: Path, lessons
             assert labels(spam_filter, first, lessons)["ham"]["spam"] == 0
 
 
+@pytest.mark.slow
 def test_plain_spam_is_called_spam_in_the_first_days(tmp_path: Path) -> None:
     with opened(tmp_path) as spam_filter:
         counted = labels(spam_filter, 0, 60)

@@ -139,6 +139,7 @@ CONSTRUCTIONS: dict[str, Callable[[int], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
 def test_time_grows_no_faster_than_size(name: str) -> None:
     """At sizes that are read as a whole; four times the size may take ten times as long, never

@@ -368,6 +368,7 @@ def test_a_full_disk_costs_the_rows_and_nothing_else(tmp_path: Path) -> None:
         assert len(recent(history, 10)) == 2
 
 
+@pytest.mark.slow
 def test_readers_beside_a_writer(tmp_path: Path) -> None:
     faults: list[Exception] = []
 

@@ -121,6 +121,7 @@ def test_closing_does_not_wait_for_ever(place: Path) -> None:
     assert kept(place) == 1
 
 
+@pytest.mark.slow
 def test_trouble_is_logged_once_and_ends_by_itself(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

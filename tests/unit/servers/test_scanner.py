@@ -237,6 +237,7 @@ def test_whom_it_comes_from_counts_where_the_client_is_trusted(tmp_path: Path) -
 # ---- teaching
 
 
+@pytest.mark.usefixtures("hasty")
 def test_only_admitted_clients_teach(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("secret word\nmore\n")
     nobody = ServiceCase(tmp_path)

@@ -40,6 +40,7 @@ def test_learning(tmp_path: Path) -> None:
     assert said(tmp_path, request("/learnspam", b""), teachers=("127.0.0.1",)).status == 400
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_password_may_be_as_long_as_its_file_may_have_it(tmp_path: Path) -> None:
     """What its file holds beyond the length that clients' words are cut at kept everybody out."""
     password = "long" * 200
@@ -62,6 +63,7 @@ def test_a_password_may_be_as_long_as_its_file_may_have_it(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_client_that_may_not_teach_is_refused_before_its_message_is_kept(tmp_path: Path) -> None:
     async def talk(served: Served) -> bytes:
         reader, writer = await served.connect()

@@ -271,6 +271,7 @@ def test_nonsense_is_refused_and_never_judged(tmp_path: Path, data: bytes) -> No
     assert run(tmp_path, talk).startswith(b"SPAMD/1.1 76 Request not understood")
 
 
+@pytest.mark.slow
 def test_a_refusal_leaves_nothing_behind(tmp_path: Path) -> None:
     """An error object that served for all of them would keep every session that it has ended."""
 
