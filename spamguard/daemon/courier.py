@@ -297,7 +297,8 @@ class Node:
         if token is not None:
             stack.push_async_callback(self._release_lease, token)
             stack.callback(asyncio.create_task(self._renew_lease(holder)).cancel)
-            await self._snapshots.fetch(self._database())  # the last holder may have settled
+            if not await self._snapshots.may_settle(self._database()):  # another has just done so
+                return None
         return token
 
     async def _renew_lease(self, holder: str) -> None:

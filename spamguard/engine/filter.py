@@ -489,7 +489,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             buckets=len(learnt.rows),
             vocabulary=dict(zip(TOKEN_SETS, learnt.vocabulary.tolist(), strict=True)),
             used=dict(zip(TOKEN_SETS, (learnt.vocabulary / quarter).tolist(), strict=True)),
-            events=store.last_position(self._ledger),
+            events=self._ledger.last_position(),
             unsettled=self._store.unsettled,
             ledger_bytes=self._ledger.file_bytes(),
             tables_bytes=snapshot.snapshot_bytes(self.directory),

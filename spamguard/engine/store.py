@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spamguard.bayes import fusion
 from spamguard.bayes.tables import Tables, empty_tables
@@ -47,6 +48,9 @@ from spamguard.log import local_time
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import LEDGER_FILE, remove_stale_drafts
+
+if TYPE_CHECKING:
+    from spamguard.ledger.shared import SharedLog
 
 _log = logging.getLogger("spamguard.model")
 
@@ -151,11 +155,12 @@ class TableStore:
 
         TableError, LedgerError: one of them is damaged.
         """
+        shared = self._ledger.shared
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             line = self._ledger.get_meta(SNAPSHOT_KEY)
             from_nothing = self.seq == 0
             try:
-                if self._ledger.shared is None or self._follow_log(line):
+                if shared is None or self._follow_log(shared, line):
                     self._fold_from(line)
             except (LedgerError, TableError):
                 # Our tables may not fit the ledger any more (an older one was restored), or a
@@ -166,11 +171,16 @@ class TableStore:
             else:
                 return
 
-    def _follow_log(self, line: str | None) -> bool:
-        """Begin anew if the log was changed behind us; whether to fold. line: read before this."""
+    def _follow_log(self, shared: SharedLog, line: str | None) -> bool:
+        """Begin anew if the log was changed behind us; whether to fold. line: read before this.
+
+        On hold, a snapshot is mapped if there are no tables yet, or if it is ahead of our copy of
+        the log: else our tables know more.
+        """
         generation = self._ledger.get_meta("ledger.generation")
         if self._ledger.get_meta("ledger.hold"):
-            if line is not None and (not self._snapshot_line or SnapshotStamp.parse(line).seq):
+            is_ahead = line and SnapshotStamp.parse(line).seq > shared.head().position
+            if is_ahead or (self._snapshot_line is None and self.seq == 0):
                 self._map_snapshot(line)
             self._is_current = self.has_work = True
             return False
@@ -307,7 +317,7 @@ class TableStore:
 
         A line that is damaged, or names events that the ledger has lost, does not count.
         """
-        return seq < _parse_if_whole(line).settled <= last_position(self._ledger)
+        return seq < _parse_if_whole(line).settled <= self._ledger.last_position()
 
     def adopt(self, tables: Tables) -> None:
         """Publish tables from elsewhere as if the events so far had taught them."""
@@ -412,11 +422,6 @@ def tidy_up(directory: Path, ledger: SqliteLedger, settled: int) -> None:
             _remove_file(path)
 
 
-def last_position(ledger: SqliteLedger) -> int:
-    """The last event that can stand in a snapshot."""
-    return ledger.last_seq() if ledger.shared is None else ledger.shared.head().position
-
-
 def _remove_file(path: Path) -> None:
     """Remove a snapshot if possible: one file too many does no harm."""
     with suppress(OSError):
@@ -464,7 +469,7 @@ def describe_loss(loss: LedgerLoss) -> str:
 def find_loss(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
     """The loss that is noted, and that a snapshot proves beyond it; None: none is known."""
     newest = _newest_snapshot(directory)  # first, since events are committed before it holds them
-    noted, last = _noted_loss(ledger), last_position(ledger)
+    noted, last = _noted_loss(ledger), ledger.last_position()
     if ledger.shared is not None and ledger.get_meta("ledger.hold"):
         return noted  # the copy of the log does not reach up to its snapshots yet
     if newest is None or newest.events <= last or (noted and noted.snapshot == newest.snapshot):

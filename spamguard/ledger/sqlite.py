@@ -216,6 +216,10 @@ class SqliteLedger(LedgerFile):
         with self._db.errors():
             return self._read_number("ledger.compacted")
 
+    def last_position(self) -> int:
+        """The number of the last event that never gets another one: all, where no log is shared."""
+        return self.last_seq() if self.shared is None else self.shared.head().position
+
     def is_unused(self) -> bool:
         """Whether no event was ever cast, and no other process has the file open.
 

@@ -32,7 +32,7 @@ from spamguard.engine import store
 from spamguard.engine.fold import HAM_SCORES_KEY
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp, check_layout
 from spamguard.errors import LedgerError, SharedError, TableError
-from spamguard.ledger.shared import SharedLog
+from spamguard.ledger.shared import PROVISIONAL, SharedLog
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import EXTRACTOR
 from spamguard.shared.postgres import SharedDatabase, SharedSnapshot
@@ -115,20 +115,19 @@ class SnapshotExchange:
     async def fetch(self, database: SharedDatabase) -> bool:
         """Install the newest snapshot that is newer than ours; returns whether there was one.
 
-        Call it after pulling, and after taking the lease. One beyond our copy of the log is
-        installed while the tables are on hold. Errors of the database are passed on; what is wrong
-        with a snapshot is logged once and kept in `alarms`.
+        One beyond our copy of the log is installed while the tables are on hold. One that lacks
+        most of what waits here does not replace the tables made of that. Errors of the database are
+        passed on; what is wrong with a snapshot is logged once and kept in `alarms`.
         """
-        stamp = self._stamp()
-        reach = self._log.head().position
+        stamp, reach, least = self._stamp(), self._log.head().position, 0
         if self._ledger.get_meta("ledger.hold"):
-            reach = 2**62
+            reach, least = PROVISIONAL, self._log.waiting()[0] if _is_disowned(stamp) else 0
         for row in filter(_is_ours, await database.read_snapshots()):
             if row.position == stamp.settled and row.hash.hex() != stamp.lineage:
                 self._note_alarm(row.hash, _describe_difference(row.position))
             if row.position <= stamp.settled:
                 break
-            if row.position > reach or self._was_refused(row.hash):
+            if not least <= row.position <= reach or self._was_refused(row.hash):
                 continue
             try:
                 path = await self._download(database, row)
@@ -138,6 +137,14 @@ class SnapshotExchange:
                 self.alarms.pop(row.hash, None)
                 return self._install(row, path)
         return False
+
+    async def may_settle(self, database: SharedDatabase) -> bool:
+        """Whether the one who has just got the lease should settle: no snapshot is newer than its
+        own, or than its copy of the log. It is fetched first.
+        """
+        await self.fetch(database)
+        ours = max(self._stamp().settled, self._log.head().position)
+        return all(row.position <= ours for row in await database.read_snapshots() if _is_ours(row))
 
     async def _download(self, database: SharedDatabase, row: SharedSnapshot) -> Path:
         """Write the file of a snapshot and prove it. SnapshotAlarmError, TableError."""
@@ -171,6 +178,7 @@ class SnapshotExchange:
         self._ledger.set_meta(HAM_SCORES_KEY, _read_notes(row.notes))
         if self._log.head().position >= row.position:
             store.tidy_up(self._state, self._ledger, row.position)
+            self.update_hold(self._log.head().position)
         return True
 
     # ---- the hold
@@ -192,9 +200,8 @@ class SnapshotExchange:
             if last - position > MAX_BEHIND:
                 self._log.hold(_COPYING)
             return False
-        is_of_log = stamp.seq > 0 or not stamp.file
         to_fold = max(position - stamp.seq, self._log.waiting()[0], last - position)
-        if is_of_log and stamp.seq <= position and to_fold <= MAX_BEHIND:
+        if not _is_disowned(stamp) and stamp.seq <= position and to_fold <= MAX_BEHIND:
             self._log.hold("")
             return False
         return True
@@ -235,6 +242,11 @@ def _shared_log(ledger: SqliteLedger) -> SharedLog:
     if ledger.shared is None:
         raise LedgerError(f"ledger {ledger.path}: it has not joined a shared log")
     return ledger.shared
+
+
+def _is_disowned(stamp: SnapshotStamp) -> bool:
+    """Whether the events of these tables have other positions by now (`keep_tables`)."""
+    return stamp.file != "" and stamp.seq == 0
 
 
 def _is_ours(row: SharedSnapshot) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -15,11 +17,13 @@ import zstandard
 from spamguard.engine import store
 from spamguard.engine.fold import HAM_SCORES_KEY
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
+from spamguard.errors import LedgerError
 from spamguard.ledger.shared import PROVISIONAL
 from spamguard.shared import snapshots
-from spamguard.shared.snapshots import SnapshotAlarmError
+from spamguard.shared.postgres import SharedDatabase
+from spamguard.shared.snapshots import SnapshotAlarmError, keep_tables
 from tests.support.postgres import TestDatabase, needs_postgres
-from tests.unit.filters import mail, opened, teach
+from tests.unit.filters import bits_of, mail, opened, teach
 from tests.unit.shared.nodes import Site, site
 
 pytestmark = needs_postgres
@@ -280,3 +284,209 @@ def test_a_file_that_holds_no_tables_is_never_mapped(
     assert second.exchange.alarms
     assert second.filter.ledger.get_meta(SNAPSHOT_KEY) is None
     assert not list(second.filter.directory.glob("tables-*"))
+
+
+# ---- log and tables that do not fit
+
+
+def rewind(place: Site, position: int) -> None:
+    """Make the database one that was restored from a backup, or that has lost its tail."""
+    query = place.database.query
+    query("DELETE FROM spamguard.events WHERE position > %s", position)
+    query(
+        "UPDATE spamguard.log SET last = %s, events = %s, chain = coalesce("
+        "(SELECT chain FROM spamguard.events WHERE position = %s), '\\x00')",
+        position, position, position,
+    )  # fmt: skip
+    query("DELETE FROM spamguard.snapshots WHERE position > %s", position)
+
+
+def test_old_tables_judge_until_there_are_new_ones(nodes: Site) -> None:
+    """The database was lost; the nodes fill an empty one, which takes a while."""
+    first, second = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:60])
+    first.turn()
+    first.publish()
+    teach(second.filter, MAIL[60:65])
+    nodes.converge()
+    before = first.verdicts(PROBES)
+    rewind(nodes, 0)
+    first.exchange.hold_before_cut(0)
+    first.log.cut(0)
+    assert first.verdicts(PROBES) == before, "cut, but not pushed"
+    assert first.filter.find_loss() is None
+    assert not first.filter.look_after_snapshot(), "what waits would be missing"
+    with opened(first.filter.directory) as another:  # a process that begins now
+        assert sum(another.status().classes.values()) == 60, "the snapshot"
+    first.turn()
+    assert first.verdicts(PROBES) == before
+    assert first.wanted, "the process that settles is asked for"
+    assert first.settle()
+    assert first.stamp().settled == 65
+    assert second.verdicts(PROBES) == before
+    nodes.converge()
+    assert first.tables() == second.tables()
+    assert first.verdicts(PROBES) == second.verdicts(PROBES)
+    for node in nodes.nodes:
+        assert node.log.counts().hold == ""
+        assert node.filter.find_loss() is None
+        teach(node.filter, [MAIL[70]])
+    assert len(published(nodes)) == 1
+
+
+def test_a_fork_behind_the_settled_state_takes_the_published_tables(
+    nodes: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our snapshot held some of the lost tail; that of the database does not."""
+    monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 5)
+    first, second = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:40])
+    first.turn()
+    first.publish()
+    lineage = first.stamp().lineage
+    teach(second.filter, MAIL[40:60])
+    nodes.converge()
+    first.tables()
+    first.filter._store.save_if_long_tail()
+    assert first.stamp().seq == 60
+    before = first.verdicts(PROBES)
+    rewind(nodes, 50)
+    teach(second.filter, MAIL[60:62])
+    first.courier.close()
+    first.turn()
+    assert first.stamp().lineage == lineage
+    assert first.verdicts(PROBES) in (before, second.verdicts(PROBES))
+    nodes.converge()
+    assert first.log.counts().hold == ""
+    assert first.tables() == second.tables()
+
+
+def test_a_fork_before_the_snapshot_changes_no_snapshot(nodes: Site) -> None:
+    first, second = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:40])
+    nodes.converge()
+    first.publish()
+    teach(first.filter, MAIL[40:50])
+    teach(second.filter, MAIL[50:60])
+    nodes.converge()
+    line = first.filter.ledger.get_meta(SNAPSHOT_KEY)
+    rewind(nodes, 45)
+    teach(second.filter, MAIL[60:63])
+    second.turn()
+    nodes.converge()
+    assert first.filter.ledger.get_meta(SNAPSHOT_KEY) == line
+    assert first.tables() == second.tables()
+    assert sum(first.filter.status().classes.values()) == 63
+
+
+def test_tables_of_a_history_that_was_cut_meanwhile_are_not_installed(
+    nodes: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither when settling, nor when the events since the snapshot are saved."""
+    node = nodes.node()
+    teach(node.filter, MAIL[:40])
+    node.turn()
+    build = store.build_tables
+
+    def slow(*values: Any) -> Any:
+        tables = build(*values)
+        node.log.cut(20)
+        return tables
+
+    monkeypatch.setattr(store, "build_tables", slow)
+    with pytest.raises(LedgerError, match="the shared log was mended while"):
+        node.filter.settle()
+    assert node.filter.ledger.get_meta(SNAPSHOT_KEY) is None
+    monkeypatch.setattr(store, "build_tables", build)
+    nodes.converge()
+    monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 5)
+    node.tables()
+    node.log.cut(20)
+    node.filter._store.save_if_long_tail()
+    assert node.filter.ledger.get_meta(SNAPSHOT_KEY) is None
+
+
+def test_a_filter_that_joins_keeps_its_tables_until_there_are_common_ones(
+    nodes: Site, tmp_path: Path
+) -> None:
+    with opened(tmp_path / "alone") as alone:
+        teach(alone, MAIL[:60])
+        alone.settle()
+        teach(alone, MAIL[60:63])
+        before = [alone.judge(raw).log_odds for raw in PROBES]
+        line = alone.ledger.get_meta(SNAPSHOT_KEY)
+        assert line
+        alone.ledger.join()
+        keep_tables(alone.ledger, line)
+        settled = store.read_snapshot(tmp_path / "alone" / SnapshotStamp.parse(line).file)
+    small, joined = nodes.node(), nodes.node(tmp_path / "alone")
+    assert bits_of(joined.filter._store.tables) == bits_of(settled)
+    assert sum(joined.filter.status().classes.values()) == 60
+    teach(small.filter, MAIL[63:75])
+    small.turn()
+    small.publish()  # tables of much less
+    joined.with_database(joined.exchange.fetch)
+    assert sum(joined.filter.status().classes.values()) == 60
+    nodes.converge()
+    assert sum(joined.filter.status().classes.values()) == 75
+    assert joined.tables() == small.tables()
+    assert before
+
+
+def test_a_node_that_is_far_behind_judges_by_the_snapshot_ahead_of_its_log(
+    nodes: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MAX_BEHIND", 20)
+    monkeypatch.setattr(store, "_MAX_TAIL_EVENTS", 20)
+    first, late = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:100])
+    first.turn()
+    first.publish()
+
+    async def begin(database: SharedDatabase) -> None:
+        late.exchange.update_hold((await database.head()).last)
+        await late.exchange.fetch(database)
+
+    late.with_database(begin)
+    assert late.verdicts(PROBES) == first.verdicts(PROBES)
+    assert late.log.head().position == 0
+    assert late.filter.find_loss() is None
+    with pytest.raises(LedgerError, match="it is still being copied from the shared log"):
+        late.filter.settle()
+    teach(late.filter, MAIL[100:103])  # waits, and is in force when the copy is whole
+    teach(first.filter, MAIL[103:140])
+    first.turn()
+    late.turn()
+    assert late.log.counts().hold, "37 events are too much for the path of a message"
+    assert late.wanted
+    late.filter._refresh()
+    late.filter.look_after_snapshot()
+    assert late.log.counts().hold == ""
+    assert late.stamp().seq == late.stamp().settled + 40, "saved, so that others need not fold"
+    nodes.converge()
+    assert late.tables() == first.tables()
+
+
+def test_superseded_events_are_dropped_from_the_log_and_change_nothing(
+    nodes: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, now = nodes.node(), time.time()
+    monkeypatch.setattr("time.time", lambda: now - 40 * 86_400)
+    teach(first.filter, MAIL[:40])
+    for label in ("ham", "spam", "ham"):
+        teach(first.filter, [(label, MAIL[0][1])])
+    first.turn()
+    monkeypatch.undo()
+    first.publish()
+    ((events, last, compacted),) = nodes.database.query(
+        "SELECT events, last, compacted FROM spamguard.log"
+    )
+    assert last == compacted == first.log.head().position
+    assert events < last
+    teach(first.filter, MAIL[40:50])
+    late = nodes.node()
+    nodes.converge()
+    assert late.tables() == first.tables()
+    late.filter.settle()
+    first.filter.settle()
+    assert late.stamp().lineage == first.stamp().lineage
