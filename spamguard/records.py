@@ -40,6 +40,10 @@ class Features:
     numbers: NDArray[np.int16]
 
 
+AGEING_ORIGIN = "ageing"
+"""Origin of the tombstones of votes that have grown too old (`learning.ageing`)."""
+
+
 class Vote(NamedTuple):
     """A user's vote on one message, or its tombstone. User "" is the site.
 
@@ -65,6 +69,16 @@ class Vote(NamedTuple):
     def version(self) -> tuple[int, str]:
         """Decides between two votes of one key: Lamport clock, then node (Lamport 1978)."""
         return (self.clock, self.node)
+
+    @property
+    def has_aged(self) -> bool:
+        """Whether this is the tombstone of a vote that has grown too old: no word of the user's."""
+        return self.label is None and self.origin == AGEING_ORIGIN
+
+    @property
+    def is_retraction(self) -> bool:
+        """Whether the user has taken the vote back."""
+        return self.label is None and not self.has_aged
 
 
 @dataclass(frozen=True, slots=True)

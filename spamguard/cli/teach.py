@@ -421,7 +421,7 @@ def _count_lessons(
         vote = spam_filter.ledger.get_vote(stored.digest, mailbox.user)
         if stored.digest in digests:
             unchanged += 1
-        elif vote is not None and vote.label is None:
+        elif vote is not None and vote.is_retraction:
             retracted += 1
         elif vote is not None and vote.extractor < EXTRACTOR:
             renewed += 1
@@ -460,7 +460,7 @@ def _teach_mailbox(
         standings = ledger.users.find_standings(renewed, mailbox.user)
         learnt.update(str(standing.user_label) for standing in standings.values())
         votes = [ledger.get_vote(each.example.digest, mailbox.user) for each in batch]
-        retracted = {vote.digest for vote in votes if vote is not None and vote.label is None}
+        retracted = {vote.digest for vote in votes if vote is not None and vote.is_retraction}
         n_retracted += len(retracted)
         done = {*renewed, *retracted}
         for label, examples in group_by_class(batch).items():

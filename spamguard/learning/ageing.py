@@ -21,9 +21,9 @@ from __future__ import annotations
 from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import MAX_VOTES
-from spamguard.ledger.schema import AGEING_ORIGIN
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NewVote
+from spamguard.records import AGEING_ORIGIN
 from spamguard.storage import batches
 
 _DAY_SECONDS = 86_400

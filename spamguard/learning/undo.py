@@ -23,7 +23,7 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
-from spamguard.ledger.queries import has_aged, origin_patterns
+from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NewVote, is_word_list
 from spamguard.records import EXTRACTOR, Vote
@@ -131,7 +131,7 @@ def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:
 
 def _is_end(vote: Vote) -> bool:
     """Whether what the user said before is gone for good: it was undone, or it has aged."""
-    return vote.origin == UNDO_ORIGIN or has_aged(vote)
+    return vote.origin == UNDO_ORIGIN or vote.has_aged
 
 
 def _recast_newest(vote: Vote, votes: Sequence[Vote]) -> NewVote:

@@ -290,11 +290,6 @@ def origin_patterns(origin: str) -> tuple[str, str]:
 # ---- by age
 
 
-def has_aged(vote: Vote) -> bool:
-    """Whether this is the tombstone of a vote that has grown too old."""
-    return vote.label is None and vote.origin == schema.AGEING_ORIGIN
-
-
 class AgeQueries:
     """The votes of a ledger by their age."""
 

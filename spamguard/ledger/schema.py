@@ -20,6 +20,7 @@ from typing import Any
 
 from spamguard.database import Database, Schema
 from spamguard.errors import LedgerError
+from spamguard.records import AGEING_ORIGIN
 from spamguard.storage import as_directory_owner
 
 # ---- the file
@@ -132,10 +133,7 @@ _IS_SUPERSEDED = """EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node))"""
 
-AGEING_ORIGIN = "ageing"
-"""Origin of the tombstones of votes that have grown too old (`learning.ageing`). They are no user's
-word. `compact` drops them, with all that they supersede.
-"""
+# A tombstone of ageing.
 _IS_AGEING = f"(label IS NULL AND origin = '{AGEING_ORIGIN}')"
 
 INSERT_VOTE = f"""

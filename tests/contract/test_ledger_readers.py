@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spamguard.errors import LedgerError
 from spamguard.ledger.votes import Lesson, NewVote
-from spamguard.records import Vote
+from spamguard.records import AGEING_ORIGIN, Vote
 from tests.contract.ledgers import fixed, fold, foreign_vote, lessons, new_vote, packed
 
 # Folding
@@ -304,6 +304,23 @@ def test_compact_drops_what_was_superseded_and_keeps_tombstones(ledger):
     assert [vote.label for vote in ledger.all_votes()] == [None, "ham"]
     ledger.merge([foreign_vote("spam", clock=1, node="late")])
     assert list(lessons(ledger)) == [b"e"]
+
+
+def test_compact_drops_what_has_aged_with_its_tombstone(ledger):
+    """Unless an event of its key is not folded yet, or is the last of all."""
+    ageing = new_vote(None)._replace(origin=AGEING_ORIGIN, time=100)
+    ledger.append([new_vote("spam"), new_vote("ham")._replace(time=50), ageing])
+    ledger.append([new_vote("ham", digest=b"e")])
+    tables = {}
+    fold(tables, ledger.changes_after(0))
+    assert ledger.compact(2, 101) == 1
+    assert ledger.compact(4, 100) == 0
+    assert ledger.compact(4, 101) == 2
+    assert [vote.digest for vote in ledger.all_votes()] == [b"e"]
+    assert lessons(ledger) == tables
+    ledger.append([ageing._replace(digest=b"e")])
+    assert ledger.compact(5) == 1
+    assert [vote.label for vote in ledger.all_votes()] == [None]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -301,6 +302,33 @@ def test_by_day_those_in_force(crowded):
     assert sum(expected.values()) == sum(
         number for labels in crowded.users.count_lessons().values() for number in labels.values()
     )
+
+
+def test_the_oldest_votes_in_force(crowded):
+    """Those that do not count for their user alone come first, then by hours."""
+    numbers = [seq for (seq,) in crowded._db.query("SELECT seq FROM events ORDER BY seq")]
+    events = dict(zip(numbers, crowded.all_votes(), strict=True))
+    winning = winning_votes(events.values())
+    in_force = [
+        (seq, vote)
+        for seq, vote in events.items()
+        if winning[vote.digest, vote.user] == vote and vote.label not in (None, WORD_LIST_LABEL)
+    ]
+    for personal, before, number in product((0, 5), (None, 400_000), (0, 1, 50, -1)):
+        order = {}
+        for user in USERS:
+            own = [(vote.time, seq) for seq, vote in in_force if vote.user == user]
+            for place, (when, seq) in enumerate(sorted(own, reverse=True), 1):
+                if before is None or when < before:
+                    order[seq] = (bool(user) and place <= personal, when // 3600)
+        found = crowded.ages.oldest_votes(
+            crowded.last_seq(), number=number, before=before, personal=personal
+        )
+        count = len(order) if number < 0 else min(number, len(order))
+        assert len(found) == len(set(found)) == count
+        assert [order[seq] for seq in found] == sorted(order.values())[:count]
+        keys = [(events[seq].digest, events[seq].user, events[seq].extractor) for seq in found]
+        assert sorted(crowded.ages.keys_of(found)) == sorted(keys)
 
 
 def test_when_everybody_last_said_anything(crowded):

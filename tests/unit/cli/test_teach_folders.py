@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
 
 from corpora import synthetic
+from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
+from spamguard.learning.ageing import age_votes
 from spamguard.records import EXTRACTOR
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -124,6 +127,22 @@ def test_retracted_messages_are_not_taught_again(teach, run, state, home):
     junk = home / "anna" / "Maildir" / ".Junk"
     run(state, "learn", "--user", "anna", "--as", "spam", junk)
     assert "(3 already known, 4 taken back before, and left so)" in teach(f"{home}/*/Maildir").out
+
+
+def test_messages_that_have_aged_are_taught_again(teach, state, home):
+    """Nobody has taken these back."""
+    teach(f"{home}/a*/Maildir")
+    with Filter.open(state) as spam_filter:
+        assert age_votes(spam_filter, KeptLessons(days=1), time.time() + 1) == 0
+        for vote in list(spam_filter.ledger.all_votes()):
+            old = vote._replace(node="elsewhere", clock=vote.clock + 100, time=5)
+            spam_filter.ledger.merge([old])
+        assert age_votes(spam_filter, KeptLessons(days=1), time.time() + 1) == 7
+    dry, taught = (
+        teach(*more, "--json", f"{home}/a*/Maildir").json for more in (["--dry-run"], [])
+    )
+    assert (dry[0]["taken_back"], taught[0]["taken_back"]) == (0, 0)
+    assert sum(taught[0]["taught"].values()) == 7
 
 
 def test_a_message_that_has_just_arrived_is_taught_too(run, state, tmp_path):

@@ -18,11 +18,9 @@ from spamguard.engine.store import UNDO_SECONDS
 from spamguard.learning import ageing
 from spamguard.learning.ageing import age_votes, find_old_votes
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
-from spamguard.ledger.queries import has_aged
-from spamguard.ledger.schema import AGEING_ORIGIN
 from spamguard.ledger.senders import make_sender_vote
 from spamguard.ledger.votes import NewVote, winning_votes
-from spamguard.records import EXTRACTOR
+from spamguard.records import AGEING_ORIGIN, EXTRACTOR
 from tests.unit.filters import READER, held, mail, opened
 
 DAY = 86_400
@@ -384,7 +382,7 @@ def test_only_tombstones_have_aged(tmp_path: Path) -> None:
         cast(spam_filter, 0, NOW, origin=AGEING_ORIGIN)
         cast(spam_filter, 1, NOW)
         (vote, _) = spam_filter.ledger.all_votes()
-        assert not has_aged(vote)
+        assert not vote.has_aged
         assert end_undo_time(spam_filter) == 0
         assert undone(spam_filter, origin=AGEING_ORIGIN) == 1
 
