@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -51,6 +52,7 @@ TYPED = ["something to begin with", "send", "move", "sibling", "why", "commands"
 SHOWN = ["send", "move", "sibling", "why"]
 AS_ROOT = ["install", "start", "dovecot", "postfix", "prove"]  # Postfix and Dovecot, step by step
 AS_ROOT += ["debian package", "container"]  # steps of test_debian_package, test_container
+AS_ROOT += [f"shared {step}" for step in ("database", "first node", "other nodes")]
 OTHERS = [
     "first command",
     "test command",
@@ -283,8 +285,8 @@ def test_the_commands_that_the_pages_name_exist() -> None:
     assert {name for name in named if name.isalpha()} <= set(COMMANDS)
     for mark in AS_ROOT:
         for line in block(f"tested: {mark}").splitlines():
-            words = line.split()
-            if words[0] == "spamguard":
+            if line.startswith("spamguard "):
+                words = shlex.split(line)
                 build_parser(words[1:2]).parse_args(words[1:])
 
 

@@ -35,7 +35,6 @@ ROOMS = (
     "corpus",
     "ledger",
     "engine",
-    "shared",
     "backup",
     "learning",
     "smtp",
