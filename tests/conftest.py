@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     waiting for the disk. The other tests keep theirs on the disk.
     """
     config.option.loadscopereorder = False
-    is_quick = config.option.markexpr == "not slow" and not hasattr(config, "workerinput")
+    is_quick = "not slow" in config.option.markexpr and not hasattr(config, "workerinput")
     if is_quick and config.option.basetemp is None and _MEMORY_DISK.is_dir():
         disk = os.statvfs(_MEMORY_DISK)
         if disk.f_bavail * disk.f_frsize >= _MEMORY_DISK_BYTES:

@@ -406,7 +406,9 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
             if (loss := spam_filter.find_loss()) is not None:
                 yield doctor.failed("ledger", store.describe_loss(loss), store.LOSS_REMEDY)
             else:
-                yield doctor.ok("ledger", common.count_text(spam_filter.ledger.last_seq(), "event"))
+                yield doctor.ok(
+                    "ledger", common.count_text(spam_filter.ledger.event_count(), "event")
+                )
             yield from doctor.check_old_lessons(spam_filter.ledger)
             spam_filter.require_receipts()
             if options.maildir is None and options.user is None:

@@ -11,10 +11,26 @@ Must never print a password, and never change the state of a daemon that runs.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from spamguard import keys
 from spamguard.cli import arguments, common
-from spamguard.errors import UsageError
+from spamguard.errors import StartError, UsageError
+from spamguard.log import duration_text, local_time, printable
+from spamguard.storage import KEY_FILE, as_directory_owner
+
+if TYPE_CHECKING:
+    from spamguard.config.shared import SharedSettings
+    from spamguard.engine.filter import Filter
+    from spamguard.ledger.shared import SharedLog
 
 SHARED_ABOUT = """\
 Let several machines learn as one. They share a log of lessons in PostgreSQL, and each judges with
@@ -31,7 +47,10 @@ All machines have the same key: copy the file `key` of the first one's state dir
 has learnt before is shared too."""
 SHARED_EXAMPLE = """\
   spamguard shared init 'host=db.example dbname=spamguard user=spamguard_owner'
-  spamguard shared upgrade 'host=db.example dbname=spamguard user=spamguard_owner'"""
+  spamguard shared join 'host=db.example dbname=spamguard'
+  spamguard shared join 'host=db.example dbname=spamguard' --key key --password-file password
+  spamguard shared status
+  spamguard shared leave"""
 
 _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
 _DSN_HELP = "connection string of PostgreSQL: 'host=db.example dbname=spamguard …'"
@@ -45,6 +64,18 @@ def add_shared(commands: arguments.Commands) -> None:
     _add_dsn(making)
     about = "password of the nodes' role; made when absent"
     _add_password_file(making, about)
+    about = "let this machine's filter, a new one or one with lessons, take part"
+    joining = arguments.add_action(actions, "join", _join, about)
+    _add_dsn(joining)
+    about = "the key of the other machines (default: the one in the state directory)"
+    joining.add_argument("--key", type=arguments.parse_file, metavar="FILE", help=about)
+    _add_password_file(joining, "password of the nodes' role, as `init` made it")
+    about = "how this machine and the others are, as the running daemon has it"
+    arguments.add_action(actions, "status", _status, about)
+    about = "go on alone, with everything that was learnt"
+    leaving = arguments.add_action(actions, "leave", _leave, about)
+    about = "also while lessons wait for the database; they are exported into a file first"
+    leaving.add_argument("--force", action="store_true", help=about)
     about = "bring tables and functions of the database up to this version"
     _add_dsn(arguments.add_action(actions, "upgrade", _upgrade, about))
 
@@ -106,3 +137,241 @@ def _upgrade(options: argparse.Namespace) -> int:
 def _password_file(options: argparse.Namespace) -> Path:
     file: Path | None = options.password_file
     return (file or common.state_directory(options) / _PASSWORD_FILE).absolute()
+
+
+# ---- this machine
+
+
+def _join(options: argparse.Namespace) -> int:
+    """Check key and database, then make the ledger a copy of the shared log."""
+    from spamguard.shared import admin
+
+    state, file = common.state_directory(options), _password_file(options)
+    key = _find_key(state, options.key)
+    settings = admin.node_settings(options.dsn, file)
+    if not file.exists():
+        raise UsageError(
+            f"{file}: there is no such file: copy the one that `shared init` made, or name it with "
+            "--password-file"
+        )
+    bits = asyncio.run(_read_bits(settings, keys.key_fingerprint(key)))
+    with _stopped_daemon(state):
+        _check_readable(file, state)
+        keys.store_key(state / KEY_FILE, key)
+        with common.open_filter(options, "is a new filter", _bits=bits) as spam_filter:
+            _check_filter(spam_filter, bits)
+            has_joined, has_tables = spam_filter.ledger.shared is not None, False
+            if not has_joined:
+                has_tables = asyncio.run(_join_log(spam_filter, settings))
+            waiting, _ = _shared_log(spam_filter).waiting()
+    text = "had joined already" if has_joined else "joined"
+    text += "; it has the tables of the others" if has_tables else ""
+    if waiting:
+        text += f"; {common.count_text(waiting, 'lesson')} of this machine will go to the others"
+    lines = _configuration_lines(settings)
+    common.say(f"{state}: {text}")
+    common.say("put these lines into spamguard.yaml, then start the daemon:")
+    values = {"joined_before": has_joined, "tables": has_tables, "waiting": waiting}
+    common.print_answer(options, lines, values | {"configuration": lines})
+    return 0
+
+
+def _find_key(state: Path, file: Path | None) -> bytes:
+    """The key of the other machines. UsageError: there is none, or the filter here has another."""
+    own = state / KEY_FILE
+    if file is None and not own.exists():
+        raise UsageError(f"{own}: no key there: name that of the other machines with --key FILE")
+    if file is not None and not file.exists():
+        raise UsageError(f"{file}: there is no such file: name the key of the other machines")
+    key = keys.load_key(file or own, create=False)
+    if own.exists() and keys.load_key(own, create=False) != key:
+        raise UsageError(
+            f"{state}: its filter has another key than {file}: move it away, join with a new one, "
+            "and teach that from the folders (`spamguard teach-folders`)"
+        )
+    return key
+
+
+async def _read_bits(settings: SharedSettings, fingerprint: str) -> int:
+    """The least size of all tables. SharedError: the database is not there, or not for this key."""
+    from spamguard.shared.postgres import SharedDatabase
+
+    database = await SharedDatabase.connect(settings, "join", fingerprint)
+    try:
+        return (await database.cluster()).bits
+    finally:
+        database.close()
+
+
+def _check_readable(file: Path, state: Path) -> None:
+    """Let no node start that cannot read its password."""
+    with as_directory_owner(state):
+        is_readable = os.access(file, os.R_OK, effective_ids=True)
+    if not is_readable:
+        raise UsageError(
+            f"{file}: the account of the daemon cannot read it: give it to the owner of {state} "
+            "(chown), with mode 0600"
+        )
+
+
+def _check_filter(spam_filter: Filter, bits: int) -> None:
+    """UsageError: the filter cannot join. bits: the least size of the tables of the others."""
+    spam_filter.require_receipts()
+    if spam_filter.min_bits != bits:
+        raise UsageError(
+            f"{spam_filter.directory}: its tables begin with 2**{spam_filter.min_bits} buckets, "
+            f"those of the others with 2**{bits}: join with a new state directory"
+        )
+
+
+async def _join_log(spam_filter: Filter, settings: SharedSettings) -> bool:
+    """Make the ledger part of the log; return whether it got the tables of the others.
+
+    Its own tables judge until then, or until the courier has copied the log.
+    """
+    from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.shared.postgres import SharedDatabase
+    from spamguard.shared.snapshots import SnapshotExchange, keep_tables
+
+    ledger = spam_filter.ledger
+    database = await SharedDatabase.connect(settings, "join", ledger.fingerprint)
+    try:
+        line = ledger.get_meta(SNAPSHOT_KEY)
+        ledger.join()
+        if line is not None:
+            keep_tables(ledger, line)
+        exchange = SnapshotExchange(ledger, spam_filter.directory)
+        exchange.update_hold((await database.head()).last)
+        return await exchange.fetch(database)
+    finally:
+        database.close()
+
+
+def _configuration_lines(settings: SharedSettings) -> str:
+    tls = f"{{ca: {json.dumps(str(settings.tls.ca))}}}" if settings.tls.ca else ""
+    if not settings.tls.verify:
+        tls = "no"
+    lines = [
+        "shared:",
+        f"  database: {json.dumps(settings.database)}",
+        f"  password_file: {json.dumps(str(settings.password_file))}",
+        *([f"  tls: {tls}"] if tls else []),
+    ]
+    return "\n".join(lines)
+
+
+def _leave(options: argparse.Namespace) -> int:
+    """Make the ledger one of a single machine."""
+    state = common.existing_state_directory(options)
+    with _stopped_daemon(state):
+        waiting, file = _leave_log(options)
+        with common.open_existing(options, load=False) as spam_filter:
+            spam_filter.settle()
+    text = "left: this filter learns alone from now on; take `shared` out of spamguard.yaml"
+    if file is not None:
+        text += (
+            f"\n{common.count_text(waiting, 'lesson')} that the others do not have: in {file}, "
+            "which `spamguard import` takes in on another machine"
+        )
+    common.print_answer(options, text, {"waiting": waiting, "file": file and str(file)})
+    return 0
+
+
+def _leave_log(options: argparse.Namespace) -> tuple[int, Path | None]:
+    """Take the ledger out of the log; return how many lessons waited, and the file that has them.
+
+    Tables on hold do not know the numbers of their events, so they are made anew.
+    """
+    from spamguard.engine.snapshot import SNAPSHOT_KEY
+
+    file = None
+    with common.open_existing(options, load=False) as spam_filter:
+        log = _shared_log(spam_filter)
+        counts = log.counts()
+        if counts.waiting and not options.force:
+            raise UsageError(
+                f"{common.count_text(counts.waiting, 'lesson')} wait for the database: let the "
+                "daemon run until they are there, or use --force, which writes them to a file"
+            )
+        if counts.waiting:
+            file = spam_filter.directory / f"waiting-{int(time.time())}.spamguard"
+            _export_waiting(spam_filter, file)
+        if counts.hold:
+            spam_filter.ledger.drop_meta([SNAPSHOT_KEY])
+        log.leave(force=options.force)
+    return counts.waiting, file
+
+
+def _export_waiting(spam_filter: Filter, file: Path) -> None:
+    from spamguard import __version__
+    from spamguard.cli.transfer import ExportHeader, write_export
+    from spamguard.ledger.shared import decode_event
+    from spamguard.records import EXTRACTOR
+
+    ledger = spam_filter.ledger
+    header = ExportHeader(
+        __version__, EXTRACTOR, ledger.fingerprint, "", spam_filter.min_bits, ledger.classes(), True
+    )
+    events = _shared_log(spam_filter).read_pending(1 << 62, 1 << 62)
+    with common.open_output(str(file)) as stream:
+        write_export(Path(stream.name), header, map(decode_event, events))
+
+
+@contextmanager
+def _stopped_daemon(state: Path) -> Iterator[None]:
+    """Keep daemons from the state directory. UsageError: one runs there."""
+    from spamguard.daemon.status import StateLock
+    from spamguard.engine import store
+
+    store.make_state_directory(state)
+    try:
+        with as_directory_owner(state):
+            lock = StateLock(state)
+    except StartError as error:
+        raise UsageError(
+            f"{state}: a daemon runs on it: stop it before (`systemctl stop spamguard.socket "
+            "spamguard` where it is a service)"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _shared_log(spam_filter: Filter) -> SharedLog:
+    if spam_filter.ledger.shared is None:
+        raise UsageError(
+            f"{spam_filter.directory}: this filter learns alone: `spamguard shared join` ends that"
+        )
+    return spam_filter.ledger.shared
+
+
+# ---- status
+
+
+def _status(options: argparse.Namespace) -> int:
+    """Print what the ledger knows, and what the courier last said."""
+    from spamguard.shared.status import read_status
+
+    with common.open_existing(options, load=False) as spam_filter:
+        counts = _shared_log(spam_filter).counts()
+        courier = read_status(spam_filter.directory)
+    now = time.time()
+    notes = list(courier.notes(now))
+    values = {**asdict(courier), **counts._asdict(), "notes": notes}
+    lines = [
+        f"position   {counts.position:,} of {max(courier.last, counts.position):,}",
+        f"waiting    {counts.waiting:,} ({counts.waiting_bytes / 1e6:,.1f} MB)"
+        + (f", the oldest since {local_time(counts.oldest)}" if counts.waiting else ""),
+        *notes,
+    ]
+    if courier.nodes:
+        lines += ["", f"{'node':20}  {'position':>12}  {'waiting':>8}  last seen"]
+    for node in courier.nodes:
+        mark = " (this one)" if node.node == courier.node else ""
+        lines.append(
+            f"{printable(node.name):20}  {node.position:12,}  {node.waiting:8,}  "
+            f"{duration_text(now - node.seen)} ago, {printable(node.program)}{mark}"
+        )
+    common.print_answer(options, "\n".join(lines), values)
+    return 0

@@ -64,7 +64,7 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the file; say what is in it."""
     from spamguard import __version__
     from spamguard.database import Schema
-    from spamguard.ledger.votes import check_votes
+    from spamguard.ledger.arriving import check_votes
 
     with (
         common.open_existing(options) as spam_filter,
@@ -193,7 +193,7 @@ def _check_votes(name: str, reader: ExportReader) -> None:
     """
     from spamguard.engine.fold import unpack_features
     from spamguard.ledger import codec
-    from spamguard.ledger.votes import check_votes
+    from spamguard.ledger.arriving import check_votes
 
     readable = (
         vote

@@ -128,7 +128,7 @@ def _check_taken_back(
         return ok("taking back", detail if retracted else "the message was removed")
     if after.bits != before.bits:
         reason = "the tables got another size meanwhile"
-    elif after.last_event != before.last_event + 2 * retracted:
+    elif after.events != before.events + 2 * retracted:
         reason = "others have taught meanwhile"
     else:
         return failed("taking back", "the counts are not as before", _REBUILD_REMEDY)
@@ -150,7 +150,7 @@ class _LearnedState:
             fingerprint.update(f"{name} {counts.shape}".encode())
             fingerprint.update(counts.tobytes())
         self.bits, self.counts = tables.bits, fingerprint.digest()
-        self.last_event = spam_filter.ledger.last_seq()
+        self.events = spam_filter.ledger.event_count()
 
 
 # ---- the mailbox

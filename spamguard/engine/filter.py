@@ -446,7 +446,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             )
 
     def with_ledger(self, ledger: SqliteLedger) -> Filter:
-        """A filter like this one on another view of its ledger, for `judge.open_what_if`."""
+        """A filter like this one on another view of its ledger, for `what_if.open_what_if`."""
         table_store = TableStore(self.directory, ledger, self.min_bits, durable=False)
         table_store.catch_up()
         profile = self._profile.name

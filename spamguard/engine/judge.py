@@ -2,29 +2,19 @@
 
 A `JudgingFilter` holds the tables of one process. Before each judgement it folds what was committed
 meanwhile, here or in another process. It never writes.
-
-`open_what_if` shows the effect of a lesson before it is given. A second filter of the same
-directory sees the ledger as it was at one moment, and then with one more vote laid over it. Nothing
-is written, and no later event of the ledger is seen, so the verdicts before and after differ by
-that vote alone. They are the verdicts that teaching would bring about at once, before anything is
-settled.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spamguard.bayes import experts, fusion, personal, tables
 from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES, MessageScores
 from spamguard.bayes.tables import Evidence
-from spamguard.database import Database
 from spamguard.engine import explain_text, fold, policy
 from spamguard.engine.prepare import (
-    Example,
     ExampleReader,
     check_bytes,
     read_all_features,
@@ -32,16 +22,13 @@ from spamguard.engine.prepare import (
     read_words,
 )
 from spamguard.engine.store import TableStore
-from spamguard.errors import LedgerError, TableError, UsageError
-from spamguard.ledger import codec, schema, senders
-from spamguard.ledger.queries import ChangeWalk, UserQueries
-from spamguard.ledger.schema import Query
+from spamguard.errors import UsageError
+from spamguard.ledger import codec, senders
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import Change, NewVote, Receipt, add_version
-from spamguard.records import EXTRACTOR, Explanation, Features, Scan, Verdict, Vote
+from spamguard.records import Explanation, Features, Scan, Verdict
 
 if TYPE_CHECKING:
-    from spamguard.engine.filter import Filter
+    pass
 
 # Settling is due after so many events and such a share of all lessons (corpora/RESULTS.md, "How
 # often to settle"): the cost of each lesson stays the same however many there are.
@@ -366,134 +353,3 @@ class JudgingFilter:
         due = max(_MIN_SETTLE_EVENTS, _SETTLE_SHARE * int(self._store.tables.messages.sum()))
         events = self._store.unsettled + _TAKEN_BACK_WEIGHT * self._store.taken_back
         return events >= due or self._store.has_other_learner or self._store.has_work
-
-
-# ---- what a lesson would change
-
-_MAX_ATTEMPTS = 5
-
-
-@contextmanager
-def open_what_if(spam_filter: Filter) -> Iterator[WhatIf]:
-    """Open a filter beside this one, as it is at this moment. LedgerError, TableError."""
-    for attempt in range(1, _MAX_ATTEMPTS + 1):
-        try:
-            ledger = OverlayLedger.open(spam_filter.ledger.path, spam_filter.ledger.fingerprint)
-            try:
-                subject = spam_filter.with_ledger(ledger)
-            except BaseException:
-                ledger.close()
-                raise
-            break
-        except (LedgerError, TableError):  # a concurrent settling may have deleted the snapshot
-            if attempt == _MAX_ATTEMPTS:
-                raise
-    with ledger:
-        yield WhatIf(ledger, subject)
-
-
-class WhatIf:
-    """A filter that can be taught one lesson without anybody else seeing it. Use `open_what_if`."""
-
-    def __init__(self, ledger: OverlayLedger, subject: Filter) -> None:
-        self._ledger = ledger
-        self._filter = subject
-
-    def judge(self, messages: Sequence[Features], user: str, deadline: float) -> list[Verdict]:
-        """Judge messages until the deadline (`time.monotonic`), at least the first."""
-        verdicts: list[Verdict] = []
-        for features in messages:
-            if verdicts and time.monotonic() >= deadline:
-                break
-            verdicts.append(self._filter.judge_features(features, user))
-        return verdicts
-
-    def overlay(self, lesson: Example, label: str, user: str) -> bool:
-        """Judge from now on as if this had been taught; returns whether it changes anything. To be
-        called once.
-        """
-        self._filter.check_class(label)
-        packed, now = codec.pack(lesson.features), int(time.time())
-        return self._ledger.overlay(
-            NewVote(lesson.digest, user, label, packed, b"", "", now, EXTRACTOR)
-        )
-
-
-class OverlayLedger(SqliteLedger):
-    """A ledger as it was when it was opened, then with one more vote."""
-
-    def __init__(self, path: Path, database: Database, fingerprint: str) -> None:
-        """Use `open`."""
-        super().__init__(path, database, fingerprint)
-        self._db.query("PRAGMA query_only = ON")
-        with self._db.transaction("BEGIN"):  # notes name tables, which hold no later event
-            self._last_seq = super().last_seq()
-            self._meta_values: dict[str, str] = dict(self._db.query("SELECT key, value FROM meta"))
-        self._overlaid_vote: Vote | None = None
-        self._has_grown = False
-
-    def overlay(self, vote: NewVote) -> bool:
-        """Add this vote at the end; returns whether it changes anything. To be called once."""
-        if self._is_redundant(vote):
-            return False
-        self._overlaid_vote = add_version(vote, self._read_number("ledger.clock") + 1, self.node)
-        self._has_grown = True
-        return True
-
-    def has_grown(self) -> bool:
-        """Whether a vote was laid over since the last call."""
-        grown, self._has_grown = self._has_grown, False
-        return grown
-
-    def last_seq(self) -> int:
-        """The last event when the ledger was opened; the vote laid over has the next number."""
-        return self._last_seq
-
-    def get_meta(self, key: str) -> str | None:
-        """A note of the ledger when it was opened."""
-        return self._meta_values.get(key)
-
-    def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
-        """The changes of the ledger, then that of the vote laid over."""
-        yield from super().changes_after(min(seq, self._last_seq), extractor=extractor)
-        if self._overlaid_vote is not None and seq <= self._last_seq:
-            event = (self._last_seq + 1, self._overlaid_vote)
-            with self._db.transaction("BEGIN"):
-                walk = ChangeWalk(self._db.query)
-                changes = walk.read_changes(self._last_seq, [event], extractor)
-            yield from changes
-
-    @property
-    def users(self) -> UserQueries:
-        """The votes of users, with the vote laid over."""
-        if self._overlaid_vote is None:
-            return UserQueries(self._db.query)
-        return _OverlayUserQueries(self._db.query, self._last_seq, self._overlaid_vote)
-
-
-class _OverlayUserQueries(UserQueries):
-    """Queries by user, with one more vote after the last event."""
-
-    def __init__(self, query: Query, last_seq: int, vote: Vote) -> None:
-        super().__init__(query)
-        self._last_seq, self._seq = last_seq, last_seq + 1
-        self._vote = vote
-
-    def latest_seqs(self, user: str, upto_seq: int, extractor: int, limit: int) -> list[int]:
-        vote = self._vote
-        if user != vote.user or upto_seq <= self._last_seq:
-            return super().latest_seqs(user, min(upto_seq, self._last_seq), extractor, limit)
-        replaced = {seq for (seq,) in self._query(schema.SEQS_OF_KEY, (vote.digest, user))}
-        seqs = super().latest_seqs(user, self._last_seq, extractor, limit + 1)
-        overlaid = [] if vote.label is None else [self._seq]
-        return [*overlaid, *(seq for seq in seqs if seq not in replaced)][:limit]
-
-    def read_receipts(self, seqs: Sequence[int]) -> list[Receipt]:
-        receipts = super().read_receipts([seq for seq in seqs if seq <= self._last_seq])
-        if self._seq in seqs:
-            receipts.insert(0, Receipt(self._seq, self._vote.label or "", self._vote.packed))
-        return receipts
-
-    def users_between(self, after: int, upto: int) -> list[str]:
-        users = super().users_between(after, min(upto, self._last_seq))
-        return users if upto <= self._last_seq else list({*users, self._vote.user})

@@ -194,7 +194,9 @@ class TableStore:
         try:
             self._map_snapshot(line)
             settled = self.stamp.settled
-            changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
+            changes = self._ledger.changes_after(
+                self.seq, extractor=EXTRACTOR, generation=int(self.generation or 0)
+            )
             if self._ledger.shared is not None:
                 changes = self._follow_positions(changes, upto)
             last, taken_back = fold_changes(

@@ -128,7 +128,7 @@ class FolderTeacher:
         examples = self._find_examples(mailbox, admitted, scan)
         while ready := _take_step(examples):
             self.cast_pending()  # of another mailbox, if the ledger has refused them meanwhile
-            decided_at = 0 if first else self._filter.ledger.last_seq()
+            decided_at = 0 if first else self._filter.ledger.voting_moment()
             pending = [
                 PendingVote(
                     vote,

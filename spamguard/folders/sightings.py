@@ -65,7 +65,7 @@ class SightingsResetError(SightingsError):
 
 
 class PendingVote(NamedTuple):
-    """A vote that follows from sightings. decided_at: the ledger's last event then. came_from,
+    """A vote that follows from sightings. decided_at: `SqliteLedger.voting_moment` then. came_from,
     came_to, why: for the log, folders as users know them.
     """
 

@@ -421,7 +421,7 @@ class Reextractor:
         self._sightings = sightings
         self._scanner = scanner
         self._done = int(spam_filter.ledger.get_meta(_PROGRESS_KEY) or 0)  # all events up to it
-        self._read_up_to, self._end = self._done, spam_filter.ledger.last_seq()
+        self._read_up_to, self._end = self._done, spam_filter.ledger.last_position()
         self._waiting: list[bytes] = []  # messages of the events from `_done` to `_read_up_to`
         self._cast = 0
         self.due = 0.0 if self._done < self._end else inf

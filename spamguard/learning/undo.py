@@ -25,7 +25,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import NewVote, is_word_list
+from spamguard.ledger.votes import NewVote, is_site_note
 from spamguard.records import EXTRACTOR, Vote
 from spamguard.storage import batches
 
@@ -47,7 +47,7 @@ class VoteSelection(NamedTuple):
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = not _is_end(vote) and not is_word_list(vote.extractor)
+        is_opinion = not _is_end(vote) and not is_site_note(vote.extractor)
         return vote.time >= self.since and is_opinion and is_from
 
 

@@ -5,8 +5,8 @@ and a hash of its body. Each row of the log carries a chain, the hash of all ide
 equal chains mean equal histories.
 
 Bodies come from a network, so `decode_event` believes nothing: the vote must be the one that the
-event names, and one that a ledger may take (`votes.check_votes`). Must never evaluate a body, and
-never give two bodies to one vote.
+event names, and one that a ledger may take (`arriving.check_votes`). Must never evaluate a body,
+and never give two bodies to one vote.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from spamguard.errors import LedgerError
-from spamguard.ledger.votes import check_votes
+from spamguard.ledger.arriving import check_votes
 from spamguard.records import Vote
 
 MAX_BODY_BYTES = 1 << 20
@@ -68,7 +68,10 @@ def encode_event(vote: Vote) -> SharedEvent:
     texts = (vote.digest, vote.user.encode(), node, label, vote.packed, vote.scores)
     parts = (*texts, vote.origin.encode())
     lengths = (-1 if part is None else len(part) for part in parts)
-    header = _BODY.pack(vote.clock, vote.time, vote.extractor, *lengths)
+    try:
+        header = _BODY.pack(vote.clock, vote.time, vote.extractor, *lengths)
+    except struct.error as error:
+        raise LedgerError(f"a vote has a number that no ledger can hold ({error})") from error
     body = _FORMAT + header + b"".join(part for part in parts if part is not None)
     if len(body) > MAX_BODY_BYTES:
         raise LedgerError(

@@ -146,7 +146,7 @@ class UserQueries:
         for lesson in lessons:
             digest, label = vote(lesson)
             rows = self._query(schema.STANDING_LABEL, (digest, user))
-            current, extractor, _ = rows[0] if rows else (None, 0, 0)
+            current, extractor = rows[0][:2] if rows else (None, 0)
             if current not in (None, label):
                 opposite.append(lesson)
             elif current == label and extractor >= EXTRACTOR:

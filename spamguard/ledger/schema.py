@@ -152,7 +152,8 @@ STANDING_LABEL = (
     f"SELECT label, extractor, seq FROM events WHERE digest = ? AND user = ? {_IN_ORDER} LIMIT 1"
 )
 LAST_WORD = f"""
-SELECT seq FROM events WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
+SELECT seq, clock FROM events
+WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
 SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
 VOTES_OF_KEY = f"SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? {_IN_ORDER}"
 STANDING_VOTE = f"{VOTES_OF_KEY} LIMIT 1"
@@ -312,12 +313,15 @@ SELECT digest, user, clock, node, label, x'', scores, '', 0, extractor FROM even
 WHERE digest = ?"""
 
 # Compaction. The row with the highest seq stays, or SQLite would give its number again. Keys of
-# several events are found in the index alone, so other rows are not even read.
+# several events are found in the index alone, so other rows are not even read. In a joined ledger
+# an event stays that only another vote of its version supersedes: a third one has to find it.
 DROP_SUPERSEDED = """
 DELETE FROM events WHERE seq <= :upto AND seq < (SELECT max(seq) FROM events) AND digest IN (
     SELECT digest FROM events GROUP BY digest, user HAVING count(*) > 1) AND EXISTS (
     SELECT 1 FROM events AS later WHERE later.digest = events.digest AND later.user = events.user
     AND (later.clock, later.node) > (events.clock, events.node) AND later.seq <= :upto
+    AND NOT (:joined AND later.clock = events.clock
+        AND substr(later.node, 1, length(events.node) + 1) = events.node || '+')
     AND (:before IS NULL OR later.time < :before OR (
         (later.label, later.origin, later.time) = (events.label, events.origin, events.time)
         AND later.extractor > events.extractor AND NOT EXISTS (

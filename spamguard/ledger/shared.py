@@ -18,7 +18,7 @@ it. When rows are inserted below released events, `generation` rises, and reader
 
 The positioned events are a function of the log alone, whatever was cast here and when. Two votes of
 one key and version, as copies of a state directory cast them, both stand: the earlier position
-keeps the version, the later vote gets a node of its own (`votes.with_unique_node`).
+keeps the version, the later vote gets a node of its own (`arriving.with_unique_node`).
 
 Must never trust a row: what cannot be decoded takes its position, is named, and is skipped. Must
 never drop an event that is not in the log, and never change anything outside a transaction.
@@ -36,6 +36,7 @@ from typing import NamedTuple
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
+from spamguard.ledger.arriving import with_unique_node
 from spamguard.ledger.events import (
     MAX_BODY_BYTES,
     START,
@@ -47,13 +48,7 @@ from spamguard.ledger.events import (
     next_chain,
 )
 from spamguard.ledger.schema import PROVISIONAL
-from spamguard.ledger.votes import (
-    CLASS_KEY_RANGE,
-    add_version,
-    classes_in_force,
-    make_class_vote,
-    with_unique_node,
-)
+from spamguard.ledger.votes import CLASS_KEY_RANGE, add_version, classes_in_force, make_class_vote
 from spamguard.records import Vote
 
 __all__ = [

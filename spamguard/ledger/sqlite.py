@@ -24,11 +24,12 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
+from spamguard.ledger.arriving import check_votes, with_unique_node
 from spamguard.ledger.file import LedgerFile
 from spamguard.ledger.queries import (
     AgeQueries,
@@ -38,6 +39,7 @@ from spamguard.ledger.queries import (
     digest_ranges,
     load_vote,
 )
+from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.votes import (
     LIST_KEY_RANGE,
     Change,
@@ -45,22 +47,30 @@ from spamguard.ledger.votes import (
     NewVote,
     WordList,
     add_version,
-    check_votes,
     is_class_label,
     lists_in_force,
     make_class_vote,
     resolve_lessons,
-    with_unique_node,
 )
 from spamguard.records import Vote
 from spamguard.storage import batches
 
 if TYPE_CHECKING:
-    from spamguard.ledger.shared import SharedLog
+    from spamguard.ledger.shared import Mark, SharedLog
 
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
 _READ_BATCH = 128  # events of one reading transaction: some 500 kB of receipts
 _MERGE_BATCH = 256  # votes of one writing transaction
+
+
+class LogState(NamedTuple):
+    """Generation and end of the shared log, by which readers find that events have moved."""
+
+    generation: int
+    head: Mark | None
+
+
+_ALONE = LogState(0, None)
 
 
 class SqliteLedger(LedgerFile):
@@ -101,12 +111,12 @@ class SqliteLedger(LedgerFile):
         the same or a newer extractor, or when it takes back what is not taught. Later votes see
         earlier ones.
 
-        unless_voted_since: number of an event; 0: the beginning. A vote changes nothing either when
-        its user has voted on its message, or taken a vote back, after that event.
+        unless_voted_since: of `voting_moment`; 0: the beginning. A vote changes nothing either when
+        its user has voted on its message, or taken a vote back, after that moment.
         """
         if not votes:
             return []
-        with self._casting():
+        with self._pushing(), self._casting():
             return self._append(votes, unless_voted_since=unless_voted_since)
 
     @contextmanager
@@ -117,7 +127,7 @@ class SqliteLedger(LedgerFile):
 
         All votes that are cast inside take effect, or none. force: also those that change nothing.
         """
-        with self._casting():
+        with self._pushing(), self._casting():
             yield partial(self._append, force=force)
 
     def _append(
@@ -141,9 +151,9 @@ class SqliteLedger(LedgerFile):
     def _is_redundant(self, vote: NewVote, unless_voted_since: int | None = None) -> bool:
         key = (vote.digest, vote.user)
         if unless_voted_since is not None:
-            rows = self._db.query(schema.LAST_WORD, key)
-            if rows and rows[0][0] > unless_voted_since:
-                return True
+            for seq, clock in self._db.query(schema.LAST_WORD, key):
+                if (seq if self.shared is None else clock) > unless_voted_since:
+                    return True
         rows = self._db.query(schema.STANDING_LABEL, key)
         label, extractor, _ = rows[0] if rows else (None, 0, 0)
         return label == vote.label and (label is None or extractor >= vote.extractor)
@@ -161,12 +171,13 @@ class SqliteLedger(LedgerFile):
         completes it.
         """
         added = 0
-        for batch in batches(check_votes(votes), _MERGE_BATCH):
-            with self._writing():
-                added += sum(map(self._merge_vote, batch))
-                clock = max(vote.clock for vote in batch)
-                if clock > self._read_number("ledger.clock"):
-                    self._set_meta("ledger.clock", str(clock))
+        with self._pushing():
+            for batch in batches(check_votes(votes), _MERGE_BATCH):
+                with self._casting():
+                    added += sum(map(self._merge_vote, batch))
+                    clock = max(vote.clock for vote in batch)
+                    if clock > self._read_number("ledger.clock"):
+                        self._set_meta("ledger.clock", str(clock))
         return added
 
     def _merge_vote(self, vote: Vote) -> bool:
@@ -194,8 +205,9 @@ class SqliteLedger(LedgerFile):
         events were dropped.
         """
         with self._writing():
-            upto = min(upto_seq, self.last_seq())
-            values = {"upto": upto, "before": replaced_before}
+            upto = min(upto_seq, self.last_position())
+            is_joined = self.shared is not None
+            values = {"upto": upto, "before": replaced_before, "joined": is_joined}
             dropped = self._db.execute(schema.DROP_AGED, values).rowcount
             dropped += self._db.execute(schema.DROP_SUPERSEDED, values).rowcount
             if dropped:
@@ -208,24 +220,71 @@ class SqliteLedger(LedgerFile):
     # ---- reading
 
     def last_seq(self) -> int:
-        """The number of the last event; 0 when there is none."""
+        """The number of the last event that readers may fold; 0 when there is none."""
         return int(self._db.query(schema.LAST_SEQ)[0][0])
+
+    def last_position(self) -> int:
+        """The number of the last event that has its number for good (but `SharedLog.cut`)."""
+        return self.last_seq() if self.shared is None else self.shared.head().position
+
+    def next_step(self, seq: int, size: int) -> int:
+        """How far to read after an event, to read some `size` events up to `last_seq`."""
+        last, position = self.last_seq(), self.last_position()
+        if seq < position:
+            return min(seq + size, position)
+        return min(max(seq, PROVISIONAL - 1 if last >= PROVISIONAL else 0) + size, last)
+
+    def event_count(self) -> int:
+        """The number of events so far."""
+        waiting = 0 if self.shared is None else self.shared.waiting()[0]
+        return self.last_position() + waiting
+
+    def voting_moment(self) -> int:
+        """A number for `append`: votes that are there now were cast before it.
+
+        Where many machines vote that is the clock of versions, for numbers of events may change.
+        """
+        if self.shared is None:
+            return self.last_seq()
+        with self._db.errors():
+            return self._read_number("ledger.clock")
+
+    def read_end(self) -> tuple[int, LogState]:
+        """`last_seq`, and the state of the shared log at the same moment."""
+        if self.shared is None:
+            return self.last_seq(), _ALONE
+        with self._db.transaction("BEGIN"):
+            return self.last_seq(), self._read_state()
+
+    def valid_upto(self, seq: int, state: LogState) -> int:
+        """How far a reader that has read up to an event, in an earlier state, need not read again.
+
+        0: an older ledger was restored, or the shared log was mended.
+        """
+        if self.shared is None:
+            return seq if seq <= self.last_seq() else 0
+        if self.shared.generation == state.generation:
+            return seq
+        if state.head is None or not self.shared.holds_mark(state.head):
+            return 0
+        return min(seq, state.head.position)
+
+    @property
+    def generation(self) -> int:
+        """Rises when events that readers may have folded get other numbers (`ledger.shared`)."""
+        return int(self.get_meta("ledger.generation") or 0)
 
     def compacted_seq(self) -> int:
         """The event up to which the ledger was last compacted; 0: never."""
         with self._db.errors():
             return self._read_number("ledger.compacted")
 
-    def last_position(self) -> int:
-        """The number of the last event that never gets another one: all, where no log is shared."""
-        return self.last_seq() if self.shared is None else self.shared.head().position
-
     def is_unused(self) -> bool:
         """Whether no event was ever cast, and no other process has the file open.
 
         The file may then be removed; until it is, others cannot read while this process writes.
         """
-        if self.last_seq():
+        if self.last_seq() or self.shared is not None:
             return False
         try:
             with self._db.errors():  # SQLite refuses to leave mode WAL while others have the file
@@ -279,25 +338,36 @@ class SqliteLedger(LedgerFile):
 
     def all_votes(self) -> Iterator[Vote]:
         """Every vote that was there at the start, in the order of the log."""
-        seq, end = 0, self.last_seq()
-        while rows := self._db.query(schema.EVENTS_BETWEEN, (seq, end, _READ_BATCH)):
+        seq, (end, state) = 0, self.read_end()
+        while True:
+            with self._db.transaction("BEGIN"):
+                state = self._check_state(state, seq)
+                rows = self._db.execute(schema.EVENTS_BETWEEN, (seq, end, _READ_BATCH)).fetchall()
+            if not rows:
+                return
             seq = rows[-1][0]
             yield from (Vote(*row[1:]) for row in rows)
 
-    def changes_after(self, seq: int, *, extractor: int | None = None) -> Iterator[Change]:
+    def changes_after(
+        self, seq: int, *, extractor: int | None = None, generation: int | None = None
+    ) -> Iterator[Change]:
         """What each event after `seq` changes, up to the last event at the start.
 
-        extractor: as in `votes.resolve_lesson`. LedgerError: `seq` is beyond the end, as after an
-        older ledger was restored, or events after it were compacted. Then the reader must throw
-        away what it has folded and begin at 0.
+        extractor: as in `votes.resolve_lesson`. generation: in which the reader has folded the
+        events up to `seq`; None: the one of now. LedgerError: `seq` is beyond the end, as after an
+        older ledger was restored, or events after it were compacted, or have other numbers now.
+        Then the reader must throw away what it has folded and begin at 0.
         """
-        end = self.last_seq()
+        end, state = self.read_end()
+        if seq and generation not in (None, state.generation):
+            raise self._moved_error()
         if seq > end:
             raise self._rebuild_error(f"it ends at event {end}, the tables hold {seq}")
         walk = ChangeWalk(self._db.query)
         first, dropped = seq, self.get_meta(_DROPPED_KEY)
         while seq < end:
             with self._db.transaction("BEGIN"):
+                state = self._check_state(state, seq)
                 # A reader that began at 0 meets no event that was dropped before.
                 if first or dropped != self.get_meta(_DROPPED_KEY):
                     self._check_compacted(seq)
@@ -315,12 +385,14 @@ class SqliteLedger(LedgerFile):
         """Every lesson that the events up to `upto_seq` teach, in order of digest or backwards.
 
         extractor: as in `votes.resolve_lesson`. upto_seq: default: all events at the start.
-        LedgerError: events after `upto_seq` were compacted.
+        LedgerError: events after `upto_seq` were compacted, or got other numbers.
         """
-        upto = self.last_seq() if upto_seq is None else upto_seq
+        end, state = self.read_end()
+        upto = end if upto_seq is None else upto_seq
         for after, last in digest_ranges(self._db.query, backwards=backwards):
             with self._db.transaction("BEGIN"):
                 self._check_compacted(upto)
+                self._check_state(state, upto)
                 rows = self._db.execute(schema.LESSONS_OF_DIGESTS, (after, last, upto))
                 lessons = [
                     Lesson(digest, label, packed, scores)
@@ -363,7 +435,7 @@ class SqliteLedger(LedgerFile):
 
     def define_class(self, name: str, unwanted: bool) -> None:
         """Make a class, or change whether it is unwanted."""
-        with self._casting():
+        with self._pushing(), self._casting():
             if self.shared is not None:
                 self._append([make_class_vote(name, unwanted, int(time.time()))])
             self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
@@ -372,13 +444,41 @@ class SqliteLedger(LedgerFile):
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """A transaction that casts votes; those of a joined ledger are pushed after it."""
+        """A transaction that casts votes."""
         with self._writing():
             if self.shared is not None:
                 self.shared.begin_casting()
             yield
-        if self.shared is not None:
-            self.shared.await_positions()
+
+    @contextmanager
+    def _pushing(self) -> Iterator[None]:
+        """Have the votes pushed to other machines that are cast inside."""
+        try:
+            yield
+        finally:
+            if self.shared is not None:
+                self.shared.await_positions()
+
+    def _read_state(self) -> LogState:
+        if self.shared is None:
+            return _ALONE
+        return LogState(self.shared.generation, self.shared.head())
+
+    def _check_state(self, state: LogState, seq: int) -> LogState:
+        """The state of the shared log now. LedgerError: events up to this one, which a reader has
+        read in an earlier state, have other numbers now.
+        """
+        if self.shared is None:
+            return state
+        if self.valid_upto(seq, state) < seq:
+            raise self._moved_error()
+        return self._read_state()
+
+    def _moved_error(self) -> LedgerError:
+        return LedgerError(
+            f"ledger {self.path}: lessons of other machines came in before those read so far: "
+            "try again"
+        )
 
     def _check_compacted(self, seq: int) -> None:
         compacted = self.compacted_seq()

@@ -11,13 +11,9 @@ version is one that no reader of lessons asks for.
 Where many machines share a log, a class is defined by such a vote of the site too: its digest holds
 the name of the class, its label says whether mail of the class is wanted, and it has no features.
 
-A vote from elsewhere that cannot be read would stop every reader for good, so `check_votes` refuses
-it before a ledger takes it.
-
 Must never read a clock, a file or the order in which votes arrive: whoever holds the same votes
 holds the same lessons, so processes and machines may see events in any order, and twice. Two votes
-of one key and version are the same vote; the ledger sees to that (`with_unique_node`). Must never
-refuse a vote that a ledger of this version could hold by itself.
+of one key and version are the same vote; the ledger sees to that (`arriving.with_unique_node`).
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -39,9 +34,7 @@ from numpy.typing import NDArray
 
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
-from spamguard.log import MAX_TIME
 from spamguard.records import Features, Vote
-from spamguard.users import is_class_name
 
 
 class NewVote(NamedTuple):
@@ -407,14 +400,14 @@ CLASS_VERSION = 257
 """Extractor version of votes that define a class instead of saying what a message is."""
 CLASS_LABELS = {"(class wanted)": False, "(class unwanted)": True}
 """Labels of such votes, and whether the class is unwanted; no class may have such a name."""
-_CLASS_PREFIX = b"class:"
-CLASS_KEY_RANGE = (_CLASS_PREFIX, b"class;")
+CLASS_PREFIX = b"class:"
+CLASS_KEY_RANGE = (CLASS_PREFIX, b"class;")
 """Digests of such votes are from the first of these on, and before the second."""
 
 
 def make_class_vote(name: str, unwanted: bool, time: int) -> NewVote:
     """The vote that defines a class."""
-    label, digest = f"(class {'unwanted' if unwanted else 'wanted'})", _CLASS_PREFIX + name.encode()
+    label, digest = f"(class {'unwanted' if unwanted else 'wanted'})", CLASS_PREFIX + name.encode()
     return NewVote(digest, "", label, b"", b"", "class", time, CLASS_VERSION)
 
 
@@ -425,74 +418,12 @@ def classes_in_force(votes: Iterable[Vote]) -> dict[str, bool]:
     """
     winning = winning_votes(vote for vote in votes if vote.extractor == CLASS_VERSION).values()
     return {
-        vote.digest.removeprefix(_CLASS_PREFIX).decode(): CLASS_LABELS[vote.label]
+        vote.digest.removeprefix(CLASS_PREFIX).decode(): CLASS_LABELS[vote.label]
         for vote in sorted(winning, key=attrgetter("digest"))
         if vote.label is not None
     }
 
 
-def _check_class_vote(vote: Vote) -> None:
-    name = vote.digest.removeprefix(_CLASS_PREFIX).decode("utf-8", "replace")
-    opposite = {"ham": "(class unwanted)", "spam": "(class wanted)"}.get(name, "")
-    if (
-        not vote.digest.startswith(_CLASS_PREFIX)
-        or not is_class_name(name)
-        or vote.label not in {None, *CLASS_LABELS} - {opposite}
-        or (vote.user, vote.packed, vote.scores) != ("", b"", b"")
-    ):
-        raise LedgerError(
-            "a vote to be merged defines no class, though it says so: export it again"
-        )
-
-
-# ---- votes from elsewhere
-
-_MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits
-
-
-def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
-    """Yield the votes; LedgerError at the first over which readers would stumble."""
-    for vote in votes:
-        if not vote.digest or (vote.label is None and vote.packed):
-            raise LedgerError(
-                "a vote to be merged is about no message, or has features though it is taken back: "
-                "export it again"
-            )
-        if not 0 < vote.clock < _MAX_CLOCK:
-            raise LedgerError(
-                f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62"
-            )
-        if not 0 <= vote.time < MAX_TIME:
-            raise LedgerError(
-                f"a vote to be merged has time {vote.time}: it must be in seconds since 1970, "
-                "before the year 10000"
-            )
-        if is_word_list(vote.extractor):
-            check_list_vote(vote)
-        elif vote.extractor == SENDER_VERSION:
-            if (
-                vote.packed
-                or vote.scores
-                or (vote.label and not SENDER_LABEL.fullmatch(vote.label))
-            ):
-                raise LedgerError("a vote to be merged says nothing of a sender: export it again")
-        elif vote.extractor == CLASS_VERSION:
-            _check_class_vote(vote)
-        elif not is_class_label(vote.label):
-            raise LedgerError(
-                f"a vote to be merged is called {vote.label} and is none: export it again"
-            )
-        elif vote.label is not None:
-            codec.check_receipt(vote.packed)
-        yield vote
-
-
-def with_unique_node(vote: Vote) -> Vote:
-    """The vote as if a node of its own had cast it, which is named after what the vote says.
-
-    For two votes that share a version: copies of a machine's files, or files that a power cut or an
-    old copy set back, give a version again. Wherever both votes come together, in whatever order,
-    the same one wins.
-    """
-    suffix = blake2b(repr(vote).encode(), digest_size=8).hexdigest()
-    return vote._replace(node=f"{vote.node}+{suffix}")
+def is_site_note(extractor: int) -> bool:
+    """Whether a vote of this extractor version is a word list or a class, which nobody "taught"."""
+    return is_word_list(extractor) or extractor == CLASS_VERSION

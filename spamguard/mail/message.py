@@ -426,7 +426,10 @@ def _find_forwarded(lines: Sequence[str]) -> tuple[Mapping[str, str], str] | Non
         if fields.keys() >= {"From", "Subject"}:
             below: Sequence[str] = lines[start + length :]
             if lines[start].lstrip().startswith(">"):
-                below = [_unquote(line) for line in below]
+                below = [
+                    _QUOTE_MARK.sub("", line, count=1) if line.lstrip().startswith(">") else line
+                    for line in below
+                ]
             return fields, "\n".join(below).strip("\n")
     return None
 
@@ -454,10 +457,6 @@ def _parse_field(line: str) -> tuple[str | None, str]:
         return None, ""
     name = "".join(match[1].split()).lower()
     return _FIELD_OF_NAME.get(name, ""), " ".join(match[2].split())
-
-
-def _unquote(line: str) -> str:
-    return _QUOTE_MARK.sub("", line, count=1) if line.lstrip().startswith(">") else line
 
 
 def _build_message(fields: Mapping[str, str], text: str) -> bytes:

@@ -13,7 +13,7 @@ of messages within messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush, nlargest
@@ -363,7 +363,12 @@ class _TreeReader:
         if not boundary:
             self._message.defects.append(b"no-boundary")
             return []
-        chunks = list(_largest(self._iter_chunks(part.body, b"\n--" + boundary), self._max_chunks))
+        pieces = self._iter_chunks(part.body, b"\n--" + boundary)
+        if self._max_chunks is None:
+            chunks = list(pieces)
+        else:  # the largest, in order of appearance
+            largest = nlargest(self._max_chunks, enumerate(pieces), key=lambda item: len(item[1]))
+            chunks = [chunk for _, chunk in sorted(largest)]
         if not chunks:
             self._message.defects.append(b"boundary-missing")
         return chunks
@@ -409,14 +414,6 @@ class _TreeReader:
             rest = self._max_delimiters - count + 1
             for match in islice(line.finditer(text, position), rest):
                 yield match.start(), min(match.end() + 1, len(text)), match[1] is not None
-
-
-def _largest(chunks: Iterable[bytes], limit: int | None) -> Iterable[bytes]:
-    """The largest chunks in order of appearance."""
-    if limit is None:
-        return chunks
-    largest = nlargest(limit, enumerate(chunks), key=lambda item: len(item[1]))
-    return [chunk for _, chunk in sorted(largest)]
 
 
 def _find_unseen_parts(part: Leaf, children: list[Leaf]) -> list[bool]:

@@ -388,7 +388,10 @@ class Conversation(ABC):
         except Exception:  # noqa: BLE001  a fault of ours must not end the door
             _session_log.exception("%s: a fault in this conversation", self.address)
         finally:
-            await self._close()
+            self.idle_since = None
+            if self._client_may_send:
+                await drain_input(self._reader, self._writer)
+            await close_stream(self._writer)
 
     def drain(self) -> None:
         """End as soon as nothing is under way.
@@ -412,12 +415,6 @@ class Conversation(ABC):
     def close_after_reply(self) -> None:
         """Note that the client may still be sending when we close (`drain_input`)."""
         self._client_may_send = True
-
-    async def _close(self) -> None:
-        self.idle_since = None
-        if self._client_may_send:
-            await drain_input(self._reader, self._writer)
-        await close_stream(self._writer)
 
     # For the protocols.
 

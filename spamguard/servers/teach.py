@@ -91,10 +91,6 @@ class TrainingAccounts:
         return user
 
 
-async def _is_never_unknown(_label: str) -> bool:
-    return False
-
-
 class TeachingDoor:
     """One socket.
 
@@ -108,7 +104,7 @@ class TeachingDoor:
         accounts: TrainingAccounts,
         spool: Path,
         on_lesson: Callable[[], object],
-        is_unknown_class: Callable[[str], Awaitable[bool]] = _is_never_unknown,
+        is_unknown_class: Callable[[str], Awaitable[bool]],
     ) -> None:
         self._intake = intake
         self._accounts = accounts

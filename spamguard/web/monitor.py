@@ -202,7 +202,7 @@ class FilterProbe:
 
     def _count_lessons(self, spam_filter: Filter) -> None:
         """Count lessons since the last look; the first look counts none."""
-        users, last = spam_filter.ledger.users, spam_filter.ledger.last_seq()
+        users, last = spam_filter.ledger.users, spam_filter.ledger.last_position()
         if not self._knows_last_taught:
             self._last_taught, self._knows_last_taught = users.last_vote_time(PERSON_ORIGINS), True
         if not 0 <= self._slot.seq <= last:  # never counted, or an older ledger was restored

@@ -22,9 +22,9 @@ import numpy as np
 from spamguard import __version__
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
-from spamguard.engine.judge import open_what_if
 from spamguard.engine.policy import UNSURE, missing_lessons
 from spamguard.engine.prepare import Example, ExampleReader
+from spamguard.engine.what_if import open_what_if
 from spamguard.errors import LedgerError, UsageError
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.mail.content import NUMBERS, TRAITS

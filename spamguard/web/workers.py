@@ -207,6 +207,7 @@ class ReadConnection:
         self.history = history
         self.ledger = ledger
         self._last_seq = 0
+        _, self._log_state = ledger.read_end()
 
     @classmethod
     def open(cls, settings: Settings) -> ReadConnection:
@@ -229,11 +230,13 @@ class ReadConnection:
 
     def catch_up(self) -> None:
         """Tell the history the class of each message: all the first time, then the changes."""
-        last, replace_all = self.ledger.last_seq(), False
-        if last < self._last_seq:  # an older ledger was restored
-            self._last_seq, replace_all = 0, True
+        last, state = self.ledger.read_end()
+        # Less than was read if an older ledger was restored, or events have other numbers now.
+        valid = self.ledger.valid_upto(self._last_seq, self._log_state)
+        replace_all = valid == 0 < self._last_seq
+        self._last_seq, self._log_state = valid, state
         while self._last_seq < last:
-            upto = min(last, self._last_seq + _BATCH_SIZE)
+            upto = self.ledger.next_step(self._last_seq, _BATCH_SIZE)
             labels = self.ledger.users.changed_labels(self._last_seq, upto)
             self.history.set_lessons(labels, replace_all=replace_all)
             self._last_seq, replace_all = upto, False

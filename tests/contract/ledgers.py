@@ -1,6 +1,10 @@
 """Ledgers of each implementation and votes for them, for the tests of ledgers."""
 
+import fcntl
+import pickle
 import shutil
+from collections.abc import Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -9,6 +13,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 
 from spamguard.ledger import codec
+from spamguard.ledger.shared import PROVISIONAL, LogRow, SharedEvent, next_chain
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import Lesson, NewVote
 from spamguard.records import Features, Vote
@@ -23,9 +28,11 @@ fixed = settings(
 
 @dataclass
 class SqliteShelf:
-    """Where ledgers of one implementation stand."""
+    """Where ledgers of one implementation stand. start: the number before the first event's."""
 
     directory: Path
+    kind = SqliteLedger
+    start = 0
     opened: list = field(default_factory=list)
     numbers: count = field(default_factory=count)
 
@@ -33,12 +40,12 @@ class SqliteShelf:
         """An empty ledger, quickly: a copy of the first, its node's name included."""
         first, name = self.directory / "empty.ledger", f"{next(self.numbers)}.ledger"
         if not first.exists():
-            SqliteLedger.open(first, "key").close()
+            self.kind.open(first, "key").close()
         shutil.copy(first, self.directory / name)
         return self.open(name)
 
     def open(self, name, fingerprint="key"):
-        ledger = SqliteLedger.open(self.directory / name, fingerprint, durable=False)
+        ledger = self.kind.open(self.directory / name, fingerprint, durable=False)
         self.opened.append(ledger)
         return ledger
 
@@ -46,8 +53,8 @@ class SqliteShelf:
         """Python that opens this ledger in another process, as `ledger`."""
         path = str(self.directory / name)
         return (
-            "from spamguard.ledger.sqlite import *; from pathlib import Path; ledger = "
-            f"SqliteLedger.open(Path({path!r}), 'key')"
+            f"from {self.kind.__module__} import *; from pathlib import Path; ledger = "
+            f"{self.kind.__name__}.open(Path({path!r}), 'key')"
         )
 
     def close(self):
@@ -55,7 +62,78 @@ class SqliteShelf:
             ledger.close()
 
 
-SHELVES = {"sqlite": SqliteShelf}
+class LogFile:
+    """A shared log in a file, by the rules of the database: one writer at a time, and an event that
+    is there already keeps its position.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, events: Iterable[SharedEvent]) -> None:
+        with self._path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            rows = self._read(file)
+            push(rows, events)
+            file.truncate(0)
+            pickle.dump(rows, file)
+
+    def read(self, after: int) -> list[LogRow]:
+        with self._path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            return self._read(file)[after:]
+
+    def _read(self, file) -> list[LogRow]:
+        file.seek(0)
+        return pickle.load(file) if file.read(1) and not file.seek(0) else []
+
+
+def push(rows: list[LogRow], events: Iterable[SharedEvent]) -> None:
+    """Append events to a log that is a list."""
+    known = {row.event[:4] for row in rows}
+    for event in events:
+        if event[:4] not in known:
+            known.add(event[:4])
+            chain = rows[-1].chain if rows else b"\0"
+            rows.append(LogRow(len(rows) + 1, next_chain(chain, event), event))
+
+
+class CutOffLedger(SqliteLedger):
+    """A ledger that has joined a shared log, which cannot be reached."""
+
+    @classmethod
+    def open(cls, path, fingerprint, *, durable=True):
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # `join` needs a ledger that nobody else has open
+            ledger = super().open(path, fingerprint, durable=durable)
+            if ledger.shared is None:
+                ledger.join()
+                ledger.close()
+                ledger = super().open(path, fingerprint, durable=durable)
+            return ledger
+
+
+class ConnectedLedger(CutOffLedger):
+    """A ledger that has joined a shared log, with a courier at once behind each vote."""
+
+    @contextmanager
+    def _pushing(self):
+        yield
+        log = LogFile(self.path.with_suffix(".log"))
+        log.append(self.shared.read_pending(1_000_000, 1 << 40))
+        self.shared.apply(log.read(self.shared.head().position))
+
+
+class CutOffShelf(SqliteShelf):
+    kind = CutOffLedger
+    start = PROVISIONAL - 1
+
+
+class ConnectedShelf(SqliteShelf):
+    kind = ConnectedLedger
+
+
+SHELVES = {"sqlite": SqliteShelf, "connected": ConnectedShelf, "cut off": CutOffShelf}
 
 
 def packed(*tokens: int) -> bytes:

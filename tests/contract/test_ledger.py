@@ -46,7 +46,7 @@ def test_teaching_twice_and_forgetting_twice_succeed_and_change_nothing(ledger):
     assert ledger.append([new_vote(None)]) == [True]
     assert ledger.append([new_vote(None)]) == [False]
     assert ledger.append([new_vote(None, digest=b"never taught")]) == [False]
-    assert ledger.last_seq() == 2
+    assert ledger.event_count() == 2
 
 
 def test_later_votes_of_a_batch_see_earlier_ones(ledger):
@@ -95,7 +95,7 @@ def test_what_gives_way_to_anything_that_its_user_has_ever_said(ledger):
 
 def test_what_gives_way_to_what_its_user_has_said_since(ledger):
     ledger.append([new_vote("ham"), new_vote("ham", digest=b"e")])
-    decided = ledger.last_seq()
+    decided = ledger.voting_moment()
     ledger.append([new_vote("news"), new_vote("spam", user="somebody else", digest=b"e")])
     batch = [new_vote("spam"), new_vote("spam", digest=b"e"), new_vote("spam", digest=b"new")]
     assert ledger.append(batch, unless_voted_since=decided) == [False, True, True]
@@ -196,13 +196,14 @@ def test_a_closed_ledger_says_so(ledger):
 APPENDS = """
 import sys
 from itertools import islice
+from tests.contract.ledgers import packed
 me = sys.argv[1]
 for batch in range(30):
     label = "spam" if batch % 2 else "ham"
-    votes = [NewVote(b"shared%d" % (batch % 5), me, label, b"", b"", "", 0, 1)]
+    votes = [NewVote(b"shared%d" % (batch % 5), me, label, packed(1), b"", "", 0, 1)]
     for index in range(4):
         digest = f"{me} {batch} {index}".encode()
-        votes.append(NewVote(digest, "", "spam", b"x" * 900, b"", "", 0, 1))
+        votes.append(NewVote(digest, "", "spam", packed(*range(300)), b"", "", 0, 1))
     ledger.append(votes)
     ledger.has_grown() and list(islice(ledger.changes_after(0), 20))
 ledger.close()
@@ -221,7 +222,7 @@ def test_four_processes_that_create_and_append_at_once_lose_nothing(shelf):
         assert worker.returncode == 0
     ledger = shelf.open("busy")
     votes = list(ledger.all_votes())
-    assert len({vote.clock for vote in votes}) == len(votes) == ledger.last_seq()
+    assert len({vote.clock for vote in votes}) == len(votes) == ledger.event_count()
     assert [vote.clock for vote in votes] == sorted(vote.clock for vote in votes)
     own = {vote.digest for vote in votes if vote.user == ""}
     assert own == {

@@ -100,16 +100,18 @@ class SharedSite:
     stack: ExitStack
     nodes: list[SharedNode] = field(default_factory=list)
 
-    def join(self, messages: int = daemon.MESSAGES, more: str = "") -> SharedNode:
-        """Start one more node, which was taught so much before it joined. more: configuration."""
+    def join(self, messages: int = daemon.MESSAGES, more: str = "", url: str = "") -> SharedNode:
+        """Start one more node, which was taught so much before it joined. more: configuration. url:
+        of its page.
+        """
         name = f"node{len(self.nodes)}"
         state = daemon.taught(self.root / name, messages)
         with SqliteLedger.open(state / "ledger.sqlite", FINGERPRINT) as ledger:
             ledger.join()
         proxy = self.stack.enter_context(partition(self.database.server.port))
-        return self.start(state, proxy, more)
+        return self.start(state, proxy, more, url)
 
-    def start(self, state: Path, proxy: Partition, more: str = "") -> SharedNode:
+    def start(self, state: Path, proxy: Partition, more: str = "", url: str = "") -> SharedNode:
         """Start the daemon on a state directory that has joined."""
         port, metrics = free_port(), free_port()
         shared = to_plain(self.database.settings(proxy.port), SharedSettings)
@@ -117,7 +119,7 @@ class SharedSite:
             "workers": 1,
             "scanners": [{"listen": f"rspamd://127.0.0.1:{port}"}],
             "metrics": f"127.0.0.1:{metrics}",
-            "shared": shared,
+            "shared": {**shared, "url": url},
         }
         file = self.root / f"{state.name}.yaml"
         file.write_text(yaml.safe_dump(settings) + more)

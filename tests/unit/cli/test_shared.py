@@ -6,18 +6,23 @@ first.
 
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from spamguard.config.load import load_settings
+from spamguard.daemon.status import StateLock
 from spamguard.engine.filter import Filter
 from tests.support.postgres import PostgresServer, needs_postgres, running_server
+from tests.unit.cli.conftest import lessons
 
 pytestmark = needs_postgres
 NODE = "spamguard_node"
@@ -154,6 +159,139 @@ def test_a_database_of_another_key_is_refused(run, state, database, tmp_path):
     done = run(tmp_path / "other", "shared", "init", database.owner)
     assert done.failed("belongs to key", "name another database")
     assert not (tmp_path / "other" / "database-password").exists()
+
+
+# ---- join, status and leave
+
+
+@pytest.fixture
+def initialised(run, taught, database) -> Path:
+    """A filter with lessons, whose key is that of the database."""
+    assert run(taught, "shared", "init", database.owner).status == 0
+    return taught
+
+
+def secrets_of(state: Path) -> list[object]:
+    return ["--key", state / "key", "--password-file", state / "database-password"]
+
+
+def test_a_filter_with_lessons_joins_keeps_them_and_leaves_with_them(
+    run, initialised, database, counts, clear
+):
+    before = {label: run(initialised, "judge", "-", stdin=raw).out for label, raw in clear.items()}
+    done = run(initialised, "shared", "join", database.node)
+    assert done.status == 0, done.err
+    assert "120 lessons" in done.err
+    assert lessons(initialised) == counts
+    for label, raw in clear.items():
+        assert run(initialised, "judge", "-", stdin=raw).out == before[label]
+    status = run(initialised, "shared", "status", "--json").json
+    assert (status["position"], status["waiting"] >= 120) == (0, True)
+    assert run(initialised, "shared", "leave").failed("wait for the database", "--force")
+    done = run(initialised, "shared", "leave", "--force", "--json")
+    assert done.json["waiting"] == status["waiting"]
+    assert lessons(initialised) == counts
+    for label, raw in clear.items():
+        assert run(initialised, "judge", "-", stdin=raw).out == before[label]
+    assert run(initialised, "shared", "leave").failed("learns alone", "shared join")
+
+
+def test_what_waited_at_leaving_can_be_imported_elsewhere(
+    run, initialised, database, tmp_path, counts
+):
+    run(initialised, "shared", "join", database.node)
+    file = run(initialised, "shared", "leave", "--force", "--json").json["file"]
+    assert stat.S_IMODE(Path(file).stat().st_mode) == 0o600
+    new = tmp_path / "new"
+    done = run(new, "shared", "join", database.node, *secrets_of(initialised))
+    assert done.status == 0, done.err
+    assert run(new, "import", file, "--json").json["new"] == sum(counts.values())
+
+
+def test_the_lines_that_join_prints_are_a_configuration(run, initialised, database, tmp_path):
+    lines = run(initialised, "shared", "join", database.node).out
+    file = tmp_path / "spamguard.yaml"
+    file.write_text(
+        f"state: {initialised}\nscanners: [{{listen: milter://127.0.0.1:11332}}]\n{lines}"
+    )
+    shared = load_settings(file).shared
+    assert shared is not None
+    assert shared.password_file == initialised / "database-password"
+    assert shared.tls.ca == database.server.authority
+    assert run(initialised, "shared", "join", database.node).out == lines  # again
+
+
+def test_three_machines_join(run, initialised, database, tmp_path):
+    states = [initialised, tmp_path / "second", tmp_path / "third"]
+    for state in states:
+        done = run(state, "shared", "join", database.node, *secrets_of(initialised))
+        assert done.status == 0, done.err
+        assert (state / "key").read_bytes() == (initialised / "key").read_bytes()
+    with ExitStack() as stack:
+        nodes = {stack.enter_context(Filter.open(state)).ledger.node for state in states}
+    assert len(nodes) == 3
+
+
+def test_a_copied_state_directory_joins_as_another_node(run, initialised, database, tmp_path):
+    copy = Path(shutil.copytree(initialised, tmp_path / "copy"))
+    for state in (initialised, copy):
+        assert run(state, "shared", "join", database.node).status == 0
+    with Filter.open(initialised) as one, Filter.open(copy) as other:
+        assert one.ledger.node != other.ledger.node
+
+
+def test_another_key_is_refused_and_nothing_is_made(run, initialised, state, database, tmp_path):
+    (tmp_path / "key").write_bytes(bytes(32))
+    words = ["--password-file", initialised / "database-password"]
+    new = tmp_path / "new"
+    done = run(new, "shared", "join", database.node, "--key", tmp_path / "key", *words)
+    assert done.failed("belongs to the key", "copy the key of another node")
+    assert not new.exists()
+    done = run(state, "shared", "join", database.node, *secrets_of(initialised))
+    assert done.failed("another key", "teach-folders")
+    assert run(new, "shared", "join", database.node).failed("--key FILE")
+    assert run(new, "shared", "join", database.node, "--key", new / "no").failed("no such file")
+    assert not new.exists()
+
+
+def test_a_wrong_or_missing_password_is_refused(run, initialised, database, tmp_path):
+    new, key = tmp_path / "new", ["--key", initialised / "key"]
+    done = run(new, "shared", "join", database.node, *key)
+    assert done.failed("database-password", "--password-file")
+    (tmp_path / "password").write_text("wrong\n")
+    words = [*key, "--password-file", tmp_path / "password"]
+    done = run(new, "shared", "join", database.node, *words)
+    assert done.failed("wrong user or password")
+    assert not new.exists()
+
+
+@pytest.mark.parametrize(("version", "words"), [(0, "shared upgrade"), (2, "update spamguard")])
+def test_an_older_or_newer_database_is_refused(run, initialised, database, version, words):
+    database.query(
+        f"UPDATE spamguard.cluster SET schema_version = {version}, min_writer = {version}"
+    )
+    assert run(initialised, "shared", "join", database.node).failed(words)
+    assert run(initialised, "shared", "status").failed("learns alone")
+
+
+def test_a_database_without_tables_is_refused(run, state, database, tmp_path):
+    (tmp_path / "password").write_text("word\n")
+    database.query(f"CREATE ROLE {NODE} LOGIN PASSWORD 'word'")
+    done = run(state, "shared", "join", database.node, "--password-file", tmp_path / "password")
+    assert done.failed("no tables of spamguard", "shared init")
+
+
+def test_tables_of_another_size_are_refused(run, initialised, database):
+    database.query("UPDATE spamguard.cluster SET bits = 20")
+    assert run(initialised, "shared", "join", database.node).failed("2**16", "2**20")
+
+
+def test_a_running_daemon_keeps_its_state(run, initialised, database):
+    lock = StateLock(initialised)
+    for words in (["join", database.node], ["leave"]):
+        assert run(initialised, "shared", *words).failed("a daemon runs on it", "systemctl stop")
+    lock.release()
+    assert run(initialised, "shared", "join", database.node).status == 0
 
 
 # ---- upgrade

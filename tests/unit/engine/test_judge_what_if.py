@@ -10,7 +10,7 @@ import pytest
 
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
-from spamguard.engine.judge import open_what_if
+from spamguard.engine.what_if import open_what_if
 from spamguard.records import Verdict
 from tests.unit.filters import files, held, mail, opened, teach
 

@@ -15,8 +15,9 @@ from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError
 from spamguard.learning.lessons import LessonOutcome, LessonService
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
+from spamguard.ledger.arriving import check_votes
 from spamguard.ledger.senders import make_sender_vote
-from spamguard.ledger.votes import SENDER_VERSION, check_votes
+from spamguard.ledger.votes import SENDER_VERSION
 from tests.unit.filters import bits_of, mail, opened, teach
 
 SERVER = "mx.example.org"

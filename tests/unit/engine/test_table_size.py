@@ -13,8 +13,8 @@ import pytest
 from spamguard.bayes.tables import DEFAULT_BITS
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
-from spamguard.engine.judge import open_what_if
 from spamguard.engine.snapshot import read_snapshot
+from spamguard.engine.what_if import open_what_if
 from spamguard.ledger import codec
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Explanation, Features, Verdict, Vote

@@ -33,8 +33,13 @@ def teach_pipe(
 def test_the_daemon_takes_it(tmp_path):
     queue = LessonQueue(tmp_path / "teach")
 
+    async def lacks(_label: str) -> bool:
+        return False
+
     async def run() -> None:
-        door = TeachingDoor(TrainingIntake(tmp_path), TrainingAccounts(()), tmp_path, lambda: None)
+        door = TeachingDoor(
+            TrainingIntake(tmp_path), TrainingAccounts(()), tmp_path, lambda: None, lacks
+        )
         async with await door.start(tmp_path / "sock", 0o666):
             for _ in range(2):
                 done = await asyncio.to_thread(

@@ -40,12 +40,16 @@ def served(
     where = queue or LessonQueue(tmp_path / "teach")
     arrived: list[int] = []
 
+    async def is_unknown(_label: str) -> bool:
+        return False
+
     async def run() -> None:
         door = TeachingDoor(
             TrainingIntake(tmp_path, where),
             speakers or TrainingAccounts(()),
             tmp_path,
             lambda: arrived.append(1),
+            is_unknown,
         )
         async with await door.start(tmp_path / "sock", 0o666):
             await asyncio.wait_for(use(str(tmp_path / "sock")), PATIENCE)

@@ -1,0 +1,90 @@
+"""Votes that arrive from elsewhere: which of them a ledger may take, and under which version.
+
+A vote that cannot be read would stop every reader for good, so `check_votes` refuses it before a
+ledger takes it. Must never refuse a vote that a ledger of this version could hold by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+from spamguard.errors import LedgerError
+from spamguard.ledger import codec
+from spamguard.ledger.votes import (
+    CLASS_LABELS,
+    CLASS_PREFIX,
+    CLASS_VERSION,
+    SENDER_LABEL,
+    SENDER_VERSION,
+    check_list_vote,
+    is_class_label,
+    is_word_list,
+)
+from spamguard.log import MAX_TIME
+from spamguard.records import Vote
+from spamguard.users import is_class_name
+
+_MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits
+
+
+def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
+    """Yield the votes; LedgerError at the first over which readers would stumble."""
+    for vote in votes:
+        if not vote.digest or (vote.label is None and vote.packed):
+            raise LedgerError(
+                "a vote to be merged is about no message, or has features though it is taken back: "
+                "export it again"
+            )
+        if not 0 < vote.clock < _MAX_CLOCK:
+            raise LedgerError(
+                f"a vote to be merged has clock {vote.clock}: it must be between 1 and 2**62"
+            )
+        if not 0 <= vote.time < MAX_TIME:
+            raise LedgerError(
+                f"a vote to be merged has time {vote.time}: it must be in seconds since 1970, "
+                "before the year 10000"
+            )
+        if is_word_list(vote.extractor):
+            check_list_vote(vote)
+        elif vote.extractor == SENDER_VERSION:
+            if (
+                vote.packed
+                or vote.scores
+                or (vote.label and not SENDER_LABEL.fullmatch(vote.label))
+            ):
+                raise LedgerError("a vote to be merged says nothing of a sender: export it again")
+        elif vote.extractor == CLASS_VERSION:
+            _check_class_vote(vote)
+        elif not is_class_label(vote.label):
+            raise LedgerError(
+                f"a vote to be merged is called {vote.label} and is none: export it again"
+            )
+        elif vote.label is not None:
+            codec.check_receipt(vote.packed)
+        yield vote
+
+
+def _check_class_vote(vote: Vote) -> None:
+    name = vote.digest.removeprefix(CLASS_PREFIX).decode("utf-8", "replace")
+    opposite = {"ham": "(class unwanted)", "spam": "(class wanted)"}.get(name, "")
+    if (
+        not vote.digest.startswith(CLASS_PREFIX)
+        or not is_class_name(name)
+        or vote.label not in {None, *CLASS_LABELS} - {opposite}
+        or (vote.user, vote.packed, vote.scores) != ("", b"", b"")
+    ):
+        raise LedgerError(
+            "a vote to be merged defines no class, though it says so: export it again"
+        )
+
+
+def with_unique_node(vote: Vote) -> Vote:
+    """The vote as if a node of its own had cast it, which is named after what the vote says.
+
+    For two votes that share a version: copies of a machine's files, or files that a power cut or an
+    old copy set back, give a version again. Wherever both votes come together, in whatever order,
+    the same one wins.
+    """
+    suffix = blake2b(repr(vote).encode(), digest_size=8).hexdigest()
+    return vote._replace(node=f"{vote.node}+{suffix}")

@@ -1,0 +1,288 @@
+"""One page for several real daemons that share a log in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import smtplib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from selenium.webdriver import Chrome
+
+from spamguard.web.auth import CredentialKind, CredentialStore, Person, login_url
+from tests.e2e.daemon import unseen
+from tests.e2e.ports import free_port, wait_for_port
+from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
+from tests.support.browser import chromium, complaints, log_in, needs_browser, press, shows, texts
+from tests.support.postgres import TestDatabase, needs_postgres, postgres_server, shared_database
+from tests.support.processes import children
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = needs_postgres
+__all__ = ["postgres_server", "shared_database"]
+OPERATOR = Person("olga", operator=True)
+SPAM = unseen("spam", 6)
+LINKS = 100
+
+
+@dataclass
+class PageNode:
+    """A node with a page, a listener that passes mail on, and one that holds spam."""
+
+    node: SharedNode
+    page: int
+    passing: int
+    holding: int
+    box: Path
+    clients: list[httpx.Client]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.page}"
+
+    def secret(self, kind: CredentialKind, person: Person, name: str = "") -> str:
+        """A new token or link, made here as the commands make it."""
+        now = int(time.time())
+        with closing(CredentialStore.open(self.node.state)) as store:
+            return store.create(kind, person, now, name=name, expires=now + 600)
+
+    def credentials(self, kind: CredentialKind) -> int:
+        """How many there are here."""
+        with closing(CredentialStore.open(self.node.state)) as store:
+            return sum(one.kind is kind for one in store.list_valid(int(time.time())))
+
+    def client(self, token: str = "") -> httpx.Client:
+        """A program with a token, or a browser without."""
+        fields = (
+            {"Authorization": f"Bearer {token}"} if token else {"Sec-Fetch-Site": "same-origin"}
+        )
+        client = httpx.Client(base_url=self.url, headers=fields, timeout=PATIENCE)
+        self.clients.append(client)
+        return client
+
+    def send(self, raw: bytes, to: str = "anna@example.net", *, held: bool = False) -> None:
+        port = self.holding if held else self.passing
+        with smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE) as client:
+            client.sendmail("news@offers.example", [to], raw)
+
+    def web_process(self) -> int:
+        (process,) = children(self.node.running.process.pid, "spamguard.daemon.web")
+        return process
+
+
+class PageSite:
+    """Nodes that know of one another."""
+
+    def __init__(self, site: SharedSite) -> None:
+        self.site = site
+        self.nodes: list[PageNode] = []
+
+    def join(self, number: int) -> list[PageNode]:
+        for _ in range(number):
+            page, passing, holding = free_port(), free_port(), free_port()
+            box = self.site.root / f"Maildir{page}"
+            usual = {"position": "standalone", "next_hop": f"maildir:{box}"}
+            rules = [{"when": "spam", "action": "quarantine"}]
+            listeners = [
+                {"listen": f"smtp://127.0.0.1:{passing}", **usual},
+                {"listen": f"smtp://127.0.0.1:{holding}", **usual, "rules": rules},
+            ]
+            more = yaml.safe_dump({"listeners": listeners, "web": f"127.0.0.1:{page}"})
+            node = self.site.join(more=more, url=f"http://127.0.0.1:{page}")
+            wait_for_port(page)
+            self.nodes.append(PageNode(node, page, passing, holding, box, []))
+        for one in self.nodes:
+            eventually(
+                lambda one=one: sum(bool(row.url) for row in one.node.status().nodes) == number,
+                "each node knows all",
+            )
+        self.site.converge()
+        return self.nodes
+
+    def operators(self) -> list[httpx.Client]:
+        """A client of each node with the same token, which was made on the first."""
+        token = self.nodes[0].secret(CredentialKind.TOKEN, OPERATOR, "everywhere")
+        clients = [node.client(token) for node in self.nodes]
+        for client in clients:
+            eventually(
+                lambda client=client: client.get("/api/v1/classes").is_success, "it is known"
+            )
+        return clients
+
+    def reaches(self, position: int) -> None:
+        """Wait until the log of each node ends there."""
+        eventually(
+            lambda: {one.node.status().position for one in self.nodes} == {position},
+            f"all have {position} events",
+        )
+        self.site.converge()
+
+
+@pytest.fixture
+def site(tmp_path: Path, shared_database: TestDatabase) -> Iterator[PageSite]:
+    with shared_site(tmp_path, shared_database) as opened:
+        site = PageSite(opened)
+        try:
+            yield site
+        finally:
+            for node in site.nodes:
+                for client in node.clients:
+                    client.close()
+
+
+def rows(client: httpx.Client, number: int, path: str = "history") -> dict[str, Any]:
+    """A page of history or quarantine, once it has so many rows."""
+    found: dict[str, Any] = {}
+
+    def are_there() -> bool:
+        found.update(client.get(f"/api/v1/{path}").json())
+        return len(found["judgements" if path == "history" else "messages"]) == number
+
+    eventually(are_there, f"{number} messages")
+    return found
+
+
+def test_history_lessons_and_held_mail_of_three_machines(site: PageSite) -> None:
+    a, b, c = site.join(3)
+    at_a, at_b, at_c = site.operators()
+    for number, node in enumerate((a, b, c)):
+        node.send(SPAM[number])
+        node.send(SPAM[3 + number], held=True)
+    pages = [rows(client, 6) for client in (at_a, at_b, at_c)]
+    assert pages[0] == pages[1] == pages[2]
+    assert pages[0]["absent"] == []
+    held = rows(at_a, 3, "quarantine")["messages"]
+    held_ids = [row["id"] for row in pages[0]["judgements"] if row["held"]]
+    assert [row["id"] for row in held] == held_ids
+
+    # A message that passed b is taught at a, once, and everybody knows it.
+    name = pages[0]["judgements"][3]["id"]
+    before = a.node.status().position
+    receipt = at_a.post(f"/api/v1/history/{name}/learn", params={"class": "ham"}).json()
+    assert receipt["changed"]
+    site.reaches(before + 1)
+    for client in (at_a, at_b, at_c):
+        assert client.get(f"/api/v1/history/{name}").json()["own"] == "ham"
+    why = [client.get(f"/api/v1/history/{name}/why").json() for client in (at_a, at_b, at_c)]
+    assert why[0] == why[1] == why[2]
+    assert not at_c.post(f"/api/v1/history/{name}/learn", params={"class": "ham"}).json()["changed"]
+    assert at_c.post(f"/api/v1/history/{name}/forget").json()["was"] == "ham"
+    site.reaches(before + 2)
+
+    # What c holds is released at a: c delivers and learns it.
+    name = held[0]["id"]  # the newest
+    released = at_a.post(f"/api/v1/quarantine/{name}/release").json()
+    assert (released["released"], released["taught"]) == (True, True)
+    assert len(list(c.box.glob("**/new/*"))) == 2
+    site.reaches(before + 3)
+    assert at_b.delete(f"/api/v1/quarantine/{held[1]['id']}").json()["deleted"]
+    assert len(rows(at_c, 2, "quarantine")["messages"]) == 2
+
+    # One machine's page hangs, then the whole machine is gone: both are named, and nothing waits.
+    process = c.web_process()
+    os.kill(process, signal.SIGSTOP)
+    try:
+        page = rows(at_a, 4)
+        assert page["absent"] == [c.node.status().nodes[0].name]
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert rows(at_a, 6)["absent"] == []
+    assert c.node.running.stop() == 0
+    assert len(rows(at_a, 4)["absent"]) == 1
+    a.node.running.lines("did not answer: ", 1)
+    assert at_a.get("/peer/history").status_code == 401
+
+
+def test_a_link_works_once_on_two_machines(site: PageSite) -> None:
+    """Each is used at the same moment on both, a hundred times."""
+    a, b = site.join(2)
+    links = [a.secret(CredentialKind.LINK, Person(f"user{number}")) for number in range(LINKS)]
+    eventually(lambda: b.credentials(CredentialKind.LINK) == LINKS, "all are known elsewhere")
+    statuses: list[list[int]] = [[] for _ in links]
+    barrier = threading.Barrier(2, timeout=PATIENCE)
+
+    def use(client: httpx.Client) -> None:
+        for number, link in enumerate(links):
+            client.cookies.clear()
+            barrier.wait()
+            answer = client.post("/login", data={"link": link, "csrf": ""})
+            statuses[number].append(answer.status_code)
+
+    threads = [threading.Thread(target=use, args=(node.client(),)) for node in (a, b)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE * 4)
+    assert [sorted(pair) for pair in statuses] == [[303, 401]] * LINKS
+    eventually(lambda: a.credentials(CredentialKind.LINK) == 0, "none is left")
+    eventually(
+        lambda: (
+            a.credentials(CredentialKind.SESSION) == b.credentials(CredentialKind.SESSION) == LINKS
+        ),
+        "sessions are good on both",
+    )
+
+    # While the database is away, nobody can tell: the link stays good.
+    link = a.secret(CredentialKind.LINK, Person("anna"))
+    eventually(lambda: b.credentials(CredentialKind.LINK) == 1, "it is known elsewhere")
+    for node in (a, b):
+        node.node.proxy.refuse()
+    for node in (a, b):
+        answer = node.client().post("/login", data={"link": link, "csrf": ""})
+        assert answer.status_code == 410
+        assert "try again" in answer.text
+    for node in (a, b):
+        node.node.proxy.pass_on()
+    client = b.client()
+    eventually(
+        lambda: client.post("/login", data={"link": link, "csrf": ""}).status_code == 303,
+        "it works again",
+    )
+    assert client.get("/history").status_code == 200
+
+
+@needs_browser
+def test_the_page_in_a_browser(site: PageSite) -> None:
+    a, b = site.join(2)
+    a.send(SPAM[0])
+    b.send(SPAM[1])
+    with chromium() as browser:
+        log_in(browser, login_url(a.url, a.secret(CredentialKind.LINK, Person("anna"))))
+
+        def are_there() -> bool:
+            browser.get(f"{a.url}/history")
+            return len(texts(browser, ".mail li")) == 2
+
+        eventually(are_there, "mail of both machines is there")
+        _teach_newest(browser)
+        (process, name) = (b.web_process(), b.node.status().nodes)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            browser.get(f"{a.url}/quarantine")
+            shows(browser, "did not answer", "#absent")
+            browser.get(f"{a.url}/history")
+            shows(browser, name[0].name, "#absent")
+            assert len(texts(browser, ".mail li")) == 1
+        finally:
+            os.kill(process, signal.SIGCONT)
+        eventually(lambda: len(texts(browser, ".mail li")) == 2, "the script brings it back")
+        eventually(lambda: texts(browser, "#absent p") == [], "and takes the line away")
+        assert complaints(browser) == []
+
+
+def _teach_newest(browser: Chrome) -> None:
+    """It passed the other machine."""
+    press(browser, "Ham", ".mail li:first-child")
+    shows(browser, "Learnt as ham", "#notice")
+    shows(browser, "You said: ham", ".mail li:first-child")
+    press(browser, "Undo", "#notice")
+    shows(browser, "Taken back", "#notice")
