@@ -21,7 +21,7 @@ from tests.e2e import daemon
 from tests.e2e.ports import free_port
 from tests.support.partition import Partition, partition
 from tests.support.postgres import TestDatabase
-from tests.support.processes import children
+from tests.support.processes import command, descendants
 from tests.support.waiting import eventually
 from tests.unit.filters import KEY
 
@@ -54,7 +54,11 @@ class SharedNode:
 
     def courier_pid(self) -> int:
         """The process id of the courier."""
-        (pid,) = children(self.running.process.pid, "spamguard.daemon.courier")
+        (pid,) = (
+            pid
+            for pid in descendants(self.running.process.pid)
+            if "spamguard.daemon.courier" in command(pid)
+        )
         return pid
 
     def teach(self, raw: bytes, label: str = "spam") -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tests.support.postgres import (
     postgres_server,
     shared_database,
 )
+from tests.support.processes import descendants
 from tests.support.waiting import eventually
 
 pytestmark = needs_postgres
@@ -121,3 +124,41 @@ def test_a_courier_that_is_killed_forgets_nothing(site):
     eventually(lambda: a.status().position == last + 1, "it is back")
     site.converge()
     assert a.events() == b.events()
+
+
+@contextmanager
+def traced(processes: list[int], calls: Path) -> Iterator[None]:
+    """Write down all connections that these processes, and those that they start, open."""
+    line = ["strace", "-f", "-qq", "-e", "trace=connect", "-o", str(calls)]
+    for pid in processes:
+        line += ["-p", str(pid)]
+    tracer = subprocess.Popen(line)
+    try:
+        for pid in processes:
+            status = Path(f"/proc/{pid}/status")
+            eventually(lambda status=status: "TracerPid:\t0\n" not in status.read_text(), "traced")
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.wait()
+
+
+def test_only_the_courier_connects_to_the_database(site, tmp_path):
+    a, calls = site.join(), tmp_path / "calls"
+    with traced(descendants(a.running.process.pid), calls):
+        a.proxy.refuse()
+        eventually(lambda: a.status().away_since, "it notices")
+        for raw in MAIL[:5]:
+            a.score(raw)
+            a.teach(raw, "ham")
+            a.score(raw)
+        a.proxy.pass_on()
+        eventually(lambda: not a.status().away_since and not a.status().waiting, "it is back")
+        for raw in MAIL[5:10]:
+            a.teach(raw, "ham")
+            a.score(raw)
+        courier = {int(task.name) for task in Path(f"/proc/{a.courier_pid()}/task").iterdir()}
+    lines = calls.read_text().splitlines()
+    connecting = {int(line.split()[0]) for line in lines if f"htons({a.proxy.port})" in line}
+    assert connecting
+    assert connecting <= courier

@@ -1,0 +1,236 @@
+"""What the shared log costs mail, and how soon a lesson counts on another node.
+
+    python -m tests.bench.bench_courier [--seconds 10] [--rounds 3] [--lessons 100]
+
+Two real daemons share a log in a PostgreSQL of Debian's package, on one machine and disk. Mail of
+5 kB goes through one of them by SMTP, from 4 clients to Postfix's smtp-sink, while its database is
+healthy, silent (it accepts and never answers), dead (it refuses) or flapping (dead and healthy by
+turns of a second), and through a daemon without `shared`. Two lessons a second are taught beside
+that. The ways take turns, so that whatever else the machine does hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import smtplib
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from corpora import synthetic
+from spamguard.engine.filter import Filter
+from tests.e2e import daemon
+from tests.e2e.ports import free_port
+from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
+from tests.support.partition import Partition
+from tests.support.postgres import running_server
+from tests.support.processes import children
+from tests.support.sinks import smtp_sink
+
+_CLIENTS = 4
+_LESSONS_PER_SECOND = 2.0
+_MODES = ("alone", "healthy", "silent", "dead", "flapping")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--seconds", type=float, default=10)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--lessons", type=int, default=100)
+    options.add_argument("--client", type=int, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.client:
+        send_mail(given.client, given.seconds)
+        return
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_server() as server,
+        server.database() as database,
+        shared_site(Path(directory), database) as site,
+    ):
+        a, b = site.join(), site.join()
+        site.converge()
+        measure_lessons(a, b, given.lessons)
+        measure_mail(site, given.seconds, given.rounds)
+
+
+# ---- lessons
+
+
+def measure_lessons(a: SharedNode, b: SharedNode, count: int) -> None:
+    """From the beginning of a lesson on a to another verdict of b."""
+    times, asks = [], []
+    for _, raw in itertools.islice(synthetic.generate(count, 77), count):
+        before = b.score(raw)
+        begin = time.perf_counter()
+        a.teach(raw, "ham" if before > 0 else "spam")
+        while True:
+            asked = time.perf_counter()
+            if b.score(raw) != before:
+                break
+            asks.append(time.perf_counter() - asked)
+            if asked - begin > 20:
+                raise SystemExit("a lesson does not arrive")
+        times.append(time.perf_counter() - begin)
+    print(f"a verdict alone                    {_milliseconds(asks)}")
+    print(f"from a lesson to others' verdicts  {_milliseconds(times)}")
+
+
+def _milliseconds(times: list[float]) -> str:
+    half, most = statistics.median(times), sorted(times)[int(0.99 * len(times))]
+    return f"p50 {half * 1e3:5.0f} ms, p99 {most * 1e3:5.0f} ms  ({len(times)})"
+
+
+# ---- mail
+
+
+def measure_mail(site: SharedSite, seconds: float, rounds: int) -> None:
+    """Send mail through a node in each state of its database, and through a single machine."""
+    with ExitStack() as stack:
+        sink = stack.enter_context(smtp_sink())
+        ports = {name: free_port() for name in ("node", "alone")}
+        listener = (
+            "listeners:\n  - {{listen: 'smtp://127.0.0.1:{}', position: after-queue, "
+            "next_hop: {}}}\n"
+        )
+        node = site.join(more=listener.format(ports["node"], sink))
+        file = site.root / "alone.yaml"
+        file.write_text("workers: 1\n" + listener.format(ports["alone"], sink))
+        state = daemon.taught(site.root / "alone")
+        single = stack.enter_context(
+            daemon.running(state, "--config", str(file), port=ports["alone"])
+        )
+        busy = [mail_processes(each.process.pid) for each in (node.running, single)]
+        alone = stack.enter_context(Filter.open(state))
+        site.converge()
+        processor: dict[str, list[float]] = {mode: [] for mode in _MODES}
+        rates: dict[str, list[float]] = {mode: [] for mode in _MODES}
+        times: dict[str, list[float]] = {mode: [] for mode in _MODES}
+        for _ in range(rounds):
+            for mode in _MODES:
+                teacher = alone if mode == "alone" else node.teacher
+                with in_state(node.proxy, mode), teaching(teacher):
+                    time.sleep(1)
+                    port = ports["alone" if mode == "alone" else "node"]
+                    workers = busy[mode == "alone"]
+                    before = processor_seconds(workers)
+                    taken = run_client(port, seconds)
+                processor[mode].append((processor_seconds(workers) - before) / len(taken))
+                rates[mode].append(len(taken) / seconds)
+                times[mode] += taken
+                if mode != "alone":
+                    node.proxy.pass_on()
+                    site.converge()
+        pid = node.courier_pid()
+        memory = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]
+        print(f"memory of the courier              {int(memory) / 1024:.0f} MB")
+        for mode in _MODES:
+            cost = statistics.median(processor[mode]) * 1e3
+            rate, delay = statistics.median(rates[mode]), _milliseconds(times[mode])
+            print(f"{mode:10} {rate:6.1f}/s  {cost:.2f} ms of a core each  {delay}")
+        _, metrics = node.ask("/metrics")
+        for line in metrics.splitlines():
+            if line.startswith("spamguard_messages_total") and "not-scanned" in line:
+                print(line)
+
+
+def mail_processes(master: int) -> list[int]:
+    """The workers and scorers of a daemon."""
+    workers = children(master, "spamguard.daemon.worker")
+    return [*workers, *(scorer for worker in workers for scorer in children(worker))]
+
+
+def processor_seconds(processes: list[int]) -> float:
+    """Processor time that they have used so far."""
+    ticks = 0
+    for pid in processes:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def in_state(proxy: Partition, mode: str) -> Iterator[None]:
+    """Bring the database into a state."""
+    ending = threading.Event()
+
+    def flap() -> None:
+        while not ending.wait(1.0):
+            proxy.refuse()
+            if ending.wait(1.0):
+                break
+            proxy.pass_on()
+        proxy.pass_on()
+
+    flapping = threading.Thread(target=flap)
+    {"silent": proxy.swallow, "dead": proxy.refuse, "flapping": flapping.start}.get(mode, int)()
+    yield
+    ending.set()
+    if mode == "flapping":
+        flapping.join()
+
+
+@contextmanager
+def teaching(teacher: Filter) -> Iterator[None]:
+    """Teach messages that were never taught, two a second."""
+    ending = threading.Event()
+    mail = _NEW_MAIL
+
+    def teach() -> None:
+        with Filter.open(teacher.directory) as spam_filter:
+            while not ending.wait(1 / _LESSONS_PER_SECOND):
+                label, raw = next(mail)
+                spam_filter.learn(raw, label)
+
+    thread = threading.Thread(target=teach)
+    thread.start()
+    yield
+    ending.set()
+    thread.join()
+
+
+_NEW_MAIL = iter(list(synthetic.generate(2000, 99)))
+
+
+def run_client(port: int, seconds: float) -> list[float]:
+    """The seconds that each message took, sent by a process of its own."""
+    line = [sys.executable, "-m", "tests.bench.bench_courier", "--client", str(port)]
+    done = subprocess.run(
+        [*line, "--seconds", str(seconds)], check=True, capture_output=True, text=True
+    )
+    return [float(word) for word in done.stdout.split()]
+
+
+def send_mail(port: int, seconds: float) -> None:
+    """Send messages from several clients, and print how long each took."""
+    raws = [raw.ljust(5000, b"x") for _, raw in synthetic.generate(50, 5)]
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+
+    def send() -> None:
+        with smtplib.SMTP("127.0.0.1", port, timeout=60) as client:
+            for raw in itertools.cycle(raws):
+                begin = time.perf_counter()
+                if begin > end:
+                    return
+                client.sendmail("a@example.org", ["b@example.net"], raw)
+                times.append(time.perf_counter() - begin)
+
+    threads = [threading.Thread(target=send) for _ in range(_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(*(f"{each:.5f}" for each in times))
+
+
+if __name__ == "__main__":
+    main()
