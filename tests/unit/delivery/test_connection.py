@@ -159,7 +159,6 @@ async def test_what_had_to_wait_is_read_in_the_end(
     assert connection.is_quiet
 
 
-@pytest.mark.slow
 @with_connection
 async def test_the_deadline_of_one_wait_does_not_end_the_next(
     connection: NextHopConnection, other: socket.socket
