@@ -3,7 +3,8 @@
 `app` puts the parts together. Each request passes its checks, `requests` and `auth`, which find out
 who asks; `api` and `pages` then call one `Service`, which holds what both can do and may show to
 whom. `queries` and `statistics` look up what it shows, and `workers` run them in threads of their
-own, so that a slow query delays no other request. Lessons go to `learning.lessons`, like all
+own, so that a slow query delays no other request. Of several machines that learn as one, `nodes`
+has the service that asks the other machines too. Lessons go to `learning.lessons`, like all
 lessons. Must never stand in the path of mail, never show one user another's mail, and never change
 anything on GET. Read `service` first.
 

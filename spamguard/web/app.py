@@ -84,7 +84,7 @@ def create_app(
 ) -> FastAPI:
     """Put page and API together. spool: directory for uploaded messages. peers: other nodes."""
     operators = frozenset(web.proxy.operators if web.proxy else ())
-    sessions = SessionManager(store, operators, peers.burn_link if peers else None)
+    sessions = SessionManager(store, operators, peers.login if peers else None)
     routes = page_routes(PageContext(service, monitor, sessions, mailer))
     app = FastAPI(
         routes=[*api.router.routes, *(peers.routes() if peers else ()), *routes],

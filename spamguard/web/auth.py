@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from spamguard.database import Database, Schema
@@ -299,22 +299,33 @@ class Visitor:
     credential: str = ""
 
 
+class SharedLogin(NamedTuple):
+    """What logging in needs where several nodes know the same people.
+
+    burn: uses up a link, by its id, for all nodes; may block. form_key: signs forms, so that a form
+    of one node's page may be sent to another node.
+    """
+
+    burn: Callable[[str], bool]
+    form_key: bytes
+
+
 class SessionManager:
     """Finds the visitor of a request, and logs people in and out.
 
-    operators: users of the reverse proxy who are operators. burn: uses up a link, by its id, for
-    all nodes; may block. None: there are no other nodes.
+    operators: users of the reverse proxy who are operators. shared: None for a machine alone.
     """
 
     def __init__(
         self,
         store: CredentialStore,
         operators: frozenset[str],
-        burn: Callable[[str], bool] | None = None,
+        shared: SharedLogin | None = None,
     ) -> None:
         self._store = store
         self._operators = operators
-        self._burn = burn
+        self._shared = shared
+        self._form_key = shared.form_key if shared else store.key
 
     async def log_in(self, link: str, visitor: Visitor | None) -> tuple[Person, str]:
         """Use up a one-time link, and return the person and the secret of a new session.
@@ -335,10 +346,10 @@ class SessionManager:
         return person, self._store.create(CredentialKind.SESSION, person, now, expires=expires)
 
     async def _use_up(self, link: str, now: int) -> Credential | None:
-        if self._burn is None:
+        if self._shared is None:
             return self._store.redeem(link, now)
         credential = self._store.find(CredentialKind.LINK, link, now)
-        if credential is None or not await asyncio.to_thread(self._burn, credential.id):
+        if credential is None or not await asyncio.to_thread(self._shared.burn, credential.id):
             return None
         self._store.delete(credential.id)  # if the end of it has not come from the others yet
         return credential
@@ -381,7 +392,7 @@ class SessionManager:
 
     def _csrf_token(self, method: AuthMethod, identity: str) -> str:
         """The same for the whole session, also after a restart."""
-        return hmac.digest(self._store.key, f"form {method} {identity}".encode(), "sha256").hex()
+        return hmac.digest(self._form_key, f"form {method} {identity}".encode(), "sha256").hex()
 
 
 def login_url(page: str, link: str) -> str:

@@ -31,7 +31,7 @@ from starlette.types import Scope
 
 from spamguard.config.options import Settings
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, SpamguardError, UsageError
-from spamguard.keys import is_id, key_fingerprint, load_key
+from spamguard.keys import derive_key, is_id, key_fingerprint, load_key
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce
 from spamguard.proxy.history import HistoryRow
@@ -49,7 +49,7 @@ from spamguard.shared.status import SharedStatus, read_status
 from spamguard.smtp.envelope import client_prefix
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
-from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
+from spamguard.web.auth import AuthMethod, Person, SharedLogin, UnauthenticatedError, Visitor
 from spamguard.web.context import path_id
 from spamguard.web.models import HeldMessage, HeldMessageDetails, Judgement, JudgementDetails
 from spamguard.web.queries import Search, page_start
@@ -326,13 +326,11 @@ _REFUSALS: Mapping[int, type[SpamguardError]] = {
 class PeerDoor:
     """Admits and answers the requests of other nodes.
 
-    burn_link: uses up a link, by its id, for all nodes.
+    login: how all nodes log people in.
     """
 
-    def __init__(
-        self, gate: PeerGate, service: NodeService, burn_link: Callable[[str], bool]
-    ) -> None:
-        self._gate, self._service, self.burn_link = gate, service, burn_link
+    def __init__(self, gate: PeerGate, service: NodeService, login: SharedLogin) -> None:
+        self._gate, self._service, self.login = gate, service, login
         self._refused = WarnOnce(_log)
 
     def identify(self, scope: Scope, context: RequestContext) -> Visitor:
@@ -424,7 +422,8 @@ def open_nodes(
     key, ca = peer_key(installation_key), shared.tls.ca if shared else None
     client = PeerClient(key, node, lambda: known_nodes(read_status(state)), ca)
     service = NodeService(settings, settle, ask_daemon, client)
-    return service, PeerDoor(PeerGate(key, node), service, partial(burn, state))
+    login = SharedLogin(partial(burn, state), derive_key(installation_key, b"forms"))
+    return service, PeerDoor(PeerGate(key, node), service, login)
 
 
 def known_nodes(status: SharedStatus) -> list[PeerNode]:

@@ -18,7 +18,7 @@ from spamguard.proxy.history import HISTORY_FILE
 from spamguard.shared.peers import PeerClient, PeerGate, PeerNode, peer_key
 from spamguard.storage import KEY_FILE
 from spamguard.web.app import create_app, server_config
-from spamguard.web.auth import CredentialStore
+from spamguard.web.auth import CredentialStore, SharedLogin
 from spamguard.web.nodes import NodeService, PeerDoor
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import opened
@@ -97,7 +97,7 @@ def _node(
     async def run() -> None:
         store = CredentialStore.open(settings.state)
         served.service = service = NodeService(settings, lambda: None, dict, client)
-        door = PeerDoor(PeerGate(key, peers[at].node), service, burn)
+        door = PeerDoor(PeerGate(key, peers[at].node), service, SharedLogin(burn, bytes(32)))
         await service.start()
         try:
             app = create_app(

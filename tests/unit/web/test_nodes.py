@@ -221,6 +221,20 @@ def test_a_link_works_once_on_all_nodes(tmp_path: Path, made_office: Path) -> No
         assert burnt == [link.partition(".")[0]] * 2
 
 
+def test_a_session_and_its_forms_are_good_on_all_nodes(two: Cluster) -> None:
+    first, second = two.nodes
+    browser = first.browser(OPERATOR)
+    shutil.copy(first.state / CREDENTIALS_FILE, second.state)
+    other = second.client(**{"Sec-Fetch-Site": "same-origin"})
+    other.cookies = browser.cookies
+    page = browser.get("/history").text
+    token = page.partition('name="csrf" value="')[2].partition('"')[0]
+    form = {"class": "spam", "csrf": token}
+    assert other.post(f"/history/{name(1)}/teach", data=form).status_code == 303
+    wrong = {**form, "csrf": token[:-1] + ("0" if token[-1] != "0" else "1")}
+    assert other.post(f"/history/{name(1)}/teach", data=wrong).status_code == 403
+
+
 # ---- which nodes are asked
 
 
