@@ -63,7 +63,7 @@ _BODY = struct.Struct(">qqqIIIiIII")
 def encode_event(vote: Vote) -> SharedEvent:
     """The vote as an event; equal votes give equal events. LedgerError: no log can hold it."""
     node, label = vote.node.encode(), None if vote.label is None else vote.label.encode()
-    if b"\0" in node or len(node) > MAX_NODE_BYTES:
+    if b"\0" in node or not 0 < len(node) <= MAX_NODE_BYTES:
         raise LedgerError(f"a vote has the node {vote.node[:40]!r}: no shared log can hold that")
     texts = (vote.digest, vote.user.encode(), node, label, vote.packed, vote.scores)
     parts = (*texts, vote.origin.encode())

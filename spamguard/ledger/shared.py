@@ -20,8 +20,7 @@ The positioned events are a function of the log alone, whatever was cast here an
 one key and version, as copies of a state directory cast them, both stand: the earlier position
 keeps the version, the later vote gets a node of its own (`arriving.with_unique_node`).
 
-Must never trust a row: what cannot be decoded takes its position, is named, and is skipped. Must
-never drop an event that is not in the log, and never change anything outside a transaction.
+Must never drop an event that is not in the log, and never change anything outside a transaction.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ from typing import NamedTuple
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
-from spamguard.ledger.arriving import with_unique_node
+from spamguard.ledger.applying import Application, ForkError, JoinedFile
 from spamguard.ledger.events import (
     MAX_BODY_BYTES,
-    START,
     LogRow,
     Mark,
     SharedEvent,
@@ -48,7 +46,7 @@ from spamguard.ledger.events import (
     next_chain,
 )
 from spamguard.ledger.schema import PROVISIONAL
-from spamguard.ledger.votes import CLASS_KEY_RANGE, add_version, classes_in_force, make_class_vote
+from spamguard.ledger.votes import add_version, make_class_vote
 from spamguard.records import Vote
 
 __all__ = [
@@ -71,14 +69,9 @@ MAX_WAIT_SECONDS = 0.3  # for a position, before an event is released
 NUDGE_SOCKET = "courier.nudge"
 """In the state directory: a datagram there tells the courier that something waits."""
 _POLL_SECONDS = 0.002
-_KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
 _BATCH_EVENTS = 512
 # Notes of other rooms that hold numbers of events: joining gives every event another number.
 _NUMBERED_NOTES = ("tables.", "renewed.")
-
-
-class ForkError(LedgerError):
-    """The shared log does not go on where this copy of it ends."""
 
 
 # ---- the log
@@ -101,7 +94,7 @@ class LogCounts(NamedTuple):
     hold: str
 
 
-class SharedLog:
+class SharedLog(JoinedFile):
     """The part of a joined ledger that belongs to the shared log: `SqliteLedger.shared`.
 
     Methods for the courier open their transactions. LedgerError: as of `SqliteLedger`.
@@ -111,7 +104,7 @@ class SharedLog:
         self, database: Database, writing: Callable[[], AbstractContextManager[None]]
     ) -> None:
         """Use `SqliteLedger.open`. writing: opens a transaction in which nobody else can write."""
-        self._db = database
+        super().__init__(database)
         self._writing = writing
         self._cast_seqs = (0, 0)  # the first and last that the last transaction has cast
         self._is_away = False
@@ -224,15 +217,6 @@ class SharedLog:
 
     # ---- for the courier
 
-    def head(self) -> Mark:
-        """The last position that was applied."""
-        rows = self._db.query(f"{schema.MARKS} LIMIT 1")
-        return Mark(*rows[0]) if rows else START
-
-    def marks(self) -> list[Mark]:
-        """The positions whose chain is kept, the newest first."""
-        return [Mark(*row) for row in self._db.query(schema.MARKS)]
-
     def read_pending(self, max_events: int, max_bytes: int) -> list[SharedEvent]:
         """The oldest events that wait, at least one if there is any."""
         events, size = list[SharedEvent](), 0
@@ -289,7 +273,7 @@ class SharedLog:
         if not rows:
             return []
         with self._writing():
-            return _Application(self, self._db, compacted).apply(rows)
+            return Application(self._db, compacted).apply(rows)
 
     def cut(self, position: int) -> None:
         """Make all events behind a position provisional again: the log has gone on otherwise there.
@@ -324,23 +308,7 @@ class SharedLog:
         """Rises when events before the last one that readers have folded were inserted or cut."""
         return int(self._text("generation"))
 
-    def holds_mark(self, mark: Mark) -> bool:
-        """Whether the log up to this mark still is what it was then."""
-        rows = self._db.query(schema.MARK_AT, (mark.position,))
-        return mark == START or rows == [(mark.chain,)]
-
-    def classes_upto(self, seq: int) -> dict[str, bool]:
-        """The classes that events up to a number define, and whether each is unwanted."""
-        rows = self._db.query(schema.EVENTS_OF_KEYS, (*CLASS_KEY_RANGE, seq))
-        return classes_in_force(Vote(*columns) for _, *columns in rows)
-
     # ---- within a transaction
-
-    def _find(self, vote: Vote) -> tuple[int, Vote] | None:
-        """Number and vote of the event of this key and version."""
-        values = (vote.digest, vote.user, *vote.version)
-        row = self._db.execute(schema.EVENT_OF_VERSION, values).fetchone()
-        return (row[0], Vote(*row[1:])) if row else None
 
     def _insert_pending(self, after: int, upto: int) -> None:
         """Have the events after one number up to another pushed."""
@@ -356,138 +324,6 @@ class SharedLog:
         ((seq,),) = self._db.execute("SELECT coalesce(max(seq), 0) FROM events")
         return int(seq) if seq >= PROVISIONAL else 0
 
-    def _size(self) -> tuple[int, int]:
-        """Number and bytes of the events that wait."""
-        ((number, size),) = self._db.query(schema.PENDING_SIZE)
-        return number, int(size)
-
-    def _text(self, name: str) -> str:
-        rows = self._db.query(schema.META_VALUE, (f"ledger.{name}",))
-        return str(rows[0][0]) if rows else ""
-
-    def _number(self, name: str) -> int:
-        return int(self._text(name) or 0)
-
-    def _set(self, name: str, value: str) -> None:
-        self._db.execute(schema.SET_META, (f"ledger.{name}", value))
-
-    def _error(self, problem: str) -> LedgerError:
-        return LedgerError(f"ledger {self._db.path}: {problem}")
-
 
 def _pending_columns(event: SharedEvent) -> tuple[object, ...]:
     return (*event[:5], len(event.body))
-
-
-class _Application:
-    """One transaction that writes rows of the log."""
-
-    def __init__(self, log: SharedLog, database: Database, compacted: int) -> None:
-        self._log = log
-        self._db = database
-        self._compacted = compacted
-        self._position, self._chain = log.head()
-        self._clock = self._old_clock = log._number("clock")
-        self._has_pending = bool(database.execute("SELECT 1 FROM pending LIMIT 1").fetchone())
-        self._is_changed = False  # events were inserted or dropped
-        self._classes: set[bytes] = set()  # digests
-
-    def apply(self, rows: Sequence[LogRow]) -> list[tuple[int, str]]:
-        problems, start = list[tuple[int, str]](), self._position
-        for row in rows:
-            if self._is_next(row):
-                self._position, self._chain = row.position, row.chain
-                self._db.execute("INSERT INTO marks VALUES (?, ?)", (row.position, row.chain))
-                if problem := self._write(row):
-                    problems.append((row.position, problem))
-        if self._position == start:
-            return problems
-        last = self._position - _KEPT_MARKS
-        self._db.execute(schema.PRUNE_MARKS, (start - _KEPT_MARKS, last, _KEPT_MARKS))
-        self._log._set("position", str(self._position))
-        if self._clock > self._old_clock:
-            self._log._set("clock", str(self._clock))
-        self._update_classes()
-        self._update_released()
-        return problems
-
-    def _is_next(self, row: LogRow) -> bool:
-        """Whether the row is to be written; not, if it is there already. ForkError."""
-        if row.position <= self._position:
-            if self._log.holds_mark(Mark(row.position, row.chain)):
-                return False
-            raise self._fork_error(f"has another row at position {row.position}")
-        if row.position > self._position + 1:
-            if self._position < self._compacted and row.position <= self._compacted + 1:
-                return True
-            raise self._fork_error(f"lacks position {self._position + 1}")
-        if row.chain != next_chain(self._chain, row.event):
-            raise self._fork_error(f"does not go on from position {self._position}")
-        return True
-
-    def _fork_error(self, problem: str) -> ForkError:
-        return ForkError(f"ledger {self._db.path}: the shared log {problem}")
-
-    def _write(self, row: LogRow) -> str:
-        """Write the vote of a row; returns why it was skipped."""
-        if self._has_pending:
-            for (seq,) in self._db.execute(schema.PENDING_IDENTITY, row.event[:4]).fetchall():
-                self._drop(seq)
-        try:
-            vote = decode_event(row.event)
-        except LedgerError as error:
-            return str(error)
-        self._clock = max(self._clock, vote.clock)
-        if CLASS_KEY_RANGE[0] <= vote.digest < CLASS_KEY_RANGE[1]:
-            self._classes.add(vote.digest)
-        for candidate in (vote, with_unique_node(vote)):
-            standing = self._log._find(candidate)
-            if standing is not None and standing[0] >= PROVISIONAL:
-                if standing[1] == candidate:
-                    self._drop(standing[0])
-                else:
-                    self._set_aside(*standing)
-                standing = None
-            if standing is None:
-                self._db.execute(schema.INSERT_EVENT, (row.position, *candidate))
-                self._is_changed = True
-                return ""
-            if standing[1] == candidate:  # it came in another shape before
-                return ""
-        return "its version is taken by other votes"
-
-    def _drop(self, seq: int) -> None:
-        """Remove a provisional event that the log has now."""
-        self._db.execute("DELETE FROM pending WHERE seq = ?", (seq,))
-        if self._db.execute("DELETE FROM events WHERE seq = ?", (seq,)).rowcount:
-            self._is_changed = True
-
-    def _set_aside(self, seq: int, vote: Vote) -> None:
-        """Give a provisional event the node that it will have: another has taken its version."""
-        values = (encode_event(vote).body, seq)
-        self._db.execute("UPDATE pending SET body = coalesce(body, ?) WHERE seq = ?", values)
-        twin = with_unique_node(vote)
-        if self._log._find(twin):
-            self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
-        else:
-            self._db.execute("UPDATE events SET node = ? WHERE seq = ?", (twin.node, seq))
-
-    def _update_classes(self) -> None:
-        if not self._classes:
-            return
-        in_force = self._log.classes_upto(2**63 - 1)
-        for digest in self._classes:
-            name = digest.decode().removeprefix("class:")
-            if name in in_force:
-                self._db.execute(schema.DEFINE_CLASS, (name, in_force[name]))
-            else:
-                self._db.execute("DELETE FROM classes WHERE name = ?", (name,))
-
-    def _update_released(self) -> None:
-        log = self._log
-        released = log._number("released")
-        if released < PROVISIONAL or not self._is_changed:
-            return
-        log._set("generation", str(log._number("generation") + 1))
-        if not self._db.execute(schema.EVENTS_BETWEEN, (PROVISIONAL - 1, released, 1)).fetchone():
-            log._set("released", str(PROVISIONAL - 1))
