@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from spamguard import process
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
@@ -106,7 +107,7 @@ class SharedLog(JoinedFile):
         """Use `SqliteLedger.open`. writing: opens a transaction in which nobody else can write."""
         super().__init__(database)
         self._writing = writing
-        self._cast_seqs = (0, 0)  # the first and last that the last transaction has cast
+        self._cast_seqs = (0, 0)  # the first and last that were cast and not awaited
         self._is_away = False
 
     @staticmethod
@@ -161,7 +162,7 @@ class SharedLog(JoinedFile):
 
     def begin_casting(self) -> None:
         """Prepare a transaction that casts. LedgerError: too much waits already."""
-        self._cast_seqs, self._is_away = (0, 0), self._text("away") != ""
+        self._is_away = self._text("away") != ""
         waiting, size = self._size()
         if waiting >= MAX_PENDING_EVENTS or size >= MAX_PENDING_BYTES:
             raise self._error(
@@ -183,8 +184,9 @@ class SharedLog(JoinedFile):
         return True
 
     def await_positions(self) -> None:
-        """Have what was cast pushed; release it if it has no position soon. Call it after the
-        commit.
+        """Have what was cast pushed, and release it if it has no position soon.
+
+        Call it after the commit.
         """
         seqs, self._cast_seqs = self._cast_seqs, (0, 0)
         if seqs == (0, 0) or self._is_away:
@@ -200,14 +202,17 @@ class SharedLog(JoinedFile):
 
     def _nudge(self) -> bool:
         """Whether a courier has been told; without one it is no use to wait."""
-        path = self._db.path.with_name(NUDGE_SOCKET)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as channel:
-            try:
-                channel.sendto(b"", str(path))
-            except BlockingIOError:  # many have nudged it
-                return True
-            except OSError:
-                return False
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        try:
+            with (
+                process.short_path(self._db.path.parent) as directory,
+                socket.socket(socket.AF_UNIX, kind) as channel,
+            ):
+                channel.sendto(b"", str(directory / NUDGE_SOCKET))
+        except BlockingIOError:  # many have nudged it
+            return True
+        except OSError:
+            return False
         return True
 
     def _release(self, seq: int) -> None:

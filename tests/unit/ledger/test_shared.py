@@ -1,0 +1,637 @@
+"""The copy of a shared log in a ledger: positions, what waits for one, and what readers see."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from spamguard.errors import LedgerError
+from spamguard.ledger import schema, shared
+from spamguard.ledger.arriving import with_unique_node
+from spamguard.ledger.events import START, LogRow, Mark, decode_event, encode_event
+from spamguard.ledger.shared import PROVISIONAL, ForkError
+from spamguard.ledger.sqlite import SqliteLedger
+from tests.contract.ledgers import fold, foreign_vote, lessons, new_vote, packed, push
+
+FIRST = PROVISIONAL
+
+
+class Nodes:
+    """Ledgers of nodes, and the log that they share."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.rows: list[LogRow] = []
+        self.opened: list[SqliteLedger] = []
+
+    def open(self, name: str) -> SqliteLedger:
+        ledger = SqliteLedger.open(self.directory / name, "key", durable=False)
+        self.opened.append(ledger)
+        return ledger
+
+    def new(self, name: str) -> SqliteLedger:
+        ledger = self.open(name)
+        ledger.join()
+        return ledger
+
+    def append(self, *votes) -> None:
+        push(self.rows, [encode_event(vote) for vote in votes])
+
+    def push(self, ledger) -> None:
+        push(self.rows, ledger.shared.read_pending(1000, 1 << 30))
+
+    def pull(self, ledger, number=1000):
+        at = ledger.shared.head().position
+        return ledger.shared.apply(self.rows[at : at + number])
+
+    def turn(self, ledger):
+        self.pull(ledger)
+        self.push(ledger)
+        return self.pull(ledger)
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    made = Nodes(tmp_path)
+    yield made
+    for ledger in made.opened:
+        ledger.close()
+
+
+@pytest.fixture
+def node(nodes):
+    return nodes.new("a")
+
+
+@contextmanager
+def courier(ledger):
+    """A socket where the courier hears of votes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as nudged:
+        nudged.bind(str(ledger.path.with_name(shared.NUDGE_SOCKET)))
+        nudged.settimeout(30)
+        yield nudged
+
+
+def seqs(ledger):
+    return [seq for (seq,) in ledger._db.query("SELECT seq FROM events ORDER BY seq")]
+
+
+# ---- joining and leaving
+
+
+def test_a_ledger_of_one_machine_knows_nothing_of_it(nodes):
+    ledger = nodes.open("alone")
+    assert ledger.shared is None
+    assert ledger.generation == 0
+    ledger.append([new_vote("spam"), new_vote("ham")])
+    assert ledger.last_seq() == ledger.last_position() == ledger.event_count() == 2
+    code = (
+        "import sys; from pathlib import Path; from spamguard.ledger.sqlite import SqliteLedger\n"
+        "SqliteLedger.open(Path(sys.argv[1]), 'key').append([])\n"
+        "print({'spamguard.ledger.shared', 'spamguard.ledger.events'} & set(sys.modules))"
+    )
+    line = [sys.executable, "-c", code, str(ledger.path)]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_joining_makes_all_that_was_learnt_wait(nodes):
+    ledger = nodes.open("a")
+    ledger.append([new_vote("spam"), new_vote("ham"), new_vote("ham", digest=b"e")])
+    ledger.compact(3)
+    ledger.define_class("news", True)
+    ledger.set_meta("tables.3", "numbers of events")
+    ledger.set_meta("bits", "12")
+    before, old_node = list(ledger.all_votes()), ledger.node
+    taught = lessons(ledger, extractor=1)
+    ledger.join()
+    assert list(ledger.all_votes())[:2] == before
+    assert lessons(ledger, extractor=1) == taught
+    assert ledger.node != old_node
+    assert ledger.get_meta("tables.3") is None
+    assert ledger.get_meta("bits") == "12"
+    assert ledger.last_seq() == max(seqs(ledger)) > PROVISIONAL
+    assert ledger.last_position() == 0
+    assert ledger.event_count() == 3
+    assert ledger.generation == 1
+    nodes.turn(ledger)
+    assert seqs(ledger) == [1, 2, 3]
+    assert ledger.last_seq() == 3
+    other = nodes.new("b")
+    nodes.pull(other)
+    assert lessons(other, extractor=1) == taught
+    assert other.classes() == {"news": True}
+    with pytest.raises(LedgerError, match="joined a shared log already"):
+        ledger.join()
+
+
+def test_a_ledger_that_cannot_join_is_left_as_it_was(nodes):
+    ledger = nodes.open("a")
+    ledger.append([new_vote("spam"), new_vote("ham")._replace(origin="x" * shared.MAX_BODY_BYTES)])
+    before = list(ledger.all_votes())
+    with pytest.raises(LedgerError, match="a shared log takes"):
+        ledger.join()
+    assert nodes.open("a").shared is None
+    assert list(ledger.all_votes()) == before
+
+
+def test_leaving(nodes, node):
+    node.append([new_vote("spam")])
+    with pytest.raises(LedgerError, match="1 events have not reached"):
+        node.shared.leave()
+    nodes.turn(node)
+    node.append([new_vote("ham"), new_vote("ham", digest=b"e")])
+    taught = lessons(node)
+    node.shared.leave(force=True)
+    alone = nodes.open("a")
+    assert alone.shared is None
+    assert len(seqs(alone)) == 3
+    assert lessons(alone) == taught
+    last = alone.last_seq()
+    alone.append([new_vote("news")])
+    assert alone.last_seq() == last + 1 < PROVISIONAL
+    alone.join()  # what has been pushed before is known there
+    nodes.turn(alone)
+    other = nodes.new("b")
+    nodes.pull(other)
+    assert lessons(other) == lessons(alone)
+    assert len(nodes.rows) == len(list(other.all_votes())) == 4
+
+
+# ---- casting
+
+
+def test_a_vote_without_a_courier_is_in_force_at_once(node):
+    begin = time.monotonic()
+    assert node.append([new_vote("spam")]) == [True]
+    assert time.monotonic() - begin < shared.MAX_WAIT_SECONDS
+    assert node.last_seq() == FIRST
+    assert node.shared.counts()[:2] == (0, 1)
+    assert node.shared.counts().released
+
+
+def test_a_vote_waits_for_its_position_where_a_courier_listens(nodes, node, monkeypatch):
+    monkeypatch.setattr(shared, "MAX_WAIT_SECONDS", 30)
+
+    with courier(node) as heard:
+        thread = threading.Thread(target=lambda: connect(nodes, heard))
+        thread.start()
+        assert node.append([new_vote("spam"), new_vote("ham", b"e")]) == [True, True]
+        thread.join()
+    assert seqs(node) == [1, 2]
+    assert node.last_seq() == 2
+    assert node.generation == 1  # nobody had folded them before
+
+
+def connect(nodes, heard):
+    heard.recv(10)
+    with SqliteLedger.open(nodes.directory / "a", "key", durable=False) as ledger:
+        nodes.turn(ledger)
+
+
+def test_a_vote_without_a_position_is_released_in_time(node):
+    with courier(node):
+        begin = time.monotonic()
+        node.append([new_vote("spam")])
+        assert time.monotonic() - begin >= shared.MAX_WAIT_SECONDS
+        assert node.last_seq() == FIRST
+        node.shared.set_away(5)
+        begin = time.monotonic()
+        node.append([new_vote("ham")])
+        assert time.monotonic() - begin < shared.MAX_WAIT_SECONDS
+    assert node.last_seq() == FIRST + 1
+
+
+def test_queries_see_a_vote_before_readers_fold_it(nodes, node):
+    class Waiting(SqliteLedger):
+        @contextmanager
+        def _pushing(self):
+            yield
+
+    with Waiting.open(node.path, "key", durable=False) as waiting:
+        waiting.append([new_vote("spam")])
+    assert node.get_vote(b"d", "").label == "spam"
+    assert node.append([new_vote("spam")]) == [False]
+    assert node.last_seq() == 0
+    assert list(node.changes_after(0)) == []
+    assert lessons(node, upto_seq=node.last_seq()) == {}
+    node.shared.set_away(5)  # then nobody waits any longer
+    assert node.last_seq() == FIRST
+    assert list(lessons(node)) == [b"d"]
+
+
+def test_what_others_would_refuse_is_not_cast(node):
+    for bad in (
+        new_vote("spam")._replace(packed=b"x"),
+        new_vote("spam")._replace(origin="x" * shared.MAX_BODY_BYTES),
+        new_vote("(class wanted)"),
+    ):
+        with pytest.raises(LedgerError):
+            node.append([new_vote("ham", b"e"), bad])
+    assert seqs(node) == []
+    assert node.shared.waiting() == (0, 0)
+
+
+def test_too_much_that_waits(node, monkeypatch):
+    monkeypatch.setattr(shared, "MAX_PENDING_EVENTS", 2)
+    node.append([new_vote("spam"), new_vote("ham", b"e")])
+    with pytest.raises(LedgerError, match=r"2 events wait .*spamguard shared status"):
+        node.append([new_vote("ham")])
+    monkeypatch.setattr(shared, "MAX_PENDING_EVENTS", 3)
+    monkeypatch.setattr(shared, "MAX_PENDING_BYTES", 100)
+    with pytest.raises(LedgerError, match="2 events wait"):
+        node.define_class("news", True)
+    assert node.classes() == {}
+
+
+def test_what_waits_is_read_oldest_first(node):
+    node.append([new_vote("spam", bytes([number])) for number in range(1, 6)])
+    events = node.shared.read_pending(3, 1 << 20)
+    assert [decode_event(event).digest for event in events] == [b"\1", b"\2", b"\3"]
+    size = len(events[0].body)
+    assert len(node.shared.read_pending(9, 2 * size)) == 2
+    assert len(node.shared.read_pending(9, 1)) == 1
+    assert node.shared.waiting() == (5, 1_700_000_000)
+    assert node.shared.counts().waiting_bytes == 5 * size
+
+
+# ---- applying
+
+
+def test_a_pushed_vote_takes_its_position_once(nodes, node):
+    node.append([new_vote("spam"), new_vote("ham", b"e")])
+    nodes.push(node)
+    nodes.push(node)  # the answer was lost
+    assert nodes.pull(node) == nodes.pull(node) == []
+    nodes.push(node)
+    assert len(nodes.rows) == 2
+    assert seqs(node) == [1, 2]
+    assert node.shared.head() == Mark(2, nodes.rows[-1].chain)
+    assert node.shared.apply(nodes.rows) == []  # all of it again
+    assert node.shared.waiting() == (0, 0)
+
+
+def test_votes_of_others_come_before_what_waits_here(nodes, node):
+    node.append([new_vote("spam")])
+    assert node.generation == 1
+    nodes.append(foreign_vote("ham", clock=40), foreign_vote("ham", b"e", clock=41))
+    nodes.pull(node)
+    assert seqs(node) == [1, 2, FIRST]
+    assert node.last_seq() == FIRST
+    assert node.generation == 2
+    assert node.get_vote(b"d", "").label == "ham"
+    node.append([new_vote("spam")])
+    assert node.get_vote(b"d", "").clock == 42
+    nodes.turn(node)
+    assert seqs(node) == [1, 2, 3, 4]
+    assert node.last_seq() == 4
+    nodes.append(foreign_vote("ham", b"f", clock=2))
+    generation = node.generation
+    nodes.pull(node)
+    assert node.generation == generation  # nothing provisional was folded
+
+
+def test_a_number_of_a_provisional_event_never_comes_twice(nodes, node):
+    node.append([new_vote("spam")])
+    nodes.turn(node)
+    node.append([new_vote("ham")])
+    assert seqs(node) == [1, FIRST + 1]
+    node.shared.cut(0)
+    assert seqs(node) == [FIRST + 2, FIRST + 3]
+    node.append([new_vote("news")])
+    assert seqs(node) == [FIRST + 2, FIRST + 3, FIRST + 4]
+
+
+def test_hostile_rows_are_named_and_skipped(nodes, node):
+    good = encode_event(foreign_vote("spam"))
+    body = b"\2the future"
+    future = good._replace(clock=2, body=body, content=sha256(body).digest()[:16])
+    hostile = [
+        good._replace(clock=3, content=b"c" * 16),
+        future,
+        encode_event(foreign_vote("ham")._replace(clock=2**62 + 1)),
+        good._replace(clock=5, body=b""),  # it was too large to be read
+        good._replace(clock=6, subject=b"s" * 16),
+    ]
+    push(nodes.rows, [good, *hostile, encode_event(foreign_vote("ham", b"e", clock=7))])
+    problems = nodes.pull(node)
+    assert [position for position, _ in problems] == [2, 3, 4, 5, 6]
+    assert "update spamguard" in problems[1][1]
+    assert seqs(node) == [1, 7]
+    assert node.last_seq() == 7
+    node.append([new_vote("spam", b"f")])
+    assert node.get_vote(b"f", "").clock == 8
+    push(nodes.rows, [good._replace(clock=9, content=b"c" * 16)])
+    nodes.turn(node)
+    assert node.last_seq() == node.last_position() == 9
+    assert list(node.changes_after(9)) == []
+    fresh = nodes.new("b")
+    nodes.pull(fresh)
+    assert list(fresh.all_votes()) == list(node.all_votes())
+
+
+def test_rows_that_do_not_go_on_change_nothing(nodes, node):
+    nodes.append(*(foreign_vote("spam", b"d", clock=clock) for clock in range(1, 5)))
+    nodes.pull(node, 2)
+    third, fourth = nodes.rows[2:]
+    for rows, problem in (
+        ([fourth], "lacks position 3"),
+        ([third, fourth._replace(position=5)], "lacks position 4"),
+        ([third, fourth._replace(chain=b"x")], "does not go on from position 3"),
+        ([third, fourth._replace(event=third.event)], "does not go on from position 3"),
+        ([nodes.rows[1]._replace(chain=b"x")], "another row at position 2"),
+    ):
+        with pytest.raises(ForkError, match=problem):
+            node.shared.apply(rows)
+        assert node.shared.head() == Mark(2, nodes.rows[1].chain)
+        assert seqs(node) == [1, 2]
+    assert nodes.pull(node) == []
+
+
+def test_where_the_log_was_compacted_it_may_have_gaps(nodes, node):
+    nodes.append(*(foreign_vote("spam", b"d", clock=clock) for clock in range(1, 9)))
+    kept = [nodes.rows[number - 1] for number in (2, 3, 7, 8)]
+    with pytest.raises(ForkError):
+        node.shared.apply(kept, 3)
+    with pytest.raises(ForkError):
+        node.shared.apply([kept[0], kept[1]._replace(chain=b"x")], 6)
+    assert node.shared.apply(kept, 6) == []
+    assert seqs(node) == [2, 3, 7, 8]
+    assert node.shared.head() == Mark(8, nodes.rows[-1].chain)
+    with pytest.raises(ForkError):
+        node.shared.apply([nodes.rows[7]._replace(position=10)], 6)
+
+
+def test_marks_are_the_last_and_every_thousandth(nodes, node, monkeypatch):
+    votes = [foreign_vote(None, b"d", clock=clock) for clock in range(1, 2503)]
+    nodes.append(*votes)
+    for _ in range(26):
+        nodes.pull(node, 100)
+    positions = [mark.position for mark in node.shared.marks()]
+    assert positions == [*range(2502, 1502, -1), 1000]
+    assert node.shared.holds_mark(Mark(1000, nodes.rows[999].chain))
+    assert not node.shared.holds_mark(Mark(1000, b"x"))
+    assert not node.shared.holds_mark(Mark(999, nodes.rows[998].chain))
+    assert node.shared.holds_mark(START)
+    with pytest.raises(LedgerError, match="no chain is kept of position 999"):
+        node.shared.cut(999)
+
+
+def test_of_two_votes_of_one_version_the_earlier_position_keeps_it(nodes, node):
+    """Whatever waits where: the outcome is a function of the log alone."""
+    clone = nodes.new("b")
+    clone.close()
+    (nodes.directory / "b").write_bytes(b"")
+    node._db.query("PRAGMA wal_checkpoint(TRUNCATE)")
+    (nodes.directory / "b").write_bytes(node.path.read_bytes())
+    clone = nodes.open("b")
+    assert clone.node == node.node
+    node.append([new_vote("spam", tokens=(1,))])
+    clone.append([new_vote("ham", tokens=(2,))])
+    first, second = (next(ledger.all_votes()) for ledger in (node, clone))
+    assert first.version == second.version
+    nodes.push(node)
+    nodes.pull(clone)  # its own vote is in the way
+    assert list(clone.all_votes()) == [first, with_unique_node(second)]
+    assert [decode_event(event) for event in clone.shared.read_pending(9, 999)] == [second]
+    nodes.turn(clone)
+    nodes.pull(node)
+    fresh = nodes.new("c")
+    nodes.pull(fresh)
+    for ledger in (node, clone, fresh):
+        assert list(ledger.all_votes()) == [first, with_unique_node(second)]
+        assert seqs(ledger) == [1, 2]
+        assert ledger.get_vote(b"d", "").label == "ham"
+    assert len(nodes.rows) == 2
+
+
+def test_a_vote_that_comes_in_two_shapes_is_one(nodes, node):
+    vote, other = foreign_vote("spam"), foreign_vote("ham")._replace(packed=packed(9))
+    nodes.append(vote, with_unique_node(other), other)
+    nodes.pull(node)
+    assert list(node.all_votes()) == [vote, with_unique_node(other)]
+    assert node.last_position() == 3
+
+
+def test_a_third_vote_of_a_version_that_is_made_up_is_skipped(nodes, node):
+    vote, other = foreign_vote("spam"), foreign_vote("ham")._replace(packed=packed(9))
+    made_up = with_unique_node(other)._replace(label="spam")
+    nodes.append(vote, made_up, other)
+    assert nodes.pull(node) == [(3, "its version is taken by other votes")]
+    long = foreign_vote("spam", b"e", node="n" * 250)
+    nodes.append(long, long._replace(label="ham"))
+    assert nodes.pull(node) == [(5, "its version is taken by other votes")]
+    node.shared.cut(0)
+    nodes.turn(node)
+    assert seqs(node) == [1, 2, 4]
+
+
+# ---- forks
+
+
+def test_a_cut_makes_events_wait_again(nodes, node):
+    votes = [foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 5)]
+    nodes.append(*votes)
+    nodes.pull(node)
+    node.append([new_vote("ham", b"own")])
+    generation = node.generation
+    node.shared.cut(2)
+    assert node.shared.head() == Mark(2, nodes.rows[1].chain)
+    assert [vote.digest for vote in node.all_votes()] == [b"\1", b"\2", b"\3", b"\4", b"own"]
+    assert node.generation == generation + 1
+    waiting = node.shared.read_pending(9, 1 << 20)
+    assert waiting[:2] == [row.event for row in nodes.rows[2:]]
+    assert decode_event(waiting[2]).digest == b"own"
+    assert node.last_seq() == max(seqs(node))
+    del nodes.rows[2:]
+    nodes.append(foreign_vote("spam", b"new", clock=2))
+    nodes.turn(node)
+    assert [vote.digest for vote in node.all_votes()] == [
+        b"\1",
+        b"\2",
+        b"new",
+        b"\3",
+        b"\4",
+        b"own",
+    ]
+    assert seqs(node) == [1, 2, 3, 4, 5, 6]
+    node.shared.cut(6)  # nothing is behind it
+    assert node.generation == generation + 3
+
+
+def test_a_lost_database_is_filled_again(nodes, node):
+    node.append([new_vote("spam"), new_vote("ham", b"e")])
+    node.define_class("news", True)
+    nodes.turn(node)
+    before = list(node.all_votes())
+    nodes.rows.clear()
+    node.shared.cut(0)
+    nodes.turn(node)
+    assert list(node.all_votes()) == before
+    assert node.shared.waiting() == (0, 0)
+
+
+# ---- readers
+
+
+def test_a_reader_that_folded_provisional_events_is_told_when_they_move(nodes, node):
+    node.append([new_vote("spam"), new_vote("ham", b"e")])
+    tables = {}
+    seq, generation = fold(tables, node.changes_after(0)), node.generation
+    nodes.append(foreign_vote("ham", b"f", clock=9))
+    nodes.pull(node)
+    with pytest.raises(LedgerError, match="try again"):
+        list(node.changes_after(seq, generation=generation))
+    tables = {}
+    fold(tables, node.changes_after(0, generation=generation))  # from the beginning none has moved
+    assert tables == lessons(node)
+
+
+def test_events_that_move_under_a_walk(nodes, node, monkeypatch):
+    monkeypatch.setattr("spamguard.ledger.sqlite._READ_BATCH", 2)
+    nodes.append(*(foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 5)))
+    nodes.pull(node)
+    node.append([new_vote("ham", bytes([number])) for number in range(6, 10)])
+    walk, tables = node.changes_after(0), {}
+    fold(tables, [next(walk)])
+    nodes.turn(node)  # those that were not reached yet are met at their positions
+    assert fold(tables, walk) == 8
+    assert tables == lessons(node)
+    node.append([new_vote("ham", bytes([number])) for number in range(10, 14)])
+    for walk in (node.changes_after(0), node.all_votes()):
+        for _ in range(9):
+            next(walk)
+        nodes.append(foreign_vote("spam", b"more %d" % len(nodes.rows), clock=9))
+        nodes.pull(node)
+        with pytest.raises(LedgerError, match="try again"):
+            list(walk)
+    walk = node.changes_after(0)
+    next(walk)
+    del nodes.rows[1:]
+    node.shared.cut(1)
+    with pytest.raises(LedgerError, match="try again"):
+        list(walk)
+
+
+def test_steps_along_the_log_jump_over_the_numbers_between(nodes, node):
+    nodes.append(*(foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 8)))
+    nodes.pull(node)
+    assert [node.next_step(seq, 3) for seq in (0, 3, 6, 7)] == [3, 6, 7, 7]
+    node.append([new_vote("ham", bytes([number])) for number in range(10, 15)])
+    assert [node.next_step(seq, 3) for seq in (0, 6, 7)] == [3, 7, FIRST + 2]
+    assert [node.next_step(FIRST + seq, 3) for seq in (2, 4)] == [FIRST + 4, FIRST + 4]
+    assert node.event_count() == 12
+
+
+def test_what_a_reader_need_not_read_again(nodes, node):
+    nodes.append(*(foreign_vote("spam", bytes([number]), clock=number) for number in range(1, 5)))
+    nodes.pull(node, 3)
+    node.append([new_vote("ham")])
+    last, state = node.read_end()
+    assert last == FIRST
+    assert node.valid_upto(last, state) == last
+    nodes.turn(node)
+    assert node.valid_upto(last, state) == 3
+    assert node.valid_upto(2, state) == 2
+    node.shared.cut(2)
+    assert node.valid_upto(last, state) == node.valid_upto(2, state) == 0
+
+
+def test_a_decision_gives_way_to_later_votes_wherever_these_stand(nodes, node):
+    node.append([new_vote("spam")])
+    decided = node.voting_moment()
+    nodes.append(foreign_vote("ham", b"e", clock=1))
+    nodes.turn(node)  # the vote has another number now
+    assert node.append([new_vote("ham")], unless_voted_since=decided) == [True]
+    decided = node.voting_moment()
+    other = nodes.new("b")
+    nodes.turn(node)
+    nodes.pull(other)
+    other.append([new_vote("news")])
+    nodes.turn(other)
+    nodes.pull(node)
+    assert node.append([new_vote("spam")], unless_voted_since=decided) == [False]
+    assert node.append([new_vote("spam")], unless_voted_since=0) == [False]
+    assert node.get_vote(b"d", "").label == "news"
+
+
+def test_only_events_with_a_position_are_compacted(nodes, node):
+    node.append([new_vote("spam"), new_vote("ham"), new_vote("spam")])
+    assert node.compact(node.last_seq()) == 0
+    nodes.turn(node)
+    node.append([new_vote("ham")])
+    assert node.compact(node.last_seq()) == 2
+    assert seqs(node) == [3, max(seqs(node))]
+
+
+# ---- classes
+
+
+def test_classes_follow_the_winning_vote(nodes, node):
+    other = nodes.new("b")
+    node.define_class("news", True)
+    assert node.classes() == {"news": True}
+    node.define_class("news", True)
+    assert node.shared.waiting()[0] == 1
+    nodes.turn(node)
+    other.define_class("news", False)
+    nodes.turn(other)
+    for ledger in (node, other):
+        nodes.pull(ledger)
+        ((label,),) = ledger._db.query(
+            "SELECT label FROM events ORDER BY clock DESC, node DESC LIMIT 1"
+        )
+        assert ledger.classes() == {"news": label == "(class unwanted)"}
+    node.define_class("news", True)
+    nodes.turn(node)
+    nodes.pull(other)
+    assert other.classes() == {"news": True}
+    assert other.shared.classes_upto(0) == {}
+    assert other.shared.classes_upto(other.last_seq()) == {"news": True}
+    assert other.lesson_counts() == other.users.count_lessons() == {}
+    standing = other.get_vote(b"class:news", "")
+    nodes.append(standing._replace(clock=standing.clock + 1, label=None))
+    nodes.pull(other)
+    assert other.classes() == {}
+
+
+# ---- state
+
+
+def test_the_state_for_people(nodes, node):
+    assert node.shared.counts() == (0, 0, 0, 0, False, 1, 0, "")
+    node.shared.set_away(17)
+    node.shared.hold("copying")
+    again = nodes.open("a").shared.counts()
+    assert (again.away, again.hold) == (17, "copying")
+    node.shared.set_away(None)
+    node.shared.hold("")
+    assert node.shared.counts()[-2:] == (0, "")
+    assert not node.is_unused()
+
+
+def test_notes_that_do_not_change_write_nothing(node):
+    node.shared.set_away(3)
+    node.shared.hold("x")
+    assert node.has_grown()
+    node.shared.set_away(3)
+    node.shared.hold("x")
+    node.shared.apply([])
+    assert not node.has_grown()
+
+
+def test_large_tables_are_walked_by_index(node):
+    def plan(statement, values):
+        return [row[3] for row in node._db.query(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+    assert plan(schema.PENDING_SIZE, ()) == [
+        "SCAN pending USING COVERING INDEX sqlite_autoindex_pending_1"
+    ]
+    (found,) = plan(schema.PENDING_IDENTITY, (b"", 1, "", b""))
+    assert found.startswith("SEARCH pending USING COVERING INDEX")
+    assert not any("SCAN events" in step for step in plan(schema.LAST_SEQ, ()))
