@@ -1,0 +1,102 @@
+"""Several real daemons that share one log settle once, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
+from tests.e2e.daemon import ENVIRONMENT, unseen
+from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
+from tests.support.postgres import (
+    TestDatabase,
+    needs_postgres,
+    postgres_server,
+    shared_database,
+)
+from tests.support.waiting import PATIENCE, eventually
+
+pytestmark = needs_postgres
+__all__ = ["postgres_server", "shared_database"]
+MAIL = unseen("spam", 20)
+SETTLE = [sys.executable, "-m", "spamguard.daemon.settle"]
+DIE = """
+import os, sys
+from spamguard.daemon import settle
+from spamguard.engine import store
+store.build_tables = lambda *values: os.kill(os.getpid(), 9)
+settle.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, shared_database: TestDatabase) -> Iterator[SharedSite]:
+    with shared_site(tmp_path, shared_database) as opened:
+        yield opened
+
+
+def start_settling(node: SharedNode, line: list[str] = SETTLE) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*line, str(node.state)],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+    )
+
+
+def settle(*nodes: SharedNode) -> list[bool]:
+    """Start the process that settles on some nodes at once; of each, whether it settled."""
+    processes = [start_settling(node) for node in nodes]
+    said = [process.communicate(timeout=PATIENCE)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(nodes), said
+    return ["settled in" in text for text in said]
+
+
+def lineage(node: SharedNode) -> str:
+    """The name of the settled tables that a node judges by."""
+    line = node.teacher.ledger.get_meta(SNAPSHOT_KEY)
+    return SnapshotStamp.parse(line).lineage if line else ""
+
+
+def published(site: SharedSite) -> list[str]:
+    rows = site.database.query("SELECT hash FROM spamguard.snapshots")
+    return [name.hex() for (name,) in rows]
+
+
+def test_of_three_nodes_that_are_due_at_once_one_settles(site):
+    nodes = [site.join(100) for _ in range(3)]
+    site.converge()
+    settle(*nodes)
+    settle(*nodes)
+    (name,) = published(site)
+    for node in nodes:
+        eventually(lambda node=node: lineage(node) == name, "all have the tables")
+    for raw in MAIL:
+        assert len({node.score(raw) for node in nodes}) == 1
+
+
+def test_when_the_process_that_settles_is_killed_another_node_settles(site):
+    first, second = site.join(100), site.join(100)
+    site.converge()
+    for _ in range(2):
+        killed = start_settling(first, [sys.executable, "-c", DIE])
+        killed.communicate(timeout=PATIENCE)
+        assert killed.returncode == -9
+    assert published(site) == []
+    assert settle(second) == [True]
+    (name,) = published(site)
+    eventually(lambda: lineage(first) == name, "the others have the tables")
+
+
+def test_when_the_courier_is_killed_its_lease_ends_by_itself(site):
+    first, second = site.join(100), site.join(100)
+    site.converge()
+    token = "SELECT spamguard.take_lease('settle', 'a node that has died', 120)"
+    assert site.database.query(token) == [(1,)]
+    assert settle(first, second) == [False, False]
+    site.database.query("UPDATE spamguard.leases SET until = clock_timestamp()")
+    assert settle(second) == [True]
+    assert len(published(site)) == 1
