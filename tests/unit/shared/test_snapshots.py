@@ -23,7 +23,8 @@ from spamguard.shared import snapshots
 from spamguard.shared.postgres import SharedDatabase
 from spamguard.shared.snapshots import SnapshotAlarmError, keep_tables
 from tests.support.postgres import TestDatabase, needs_postgres
-from tests.unit.filters import bits_of, mail, opened, teach
+from tests.support.waiting import PATIENCE
+from tests.unit.filters import READER, bits_of, mail, opened, teach
 from tests.unit.shared.nodes import Site, site
 
 pytestmark = needs_postgres
@@ -490,3 +491,39 @@ def test_superseded_events_are_dropped_from_the_log_and_change_nothing(
     late.filter.settle()
     first.filter.settle()
     assert late.stamp().lineage == first.stamp().lineage
+
+
+@pytest.mark.slow
+def test_a_joiner_judges_like_the_others_within_seconds(nodes: Site) -> None:
+    """Whoever copies 20,000 lessons first would leave its first mail unsure."""
+    first = nodes.node()
+    examples = [(label, READER.read_example(raw)) for label, raw in MAIL]
+    votes = [
+        vote._replace(digest=hashlib.sha256(b"%d %s" % (number, vote.digest)).digest())
+        for label, example in examples
+        for vote in first.filter.make_votes([example], label)
+        for number in range(125)
+    ]
+    first.filter.cast_votes(votes)
+    first.turn()
+    assert first.log.head().position == 20_000
+    first.publish()
+    expected = first.verdicts(PROBES)
+
+    late, begin = nodes.node(), time.monotonic()
+
+    async def join(database: SharedDatabase) -> None:
+        late.exchange.update_hold((await database.head()).last)
+        await late.exchange.fetch(database)
+
+    late.with_database(join)
+    assert late.verdicts(PROBES) == expected
+    seconds_to_judge = time.monotonic() - begin
+    late.turn()
+    print(f"judged like the others after {seconds_to_judge:.2f} s, copied all after "
+          f"{time.monotonic() - begin:.1f} s")  # fmt: skip
+    assert late.log.counts().hold == ""
+    assert late.log.head() == first.log.head()
+    assert late.verdicts(PROBES) == expected
+    assert late.tables() == first.tables()
+    assert seconds_to_judge < PATIENCE
