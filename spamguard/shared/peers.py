@@ -47,6 +47,7 @@ ASK_SECONDS = 2.0
 ACT_SECONDS = 30.0
 """For an answer of one node that does something; its next hop may be slow."""
 MAX_ANSWER_BYTES = 8 << 20
+_MAX_CONNECTIONS = 256  # of a web process, which has 1,024 descriptors
 _MAX_DETAIL = 300  # characters
 _MAX_REMEMBERED = 10_000  # requests that change something, within two windows
 _FIELD = re.compile(r"([0-9]{1,20}) ([!-~]{1,64}) ([0-9a-f]{64})")
@@ -282,7 +283,7 @@ def _open_client(ca: Path | None) -> httpx.AsyncClient:
         verify=ssl.create_default_context(cafile=ca),
         trust_env=False,
         timeout=None,  # noqa: S113  `_exchange` has one
-        limits=httpx.Limits(max_connections=None),
+        limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
         headers={"Accept-Encoding": "identity", "User-Agent": "spamguard"},
     )
 

@@ -33,7 +33,7 @@ from spamguard.config.options import Settings
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, SpamguardError, UsageError
 from spamguard.keys import derive_key, is_id, key_fingerprint, load_key
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.log import WarnOnce
+from spamguard.log import WarnOnce, printable
 from spamguard.proxy.history import HistoryRow
 from spamguard.shared.client import burn
 from spamguard.shared.peers import (
@@ -51,7 +51,7 @@ from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web import models
 from spamguard.web.auth import AuthMethod, Person, SharedLogin, UnauthenticatedError, Visitor
 from spamguard.web.context import path_id
-from spamguard.web.models import HeldMessage, HeldMessageDetails, Judgement, JudgementDetails
+from spamguard.web.models import HeldMessage, HeldMessageDetails, JudgementDetails
 from spamguard.web.queries import Search, page_start
 from spamguard.web.requests import PEER_ROOT, RequestContext, current_person
 from spamguard.web.service import Service
@@ -60,10 +60,9 @@ from spamguard.web.workers import ReadConnection
 _log = logging.getLogger("spamguard.web")
 
 _PAGE_SECONDS = 1.0  # for a page of one node: its answer must come within `ASK_SECONDS`
-_GONE_SECONDS = 86_400.0  # a node that was not heard for so long is not missed
+_GONE_SECONDS = 86_400.0
 _HISTORY, _QUARANTINE = f"{PEER_ROOT}history", f"{PEER_ROOT}quarantine"
 
-Item = TypeVar("Item", Judgement, HeldMessage)
 Answer = TypeVar("Answer")
 
 
@@ -72,16 +71,21 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """A message that passed another node, as the person may see it. held: it waits there."""
+    """A message that passed a node, as the person may see it. held: it waits there."""
 
     __pydantic_config__: ClassVar = ConfigDict(val_json_bytes="hex")
     row: HistoryRow
     held: bool
 
+    @property
+    def id(self) -> str:
+        """Its verdict id."""
+        return self.row.id
+
 
 @dataclass(frozen=True, slots=True)
 class PeerPage:
-    """A page of the history of another node. Its rows have no features and words."""
+    """A page of the history of one node. Its rows have no features and words."""
 
     __pydantic_config__: ClassVar = ConfigDict(val_json_bytes="hex")
     rows: Sequence[PeerRow]
@@ -96,6 +100,8 @@ def _encode(value: object) -> bytes:
 def _to_plain(value: Any) -> object:
     return value.hex() if isinstance(value, bytes) else asdict(value)
 
+
+Item = TypeVar("Item", PeerRow, HeldMessage)
 
 # What reads such JSON as a value of a type. ValueError: it is something else.
 _read_row = TypeAdapter(PeerRow).validate_json
@@ -168,25 +174,22 @@ class NodeService(Service):
 
         def decode(body: bytes) -> PeerPage:
             page = _read_page(body)
-            _check_page([passed.row.id for passed in page.rows], page.following, search.before)
+            _check_page([passed.id for passed in page.rows], page.following, search.before)
             return page
 
         mine, theirs = await asyncio.gather(
-            super().history(person, search),
+            self.rows_here(person, search),
             self._peers.ask_all(_HISTORY, _query(person, search), decode),
         )
-
-        def describe(reading: ReadConnection) -> list[tuple[Sequence[Judgement], str]]:
-            pages: list[tuple[Sequence[Judgement], str]] = []
-            for _, page in theirs.answers:
-                held = [passed.row.id for passed in page.rows if passed.held]
-                rows = [passed.row for passed in page.rows]
-                judgements = self._history.judgements(reading, person, rows, held)
-                pages.append((judgements, page.following))
-            return pages
-
-        pages = [*await self._read(describe), (mine.judgements, mine.following)]
-        return models.JudgementPage(*merge_pages(pages, search.limit), theirs.absent)
+        pages = [*(page for _, page in theirs.answers), mine]
+        merged, following = merge_pages(
+            [(page.rows, page.following) for page in pages], search.limit
+        )
+        rows, held = [passed.row for passed in merged], {row.id for row in merged if row.held}
+        judgements = await self._read(
+            lambda reading: self._history.judgements(reading, person, rows, held)
+        )
+        return models.JudgementPage(judgements, following, theirs.absent)
 
     async def quarantine(
         self, person: Person, before: str = "", limit: int = 50, search: Search | None = None
@@ -203,10 +206,9 @@ class NodeService(Service):
             super().quarantine(person, before, limit, search),
             self._peers.ask_all(_QUARANTINE, _query(person, search), decode),
         )
-        pages = [
-            (page.messages, page.following) for page in [a for _, a in theirs.answers] + [mine]
-        ]
-        return models.QuarantinePage(*merge_pages(pages, limit), theirs.absent)
+        pages = [*(page for _, page in theirs.answers), mine]
+        merged = merge_pages([(page.messages, page.following) for page in pages], limit)
+        return models.QuarantinePage(*merged, theirs.absent)
 
     async def rows_here(self, person: Person, search: Search) -> PeerPage:
         """Return a page of the messages that passed this node."""
@@ -427,10 +429,10 @@ def open_nodes(
 
 
 def known_nodes(status: SharedStatus) -> list[PeerNode]:
-    """Return the nodes that have a page, but not those that have been gone for long."""
+    """Return the nodes that have a page and were heard within a day of the last."""
     newest = max((node.seen for node in status.nodes), default=0.0)
     return [
-        PeerNode(node.node, node.name, node.url)
+        PeerNode(node.node, printable(node.name), node.url)
         for node in status.nodes
         if node.url and node.seen > newest - _GONE_SECONDS
     ]
