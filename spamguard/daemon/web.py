@@ -34,13 +34,13 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from spamguard import process
+from spamguard import keys, process
 from spamguard.config.options import HostPort, Settings, Web
 from spamguard.counters import WEB_SLOT, CounterBoard, CounterSlot
 from spamguard.daemon import status
 from spamguard.errors import SpamguardError
 from spamguard.servers.listener import CertificateReloader
-from spamguard.storage import SPOOL_DIRECTORY
+from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
 from spamguard.web.monitor import HealthReporter, create_monitor_app, monitor_config, monitor_pages
 
 if TYPE_CHECKING:
@@ -163,6 +163,9 @@ async def _open_page(
         closing(CredentialStore.open(settings.state)) as store,
         closing(process.listen(web.listen.host, web.listen.port)) as listening,
     ):
+        if settings.shared:  # a form of one node's page may be sent to another node
+            key = keys.load_key(settings.state / KEY_FILE, create=False)
+            store.key = keys.derive_key(key, b"forms")
         service, peers = _open_service(settings, settle)
         mailer = Mailer(settings, web, service) if web.mail_from else None
         spool = settings.state / SPOOL_DIRECTORY

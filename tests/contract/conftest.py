@@ -2,12 +2,19 @@
 
 import pytest
 
+from tests.contract.joined import PostgresShelf
 from tests.contract.ledgers import SHELVES
+from tests.support.postgres import needs_postgres, postgres_server
+
+__all__ = ["postgres_server"]
 
 
-@pytest.fixture(params=SHELVES)
+@pytest.fixture(params=[*SHELVES, pytest.param("postgres", marks=needs_postgres)])
 def shelf(request, tmp_path):
-    made = SHELVES[request.param](tmp_path)
+    if request.param == "postgres":
+        made = PostgresShelf(tmp_path, request.getfixturevalue("postgres_server"))
+    else:
+        made = SHELVES[request.param](tmp_path)
     yield made
     made.close()
 
