@@ -206,6 +206,7 @@ def test_what_waited_at_leaving_can_be_imported_elsewhere(
     done = run(new, "shared", "join", database.node, *secrets_of(initialised))
     assert done.status == 0, done.err
     assert run(new, "import", file, "--json").json["new"] == sum(counts.values())
+    assert lessons(new) == counts
 
 
 def test_the_lines_that_join_prints_are_a_configuration(run, initialised, database, tmp_path):
