@@ -371,7 +371,7 @@ def _status(options: argparse.Namespace) -> int:
         mark = " (this one)" if node.node == courier.node else ""
         lines.append(
             f"{printable(node.name):20}  {node.position:12,}  {node.waiting:8,}  "
-            f"{duration_text(now - node.seen)} ago, {printable(node.program)}{mark}"
+            f"{duration_text(now - node.seen)} ago, spamguard {printable(node.program)}{mark}"
         )
     common.print_answer(options, "\n".join(lines), values)
     return 0

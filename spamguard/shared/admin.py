@@ -121,6 +121,11 @@ def init(dsn: str, fingerprint: str, bits: int, password_file: Path) -> InitResu
     """
     with _password(password_file) as (password, is_made), _owner_connection(dsn) as connection:
         version = _check_cluster(connection, fingerprint)
+        if version is not None and is_made:  # a new password would lock out all nodes
+            raise SharedError(
+                f"the database is ready already, but {password_file} was not there: copy it from "
+                "another node, or write another password for all nodes into it"
+            )
         role_is_new = _make_role(connection, password, password_file, is_made)
         _run_schema(connection)
         if version is None:

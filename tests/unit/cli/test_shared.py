@@ -122,6 +122,18 @@ def test_init_again_changes_nothing(run, state, database):
     assert database.query("SELECT * FROM spamguard.cluster") == cluster
 
 
+def test_the_password_of_nodes_changes_only_if_another_one_is_in_the_file(run, state, database):
+    run(state, "shared", "init", database.owner)
+    file = state / "database-password"
+    old = file.rename(file.with_name("old"))
+    assert run(state, "shared", "init", database.owner).failed("copy it from another node")
+    assert not file.exists()
+    assert connects(database, old)
+    file.write_text("chosen by somebody\n")
+    assert run(state, "shared", "init", database.owner).status == 0
+    assert connects(database, file)
+
+
 def test_a_role_that_is_there_gets_the_password_of_the_file(run, state, database, tmp_path):
     database.query(f"CREATE ROLE {NODE}")
     file = tmp_path / "password"
