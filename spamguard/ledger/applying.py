@@ -10,7 +10,7 @@ Must never trust a row: what cannot be decoded takes its position, is named, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from spamguard.database import Database
 from spamguard.errors import LedgerError
@@ -25,7 +25,7 @@ from spamguard.ledger.events import (
     next_chain,
 )
 from spamguard.ledger.schema import PROVISIONAL
-from spamguard.ledger.votes import CLASS_KEY_RANGE, classes_in_force
+from spamguard.ledger.votes import CLASS_KEY_RANGE, CLASS_VERSION, classes_in_force
 from spamguard.records import Vote
 
 _KEPT_MARKS = 1000  # the last ones, and every one at a multiple of it
@@ -61,6 +61,16 @@ class JoinedFile:
         return classes_in_force(Vote(*columns) for _, *columns in rows)
 
     # ---- within a transaction
+
+    def _update_classes(self, digests: Collection[bytes]) -> None:
+        """Define the classes that votes of these digests are about as the winning votes say."""
+        in_force = self.classes_upto(2**63 - 1) if digests else {}
+        for digest in digests:
+            name = digest.decode().removeprefix("class:")
+            if name in in_force:
+                self._db.execute(schema.DEFINE_CLASS, (name, in_force[name]))
+            else:
+                self._db.execute("DELETE FROM classes WHERE name = ?", (name,))
 
     def _find(self, vote: Vote) -> tuple[int, Vote] | None:
         """Number and vote of the event of this key and version."""
@@ -116,7 +126,7 @@ class Application(JoinedFile):
         self._set("position", str(self._position))
         if self._clock > self._old_clock:
             self._set("clock", str(self._clock))
-        self._update_classes()
+        self._update_classes(self._classes)
         self._update_released()
         return problems
 
@@ -147,7 +157,7 @@ class Application(JoinedFile):
         except LedgerError as error:
             return str(error)
         self._clock = max(self._clock, vote.clock)
-        if CLASS_KEY_RANGE[0] <= vote.digest < CLASS_KEY_RANGE[1]:
+        if vote.extractor == CLASS_VERSION:
             self._classes.add(vote.digest)
         for candidate in _candidates(vote):
             standing = self._find(candidate)
@@ -180,17 +190,6 @@ class Application(JoinedFile):
             self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
         else:
             self._db.execute("UPDATE events SET node = ? WHERE seq = ?", (twin.node, seq))
-
-    def _update_classes(self) -> None:
-        if not self._classes:
-            return
-        in_force = self.classes_upto(2**63 - 1)
-        for digest in self._classes:
-            name = digest.decode().removeprefix("class:")
-            if name in in_force:
-                self._db.execute(schema.DEFINE_CLASS, (name, in_force[name]))
-            else:
-                self._db.execute("DELETE FROM classes WHERE name = ?", (name,))
 
     def _update_released(self) -> None:
         released = self._number("released")

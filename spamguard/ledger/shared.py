@@ -47,7 +47,7 @@ from spamguard.ledger.events import (
     next_chain,
 )
 from spamguard.ledger.schema import PROVISIONAL
-from spamguard.ledger.votes import add_version, make_class_vote
+from spamguard.ledger.votes import CLASS_VERSION, add_version, make_class_vote
 from spamguard.records import Vote
 
 __all__ = [
@@ -179,6 +179,8 @@ class SharedLog(JoinedFile):
         seq = self._db.execute(schema.INSERT_PENDING, _pending_columns(event)).lastrowid or 0
         self._db.execute(schema.INSERT_EVENT, (seq, *vote))
         self._cast_seqs = (self._cast_seqs[0] or seq, seq)
+        if vote.extractor == CLASS_VERSION:
+            self._update_classes([vote.digest])
         if self._is_away:
             self._set("released", str(seq))
         return True

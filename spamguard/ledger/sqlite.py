@@ -436,9 +436,10 @@ class SqliteLedger(LedgerFile):
     def define_class(self, name: str, unwanted: bool) -> None:
         """Make a class, or change whether it is unwanted."""
         with self._pushing(), self._casting():
-            if self.shared is not None:
+            if self.shared is None:
+                self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
+            else:
                 self._append([make_class_vote(name, unwanted, int(time.time()))])
-            self._db.execute(schema.DEFINE_CLASS, (name, unwanted))
 
     # ---- help
 

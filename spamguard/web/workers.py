@@ -237,6 +237,8 @@ class ReadConnection:
         self._last_seq, self._log_state = valid, state
         while self._last_seq < last:
             upto = self.ledger.next_step(self._last_seq, _BATCH_SIZE)
+            if upto <= self._last_seq:  # the end came nearer, and the rest is read next time
+                break
             labels = self.ledger.users.changed_labels(self._last_seq, upto)
             self.history.set_lessons(labels, replace_all=replace_all)
             self._last_seq, replace_all = upto, False

@@ -11,7 +11,10 @@ import pytest
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.engine.what_if import open_what_if
+from spamguard.errors import LedgerError
+from spamguard.ledger.shared import LogRow
 from spamguard.records import Verdict
+from tests.contract.ledgers import push
 from tests.unit.filters import files, held, mail, opened, teach
 
 MAIL = mail(140)
@@ -139,3 +142,30 @@ def test_it_ends_in_time(state: Path) -> None:
     with opened(state) as spam_filter, open_what_if(spam_filter) as apart:
         features = [spam_filter._reader.read_example(raw).features for _, raw in MAIL[70:]]
         assert len(apart.judge(features, "", time.monotonic())) == 1
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_a_filter_that_shares_its_lessons(state: Path, is_cut_off: bool) -> None:
+    """Also while other nodes' lessons come in."""
+    rows: list[LogRow] = []
+    with opened(state) as alone:
+        alone.ledger.join()
+    with opened(state) as spam_filter:
+        log = spam_filter.ledger.shared
+        if not is_cut_off:
+            push(rows, log.read_pending(10_000, 1 << 30))
+            log.apply(rows)
+        expected = judged(spam_filter)
+        changed, before, after = supposed(spam_filter, MAIL[80][1], "spam")
+        assert changed
+        assert before == expected
+        spam_filter.learn_examples([spam_filter._reader.read_example(MAIL[80][1])], "spam")
+        assert judged(spam_filter) == after != before
+        features = [spam_filter._reader.read_example(raw).features for _, raw in MAIL[70:]]
+        with open_what_if(spam_filter) as apart:
+            push(rows, log.read_pending(10_000, 1 << 30))
+            log.apply(rows)  # all events have other numbers now
+            assert apart.judge(features, "", LONG) == after
+            assert apart.overlay(spam_filter._reader.read_example(MAIL[81][1]), "ham", "")
+            with pytest.raises(LedgerError, match="try again"):
+                apart.judge(features, "", LONG)
