@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import smtplib
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,9 @@ class PageNode:
     passing: int
     holding: int
     box: Path
-    clients: list[httpx.Client]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.page}"
+    url: str
+    authority: ssl.SSLContext
+    clients: list[httpx.Client] = field(default_factory=list)
 
     def secret(self, kind: CredentialKind, person: Person, name: str = "") -> str:
         """A new token or link, made here as the commands make it."""
@@ -65,7 +64,9 @@ class PageNode:
         fields = (
             {"Authorization": f"Bearer {token}"} if token else {"Sec-Fetch-Site": "same-origin"}
         )
-        client = httpx.Client(base_url=self.url, headers=fields, timeout=PATIENCE)
+        client = httpx.Client(
+            base_url=self.url, headers=fields, timeout=PATIENCE, verify=self.authority
+        )
         self.clients.append(client)
         return client
 
@@ -86,7 +87,17 @@ class PageSite:
         self.site = site
         self.nodes: list[PageNode] = []
 
-    def join(self, number: int) -> list[PageNode]:
+    def join(self, number: int, *, tls: bool = False) -> list[PageNode]:
+        """Start so many nodes. tls: their pages show the certificate of the database's server."""
+        server = self.site.database.server
+        authority = ssl.create_default_context(cafile=server.authority)
+        certificate = {
+            "hosts": ["localhost"],
+            "tls": {
+                "certificate": str(server.data / "server.pem"),
+                "key": str(server.data / "server.key"),
+            },
+        }
         for _ in range(number):
             page, passing, holding = free_port(), free_port(), free_port()
             box = self.site.root / f"Maildir{page}"
@@ -96,10 +107,12 @@ class PageSite:
                 {"listen": f"smtp://127.0.0.1:{passing}", **usual},
                 {"listen": f"smtp://127.0.0.1:{holding}", **usual, "rules": rules},
             ]
-            more = yaml.safe_dump({"listeners": listeners, "web": f"127.0.0.1:{page}"})
-            node = self.site.join(more=more, url=f"http://127.0.0.1:{page}")
+            web = {"listen": f"127.0.0.1:{page}"} | (certificate if tls else {})
+            more = yaml.safe_dump({"listeners": listeners, "web": web})
+            url = f"https://localhost:{page}" if tls else f"http://127.0.0.1:{page}"
+            node = self.site.join(more=more, url=url)
             wait_for_port(page)
-            self.nodes.append(PageNode(node, page, passing, holding, box, []))
+            self.nodes.append(PageNode(node, page, passing, holding, box, url, authority))
         for one in self.nodes:
             eventually(
                 lambda one=one: sum(bool(row.url) for row in one.node.status().nodes) == number,
@@ -152,7 +165,7 @@ def rows(client: httpx.Client, number: int, path: str = "history") -> dict[str, 
 
 
 def test_history_lessons_and_held_mail_of_three_machines(site: PageSite) -> None:
-    a, b, c = site.join(3)
+    a, b, c = site.join(3, tls=True)
     at_a, at_b, at_c = site.operators()
     for number, node in enumerate((a, b, c)):
         node.send(SPAM[number])
