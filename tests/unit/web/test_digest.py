@@ -12,7 +12,9 @@ import pytest
 
 from spamguard.config.options import DigestPeriod, HostPort, Web
 from spamguard.database import Database
+from spamguard.shared.peers import PeerClient, PeerNode
 from spamguard.smtp.envelope import Reply
+from spamguard.web.auth import Person
 from spamguard.web.digest import (
     DIGEST_FILE,
     DIGEST_SCHEMA,
@@ -24,6 +26,7 @@ from spamguard.web.digest import (
 )
 from spamguard.web.mailer import Mailer
 from spamguard.web.models import HeldMessage
+from spamguard.web.nodes import NodeService
 from tests.unit.filters import opened, teach
 from tests.unit.web.office import MAIL, NOW, PASSED, hold, name, passed, remember, serving, settings
 
@@ -125,6 +128,30 @@ def test_everybody_is_told_of_their_own_mail(waiting: Path, box: Box) -> None:
     assert line.partition("  ")[2].startswith("Eve <eve@evil.example>  Win")
     assert line.endswith("  [spam]")
     assert "link=" not in anna + ben
+
+
+def test_other_machines_tell_of_their_own_mail(waiting: Path, box: Box) -> None:
+    """They are not asked, because each user would be told of a message by every machine."""
+    asked: list[int] = []
+
+    def nodes() -> list[PeerNode]:
+        asked.append(1)
+        return []
+
+    async def work() -> None:
+        client = PeerClient(bytes(32), "here", nodes, None)
+        service = NodeService(settings(waiting), lambda: None, dict, client)
+        await service.start()
+        try:
+            await DigestSender(waiting, WEB, DigestPeriod.DAILY, box, service).send_due(DUE + 300)
+            assert not asked
+            await service.quarantine(Person("anna"))
+            assert asked
+        finally:
+            await service.close()
+
+    asyncio.run(work())
+    assert [mailbox for mailbox, _, _ in box.sent] == ["anna@example.org", "ben@example.org"]
 
 
 def test_nobody_is_told_twice(waiting: Path, box: Box) -> None:
