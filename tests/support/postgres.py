@@ -191,6 +191,13 @@ class TestDatabase:
     server: PostgresServer
     name: str
 
+    def recreate(self) -> None:
+        """Lose everything in it; it is as new."""
+        with psycopg.connect(self.server.superuser_dsn("postgres"), autocommit=True) as admin:
+            admin.execute(f'DROP DATABASE "{self.name}" WITH (FORCE)')
+            admin.execute(f'CREATE DATABASE "{self.name}"')
+        self.initialise()
+
     def initialise(self) -> None:
         """Make the tables, as `spamguard shared init` does."""
         with psycopg.connect(self.owner_dsn) as owner:
