@@ -104,7 +104,7 @@ def run_undo(options: argparse.Namespace) -> int:
             any(undone) or (any(digests) and spam_filter.status().unsettled > 0)
         )
         if settled:
-            spam_filter.settle()
+            spam_filter.settle_everywhere()
         for user_digests, selection in zip(digests, selections, strict=True):
             _warn_about_origin(spam_filter, user_digests, selection)
     if any(undone) and 0 < since < time.time() - UNDO_SECONDS:
@@ -374,7 +374,7 @@ def add_rebuild(commands: arguments.Commands) -> None:
 
 def run_rebuild(options: argparse.Namespace) -> int:
     """Settle from the receipts."""
-    from spamguard.engine import store
+    from spamguard.engine import snapshot
 
     start = time.monotonic()
     with common.open_existing(options, load=False) as spam_filter:
@@ -387,7 +387,7 @@ def run_rebuild(options: argparse.Namespace) -> int:
     messages = common.count_text(sum(classes.values()))
     text = f"rebuilt the tables from the receipts of {messages} in {seconds:.1f} s"
     if loss is not None:
-        text += f"\n{store.describe_loss(loss)}: {store.LOSS_ADVICE}"
+        text += f"\n{snapshot.describe_loss(loss)}: {snapshot.LOSS_ADVICE}"
     values = {"classes": dict(classes), "seconds": round(seconds, 3)}
     common.print_answer(options, text, values | {"lost_events": loss.events if loss else 0})
     return 0

@@ -399,12 +399,12 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
     """The ledger, and whether the filter learns."""
     from spamguard import doctor
     from spamguard.doctor import proof
-    from spamguard.engine import store
+    from spamguard.engine import snapshot
 
     try:
         with common.open_existing(options) as spam_filter:
             if (loss := spam_filter.find_loss()) is not None:
-                yield doctor.failed("ledger", store.describe_loss(loss), store.LOSS_REMEDY)
+                yield doctor.failed("ledger", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
             else:
                 yield doctor.ok(
                     "ledger", common.count_text(spam_filter.ledger.event_count(), "event")

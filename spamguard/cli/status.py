@@ -147,7 +147,7 @@ def _kept_values(spam_filter: Filter) -> dict[str, Any]:
 
 
 def _status_text(values: dict[str, Any]) -> str:
-    from spamguard.engine import store
+    from spamguard.engine import snapshot
     from spamguard.learning import undo
 
     versions, sizes = values["versions"], values["bytes"]
@@ -174,8 +174,8 @@ def _status_text(values: dict[str, Any]) -> str:
         side = "unwanted" if row["unwanted"] else "wanted"
         lines.append(f"{name:{width}}  {row['messages']:8,}  {side}")
     if values["lost"]:
-        loss = store.describe_loss(store.LedgerLoss(**values["lost"]))
-        lines.append(f"{loss}: {store.LOSS_REMEDY}")
+        loss = snapshot.describe_loss(snapshot.LedgerLoss(**values["lost"]))
+        lines.append(f"{loss}: {snapshot.LOSS_REMEDY}")
     if values["outdated"]:
         outdated = undo.describe_outdated(values["outdated"])
         lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")

@@ -229,7 +229,7 @@ def _take_in_export(
         # Settle from the receipts at once: to fold each of them first would take longer. Also if
         # there is nothing new, since an earlier import may have been interrupted.
         if new or spam_filter.status().unsettled:
-            spam_filter.settle()
+            spam_filter.settle_everywhere()
         return new
 
 

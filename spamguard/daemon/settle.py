@@ -27,7 +27,7 @@ from pathlib import Path
 from spamguard import log
 from spamguard.config.values import parse_kept_lessons
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
-from spamguard.engine import store
+from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError, UnavailableError
 from spamguard.learning import undo
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             if outdated:
                 _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
             if loss is not None and not settled:  # else settling has logged it
-                _log.error("%s: %s", store.describe_loss(loss), store.LOSS_REMEDY)
+                _log.error("%s: %s", snapshot.describe_loss(loss), snapshot.LOSS_REMEDY)
     except (SpamguardError, OSError) as error:
         _log.error("cannot settle: %s", error)
         return 1

@@ -120,16 +120,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             raise
 
     def close(self) -> None:
-        """Close the files; leaving a `with` block does so too.
-
-        Examples
-        --------
-        >>> from tempfile import TemporaryDirectory
-        >>> from spamguard import Filter
-        >>> with TemporaryDirectory() as place:
-        ...     spam_filter = Filter.open(place)
-        ...     spam_filter.close()
-        """
+        """Close the files; leaving a `with` block does so too."""
         self._ledger.close()
 
     # Teaching
@@ -387,6 +378,13 @@ class Filter(JudgingFilter, ClosedOnExit):
         self._store.settle()
         fold.measure_ham(self._ledger, self._store.tables, self._unwanted)
 
+    def settle_everywhere(self) -> None:
+        """Settle now; where a log is shared, the daemon does it soon, for all nodes."""
+        if self._ledger.shared is None:
+            self.settle()
+        else:
+            store.request_settling(self._ledger, self._ledger.shared)
+
     def settle_if_due(self) -> bool:
         """Settle if that is due here, where no log is shared; returns whether it was."""
         self._refresh()
@@ -460,13 +458,13 @@ class Filter(JudgingFilter, ClosedOnExit):
         """
         return fold.fuse_first_scores(scores, self._store.tables, self._unwanted)
 
-    def find_loss(self) -> store.LedgerLoss | None:
+    def find_loss(self) -> snapshot.LedgerLoss | None:
         """Events that the ledger has provably lost."""
-        return store.find_loss(self.directory, self._ledger)
+        return snapshot.find_loss(self.directory, self._ledger)
 
     def clear_loss(self) -> None:
         """Drop the ledger's note of a loss."""
-        self._ledger.drop_meta([store.LOSS_KEY])
+        self._ledger.drop_meta([snapshot.LOSS_KEY])
 
     def status(self) -> Status:
         """What the filter knows, as of now.

@@ -6,13 +6,6 @@ never changed. Only teaching writes them; judging never writes. A line in the le
 snapshot counts. It is replaced only if it is still the line expected, so of two writers one wins
 and an older settled state never replaces a newer one.
 
-Snapshots also prove when the ledger has lost events, because the name of one holds the number of
-its last event. SQLite recovers a damaged log (ledger.sqlite-wal) up to its first bad frame and
-reports nothing. A loss is noted in the ledger when settling replaces the snapshot that proves it,
-and stays noted until `rebuild`. Lost event numbers are given again to new events. That is safe: a
-snapshot counts only by its line in the ledger, and that line is lost together with the events, or
-`TableStore` refuses it.
-
 A ledger that shares its log with other machines (`ledger.shared`) differs in three ways. Snapshots
 hold only events that have a position in the log, so that they are the same on all machines. Where
 events came in before others that were folded already, the ledger's generation rises, and the tables
@@ -26,12 +19,11 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +31,17 @@ from spamguard.bayes import fusion
 from spamguard.bayes.tables import Tables, empty_tables
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine.fold import build_tables, fold_changes
-from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp, read_snapshot, write_snapshot
+from spamguard.engine.snapshot import (
+    SNAPSHOT_KEY,
+    SnapshotStamp,
+    note_loss,
+    read_snapshot,
+    write_snapshot,
+)
 from spamguard.errors import LedgerError, TableError, remedy
 from spamguard.ledger.schema import PROVISIONAL
-from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.ledger.sqlite import EventsMovedError, SqliteLedger
 from spamguard.ledger.votes import Change
-from spamguard.log import local_time
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR
 from spamguard.storage import LEDGER_FILE, remove_stale_drafts
@@ -61,8 +58,11 @@ BITS_RANGE = range(8, 29)
 _META_PREFIXES = ("tables", "goodmail", "renewed")
 UNDO_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
 _DIRECTORY_REMEDY = "choose a state directory you may write to"
+_WANTED_KEY = "settle"  # note: the events up to this one are to be settled soon
 _MAX_TAIL_EVENTS = 2000  # events folded at opening in about 0.3 s; more are saved as a snapshot
 _MAX_ATTEMPTS = 5
+# Making tables anew because events have moved may take a tenth of the time, beyond a moment.
+_RESET_SHARE, _FREE_SECONDS = 10, 0.05
 
 
 # ---- the directory
@@ -116,6 +116,7 @@ class TableStore:
         self.min_bits = min_bits
         self._is_current = False  # whether all that is known to have been committed is folded
         self.generation: str | None = None  # of the shared log, when it was folded last
+        self._reset_at = self._next_reset = 0.0  # when tables were, and may be, made anew
         self.has_work = False  # whether the process that settles should look after the snapshot
         self._reset()
 
@@ -155,13 +156,20 @@ class TableStore:
 
         TableError, LedgerError: one of them is damaged.
         """
-        shared = self._ledger.shared
+        shared, upto = self._ledger.shared, None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             line = self._ledger.get_meta(SNAPSHOT_KEY)
             from_nothing = self.seq == 0
             try:
                 if shared is None or self._follow_log(shared, line):
-                    self._fold_from(line)
+                    self._fold_from(line, upto)
+                    self._is_current = upto is None
+            except EventsMovedError:
+                # Others' lessons come in before ours just now, for some seconds. Mail does not
+                # wait: it is judged by what has its place, and the next by all if that is possible.
+                if shared is None or attempt == _MAX_ATTEMPTS:
+                    raise
+                upto = shared.head().position
             except (LedgerError, TableError):
                 # Our tables may not fit the ledger any more (an older one was restored), or a
                 # newer snapshot was published meanwhile and the older one removed.
@@ -177,7 +185,7 @@ class TableStore:
         On hold, a snapshot is mapped if there are no tables yet, or if it is ahead of our copy of
         the log: else our tables know more.
         """
-        generation = self._ledger.get_meta("ledger.generation")
+        generation, now = self._ledger.get_meta("ledger.generation"), time.monotonic()
         if self._ledger.get_meta("ledger.hold"):
             is_ahead = line and SnapshotStamp.parse(line).seq > shared.head().position
             if is_ahead or (self._snapshot_line is None and self.seq == 0):
@@ -185,8 +193,11 @@ class TableStore:
             self._is_current = self.has_work = True
             return False
         if generation != self.generation:
+            if self.seq and now < self._next_reset:
+                return False
             self._reset()
             self.generation = generation
+            self._reset_at = now
         return True
 
     def _fold_from(self, line: str | None, upto: int | None = None) -> None:
@@ -194,11 +205,10 @@ class TableStore:
         try:
             self._map_snapshot(line)
             settled = self.stamp.settled
-            changes = self._ledger.changes_after(
-                self.seq, extractor=EXTRACTOR, generation=int(self.generation or 0)
-            )
-            if self._ledger.shared is not None:
-                changes = self._follow_positions(changes, upto)
+            if self._ledger.shared is None:
+                changes = self._ledger.changes_after(self.seq, extractor=EXTRACTOR)
+            else:
+                changes = self._read_changes(upto)
             last, taken_back = fold_changes(
                 self.tables,
                 changes,
@@ -208,14 +218,23 @@ class TableStore:
             if self._ledger.shared is None:
                 self._position = self.seq
             else:
-                self.has_work = self._position - self.stamp.seq >= _MAX_TAIL_EVENTS
+                is_long = self._position - self.stamp.seq >= _MAX_TAIL_EVENTS
+                self.has_work = is_long or is_settling_wanted(self._ledger, self.stamp)
             self._is_current = True
+            if self._reset_at:
+                seconds = time.monotonic() - self._reset_at
+                self._next_reset = self._reset_at + _RESET_SHARE * max(0.0, seconds - _FREE_SECONDS)
+                self._reset_at = 0.0
         except BaseException:
             self._reset()  # some of it may be folded already, and nothing may be folded twice
             raise
 
-    def _follow_positions(self, changes: Iterator[Change], upto: int | None) -> Iterator[Change]:
-        for change in changes:
+    def _read_changes(self, upto: int | None) -> Iterator[Change]:
+        """The changes of a shared log, as long as nothing moves in it."""
+        generation = int(self.generation or 0)
+        for change in self._ledger.changes_after(
+            self.seq, extractor=EXTRACTOR, generation=generation
+        ):
             if upto is not None and change[0] > upto:
                 return
             if change[0] < PROVISIONAL:
@@ -262,6 +281,8 @@ class TableStore:
         if line is not None and not seq:  # what still waits would be missing from new tables
             return shared.waiting()[0] == 0
         if seq <= position:
+            if is_settling_wanted(self._ledger, self.stamp):
+                return True
             self._reset()
             self.generation = str(shared.generation)
             self._fold_from(line, position)
@@ -368,6 +389,17 @@ class TableStore:
 # ---- the snapshot that counts
 
 
+def request_settling(ledger: SqliteLedger, shared: SharedLog) -> None:
+    """Have the process that settles do so for all nodes, due or not."""
+    ledger.set_meta(_WANTED_KEY, str(shared.head().position + shared.waiting()[0]))
+
+
+def is_settling_wanted(ledger: SqliteLedger, stamp: SnapshotStamp) -> bool:
+    """Whether that was requested, and has not been done yet."""
+    wanted = int(ledger.get_meta(_WANTED_KEY) or 0)
+    return stamp.settled < min(wanted, ledger.last_position())
+
+
 def _parse_if_whole(line: str | None) -> SnapshotStamp:
     try:
         return SnapshotStamp() if line is None else SnapshotStamp.parse(line)
@@ -400,11 +432,7 @@ def install_snapshot(
     if not ledger.replace_meta(SNAPSHOT_KEY, expected, line, is_valid):
         _remove_file(directory / stamp.file)
         return None
-    # noted before the files that prove it are removed
-    loss = find_loss(directory, ledger)
-    if loss is not None and loss != _noted_loss(ledger):
-        ledger.set_meta(LOSS_KEY, json.dumps(asdict(loss)))
-        _log.error("%s: %s: %s", ledger.path, describe_loss(loss), LOSS_REMEDY)
+    note_loss(directory, ledger)  # before the files that prove it are removed
     for path in older:
         _remove_file(path)
     return line
@@ -428,75 +456,3 @@ def _remove_file(path: Path) -> None:
     """Remove a snapshot if possible: one file too many does no harm."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-# ---- events that the ledger has lost
-
-LOSS_ADVICE = (
-    "restore a backup made later (`spamguard restore`), or teach that mail again "
-    "(`spamguard teach-folders`, `spamguard learn`)"
-)
-LOSS_REMEDY = f"{LOSS_ADVICE}; then `spamguard rebuild` ends this message"
-
-LOSS_KEY = "loss"
-"""The ledger's note of a loss."""
-_SNAPSHOT_NAME = re.compile(rf"tables-{EXTRACTOR}-([0-9]+)-[0-9a-f]+\.bin")
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerLoss:
-    """A loss, as a snapshot proves it.
-
-    snapshot: the file that holds more events than the ledger. events: how many are missing, at
-    least. since, until: seconds since 1970 of the last event that is left (0: none is) and of that
-    snapshot.
-    """
-
-    snapshot: str
-    events: int
-    since: int
-    until: int
-
-
-def describe_loss(loss: LedgerLoss) -> str:
-    """What is missing, in one line; the remedy is LOSS_REMEDY."""
-    events = "1 event is" if loss.events == 1 else f"{loss.events:,} events are"
-    between = f"between {local_time(loss.since, exact=True)} and" if loss.since else "before"
-    return (
-        f"at least {events} missing from the ledger, taught {between} "
-        f"{local_time(loss.until, exact=True)}: it or its log (-wal) was damaged"
-    )
-
-
-def find_loss(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
-    """The loss that is noted, and that a snapshot proves beyond it; None: none is known."""
-    newest = _newest_snapshot(directory)  # first, since events are committed before it holds them
-    noted, last = _noted_loss(ledger), ledger.last_position()
-    if ledger.shared is not None and ledger.get_meta("ledger.hold"):
-        return noted  # the copy of the log does not reach up to its snapshots yet
-    if newest is None or newest.events <= last or (noted and noted.snapshot == newest.snapshot):
-        return noted
-    proven = replace(newest, events=newest.events - last, since=ledger.last_time())
-    if noted is None:
-        return proven
-    return replace(proven, events=proven.events + noted.events, since=noted.since)
-
-
-def _newest_snapshot(directory: Path) -> LedgerLoss | None:
-    """The snapshot of the highest event number, which stands in `events`."""
-    paths = directory.glob(f"tables-{EXTRACTOR}-*.bin")
-    snapshots = [
-        (int(name[1]), path) for path in paths if (name := _SNAPSHOT_NAME.fullmatch(path.name))
-    ]
-    if not snapshots:
-        return None
-    seq, path = max(snapshots)
-    try:
-        return LedgerLoss(path.name, seq, 0, int(path.stat().st_mtime))
-    except FileNotFoundError:  # replaced meanwhile: it was current, so nothing is missing
-        return None
-
-
-def _noted_loss(ledger: SqliteLedger) -> LedgerLoss | None:
-    line = ledger.get_meta(LOSS_KEY)
-    return None if line is None else LedgerLoss(**json.loads(line))

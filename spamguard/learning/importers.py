@@ -458,7 +458,8 @@ def import_word_list(spam_filter: Filter, name: str, about: WordListInfo, odds: 
     now = int(time.time())
     vote = votes.make_list_vote(name, about, odds.tokens, odds.log_odds, now, EXTRACTOR)
     is_new = current is None and spam_filter.ledger.append([vote])[0]
-    spam_filter.settle()  # also if it is not new: an earlier import may have been interrupted
+    # also if it is not new: an earlier import may have been interrupted
+    spam_filter.settle_everywhere()
     return is_new
 
 
@@ -475,7 +476,7 @@ def remove_word_list(
         )
     if not dry_run:
         spam_filter.ledger.append([votes.make_list_tombstone(current, origin, int(time.time()))])
-        spam_filter.settle()
+        spam_filter.settle_everywhere()
     return current
 
 

@@ -73,6 +73,10 @@ class LogState(NamedTuple):
 _ALONE = LogState(0, None)
 
 
+class EventsMovedError(LedgerError):
+    """Events of a shared log have got other numbers while they were read."""
+
+
 class SqliteLedger(LedgerFile):
     """An open ledger. It belongs to one thread of one process.
 
@@ -475,8 +479,8 @@ class SqliteLedger(LedgerFile):
             raise self._moved_error()
         return self._read_state()
 
-    def _moved_error(self) -> LedgerError:
-        return LedgerError(
+    def _moved_error(self) -> EventsMovedError:
+        return EventsMovedError(
             f"ledger {self.path}: lessons of other machines came in before those read so far: "
             "try again"
         )

@@ -199,7 +199,7 @@ class SnapshotExchange:
         if not self._ledger.get_meta("ledger.hold"):
             if last - position > MAX_BEHIND:
                 self._log.hold(_COPYING)
-            return False
+            return store.is_settling_wanted(self._ledger, stamp)
         to_fold = max(position - stamp.seq, self._log.waiting()[0], last - position)
         if not _is_disowned(stamp) and stamp.seq <= position and to_fold <= MAX_BEHIND:
             self._log.hold("")

@@ -99,7 +99,8 @@ class FilterNode:
         return SnapshotStamp.parse(self.filter.ledger.get_meta(SNAPSHOT_KEY) or "")
 
     def tables(self) -> str:
-        """A hash of all bits of the tables."""
+        """A hash of all bits of the tables, made anew at once if events have moved."""
+        self.filter._store._next_reset = 0.0
         self.filter._refresh()
         return hashlib.sha256(repr(bits_of(self.filter._store.tables)).encode()).hexdigest()
 

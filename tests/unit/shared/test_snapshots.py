@@ -18,6 +18,7 @@ from spamguard.engine import store
 from spamguard.engine.fold import HAM_SCORES_KEY
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
 from spamguard.errors import LedgerError
+from spamguard.ledger.queries import ChangeWalk
 from spamguard.ledger.shared import PROVISIONAL
 from spamguard.shared import snapshots
 from spamguard.shared.postgres import SharedDatabase
@@ -527,3 +528,56 @@ def test_a_joiner_judges_like_the_others_within_seconds(nodes: Site) -> None:
     assert late.verdicts(PROBES) == expected
     assert late.tables() == first.tables()
     assert seconds_to_judge < PATIENCE
+
+
+def test_what_a_command_wants_settled_is_settled_for_all(nodes: Site) -> None:
+    """An import, an undo or a word list is in force everywhere soon, due or not."""
+    first, second = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:60])
+    nodes.converge()
+    first.publish()
+    nodes.converge()
+    teach(first.filter, MAIL[60:62])
+    assert not first.filter.is_settling_due()
+    first.filter.settle_everywhere()
+    assert first.stamp().settled == 60
+    first.turn()
+    assert first.wanted
+    first.tables()
+    assert first.filter.is_settling_due()
+    assert first.settle()
+    nodes.converge()
+    assert first.stamp().settled == second.stamp().settled == 62
+    first.turn()
+    assert not first.filter.is_settling_due()
+
+
+def test_mail_is_judged_while_events_move(nodes: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a node comes back with many lessons: others move them while they are read."""
+    node, other = nodes.node(), nodes.node()
+    teach(node.filter, MAIL[:20])
+    nodes.converge()
+    teach(node.filter, MAIL[20:60])
+    monkeypatch.setattr("spamguard.ledger.sqlite._READ_BATCH", 8)
+    read, moves = ChangeWalk.read_changes, list[int]()
+
+    def read_and_move(walk: ChangeWalk, seq: int, *values: Any) -> Any:
+        if seq >= PROVISIONAL:
+            moves.append(seq)
+            with monkeypatch.context() as undisturbed:
+                undisturbed.setattr(ChangeWalk, "read_changes", read)
+                teach(other.filter, [MAIL[100 + len(moves)]])
+                other.turn()
+            after = node.log.head().position
+            node.log.apply(node.with_database(lambda database: database.read_page(after, 9)))
+        return read(walk, seq, *values)
+
+    monkeypatch.setattr(ChangeWalk, "read_changes", read_and_move)
+    with opened(node.filter.directory) as judging:
+        assert moves
+        assert judging.judge(PROBES[0]).label
+        assert 20 <= sum(judging.status().classes.values()) < 60
+        monkeypatch.setattr(ChangeWalk, "read_changes", read)
+        assert sum(judging.status().classes.values()) == 60 + len(moves)
+    nodes.converge()
+    assert node.tables() == other.tables()
