@@ -7,7 +7,8 @@ events", CACM 1978). Readers fold the log by `changes_after`, or read `lessons` 
 Any number of processes may read and write at the same time. Reads are short transactions of some
 hundred events, so a reader of the whole log keeps neither the WAL from being written back nor its
 own process from writing; reads of many transactions are consistent all the same, because events up
-to a given number never change.
+to a given number never change. In a ledger that shares its log (`shared`) events get other numbers
+sometimes: then readers of those events are told to begin again.
 
 Must never change or reorder an event (`compact` drops those that can no longer matter), never show
 half a batch, never keep a vote that readers would stumble over, and never let an error of SQLite or
@@ -356,6 +357,8 @@ class SqliteLedger(LedgerFile):
         self, seq: int, *, extractor: int | None = None, generation: int | None = None
     ) -> Iterator[Change]:
         """What each event after `seq` changes, up to the last event at the start.
+
+        In a joined ledger others may come before that one meanwhile.
 
         extractor: as in `votes.resolve_lesson`. generation: in which the reader has folded the
         events up to `seq`; None: the one of now. LedgerError: `seq` is beyond the end, as after an
