@@ -47,6 +47,7 @@ CREATE TABLE IF NOT EXISTS events (
     time bigint NOT NULL,
     chain bytea NOT NULL,
     body bytea NOT NULL,                 -- the vote
+    added bigint NOT NULL DEFAULT extract(epoch FROM clock_timestamp())::bigint, -- by our clock
     UNIQUE (subject, clock, node, content)
 );
 ALTER TABLE events ALTER COLUMN body SET STORAGE EXTERNAL; -- bodies do not compress
@@ -265,15 +266,15 @@ BEGIN
 END $$;
 
 -- Of the events in a range of positions, delete those that a later vote of the same key supersedes,
--- where that vote stands up to `upto` and is older than `before` (seconds since 1970), which is at
--- least 30 days ago; and tombstones of ageing as old as that of whose key nothing else is left.
--- Returns how many; NULL: the lease is somebody else's.
+-- where that vote stands up to `upto`, is older than `before` (seconds since 1970) and has been here
+-- for 30 days, whatever time it claims; and tombstones of ageing as old as that of whose key nothing
+-- else is left. Returns how many; NULL: the lease is somebody else's.
 CREATE OR REPLACE FUNCTION compact(
     range_start bigint, range_end bigint, upto bigint, before bigint, lease_token bigint
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 DECLARE
-    bound bigint := least(before, extract(epoch FROM clock_timestamp())::bigint - 30 * 86400);
+    month_ago bigint := extract(epoch FROM clock_timestamp())::bigint - 30 * 86400;
     head log%ROWTYPE;
     dropped bigint;
     aged bigint;
@@ -287,11 +288,12 @@ BEGIN
     END IF;
     DELETE FROM events e WHERE e.position BETWEEN range_start AND range_end AND EXISTS (
         SELECT 1 FROM events l WHERE l.subject = e.subject AND l.position <= upto
-        AND (l.clock, l.node) > (e.clock, e.node) AND l.time < bound);
+        AND (l.clock, l.node) > (e.clock, e.node) AND l.time < before AND l.added < month_ago);
     GET DIAGNOSTICS dropped = ROW_COUNT;
     -- A body is: format, clock, time, extractor; lengths of digest, user, node, label (-1: none),
     -- features, scores and origin; these.
-    DELETE FROM events e WHERE e.position BETWEEN range_start AND range_end AND e.time < bound
+    DELETE FROM events e WHERE e.position BETWEEN range_start AND range_end
+        AND e.time < before AND e.added < month_ago
         AND octet_length(e.body) < 4096 AND substr(e.body, 1, 1) = '\x01'
         AND substr(e.body, 38, 4) = '\xffffffff' AND substr(e.body, 50, 4) = '\x00000006'
         AND substr(e.body, octet_length(e.body) - 5) = convert_to('ageing', 'UTF8')

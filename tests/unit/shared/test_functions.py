@@ -98,6 +98,14 @@ def test_the_two_newest_snapshots_are_kept_with_their_chunks(shared_database: Te
     run(shared_database, work)
 
 
+def _age(place: TestDatabase, *positions: int) -> None:
+    """As if these events had been in the log for 31 days; none: as if all had."""
+    place.query(
+        "UPDATE spamguard.events SET added = added - %s WHERE position = ANY(%s) OR %s",
+        31 * DAY, list(positions), not positions,
+    )  # fmt: skip
+
+
 def _vote(key: int, clock: int, when: int, node: str = NODE) -> SharedEvent:
     body = b"\x01%d/%d/%d" % (key, clock, when)
     subject = sha256(b"%d" % key).digest()[:16]
@@ -122,6 +130,7 @@ def test_compacting_drops_only_what_was_superseded_long_ago(shared_database: Tes
             _vote(5, 9, old),
         ]
         await database.append(votes)
+        _age(shared_database)
         head = await database.head()
         token = await database.take_lease("settle", NODE, 60)
         assert token is not None
@@ -134,6 +143,23 @@ def test_compacting_drops_only_what_was_superseded_long_ago(shared_database: Tes
         assert await database.append(votes[1:2]) == [2]
         with pytest.raises(SharedError, match="bad positions"):
             await database.compact(11, now, token)
+
+    run(shared_database, work)
+
+
+def test_no_node_gets_rid_of_what_was_said_by_claiming_another_time(
+    shared_database: TestDatabase,
+) -> None:
+    now = int(time.time())
+
+    async def work(database: SharedDatabase) -> None:
+        await database.append([_vote(1, 1, now - 90 * DAY), _vote(1, 2, now - 60 * DAY)])
+        _age(shared_database, 1)  # the second one has just come
+        token = await database.take_lease("settle", NODE, 60)
+        assert token is not None
+        assert await database.compact(2, now + 90 * DAY, token) == 0
+        _age(shared_database, 2)
+        assert await database.compact(2, now - 59 * DAY, token) == 1
 
     run(shared_database, work)
 
@@ -160,6 +186,7 @@ def test_tombstones_of_ageing_go_last(shared_database: TestDatabase) -> None:
                 _real(b"five", 9, "spam", "move", now),
             ]
         )
+        _age(shared_database)
         token = await database.take_lease("settle", NODE, 60)
         assert token is not None
         for number in range(1, 6):  # as in a log of some size, which is compacted in parts

@@ -479,6 +479,7 @@ def test_superseded_events_are_dropped_from_the_log_and_change_nothing(
         teach(first.filter, [(label, MAIL[0][1])])
     first.turn()
     monkeypatch.undo()
+    nodes.database.query("UPDATE spamguard.events SET added = added - 40 * 86400")
     first.publish()
     ((events, last, compacted),) = nodes.database.query(
         "SELECT events, last, compacted FROM spamguard.log"
