@@ -11,7 +11,6 @@ Must never print a password, and never change the state of a daemon that runs.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import time
@@ -144,6 +143,8 @@ def _password_file(options: argparse.Namespace) -> Path:
 
 def _join(options: argparse.Namespace) -> int:
     """Check key and database, then make the ledger a copy of the shared log."""
+    import asyncio
+
     from spamguard.shared import admin
 
     state, file = common.state_directory(options), _password_file(options)

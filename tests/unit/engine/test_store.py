@@ -206,8 +206,8 @@ def test_a_lock_in_the_middle_of_folding_folds_nothing_twice(
     monkeypatch.setattr("spamguard.engine.fold._FOLD_BATCH", 8)
     whole = second._ledger.changes_after
 
-    def interrupted(seq: int, *, extractor: int | None = None) -> Iterator[object]:
-        yield from list(whole(seq, extractor=extractor))[:20]
+    def interrupted(seq: int, **options: int) -> Iterator[object]:
+        yield from list(whole(seq, **options))[:20]
         raise LedgerError("locked for too long")
 
     monkeypatch.setattr(second._ledger, "changes_after", interrupted)
