@@ -470,19 +470,13 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
 
 
 def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
-    """How this node stands to the shared log; None: it has none."""
-    from spamguard.shared.status import STATUS_FILE, read_status
-
-    if not (spam_filter.directory / STATUS_FILE).exists():
+    """How this node stands to the shared log; None: the ledger has not joined one."""
+    log = spam_filter.ledger.shared
+    if log is None:
         return None
-    status, now = read_status(spam_filter.directory), time.time()
-    return {
-        **asdict(status),
-        "running": status.is_alive(now),
-        "away": status.is_away(now),
-        "age": round(status.age(now), 1),
-        "notes": list(status.notes(now)),
-    }
+    from spamguard.shared.status import describe_status
+
+    return describe_status(spam_filter.directory, log.counts(), time.time())
 
 
 def _shared_lines(values: dict[str, Any] | None) -> list[str]:

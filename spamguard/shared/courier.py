@@ -137,6 +137,7 @@ class Courier:
             self.away_since = time.time()
         with suppress(LedgerError):  # a full disk is reported by those who cast lessons
             self._shared_log.set_away(int(self.away_since))
+            self._snapshots.update_hold(self._shared_log.head().position)
         if isinstance(error, SharedError) and not isinstance(error, UnavailableError):
             self.alarms["log"] = str(error)
             return _MEND_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311  no secret

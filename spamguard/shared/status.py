@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spamguard.log import duration_text
 from spamguard.storage import create_private, draft_file
+
+if TYPE_CHECKING:
+    from spamguard.ledger.shared import LogCounts
 
 STATUS_FILE = "shared.json"
 BEAT_SECONDS = 5.0  # between two signs of life
@@ -118,6 +121,23 @@ def _parse_status(values: Mapping[str, Any]) -> SharedStatus:
     nodes = tuple(NodeStatus(**node) for node in fields.pop("nodes"))
     alarms = tuple(map(str, fields.pop("alarms")))
     return SharedStatus(**fields, alarms=alarms, nodes=nodes)
+
+
+def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any]:
+    """All of it in values for JSON, as it is now. counts: of the ledger, which is never late."""
+    status = replace(
+        read_status(state),
+        position=counts.position,
+        waiting=counts.waiting,
+        waiting_since=float(counts.oldest),
+    )
+    return {
+        **asdict(status),
+        "running": status.is_alive(now),
+        "away": status.is_away(now),
+        "age": round(status.age(now), 1),
+        "notes": list(status.notes(now)),
+    }
 
 
 def write_status(state: Path, status: SharedStatus) -> None:

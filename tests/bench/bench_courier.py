@@ -1,12 +1,14 @@
 """What the shared log costs mail, and how soon a lesson counts on another node.
 
-    python -m tests.bench.bench_courier [--seconds 10] [--rounds 3] [--lessons 100]
+    python -m tests.bench.bench_courier [--seconds 10] [--rounds 3] [--lessons 100] [--copy 0]
 
 Two real daemons share a log in a PostgreSQL of Debian's package, on one machine and disk. Mail of
 5 kB goes through one of them by SMTP, from 4 clients to Postfix's smtp-sink, while its database is
 healthy, silent (it accepts and never answers), dead (it refuses) or flapping (dead and healthy by
 turns of a second), and through a daemon without `shared`. Two lessons a second are taught beside
 that. The ways take turns, so that whatever else the machine does hits all of them alike.
+
+With --copy, a filter of so many lessons joins an empty log, and then an empty filter joins that.
 """
 
 from __future__ import annotations
@@ -27,13 +29,18 @@ from pathlib import Path
 
 from corpora import synthetic
 from spamguard.engine.filter import Filter
+from spamguard.ledger import codec
+from spamguard.ledger.sqlite import SqliteLedger
+from spamguard.records import EXTRACTOR, Vote
 from tests.e2e import daemon
 from tests.e2e.ports import free_port
-from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
-from tests.support.partition import Partition
+from tests.e2e.shared_nodes import FINGERPRINT, SharedNode, SharedSite, shared_site
+from tests.support.partition import Partition, partition
 from tests.support.postgres import running_server
 from tests.support.processes import children
 from tests.support.sinks import smtp_sink
+from tests.support.waiting import eventually
+from tests.unit.filters import READER
 
 _CLIENTS = 4
 _LESSONS_PER_SECOND = 2.0
@@ -45,6 +52,7 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=10)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--lessons", type=int, default=100)
+    options.add_argument("--copy", type=int, default=0)
     options.add_argument("--client", type=int, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.client:
@@ -56,6 +64,9 @@ def main() -> None:
         server.database() as database,
         shared_site(Path(directory), database) as site,
     ):
+        if given.copy:
+            measure_copy(site, given.copy)
+            return
         a, b = site.join(), site.join()
         site.converge()
         measure_lessons(a, b, given.lessons)
@@ -87,6 +98,32 @@ def measure_lessons(a: SharedNode, b: SharedNode, count: int) -> None:
 def _milliseconds(times: list[float]) -> str:
     half, most = statistics.median(times), sorted(times)[int(0.99 * len(times))]
     return f"p50 {half * 1e3:5.0f} ms, p99 {most * 1e3:5.0f} ms  ({len(times)})"
+
+
+# ---- a whole log
+
+
+def measure_copy(site: SharedSite, count: int) -> None:
+    """Push so many lessons into an empty log, and copy them to an empty node."""
+    full = daemon.taught(site.root / "full", 10)
+    packed = [codec.pack(READER.read_example(raw).features) for _, raw in synthetic.generate(50, 5)]
+    with SqliteLedger.open(full / "ledger.sqlite", FINGERPRINT, durable=False) as ledger:
+        ledger.merge(
+            Vote(b"%16d" % number, "", number + 1, "elsewhere", ("ham", "spam")[number % 2],
+                 packed[number % 50], b"", "folder", 1_700_000_000, EXTRACTOR)
+            for number in range(count)
+        )  # fmt: skip
+    empty = daemon.taught(site.root / "empty", 10)
+    for state, verb in ((full, "push"), (empty, "copy")):
+        with SqliteLedger.open(state / "ledger.sqlite", FINGERPRINT) as ledger:
+            ledger.join()
+        proxy = site.stack.enter_context(partition(site.database.server.port))
+        begin = time.perf_counter()
+        node = site.start(state, proxy)
+        eventually(lambda node=node: node.status().position >= count, verb, 1200)
+        eventually(lambda node=node: node.status().waiting == 0, verb, 1200)
+        seconds = time.perf_counter() - begin
+        print(f"{verb} {count:,} lessons: {seconds:.0f} s; courier {memory(node):.0f} MB")
 
 
 # ---- mail
@@ -129,9 +166,7 @@ def measure_mail(site: SharedSite, seconds: float, rounds: int) -> None:
                 if mode != "alone":
                     node.proxy.pass_on()
                     site.converge()
-        pid = node.courier_pid()
-        memory = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]
-        print(f"memory of the courier              {int(memory) / 1024:.0f} MB")
+        print(f"memory of the courier              {memory(node):.0f} MB")
         for mode in _MODES:
             cost = statistics.median(processor[mode]) * 1e3
             rate, delay = statistics.median(rates[mode]), _milliseconds(times[mode])
@@ -140,6 +175,12 @@ def measure_mail(site: SharedSite, seconds: float, rounds: int) -> None:
         for line in metrics.splitlines():
             if line.startswith("spamguard_messages_total") and "not-scanned" in line:
                 print(line)
+
+
+def memory(node: SharedNode) -> float:
+    """The most that the courier ever had, in MB."""
+    status = Path(f"/proc/{node.courier_pid()}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def mail_processes(master: int) -> list[int]:

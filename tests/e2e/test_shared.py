@@ -84,6 +84,25 @@ def test_while_the_database_is_away_mail_and_lessons_go_on(site):
     assert len(a.events()) == last + 5
 
 
+def test_mail_is_judged_while_many_lessons_get_their_positions(site):
+    a = site.join()
+    site.join()
+    site.converge()
+    a.proxy.refuse()
+    eventually(lambda: a.status().away_since, "it notices")
+    a.merge(1500)
+    a.score(MAIL[0])
+    before = a.not_scanned()
+    a.proxy.pass_on()
+    judged = 0
+    while a.status().waiting or judged < 200:
+        a.score(MAIL[judged % len(MAIL)])
+        judged += 1
+    site.converge()
+    assert a.not_scanned() == before, a.running.lines("not-scanned")
+    eventually(lambda: not a.status().hold, "the tables follow again")
+
+
 def test_nodes_refill_a_database_that_was_lost(site, postgres_server: PostgresServer):
     a, b = site.join(), site.join()
     a.teach(MAIL[0], "ham")

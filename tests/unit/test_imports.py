@@ -215,6 +215,21 @@ def test_only_the_page_loads_fastapi() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.parametrize(
+    "module",
+    ["daemon.master", "daemon.worker", "daemon.learner", "daemon.settle", "daemon.web", "web.app",
+     "proxy.scorer", "cli.run", "cli.status", "engine.filter"],
+)  # fmt: skip
+def test_a_single_machine_loads_nothing_of_the_shared_log(module: str) -> None:
+    code = (
+        f"import sys, spamguard.{module}; print([name for name in sys.modules if name in "
+        "('psycopg', 'httpx') or name.startswith(('spamguard.shared', 'spamguard.ledger.shared'))])"
+    )
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert done.stdout == "[]\n"
+
+
 def test_the_library_is_what_its_first_page_says() -> None:
     import spamguard
 

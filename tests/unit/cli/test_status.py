@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from contextlib import closing
 
 import numpy as np
@@ -16,6 +17,7 @@ from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.ledger.schema import SCHEMA_VERSION
 from spamguard.records import EXTRACTOR
+from spamguard.shared.status import SharedStatus, write_status
 
 
 def test_json(status_of, taught, counts):
@@ -50,6 +52,23 @@ def test_text(run, taught, counts):
     assert re.search(rf"^spam +{counts['spam']}  unwanted$", out, re.MULTILINE)
     assert __version__ in out
     assert "multinomial-ml" in out
+
+
+def test_a_node_tells_of_the_shared_log(run, status_of, taught, tmp_path):
+    assert status_of(taught)["shared"] is None
+    assert "shared log" not in run(taught, "status").out
+    state = tmp_path / "node"
+    with Filter.open(state) as spam_filter:
+        spam_filter.ledger.join()
+        spam_filter.learn(b"Subject: one\n\ntwo three\n", "spam")
+    now = time.time()
+    away = SharedStatus(written=now, away_since=now - 720, problem="it does not answer", last=9)
+    write_status(state, away)
+    out = run(state, "status").out
+    assert "shared log 0 of 9 events, 0 nodes, away\n" in out
+    assert "away for 12 min (it does not answer); 1 lesson waits here" in out
+    assert status_of(state)["shared"]["waiting"] == 1
+    assert status_of(state)["shared"]["away"]
 
 
 def test_missing_lessons_are_shown_with_a_remedy(run, status_of, taught, tmp_path):
