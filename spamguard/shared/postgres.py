@@ -307,12 +307,6 @@ class SharedDatabase:
         """List the nodes that were here within 30 days, by name."""
         return [NodeRow(*row) for row in await self._work.query(_NODES)]
 
-    async def add_total(self, node: str, hour: int, label: str, number: int) -> None:
-        """Say how many messages of a class this node has had so far in an hour since 1970."""
-        await self._work.query(
-            "SELECT spamguard.add_total(%s, %s, %s, %s)", node, hour, label, number
-        )
-
     # ---- credentials
 
     async def put_credential(self, row: CredentialRow) -> None:

@@ -107,14 +107,6 @@ CREATE TABLE IF NOT EXISTS credentials (
     changed bigint NOT NULL UNIQUE       -- the number of its last change
 );
 
-CREATE TABLE IF NOT EXISTS totals (
-    node text NOT NULL,
-    hour bigint NOT NULL,
-    label text NOT NULL,
-    number bigint NOT NULL,
-    PRIMARY KEY (node, hour, label)
-);
-
 -- ---- the log
 
 -- The position of each event. An event that is there already keeps its position, so a client that
@@ -331,21 +323,6 @@ BEGIN
     DELETE FROM nodes WHERE seen < clock_timestamp() - interval '30 days';
 END $$;
 
--- Messages by class and hour, as far as the node has counted: the number only rises.
-CREATE OR REPLACE FUNCTION add_total(by_node text, at_hour bigint, as_label text, count bigint)
-RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
-BEGIN
-    IF (octet_length(by_node) BETWEEN 1 AND 255 AND octet_length(as_label) BETWEEN 1 AND 255
-        AND at_hour BETWEEN 0 AND 100000000 AND count >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION 'add_total: bad node, hour, label or number'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    INSERT INTO totals AS t (node, hour, label, number) VALUES (by_node, at_hour, as_label, count)
-        ON CONFLICT (node, hour, label) DO UPDATE SET number = greatest(t.number, excluded.number);
-    DELETE FROM totals WHERE node = by_node AND hour < at_hour - 24 * 30;
-END $$;
-
 -- ---- credentials
 -- Each change gets the next number, under the lock of the row that counts them: a reader that asks
 -- for what came after a number misses nothing. What has ended stays, so that every node hears of it.
@@ -413,7 +390,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA spamguard FROM PUBLIC, spamguard_node;
 GRANT USAGE ON SCHEMA spamguard TO spamguard_node;
 GRANT SELECT ON ALL TABLES IN SCHEMA spamguard TO spamguard_node;
 GRANT EXECUTE ON FUNCTION
-    append, take_lease, release_lease, put_chunk, publish_snapshot, compact, note_node, add_total,
+    append, take_lease, release_lease, put_chunk, publish_snapshot, compact, note_node,
     put_credential, end_credential, burn_link
     TO spamguard_node;
 

@@ -222,17 +222,6 @@ def test_nodes_say_how_they_are(shared_database: TestDatabase) -> None:
     run(shared_database, work)
 
 
-def test_totals_only_rise(shared_database: TestDatabase) -> None:
-    async def work(database: SharedDatabase) -> None:
-        for number in (5, 9, 7):
-            await database.add_total(NODE, 480_000, "spam", number)
-        await database.add_total(NODE, 480_001, "spam", 1)
-
-    run(shared_database, work)
-    rows = shared_database.query("SELECT hour, label, number FROM spamguard.totals ORDER BY 1")
-    assert rows == [(480_000, "spam", 9), (480_001, "spam", 1)]
-
-
 def _credential(identity: str, kind: str = "session", **changes: object) -> CredentialRow:
     now = int(time.time())
     expires = 0 if kind == "token" else now + 600

@@ -18,11 +18,11 @@ from tests.unit.shared.events import event
 pytestmark = needs_postgres
 NODE = "a" * 16
 TABLES = (
-    "cluster", "log", "events", "snapshots", "chunks", "leases", "nodes", "credentials", "totals",
+    "cluster", "log", "events", "snapshots", "chunks", "leases", "nodes", "credentials",
 )  # fmt: skip
 FUNCTIONS = (
     "append", "take_lease", "release_lease", "put_chunk", "publish_snapshot", "compact",
-    "note_node", "add_total", "put_credential", "end_credential", "burn_link",
+    "note_node", "put_credential", "end_credential", "burn_link",
 )  # fmt: skip
 
 
