@@ -106,26 +106,29 @@ def snapshot_bytes(place: Path) -> int:
     return size
 
 
-def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> str:
-    """Write tables under a name that does not exist yet; returns the SHA-256 of the file.
+def hash_snapshot(path: Path) -> str:
+    """The SHA-256 of a snapshot, in hexadecimal. OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-    durable: wait for the disk. OSError when it cannot be written; then nothing is left behind.
+
+def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> None:
+    """Write tables under a name that does not exist yet; with durable, wait for the disk.
+
+    OSError when it cannot be written; then nothing is left behind.
     """
     text = _describe_layout(tables)
     head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
-    digest = hashlib.sha256()
     with create_atomically(path) as file:
         for data in (np.frombuffer(head, np.uint8), *(array for _, array in _iter_arrays(tables))):
             content = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            for part in (content.data, bytes(-content.nbytes % _PAGE_BYTES)):
-                digest.update(part)
-                file.write(part)
+            file.write(content.data)
+            file.write(bytes(-content.nbytes % _PAGE_BYTES))
         file.flush()
         if durable:
             os.fsync(file.fileno())
     if durable:
         sync_directory(path.parent)
-    return digest.hexdigest()
 
 
 def _describe_layout(tables: Tables) -> bytes:

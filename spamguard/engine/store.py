@@ -34,6 +34,7 @@ from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.engine.snapshot import (
     SNAPSHOT_KEY,
     SnapshotStamp,
+    hash_snapshot,
     note_loss,
     read_snapshot,
     write_snapshot,
@@ -278,8 +279,8 @@ class TableStore:
             return False
         seq = 0 if line is None else SnapshotStamp.parse(line).seq
         position = shared.head().position
-        if line is not None and not seq:  # what still waits would be missing from new tables
-            return shared.waiting()[0] == 0
+        if line is not None and not seq:  # new tables would lack what still waits
+            return shared.waiting()[0] <= min(position // 10, _MAX_TAIL_EVENTS)
         if seq <= position:
             if is_settling_wanted(self._ledger, self.stamp):
                 return True
@@ -366,15 +367,15 @@ class TableStore:
         try:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
-            file_hash = write_snapshot(path, tables, durable=self._durable)
+            write_snapshot(path, tables, durable=self._durable)
+            lineage = hash_snapshot(path) if stamp.seq == stamp.settled else stamp.lineage
         except OSError as error:
             advice = remedy(error, "look at the disk and its permissions")
             raise TableError(
                 f"{path}: cannot be written ({error.strerror}); "
                 f"what was taught is safe in the ledger: {advice}"
             ) from error
-        is_settled = stamp.seq == stamp.settled
-        stamp = replace(stamp, file=path.name, lineage=file_hash if is_settled else stamp.lineage)
+        stamp = replace(stamp, file=path.name, lineage=lineage)
         line = install_snapshot(self._directory, self._ledger, stamp, expected, is_valid)
         if line is None:
             return False
