@@ -133,9 +133,12 @@ class Application(JoinedFile):
     def _is_next(self, row: LogRow) -> bool:
         """Whether the row is to be written; not, if it is there already. ForkError."""
         if row.position <= self._position:
-            if self.holds_mark(Mark(row.position, row.chain)):
-                return False
-            raise self._fork_error(f"has another row at position {row.position}")
+            for (chain,) in self._db.execute(schema.MARK_AT, (row.position,)):
+                if chain != row.chain:
+                    raise self._fork_error(f"has another row at position {row.position}")
+            return False
+        if row.position >= PROVISIONAL:
+            raise self._fork_error(f"has position {row.position}, which no log reaches")
         if row.position > self._position + 1:
             if self._position < self._compacted and row.position <= self._compacted + 1:
                 return True

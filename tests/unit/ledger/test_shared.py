@@ -365,6 +365,8 @@ def test_where_the_log_was_compacted_it_may_have_gaps(nodes, node):
     assert node.shared.head() == Mark(8, nodes.rows[-1].chain)
     with pytest.raises(ForkError):
         node.shared.apply([nodes.rows[7]._replace(position=10)], 6)
+    with pytest.raises(ForkError, match="no log reaches"):
+        node.shared.apply([nodes.rows[7]._replace(position=PROVISIONAL)], 2**63 - 1)
 
 
 def test_marks_are_the_last_and_every_thousandth(nodes, node, monkeypatch):
@@ -378,6 +380,8 @@ def test_marks_are_the_last_and_every_thousandth(nodes, node, monkeypatch):
     assert not node.shared.holds_mark(Mark(1000, b"x"))
     assert not node.shared.holds_mark(Mark(999, nodes.rows[998].chain))
     assert node.shared.holds_mark(START)
+    assert node.shared.apply(nodes.rows[900:910]) == []  # they are there, without their marks
+    assert node.last_position() == 2502
     with pytest.raises(LedgerError, match="no chain is kept of position 999"):
         node.shared.cut(999)
 
