@@ -24,7 +24,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -107,7 +107,8 @@ class Node:
             self._snapshots,
             request_settling,
         )
-        self._replica = CredentialReplica(settings.state)
+        self._replica: CredentialReplica | None = None
+        self._replicating, self._exchanging = asyncio.Lock(), asyncio.Lock()
         self._url = shared.url
         self._agreed = _digest_settings(settings)
         self._nodes: tuple[NodeStatus, ...] = ()
@@ -117,11 +118,7 @@ class Node:
 
     async def run(self) -> None:
         """Serve for ever."""
-        with (
-            closing(self._replica),
-            closing(self._courier),
-            _open_nudge(self._settings.state) as nudged,
-        ):
+        with closing(self), _open_nudge(self._settings.state) as nudged:
             asyncio.get_running_loop().add_reader(nudged, self._receive_nudges, nudged)
             with process.short_path(self._settings.state) as directory:
                 listening = process.listen_at(directory / COURIER_SOCKET, 0o600)
@@ -131,7 +128,15 @@ class Node:
             async with server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._courier.run())
                 tasks.create_task(self._keep_status())
-                tasks.create_task(self._accompany())
+                tasks.create_task(self._repeat(self._replicate, "credentials", _TICK_SECONDS))
+                tasks.create_task(self._repeat(self._report, "nodes", BEAT_SECONDS))
+                tasks.create_task(self._repeat(self._fetch_tables, "tables", BEAT_SECONDS))
+
+    def close(self) -> None:
+        """Close what is open, but for the ledger."""
+        self._courier.close()
+        if self._replica is not None:
+            self._replica.close()
 
     def _receive_nudges(self, nudged: socket.socket) -> None:
         with suppress(BlockingIOError):
@@ -144,16 +149,17 @@ class Node:
     async def _keep_status(self) -> None:
         """Write the status when it has changed, at most once a second."""
         while True:
-            status = self._make_status()
-            same = replace(status, written=self._written.written, contact=self._written.contact)
-            if same != self._written or status.written - self._written.written >= BEAT_SECONDS:
-                try:
+            try:
+                status = self._make_status()
+                last = self._written
+                same = replace(status, written=last.written, contact=last.contact)
+                if same != last or status.written - last.written >= BEAT_SECONDS:
                     write_status(self._settings.state, status)
-                except OSError as error:
-                    self._warnings.warn("status", "the courier's status is not written: %s", error)
-                else:
-                    self._warnings.clear("status")
                     self._written = status
+            except (SpamguardError, OSError) as error:
+                self._warnings.warn("status", "the courier's status is not written: %s", error)
+            else:
+                self._warnings.clear("status")
             await asyncio.sleep(_TICK_SECONDS)
 
     def _make_status(self) -> SharedStatus:
@@ -176,29 +182,33 @@ class Node:
 
     # ---- beside the turns
 
-    async def _accompany(self) -> None:
-        """Keep credentials, tables and the list of nodes up to date while the database is there.
+    async def _repeat(
+        self, work: Callable[[SharedDatabase], Awaitable[None]], name: str, seconds: float
+    ) -> None:
+        """Do some work now and then while the database is there.
 
-        Errors of the database are left to the turns, which use the same connection.
+        Where it cannot be reached, the turns find that out, and report it.
         """
-        next_report = 0.0
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
             database = self._courier.database
             if database is None or not self._courier.contact:
+                await asyncio.sleep(_TICK_SECONDS)
                 continue
             try:
-                await replicate(database, self._replica)
-                if time.monotonic() >= next_report:
-                    next_report = time.monotonic() + BEAT_SECONDS
-                    await self._report(database)
-                    await self._snapshots.fetch(database)
+                await work(database)
             except UnavailableError:
-                continue
+                pass
             except (SpamguardError, OSError) as error:
-                self._warnings.warn("beside", "the shared log: %s", error)
+                self._warnings.warn(name, "the shared log, %s: %s", name, error)
             else:
-                self._warnings.clear("beside")
+                self._warnings.clear(name)
+            await asyncio.sleep(seconds)
+
+    async def _replicate(self, database: SharedDatabase) -> None:
+        async with self._replicating:
+            if self._replica is None:
+                self._replica = CredentialReplica(self._settings.state)
+            await replicate(database, self._replica)
 
     async def _report(self, database: SharedDatabase) -> None:
         """Tell the other nodes of this one, and read of them."""
@@ -232,6 +242,10 @@ class Node:
             for row in await database.nodes()
         )
 
+    async def _fetch_tables(self, database: SharedDatabase) -> None:
+        async with self._exchanging:
+            await self._snapshots.fetch(database)
+
     # ---- requests of other processes
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -264,7 +278,8 @@ class Node:
                         token = await self._take_lease(stack)
                         answer: dict[str, object] = {"ok": token is not None}
                     case "publish" if token is not None:
-                        await self._snapshots.publish(self._database(), token)
+                        async with self._exchanging:
+                            await self._snapshots.publish(self._database(), token)
                         answer = {"ok": True}
                     case "burn":
                         answer = {"ok": await self._burn(str(request.get("id")))}
@@ -285,7 +300,7 @@ class Node:
     async def _burn(self, identity: str) -> bool:
         """Use up a link, which may have been made here a moment ago."""
         database = self._database()
-        await replicate(database, self._replica)
+        await self._replicate(database)
         return await database.burn_link(identity)
 
     async def _take_lease(self, stack: AsyncExitStack) -> int | None:

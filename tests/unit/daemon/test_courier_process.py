@@ -214,3 +214,16 @@ def test_a_ledger_that_has_not_joined_is_an_error(tmp_path, shared_database):
         settings = Settings(tmp_path, (), shared=shared)
         with pytest.raises(LedgerError, match="run `spamguard shared join`"):
             Node(settings, shared, spam_filter.ledger, lambda: None)
+
+
+def test_a_damaged_file_of_credentials_keeps_no_lesson_back(places):
+    a, _ = places
+    (a.state / "access.sqlite").write_bytes(b"no database" * 500)
+
+    async def run() -> None:
+        async with a.running():
+            with Filter.open(a.state) as spam_filter:
+                spam_filter.learn(b"Subject: x\n\none two\n", "spam")
+            await until(lambda: a.status().position and not a.status().waiting, "it is sent")
+
+    asyncio.run(run())
