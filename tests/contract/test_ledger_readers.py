@@ -133,6 +133,7 @@ steps_of_nodes = st.lists(
 )
 
 
+@pytest.mark.slow
 @fixed
 @given(steps_of_nodes, st.randoms(use_true_random=False))
 def test_copies_of_one_node_that_were_apart_agree_once_they_have_met(shelf, steps, shuffler):

@@ -339,6 +339,7 @@ def teach(spam_filter: Filter, history: Sequence[Lesson]) -> None:
         cast(spam_filter, number, NOW - days * DAY, user=user, label=label)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(lessons, st.one_of(st.integers(1, 20), st.none()), st.integers(1, 40), st.booleans())
 def test_as_if_the_aged_lessons_had_never_been_taught(
