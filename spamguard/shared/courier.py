@@ -238,7 +238,7 @@ class Courier:
             if self.skipped <= _MAX_TOLD:
                 _log.error("event %d of the shared log is skipped: %s", position, problem)
         if self.skipped:
-            self.alarms["skipped"] = f"{self.skipped:,} events could not be read, see the log"
+            self.alarms["skipped"] = f"events that could not be read: {self.skipped:,}, see the log"
 
     def _next_events(self) -> list[SharedEvent]:
         """The oldest events that wait, without those that the database refuses."""
@@ -261,7 +261,7 @@ class Courier:
             self._refused.add(events[0][:4])
             _log.error("the database refuses a lesson of this node: %s", error)
             count = len(self._refused)
-            self.alarms["refused"] = f"{count:,} lessons of this node are refused, see the log"
+            self.alarms["refused"] = f"lessons that the database refuses: {count:,}, see the log"
 
     async def _find_common(self, database: SharedDatabase, head: LogHead) -> int:
         """The last position up to which log and copy have the same history.

@@ -145,7 +145,6 @@ def measure_mail(site: SharedSite, seconds: float, rounds: int) -> None:
         single = stack.enter_context(
             daemon.running(state, "--config", str(file), port=ports["alone"])
         )
-        busy = [mail_processes(each.process.pid) for each in (node.running, single)]
         alone = stack.enter_context(Filter.open(state))
         site.converge()
         processor: dict[str, list[float]] = {mode: [] for mode in _MODES}
@@ -157,7 +156,8 @@ def measure_mail(site: SharedSite, seconds: float, rounds: int) -> None:
                 with in_state(node.proxy, mode), teaching(teacher):
                     time.sleep(1)
                     port = ports["alone" if mode == "alone" else "node"]
-                    workers = busy[mode == "alone"]
+                    master = single if mode == "alone" else node.running
+                    workers = mail_processes(master.process.pid)
                     before = processor_seconds(workers)
                     taken = run_client(port, seconds)
                 processor[mode].append((processor_seconds(workers) - before) / len(taken))

@@ -245,7 +245,26 @@ def test_hostile_rows_are_named_once_and_skipped(cluster, caplog):
     lines = [record.message for record in caplog.records if "is skipped" in record.message]
     assert len(lines) == 2  # a's and b's
     assert "event 4 of the shared log is skipped" in lines[0]
-    assert b.courier.alarms == {"skipped": "1 events could not be read, see the log"}
+    assert b.courier.alarms == {"skipped": "events that could not be read: 1, see the log"}
+
+
+def test_a_lesson_that_the_database_refuses_stops_no_other(cluster):
+    a, b = cluster.node(), cluster.node()
+    a.cast(*names("a", 5))
+    cluster.database.query(
+        "CREATE FUNCTION spamguard.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF new.clock = 3 THEN RAISE EXCEPTION 'no' USING ERRCODE = 'invalid_parameter_value'; "
+        "END IF; RETURN new; END $$; CREATE TRIGGER refuse BEFORE INSERT ON spamguard.events "
+        "FOR EACH ROW EXECUTE FUNCTION spamguard.refuse()"
+    )
+    for _ in range(2):
+        a.turn()
+    a.cast(b"later")
+    a.turn()
+    b.turn()
+    assert [digest for _, digest, _ in b.events()] == [b"a0", b"a1", b"a3", b"a4", b"later"]
+    assert a.log.waiting()[0] == 1
+    assert a.courier.alarms == {"refused": "lessons that the database refuses: 1, see the log"}
 
 
 def test_a_broken_chain_is_an_error_and_changes_nothing(cluster):
