@@ -9,6 +9,19 @@ turns of a second), and through a daemon without `shared`. Two lessons a second 
 that. The ways take turns, so that whatever else the machine does hits all of them alike.
 
 With --copy, a filter of so many lessons joins an empty log, and then an empty filter joins that.
+
+Two cores on which four to eight times as much ran as they can do; `alone` and `healthy` differ by
+less than two runs of the same:
+
+    from a lesson to others' verdicts   p50 20 ms, p99 35 ms (busier: 42 and 151 ms)
+    the same where no notices arrive    p50 1,016 ms, p99 1,093 ms
+    alone       414/s   2.62 ms of a core for each message   p50 8 ms, p99 38 ms
+    healthy     392/s   2.81 ms                              p50 9 ms, p99 30 ms
+    silent      467/s   2.41 ms                              p50 8 ms, p99 30 ms
+    dead        387/s   2.43 ms                              p50 9 ms, p99 36 ms
+    flapping    375/s   2.59 ms                              p50 8 ms, p99 33 ms
+    not scanned 0; memory of the courier 63 MB
+    100,000 lessons: pushed in 150 s, copied in 22 s; memory of the courier 62 MB
 """
 
 from __future__ import annotations
