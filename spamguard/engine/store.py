@@ -318,7 +318,8 @@ class TableStore:
             # unless another process has settled more meanwhile, and compacted what we were reading
             if not self._is_settled_beyond(self._ledger.get_meta(SNAPSHOT_KEY), upto):
                 raise
-        tidy_up(self._directory, self._ledger, upto)
+        if self._ledger.shared is None:  # else all nodes tidy up alike, when this is published
+            tidy_up(self._directory, self._ledger, upto, undo_limit(self._ledger))
         self.catch_up()
 
     def _begin_settling(self) -> tuple[int, Callable[[], bool]]:
@@ -439,13 +440,18 @@ def install_snapshot(
     return line
 
 
-def tidy_up(directory: Path, ledger: SqliteLedger, settled: int) -> None:
-    """Drop what settled tables make superfluous: superseded events, and notes and snapshots of
-    older extractors.
+def undo_limit(ledger: SqliteLedger) -> int:
+    """Votes that were replaced before this time, in seconds since 1970, cannot come back."""
+    return ledger.trusted_time(time.time()) - UNDO_SECONDS
+
+
+def tidy_up(directory: Path, ledger: SqliteLedger, settled: int, before: int) -> None:
+    """Drop what settled tables make superfluous: events that were superseded before a time, and
+    notes and snapshots of older extractors.
 
     An older version can still make its tables from the ledger.
     """
-    ledger.compact(settled, ledger.trusted_time(time.time()) - UNDO_SECONDS)
+    ledger.compact(settled, before)
     older = range(1, EXTRACTOR)  # the notes go first, or they would name files that are gone
     ledger.drop_meta(f"{note}.{number}" for number in older for note in _META_PREFIXES)
     for number in older:

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import zstandard
 
@@ -46,6 +47,7 @@ MAX_SNAPSHOT_BYTES = 1 << 30
 MAX_BEHIND = 2000
 """Events that stores fold on a message's path, in about 0.3 s."""
 _MAX_NOTES = 1 << 18  # characters
+_MAX_CLOCK_SKEW = 3600  # seconds between two nodes
 _CHUNKS_AT_ONCE = 4
 _MAX_WINDOW_BYTES = 8 << 20  # of zstd; memory
 _RETRY_SECONDS = 600.0  # before a refused snapshot is tried again
@@ -55,6 +57,28 @@ _MENDED = "the shared log has changed; waiting for new tables"
 
 class SnapshotAlarmError(SharedError):
     """A snapshot is refused: somebody has to look at it."""
+
+
+class SnapshotNotes(NamedTuple):
+    """What goes with a snapshot.
+
+    goodmail: what good mail looked like, as the ledger keeps it. before: events that were
+    superseded before this time, in seconds since 1970, are dropped on every node.
+    """
+
+    goodmail: str = ""
+    before: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> SnapshotNotes:
+        """Read what a node wrote; the default where that cannot be read."""
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            values = json.loads(text)
+            goodmail, before = values["goodmail"], values["before"]
+            if isinstance(goodmail, str) and len(goodmail) <= _MAX_NOTES and type(before) is int:
+                latest = int(time.time()) - store.UNDO_SECONDS + _MAX_CLOCK_SKEW
+                return cls(goodmail, min(before, latest))
+        return cls()
 
 
 class SnapshotExchange:
@@ -87,16 +111,17 @@ class SnapshotExchange:
         mark = self._log.head()  # equal chains there are equal logs up to there
         if (await database.chains([mark.position])).get(mark.position) != mark.chain:
             raise SharedError("the shared log has changed: settle again")
-        goodmail = self._ledger.get_meta(HAM_SCORES_KEY) or ""
+        before = store.undo_limit(self._ledger)
+        notes = SnapshotNotes(self._ledger.get_meta(HAM_SCORES_KEY) or "", before)
         outcome = await database.publish_snapshot(
             stamp.seq, EXTRACTOR, LEARNER_VERSION, name, path.stat().st_size, self._ledger.node,
-            json.dumps({"goodmail": goodmail}), token,
+            json.dumps(notes._asdict()), token,
         )  # fmt: skip
         if outcome == "different":
             self._raise_alarm(name, _describe_difference(stamp.seq))
         if outcome == "lost":
             raise SharedError("the lease of settling was lost: settle again")
-        before = self._ledger.trusted_time(time.time()) - store.UNDO_SECONDS
+        store.tidy_up(self._state, self._ledger, stamp.seq, before)
         await database.compact(stamp.seq, before, token)
 
     async def _send(self, database: SharedDatabase, path: Path, name: bytes) -> None:
@@ -175,9 +200,10 @@ class SnapshotExchange:
         ):
             path.unlink(missing_ok=True)
             return False
-        self._ledger.set_meta(HAM_SCORES_KEY, _read_notes(row.notes))
+        notes = SnapshotNotes.parse(row.notes)
+        self._ledger.set_meta(HAM_SCORES_KEY, notes.goodmail)
         if self._log.head().position >= row.position:
-            store.tidy_up(self._state, self._ledger, row.position)
+            store.tidy_up(self._state, self._ledger, row.position, notes.before)
             self.update_hold(self._log.head().position)
         return True
 
@@ -258,15 +284,6 @@ def _describe_difference(position: int) -> str:
         f"the tables settled here at position {position} of the shared log are not those of the "
         "other nodes: please report this fault; `spamguard rebuild` takes away damage of this node"
     )
-
-
-def _read_notes(notes: str) -> str:
-    """What good mail looked like, as the ledger keeps it; "": nothing that can be read."""
-    with suppress(ValueError, TypeError, KeyError, RecursionError):
-        goodmail = json.loads(notes)["goodmail"]
-        if isinstance(goodmail, str) and len(goodmail) <= _MAX_NOTES:
-            return goodmail
-    return ""
 
 
 async def _read_chunks(database: SharedDatabase, row: SharedSnapshot) -> AsyncIterator[bytes]:

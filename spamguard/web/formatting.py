@@ -173,7 +173,7 @@ _DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Bar:
     """A rectangle with a tone."""
 
     x: float
@@ -201,7 +201,7 @@ class Chart:
 
     across: Sequence[Tick]
     up: Sequence[Tick]
-    marks: Sequence[Mark] = ()
+    marks: Sequence[Bar] = ()
     line: str = ""
     dots: Sequence[tuple[float, float, float]] = ()
 
@@ -280,11 +280,11 @@ def calibration_chart(bins: Sequence[Bin]) -> Chart:
     return Chart(across, up, dots=dots)
 
 
-def part_bar(part: float, longest: float) -> Mark:
+def part_bar(part: float, longest: float) -> Bar:
     """Draw a part of a sum to the left or right of the middle of a strip, 100 wide and 10 high."""
     length = 50 * min(1.0, abs(part) / longest) if longest else 0.0
     x, tone = (50.0, "unwanted") if part >= 0 else (50 - length, "wanted")
-    return Mark(x, 1, max(length, 0.5), 8, tone)
+    return Bar(x, 1, max(length, 0.5), 8, tone)
 
 
 def axis_top(maximum: float) -> int:
@@ -307,7 +307,7 @@ def _bar_chart(starts: Sequence[float], columns: Sequence[Mapping[str, int]]) ->
             if count := column.get(tone, 0):
                 y = _y_position((low + count) / top)
                 height = _y_position(low / top) - y
-                marks.append(Mark(x + step * 0.1, y, step * 0.8, height, tone))
+                marks.append(Bar(x + step * 0.1, y, step * 0.8, height, tone))
                 low += count
     unit = 24 if len(starts) > 48 else 1  # beyond two days, labels are days, so one for each day
     labels = _spread_labels(len(starts), unit)
@@ -381,7 +381,7 @@ class ExplanationRow:
     counts: Mapping[str, int] | None = None
     then: float | None = None
     is_sum: bool = False
-    bar: Mark | None = None
+    bar: Bar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,7 @@ class FilterNode:
         return SnapshotStamp.parse(self.filter.ledger.get_meta(SNAPSHOT_KEY) or "")
 
     def tables(self) -> str:
-        """A hash of all bits of the tables, made anew at once if events have moved."""
-        self.filter._store._next_reset = 0.0
+        """A hash of all bits of the tables."""
         self.filter._refresh()
         return hashlib.sha256(repr(bits_of(self.filter._store.tables)).encode()).hexdigest()
 
@@ -129,10 +128,11 @@ class Site:
         return self.nodes[-1]
 
     def converge(self) -> None:
-        """Take turns until all logs are equal."""
+        """Take turns until all logs are equal; tables are then made anew at once."""
         for _ in range(3):
             for node in self.nodes:
                 node.turn()
+                node.filter._store._next_reset = 0.0
         heads = {node.log.head() for node in self.nodes}
         assert len(heads) == 1
         assert all(node.log.waiting()[0] == 0 for node in self.nodes)

@@ -7,7 +7,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,6 +159,9 @@ def silent() -> Iterator[tuple[PeerNode, threading.Event]]:
             yield node, closed
         finally:
             door.shutdown(socket.SHUT_RDWR)
+            for connection in held:  # a client that gave up while it connected closes late
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
             thread.join(PATIENCE)
             for connection in held:
                 connection.close()

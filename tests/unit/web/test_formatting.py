@@ -246,8 +246,8 @@ def test_a_bucket_of_few_messages_is_a_small_dot() -> None:
 
 
 def test_bars_go_each_way() -> None:
-    assert formatting.part_bar(2, 4) == formatting.Mark(50, 1, 25, 8, "unwanted")
-    assert formatting.part_bar(-4, 4) == formatting.Mark(0, 1, 50, 8, "wanted")
+    assert formatting.part_bar(2, 4) == formatting.Bar(50, 1, 25, 8, "unwanted")
+    assert formatting.part_bar(-4, 4) == formatting.Bar(0, 1, 50, 8, "wanted")
     assert formatting.part_bar(0, 0).width == 0.5
 
 
