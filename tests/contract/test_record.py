@@ -689,7 +689,7 @@ def courses(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[P
 Courses = Callable[[str], tuple[Path, Json]]
 
 
-@pytest.mark.parametrize("native", NATIVE)
+@pytest.mark.parametrize("native", ["compiled", pytest.param("numpy", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("section", ["verdicts", "receipts", "tables", "words"])
 def test_course(section: str, native: str, courses: Courses, record: Json) -> None:
     """With the compiled functions and without them, the same bits."""

@@ -137,6 +137,7 @@ def test_nobody_teaches_mail_of_others_on_another_node(two: Cluster) -> None:
 # ---- nodes that do not answer
 
 
+@pytest.mark.slow
 def test_a_node_that_is_silent_is_named(three: Cluster) -> None:
     client, browser = three.nodes[0].client(OPERATOR), three.nodes[0].browser(OPERATOR)
     with silent() as (node, closed):
