@@ -53,7 +53,6 @@ RECORD = Path(__file__).with_name("record.json")
 SHARED = ROOT.parent / "shared"
 CORPUS = SHARED / "corpora" / "spamassassin.tar.xz"
 CORPUS_MESSAGES = 2000
-NATIVE = ("compiled", "numpy")
 NATIVE_SWITCH = "SPAMGUARD_KERNEL"  # "numpy": judge and teach without the compiled functions
 KEY = b"the key of all filters in tests!"
 BITS = 14  # few buckets, so that tokens collide and tables grow
