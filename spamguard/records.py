@@ -41,7 +41,7 @@ class Features:
 
 
 AGEING_ORIGIN = "ageing"
-"""Origin of the tombstones of votes that have grown too old (`learning.ageing`)."""
+"""Origin of the tombstones of votes that have grown too old (`learning.undo`)."""
 
 
 class Vote(NamedTuple):

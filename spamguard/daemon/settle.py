@@ -31,7 +31,7 @@ from spamguard.engine import snapshot
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SpamguardError, TableError, UnavailableError
 from spamguard.learning import undo
-from spamguard.learning.ageing import age_votes
+from spamguard.learning.undo import age_votes
 from spamguard.proxy.history import HISTORY_FILE, MIN_BYTES, History
 from spamguard.storage import remove_stale_drafts
 

@@ -1,4 +1,4 @@
-"""Votes that are cast anew by themselves: undoing, and reading old messages again.
+"""Votes that are cast without a person's word: undoing, reading old messages again, and ageing.
 
 `undo_votes` takes back what one user has taught since some time. For each message, what the user
 had said before is in force again. Votes are taken back by new votes, as all teaching is done, so
@@ -9,7 +9,19 @@ reads mail otherwise. Such a vote teaches nothing until its message is read agai
 extractors are never mixed. It is cast once more, with today's features. Label, user, origin and
 time stay, so for counts, lists and undo it is the same vote.
 
-Must never touch another user's votes, change whose vote one is, or cast one that is not in force.
+`age_votes` takes back the oldest votes, so that ledger, tables and settling stay bounded: the
+option `keep` says how many stay in force, or for how long. Its tombstones have an origin of their
+own. So undoing neither undoes them nor brings back what is behind them, and a message that is
+taught again is simply taught. Settling compacts the ledger; 30 days after a vote has aged, nothing
+of it is left there. If it comes back later, from an export or another machine, it is as old as
+before, and ages again. A number is exceeded by up to a twentieth before anything ages, because
+forgetting makes settling due. Then the votes of the site go first, and those of users that do not
+count for them alone (`engine.fold`); what counts for one user goes last. A time is a time for every
+vote. Of machines that share a log one may do this at a time.
+
+Undoing must never touch another user's votes, change whose vote one is, or cast one that is not in
+force. Ageing must never take back a vote that was cast after it had looked, or a word about a
+sender, a word list or a class.
 """
 
 from __future__ import annotations
@@ -19,14 +31,16 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
+from spamguard.engine.fold import MAX_VOTES
 from spamguard.engine.prepare import Example
 from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NewVote, is_site_note
-from spamguard.records import EXTRACTOR, Vote
+from spamguard.records import AGEING_ORIGIN, EXTRACTOR, Vote
 from spamguard.storage import batches
 
 UNDO_ORIGIN = "undo"
@@ -200,3 +214,40 @@ def _outdated_votes(spam_filter: Filter, example: Example, user: str | None) -> 
         for vote in spam_filter.ledger.users.votes_on_message(example.digest)
         if vote.extractor < EXTRACTOR and user in (None, vote.user)
     ]
+
+
+# ---- ageing
+
+_DAY_SECONDS = 86_400
+_SLACK = 20  # a number may be exceeded by this part of it
+
+
+def age_votes(spam_filter: Filter, kept: KeptLessons, now: float) -> int:
+    """Take back the votes that are too old, in batches; how many. Does not settle.
+
+    now: seconds since 1970; a clock that has jumped ahead is not believed (`trusted_time`).
+    LedgerError, TableError: some batches may be cast; the next call goes on.
+    """
+    ledger = spam_filter.ledger
+    trusted, upto = ledger.trusted_time(now), ledger.last_seq()
+    aged = 0
+    for seqs in batches(find_old_votes(ledger, kept, trusted, upto)):
+        tombstones = [
+            NewVote(digest, user, None, b"", b"", AGEING_ORIGIN, trusted, extractor)
+            for digest, user, extractor in ledger.ages.keys_of(seqs)
+        ]
+        aged += sum(spam_filter.cast_votes(tombstones, unless_voted_since=upto))
+    return aged
+
+
+def find_old_votes(ledger: SqliteLedger, kept: KeptLessons, now: int, upto_seq: int) -> list[int]:
+    """Events that are the votes to take back, a function of the events up to `upto_seq` and the
+    arguments alone.
+    """
+    if kept.days:
+        return ledger.ages.oldest_votes(upto_seq, before=now - kept.days * _DAY_SECONDS)
+    by_user = ledger.users.count_lessons().values()
+    excess = sum(sum(labels.values()) for labels in by_user) - kept.number
+    if excess * _SLACK < kept.number:
+        return []
+    return ledger.ages.oldest_votes(upto_seq, number=excess, personal=MAX_VOTES)

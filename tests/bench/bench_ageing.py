@@ -22,7 +22,7 @@ from spamguard import keys
 from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example, ExampleReader
-from spamguard.learning.ageing import age_votes
+from spamguard.learning.undo import age_votes
 from spamguard.ledger.votes import NewVote
 from spamguard.storage import batches
 

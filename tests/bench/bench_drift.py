@@ -26,7 +26,7 @@ import numpy as np
 from spamguard.config.values import KeptLessons
 from spamguard.engine.evaluate import ScoredMessage
 from spamguard.engine.measures import measures, roca
-from spamguard.learning.ageing import age_votes
+from spamguard.learning.undo import age_votes
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

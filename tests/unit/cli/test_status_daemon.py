@@ -16,7 +16,7 @@ from spamguard import __version__
 from spamguard.cli import status
 from spamguard.config.values import KeptLessons
 from spamguard.daemon import status as daemon_status
-from spamguard.learning.ageing import age_votes
+from spamguard.learning.undo import age_votes
 from spamguard.log import duration_text
 from tests.unit.filters import READER, mail, opened
 

@@ -12,7 +12,7 @@ from corpora import synthetic
 from spamguard.config.values import KeptLessons
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
-from spamguard.learning.ageing import age_votes
+from spamguard.learning.undo import age_votes
 from spamguard.records import EXTRACTOR
 from tests.unit.folders.maildirs import deliver, maildir
 

@@ -15,9 +15,14 @@ from spamguard.config.values import KeptLessons
 from spamguard.engine import fold
 from spamguard.engine.filter import Filter
 from spamguard.engine.store import UNDO_SECONDS
-from spamguard.learning import ageing
-from spamguard.learning.ageing import age_votes, find_old_votes
-from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
+from spamguard.learning import undo
+from spamguard.learning.undo import (
+    VoteSelection,
+    affected_messages,
+    age_votes,
+    find_old_votes,
+    undo_votes,
+)
 from spamguard.ledger.senders import make_sender_vote
 from spamguard.ledger.votes import NewVote, winning_votes
 from spamguard.records import AGEING_ORIGIN, EXTRACTOR
@@ -108,7 +113,7 @@ def test_what_counts_for_one_user_goes_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a user the latest votes count, here five: older ones go with those of the site."""
-    monkeypatch.setattr(ageing, "MAX_VOTES", 5)
+    monkeypatch.setattr(undo, "MAX_VOTES", 5)
     with opened(tmp_path) as spam_filter:
         for number in range(10):
             cast(spam_filter, number, NOW - (100 - number) * DAY, user="anna")
@@ -123,7 +128,7 @@ def test_what_counts_for_one_user_goes_last(
 
 
 def test_as_many_votes_of_a_user_are_spared_as_count() -> None:
-    assert ageing.MAX_VOTES == fold.MAX_VOTES
+    assert undo.MAX_VOTES == fold.MAX_VOTES
 
 
 def test_classes_that_were_imported_one_after_the_other_age_together(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_a_vote_that_is_cast_meanwhile_stays(
             cast(spam_filter, 0, NOW, label="ham")
             return found
 
-        monkeypatch.setattr(ageing, "find_old_votes", find_and_teach)
+        monkeypatch.setattr(undo, "find_old_votes", find_and_teach)
         assert age(spam_filter, days=1) == 0
         assert spam_filter.ledger.standing_label(EXAMPLES[0].digest, "") == "ham"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.config.values import KeptLessons
-from spamguard.learning.ageing import age_votes, find_old_votes
+from spamguard.learning.undo import age_votes, find_old_votes
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.unit.filters import READER, mail
 from tests.unit.shared.nodes import FilterNode, Site, site
