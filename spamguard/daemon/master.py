@@ -259,7 +259,7 @@ class Master:
         filter the process reports lessons that an upgrade has made useless, while mail flows.
         """
         new = not (settings.state / LEDGER_FILE).exists()
-        self._start_settling(settings, "first")
+        self._start_settling(settings, "first", *(() if settings.shared else ("alone",)))
         if new and self._settler is not None:
             with suppress(subprocess.TimeoutExpired):  # mail then passes unscored until it is done
                 self._settler.wait(_FIRST_SETTLE_TIMEOUT)

@@ -1,12 +1,13 @@
 """A short-lived process that settles a filter: `python -m spamguard.daemon.settle STATE [first]
-[keep=DAYS] [lessons=KEPT]`.
+[alone] [keep=DAYS] [lessons=KEPT]`.
 
 The master starts it, apart from the mail and from the learner. Settling takes much processor, so
 the process has the lowest priority of all, and much memory, which returns when it ends. It settles
 if that is due, also when tables are damaged, and removes drafts that killed processes have left
 behind. Of the nodes that share a log, the one that gets the lease settles, and publishes for all.
 With `first`, as when the daemon has just started, it also reports lessons that an upgrade has made
-useless. With `keep`, it removes held mail that is older; with `lessons`, the option `keep` of the
+useless, and with `alone` a filter that has joined others while the configuration has no `shared`.
+With `keep`, it removes held mail that is older; with `lessons`, the option `keep` of the
 configuration, it forgets the lessons beyond that before it settles. A clock that has jumped ahead
 removes nothing (`trusted_time`).
 
@@ -37,6 +38,11 @@ from spamguard.storage import remove_stale_drafts
 
 _log = logging.getLogger("spamguard.daemon")
 
+_ALONE_WARNING = (
+    "this filter has joined a shared log, but the configuration has no `shared`: lessons only wait "
+    "here; put it back, or run `spamguard shared leave`"
+)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Settle if that is still due, and return the exit status."""
@@ -55,6 +61,9 @@ def main(arguments: Sequence[str]) -> int:
         if "first" in more:
             with Filter.open(state, _load=False) as spam_filter:
                 outdated, loss = undo.count_outdated(spam_filter.ledger), spam_filter.find_loss()
+                is_joined = spam_filter.ledger.shared is not None
+            if is_joined and "alone" in more:
+                _log.warning("%s", _ALONE_WARNING)
             if outdated:
                 _log.warning("%s; %s", undo.describe_outdated(outdated), undo.REEXTRACT_REMEDY)
             if loss is not None and not settled:  # else settling has logged it

@@ -114,6 +114,14 @@ def test_outdated_lessons_are_logged_as_the_daemon_starts(tmp_path: Path) -> Non
     assert train(tmp_path) == ""
 
 
+def test_a_joined_filter_without_the_option_is_logged_as_the_daemon_starts(tmp_path: Path) -> None:
+    """Otherwise lessons would wait for the others for ever, and nobody would know."""
+    with opened(tmp_path) as spam_filter:
+        spam_filter.ledger.join()
+    assert "`shared`" not in train(tmp_path, "first")
+    assert "put it back, or run `spamguard shared leave`" in train(tmp_path, "first", "alone")
+
+
 def test_held_mail_is_removed_when_it_is_too_old(tmp_path: Path) -> None:
     """By the time that the history trusts: a clock that jumps ahead removes nothing."""
     now = time.time()
