@@ -109,6 +109,8 @@ def measure_lessons(a: SharedNode, b: SharedNode, count: int) -> None:
 
 
 def _milliseconds(times: list[float]) -> str:
+    if not times:
+        return "none: every lesson was there at once"
     half, most = statistics.median(times), sorted(times)[int(0.99 * len(times))]
     return f"p50 {half * 1e3:5.0f} ms, p99 {most * 1e3:5.0f} ms  ({len(times)})"
 
