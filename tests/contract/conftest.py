@@ -10,7 +10,12 @@ from tests.support.waiting import PATIENCE
 __all__ = ["postgres_server"]
 
 
-@pytest.fixture(params=[*SHELVES, pytest.param("postgres", marks=needs_postgres)])
+SLOW = {"connected": pytest.mark.slow, "postgres": needs_postgres}
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=SLOW.get(name, ())) for name in [*SHELVES, "postgres"]]
+)
 def shelf(request, tmp_path, monkeypatch):
     if request.param == "postgres":
         # However slow the machine is, events get their numbers before the tests go on.

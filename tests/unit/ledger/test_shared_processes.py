@@ -39,6 +39,7 @@ def joined(path: Path) -> SqliteLedger:
     return SqliteLedger.open(path, "key")
 
 
+@pytest.mark.slow
 def test_a_reader_folds_each_event_once_whatever_happens_meanwhile(tmp_path):
     log = LogFile(tmp_path / "log")
     reader, carrier = joined(tmp_path / "a"), SqliteLedger.open(tmp_path / "a", "key")
