@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from spamguard.errors import LedgerError
 from spamguard.ledger.events import encode_event
 from spamguard.ledger.sqlite import SqliteLedger

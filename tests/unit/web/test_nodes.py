@@ -315,6 +315,7 @@ def test_held_mail_of_another_node(two: Cluster, tmp_path: Path) -> None:
     assert there.get(path).status_code == here.get(path).status_code == 404
 
 
+@pytest.mark.slow
 def test_several_held_messages_of_all_nodes(two: Cluster, tmp_path: Path) -> None:
     for number in range(4):
         office.hold(two.nodes[number % 2].state, number, PASSED[number][1], "anna@x.org")
