@@ -33,15 +33,15 @@ from pathlib import Path
 from spamguard import __version__, keys, process
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.config.options import Settings, SharedSettings
-from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
-from spamguard.ledger.shared import NUDGE_SOCKET, SharedLog
+from spamguard.errors import SharedError, SpamguardError, UnavailableError
+from spamguard.ledger.shared import NUDGE_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.log import WarnOnce, hostname
 from spamguard.records import EXTRACTOR
 from spamguard.shared.client import COURIER_SOCKET, MAX_LINE_BYTES
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import NodeRow, SharedDatabase
-from spamguard.shared.snapshots import SnapshotExchange
+from spamguard.shared.snapshots import SnapshotExchange, joined_log
 from spamguard.shared.status import BEAT_SECONDS, NodeStatus, SharedStatus, write_status
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web.replication import CredentialReplica, replicate
@@ -80,13 +80,6 @@ def _open_ledger(settings: Settings) -> SqliteLedger:
     return SqliteLedger.open(path, fingerprint, durable=False)
 
 
-def joined_log(ledger: SqliteLedger) -> SharedLog:
-    """The ledger's copy of the shared log. LedgerError: it has none."""
-    if ledger.shared is None:
-        raise LedgerError(f"ledger {ledger.path}: it has not joined: run `spamguard shared join`")
-    return ledger.shared
-
-
 class Node:
     """This node: the turns, and what runs beside them, in one thread, that of the ledger."""
 
@@ -99,10 +92,10 @@ class Node:
     ) -> None:
         self._settings = settings
         self._ledger = ledger
-        log = joined_log(ledger)
+        self._log = joined_log(ledger)
         self._snapshots = SnapshotExchange(ledger, settings.state)
         self._courier = Courier(
-            log,
+            self._log,
             partial(SharedDatabase.connect, shared, ledger.node, ledger.fingerprint),
             self._snapshots,
             request_settling,
@@ -163,7 +156,7 @@ class Node:
             await asyncio.sleep(_TICK_SECONDS)
 
     def _make_status(self) -> SharedStatus:
-        courier, counts = self._courier, joined_log(self._ledger).counts()
+        courier, counts = self._courier, self._log.counts()
         return SharedStatus(
             node=self._ledger.node,
             written=time.time(),
@@ -212,8 +205,7 @@ class Node:
 
     async def _report(self, database: SharedDatabase) -> None:
         """Tell the other nodes of this one, and read of them."""
-        log = joined_log(self._ledger)
-        (waiting, _), head = log.waiting(), log.head()
+        (waiting, _), head = self._log.waiting(), self._log.head()
         await database.note_node(
             NodeRow(
                 self._ledger.node,

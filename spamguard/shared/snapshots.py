@@ -89,7 +89,7 @@ class SnapshotExchange:
 
     def __init__(self, ledger: SqliteLedger, state: Path) -> None:
         self._ledger = ledger
-        self._log = _shared_log(ledger)
+        self._log = joined_log(ledger)
         self._state = state
         self._refused_at: dict[bytes, float] = {}
         self.alarms: dict[bytes, str] = {}
@@ -258,15 +258,16 @@ def keep_tables(ledger: SqliteLedger, line: str) -> None:
     """Have tables judge until there is a new snapshot, although their events have got, or will get,
     other positions. line: the note of their snapshot.
     """
-    _shared_log(ledger).hold(_MENDED)
+    joined_log(ledger).hold(_MENDED)
     stamp = replace(SnapshotStamp.parse(line), seq=0, settled=0, lineage="")
     expected = ledger.get_meta(SNAPSHOT_KEY)
     ledger.replace_meta(SNAPSHOT_KEY, expected, json.dumps(asdict(stamp)))
 
 
-def _shared_log(ledger: SqliteLedger) -> SharedLog:
+def joined_log(ledger: SqliteLedger) -> SharedLog:
+    """The ledger's copy of the shared log. LedgerError: it has none."""
     if ledger.shared is None:
-        raise LedgerError(f"ledger {ledger.path}: it has not joined a shared log")
+        raise LedgerError(f"ledger {ledger.path}: it has not joined: run `spamguard shared join`")
     return ledger.shared
 
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from spamguard.config.options import HostPort, Settings, Web
-from spamguard.daemon.web import serve_http
 from spamguard.keys import load_key
 from spamguard.proxy.history import HISTORY_FILE
 from spamguard.shared.peers import PeerClient, PeerGate, PeerNode, peer_key
 from spamguard.storage import KEY_FILE
-from spamguard.web.app import create_app, server_config
+from spamguard.web.app import create_app
 from spamguard.web.auth import CredentialStore, SharedLogin
 from spamguard.web.nodes import NodeService, PeerDoor
 from tests.support.waiting import PATIENCE
 from tests.unit.filters import opened
 from tests.unit.web import office
 from tests.unit.web.fixed import Monitor
-from tests.unit.web.served import Served
+from tests.unit.web.served import Served, running
 
 
 @dataclass
@@ -72,9 +72,9 @@ def cluster(
         PeerNode(f"id{at}", f"mx{at}", f"http://127.0.0.1:{one.getsockname()[1]}")
         for at, one in enumerate(listening)
     ]
-    with ExitStack() as running:
+    with ExitStack() as stack:
         nodes = [
-            running.enter_context(_node(one, door, peers, at, key, burn))
+            stack.enter_context(_node(one, door, peers, at, key, burn))
             for at, (one, door) in enumerate(zip(settings, listening, strict=True))
         ]
         yield Cluster(nodes, peers, key)
@@ -89,18 +89,16 @@ def _node(
     key: bytes,
     burn: Callable[[str], bool],
 ) -> Iterator[Served]:
-    began, ends = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
     client = PeerClient(key, peers[at].node, lambda: peers, None)
     served = Served(settings.state, listening.getsockname()[1], None, Monitor())
 
-    async def run() -> None:
-        store = CredentialStore.open(settings.state)
+    @asynccontextmanager
+    async def app(store: CredentialStore) -> AsyncIterator[ASGIApp]:
         served.service = service = NodeService(settings, lambda: None, dict, client)
         door = PeerDoor(PeerGate(key, peers[at].node), service, SharedLogin(burn, bytes(32)))
         await service.start()
         try:
-            app = create_app(
+            yield create_app(
                 Web(HostPort("127.0.0.1", 1)),
                 settings.state / "spool",
                 service,
@@ -108,30 +106,11 @@ def _node(
                 served.monitor,
                 peers=door,
             )
-            began.set()
-            await serve_http(server_config(app, listening), listening, ends)
         finally:
             await service.close()
-            store.close()
 
-    def work() -> None:
-        try:
-            loop.run_until_complete(run())
-        finally:
-            began.set()
-            loop.close()
-            listening.close()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        assert began.wait(PATIENCE)
+    with running(served, listening, app):
         yield served
-    finally:
-        for one in served.clients:
-            one.close()
-        loop.call_soon_threadsafe(ends.set)
-        thread.join(PATIENCE)
 
 
 @contextmanager

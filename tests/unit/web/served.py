@@ -9,13 +9,14 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp
 
 from spamguard.config.options import HostPort, Web
 from spamguard.daemon.web import serve_http
@@ -109,17 +110,32 @@ def served(
         state, listening.getsockname()[1], service or Fixed(), Monitor(), "https" if tls else "http"
     )
     settings = web or Web(HostPort("127.0.0.1", 1))
+
+    @asynccontextmanager
+    async def app(store: CredentialStore) -> AsyncIterator[ASGIApp]:
+        yield create_app(settings, state / "spool", served.service, store, served.monitor, mailer)
+
+    with running(served, listening, app, tls):
+        yield served
+
+
+@contextmanager
+def running(
+    served: Served,
+    listening: socket.socket,
+    app: Callable[[CredentialStore], AbstractAsyncContextManager[ASGIApp]],
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[None]:
+    """Run a server in a thread. app: makes what it serves, for as long as it runs."""
     began, ends = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def run() -> None:
-        store = CredentialStore.open(state)
+        store = CredentialStore.open(served.state)
         try:
-            app = create_app(
-                settings, state / "spool", served.service, store, served.monitor, mailer
-            )
-            began.set()
-            await serve_http(server_config(app, listening, tls), listening, ends)
+            async with app(store) as made:
+                began.set()
+                await serve_http(server_config(made, listening, tls), listening, ends)
         finally:
             store.close()
 
@@ -135,7 +151,7 @@ def served(
     thread.start()
     try:
         assert began.wait(PATIENCE)
-        yield served
+        yield
     finally:
         for client in served.clients:
             client.close()

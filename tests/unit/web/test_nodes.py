@@ -162,8 +162,8 @@ def test_a_node_that_is_silent_is_named(three: Cluster) -> None:
     assert "did not answer" not in browser.get("/history").text
 
 
-@pytest.mark.parametrize("url", ["http://192.0.2.1:8080", "file:///etc/passwd", "x:[", "http://"])
-def test_a_node_without_a_usable_address(three: Cluster, url: str) -> None:
+def check_named(three: Cluster, url: str) -> None:
+    """A node at this address is named, and the others answer."""
     three.peers.append(PeerNode("gone", "mx-gone", url))
     try:
         answer = three.nodes[0].client(OPERATOR).get(f"{API}/history").json()
@@ -171,18 +171,17 @@ def test_a_node_without_a_usable_address(three: Cluster, url: str) -> None:
         three.peers.pop()
     assert answer["absent"] == ["mx-gone"]
     assert answer["judgements"]
+
+
+@pytest.mark.parametrize("url", ["http://192.0.2.1:8080", "file:///etc/passwd", "x:[", "http://"])
+def test_a_node_without_a_usable_address(three: Cluster, url: str) -> None:
+    check_named(three, url)
 
 
 def test_a_node_that_is_down(three: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         url = f"http://127.0.0.1:{door.getsockname()[1]}"
-    three.peers.append(PeerNode("gone", "mx-gone", url))
-    try:
-        answer = three.nodes[0].client(OPERATOR).get(f"{API}/history").json()
-    finally:
-        three.peers.pop()
-    assert answer["absent"] == ["mx-gone"]
-    assert answer["judgements"]
+    check_named(three, url)
 
 
 # ---- login links
