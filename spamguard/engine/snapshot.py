@@ -106,29 +106,30 @@ def snapshot_bytes(place: Path) -> int:
     return size
 
 
-def hash_snapshot(path: Path) -> str:
-    """The SHA-256 of a snapshot, in hexadecimal. OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_snapshot(path: Path, tables: Tables, *, durable: bool) -> None:
+def write_snapshot(path: Path, tables: Tables, *, durable: bool, hashed: bool = False) -> str:
     """Write tables under a name that does not exist yet; with durable, wait for the disk.
+
+    Returns the SHA-256 of the file in hexadecimal, or an empty text when it is not to be hashed.
+    It cannot be read back for that: another process may remove a file that does not count yet.
 
     OSError when it cannot be written; then nothing is left behind.
     """
+    digest = hashlib.sha256()
     text = _describe_layout(tables)
     head = _MAGIC + b"%08x " % zlib.crc32(text) + text + b"\n"
     with create_atomically(path) as file:
         for data in (np.frombuffer(head, np.uint8), *(array for _, array in _iter_arrays(tables))):
             content = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            file.write(content.data)
-            file.write(bytes(-content.nbytes % _PAGE_BYTES))
+            for part in (content.data, bytes(-content.nbytes % _PAGE_BYTES)):
+                file.write(part)
+                if hashed:
+                    digest.update(part)
         file.flush()
         if durable:
             os.fsync(file.fileno())
     if durable:
         sync_directory(path.parent)
+    return digest.hexdigest() if hashed else ""
 
 
 def _describe_layout(tables: Tables) -> bytes:

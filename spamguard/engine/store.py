@@ -34,7 +34,6 @@ from spamguard.engine.fold import build_tables, fold_changes
 from spamguard.engine.snapshot import (
     SNAPSHOT_KEY,
     SnapshotStamp,
-    hash_snapshot,
     note_loss,
     read_snapshot,
     write_snapshot,
@@ -368,15 +367,15 @@ class TableStore:
         try:
             # drafts first: on a disk that they have filled nothing could be written
             remove_stale_drafts(self._directory)
-            write_snapshot(path, tables, durable=self._durable)
-            lineage = hash_snapshot(path) if stamp.seq == stamp.settled else stamp.lineage
+            settled = stamp.seq == stamp.settled
+            digest = write_snapshot(path, tables, durable=self._durable, hashed=settled)
         except OSError as error:
             advice = remedy(error, "look at the disk and its permissions")
             raise TableError(
                 f"{path}: cannot be written ({error.strerror}); "
                 f"what was taught is safe in the ledger: {advice}"
             ) from error
-        stamp = replace(stamp, file=path.name, lineage=lineage)
+        stamp = replace(stamp, file=path.name, lineage=digest or stamp.lineage)
         line = install_snapshot(self._directory, self._ledger, stamp, expected, is_valid)
         if line is None:
             return False

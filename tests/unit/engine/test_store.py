@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -363,6 +365,30 @@ with opened(Path(sys.argv[1])) as f:
         os.utime(draft, (0, 0))
     spam_filter.settle()
     assert len(snapshots(tmp_path)) == 1
+
+
+def test_another_process_may_remove_a_snapshot_before_it_counts(
+    open_filter: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = open_filter(), open_filter()
+    teach(first, MAIL[:20])
+    write = store.write_snapshot
+
+    def overtaken(path: Path, *arguments: Any, **settings: Any) -> str:
+        digest = write(path, *arguments, **settings)
+        monkeypatch.setattr(store, "write_snapshot", write)
+        teach(first, MAIL[20:25])
+        first.settle()
+        assert not path.exists()
+        return digest
+
+    monkeypatch.setattr(store, "write_snapshot", overtaken)
+    second.settle()
+    assert held(second) == held(first) == held(open_filter())
+    (name,) = snapshots(tmp_path)
+    settled = second._store.stamp
+    assert (settled.settled, settled.file) == (25, name)
+    assert settled.lineage == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
 
 
 def test_a_full_disk_loses_nothing(
