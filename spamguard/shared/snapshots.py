@@ -106,15 +106,19 @@ class SnapshotExchange:
             raise SharedError("there is no settled snapshot to publish: settle first")
         name = bytes.fromhex(stamp.lineage)
         path, snapshots = self._state / stamp.file, await database.read_snapshots()
-        if name not in {row.hash for row in snapshots if _is_ours(row)}:
-            await self._send(database, path, name)
+        try:
+            if name not in {row.hash for row in snapshots if _is_ours(row)}:
+                await self._send(database, path, name)
+            size = path.stat().st_size
+        except OSError as error:
+            raise SharedError(f"{path}: cannot be read ({error.strerror}): settle again") from error
         mark = self._log.head()  # equal chains there are equal logs up to there
         if (await database.chains([mark.position])).get(mark.position) != mark.chain:
             raise SharedError("the shared log has changed: settle again")
         before = store.undo_limit(self._ledger)
         notes = SnapshotNotes(self._ledger.get_meta(HAM_SCORES_KEY) or "", before)
         outcome = await database.publish_snapshot(
-            stamp.seq, EXTRACTOR, LEARNER_VERSION, name, path.stat().st_size, self._ledger.node,
+            stamp.seq, EXTRACTOR, LEARNER_VERSION, name, size, self._ledger.node,
             json.dumps(notes._asdict()), token,
         )  # fmt: skip
         if outcome == "different":
@@ -126,14 +130,11 @@ class SnapshotExchange:
 
     async def _send(self, database: SharedDatabase, path: Path, name: bytes) -> None:
         compressor = zstandard.ZstdCompressor(level=1)
-        try:
-            with path.open("rb") as file:
-                number = 0
-                while data := file.read(CHUNK_BYTES):
-                    await database.put_chunk(name, number, compressor.compress(data))
-                    number += 1
-        except OSError as error:
-            raise SharedError(f"{path}: cannot be read ({error.strerror}): settle again") from error
+        with path.open("rb") as file:
+            number = 0
+            while data := file.read(CHUNK_BYTES):
+                await database.put_chunk(name, number, compressor.compress(data))
+                number += 1
 
     # ---- fetching
 
