@@ -72,7 +72,9 @@ class BareDebian:
         user: numbers of user and group.
         """
         steps = ["set -e", _KERNEL, mounts, *([] if network else ["ip link set lo up"])]
-        enter = "; ".join([*steps, f'exec chroot --userspec={user} --groups= "$0" "$@"'])
+        # The shell stays, and dies with `unshare`: a process that changes its user would not.
+        chroot = f'chroot --userspec={user} --groups= "$0" "$@"'
+        enter = "; ".join([*steps, chroot, "exit $?"])
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
         return [*unshare, *([] if network else ["--net"]), "sh", "-c", enter, str(self.root), *line]
 
