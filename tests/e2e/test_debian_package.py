@@ -166,12 +166,13 @@ def test_it_learns_is_upgraded_and_is_purged(
     maildir = debian.root / "home/anna/Maildir"
     for folder in ("cur", "new", "tmp", ".Junk/cur", ".Junk/new", ".Junk/tmp"):
         (maildir / folder).mkdir(parents=True, mode=0o700)
-    (maildir / "cur/1:2,S").write_bytes(MAIL)
+    name = f"cur/1,S={len(MAIL)}:2,S"  # with its size, as else it may still be written
+    (maildir / name).write_bytes(MAIL)
     log = tmp_path / "log"
     with serving(debian, log) as server:
         assert sent(server, MAIL)["X-Spam-Status"].endswith("tests=SPAMGUARD_UNSURE")
         eventually(lambda: "Maildir: seen for the first time" in log.read_text(), "it is seen")
-        (maildir / "cur/1:2,S").rename(maildir / ".Junk/cur/1:2,S")
+        (maildir / name).rename(maildir / ".Junk" / name)
         eventually(lambda: "class=spam" in log.read_text(), "the move is learnt")
     learnt = status(debian)["classes"]
 
