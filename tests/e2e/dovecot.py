@@ -129,7 +129,8 @@ def running(extra: str | Callable[[Path], str] = "") -> Iterator[Dovecot]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            wait_for_port(dovecot.lmtp_port)
+            for port in (dovecot.lmtp_port, dovecot.imap_port):
+                wait_for_port(port)
             yield dovecot
         finally:
             process.terminate()
