@@ -89,11 +89,19 @@ def test_it_passes_its_tests(unpacked: Path) -> None:
     assert " passed" in told
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with nothing but pip, and then what a wheel has brought."""
+    place = tmp_path_factory.mktemp("clean") / "environment"
+    venv.create(place, with_pip=True)
+    return place
+
+
 @pytest.mark.parametrize(
     ("kernel", "tag"), [("compiled", r"cp311-abi3-\w+"), ("numpy", "py3-none-any")]
 )
 def test_a_wheel_runs_in_a_clean_environment(
-    kernel: str, tag: str, unpacked: Path, tmp_path: Path
+    kernel: str, tag: str, unpacked: Path, environment: Path, tmp_path: Path
 ) -> None:
     """Made of the source distribution, as package indexes do, and installed without a compiler."""
     if kernel == "compiled" and COMPILER is None:
@@ -103,11 +111,11 @@ def test_a_wheel_runs_in_a_clean_environment(
     (wheel,) = tmp_path.glob("*.whl")
     assert re.fullmatch(rf"spamguard-{re.escape(__version__)}-{tag}\.whl", wheel.name)
     check_contents(wheel, kernel)
-    place = tmp_path / "environment"
-    venv.create(place, with_pip=True)
-    run(place / "bin" / "pip", "install", "-q", "--only-binary=:all:", wheel, place=tmp_path)
-    check_program(place / "bin" / "spamguard", kernel, tmp_path)
-    check_share(place / "share" / "spamguard")
+    pip = environment / "bin" / "pip"
+    run(pip, "uninstall", "-q", "-y", "spamguard", place=tmp_path)
+    run(pip, "install", "-q", "--no-compile", "--only-binary=:all:", wheel, place=tmp_path)
+    check_program(environment / "bin" / "spamguard", kernel, tmp_path)
+    check_share(environment / "share" / "spamguard")
 
 
 def check_contents(wheel: Path, kernel: str) -> None:

@@ -10,11 +10,16 @@ PATIENCE = 300.0  # seconds until a test gives up: generous, as eight others may
 
 
 def eventually(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
-    """Wait until the check is true. AssertionError if it never is. what: the condition in words."""
-    until = time.monotonic() + seconds
+    """Wait until the check is true. AssertionError if it never is. what: the condition in words.
+
+    It pauses as long as a check takes, so that what it waits for has the core meanwhile.
+    """
+    began = time.monotonic()
+    until = began + seconds
     while not check():
         assert time.monotonic() < until, f"never so: {what or check}"
-        time.sleep(0.02)
+        time.sleep(max(0.02, time.monotonic() - began))
+        began = time.monotonic()
 
 
 async def until(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
