@@ -10,24 +10,24 @@ that. The measured daemons have one core for themselves; the database, the other
 next hop share the others, as on other machines. The ways take turns in random order.
 
 The speed of a core of a machine that others share changes by a third within seconds, and numbers of
-messages with it. The share of the core that mail has does not: nothing else lowers it but work that
-the shared log adds.
+messages with it. The shares of the core tell more: what the courier takes, mail lacks. Settling is
+what a single machine does as well, once in a minute.
 
 With --copy, a filter of so many lessons joins an empty log, and then an empty filter joins that.
 
-Two cores (12 rounds of 4 s; before it 20 rounds of 3 s gave 0.968, 0.967, 1.002 and 0.947 × the
-messages, and p99 27, 27, 23 and 31 ms beside 29 ms alone):
+Two cores (12 rounds of 4 s):
 
-    from a lesson to others' verdicts   p50 15 to 26 ms, p99 42 to 64 ms
-    alone     mail 96.5% and courier 0.6% of the core; 1.000 × the messages, p50 11 ms, p99 28 ms
-    healthy   mail 94.4% and courier 1.8%              0.905                 p50 12 ms, p99 27 ms
-    silent    mail 92.5% and courier 0.5%              0.933                 p50 12 ms, p99 24 ms
-    dead      mail 95.5% and courier 0.4%              0.961                 p50 11 ms, p99 25 ms
-    flapping  mail 92.7% and courier 2.3%              0.907                 p50 12 ms, p99 31 ms
+    from a lesson to others' verdicts   p50 15 to 26 ms, p99 42 to 64 ms (four runs)
+              of the core: mail, courier, settling
+    alone        96.6 %   0.6 %   1.5 %   1.000 × the messages   p50 12 ms, p99 25 ms
+    healthy      95.2 %   2.0 %   2.1 %   0.926                  p50 13 ms, p99 26 ms
+    silent       94.6 %   0.5 %   3.0 %   0.998                  p50 12 ms, p99 25 ms
+    dead         97.7 %   0.3 %   1.1 %   0.995                  p50 12 ms, p99 23 ms
+    flapping     95.1 %   2.0 %   1.0 %   1.018                  p50 11 ms, p99 26 ms
     not scanned 0; memory of the courier 63 MB
 
-The process that settles once in a minute, and the teacher, take the rest. Where all of it shares
-two cores, p99 is 14 ms alone, 17 ms healthy, 13 silent, 15 dead and 15 flapping (10 × 4 s).
+Two runs before gave 0.968 and 0.905 × the messages healthy, 0.967 and 0.933 silent, 1.002 and 0.961
+dead, 0.947 and 0.907 flapping.
 
 On a machine where four to eight times as much ran as it can do: a lesson 1,016 ms at the median and
 1,093 ms at the 99th percentile where no notices arrive; 100,000 lessons pushed in 150 s and copied
@@ -48,6 +48,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from operator import sub
 from pathlib import Path
 from random import Random
 
@@ -177,7 +178,7 @@ def measure_mail(site: SharedSite, seconds: float, rounds: int) -> None:
             )
         alone = stack.enter_context(Filter.open(state))
         site.converge()
-        shares: dict[str, list[tuple[float, float]]] = {mode: [] for mode in _MODES}
+        shares: dict[str, list[tuple[float, ...]]] = {mode: [] for mode in _MODES}
         times: dict[str, list[float]] = {mode: [] for mode in _MODES}
         order = Random(1)
         for mode in (mode for _ in range(rounds) for mode in order.sample(_MODES, len(_MODES))):
@@ -186,24 +187,22 @@ def measure_mail(site: SharedSite, seconds: float, rounds: int) -> None:
             master = single if is_alone else node.running
             with in_state(node.proxy, mode), teaching(teachers[0]) as lessons:
                 time.sleep(1)
-                processes = [*mail_processes(master.process.pid), node.courier_pid()]
-                before = [processor_seconds(pid) for pid in processes]
+                mail = mail_processes(master.process.pid)
+                groups = [mail, [node.courier_pid()], [master.process.pid]]
+                before = list(map(processor_seconds, groups))
                 times[mode] += run_client(ports["alone" if is_alone else "node"], seconds)
-            *mail, courier = (
-                (processor_seconds(pid) - begin) / seconds
-                for pid, begin in zip(processes, before, strict=True)
-            )
-            shares[mode].append((sum(mail), courier))
+                used = map(sub, map(processor_seconds, groups), before)
+                shares[mode].append(tuple(each / seconds for each in used))
             for label, raw in lessons:  # both know as much
                 teachers[1].learn(raw, label)
             node.proxy.pass_on()
             site.converge()
         print(f"memory of the courier              {memory(node):.0f} MB")
         for mode in _MODES:
-            mail, courier = map(statistics.mean, zip(*shares[mode], strict=True))
+            mail, courier, settling = map(statistics.mean, zip(*shares[mode], strict=True))
             print(
-                f"{mode:10} mail {mail:.1%} and courier {courier:.1%} of the core; "
-                f"{len(times[mode]) / len(times['alone']):.3f} × the messages, "
+                f"{mode:10} mail {mail:.1%}, courier {courier:.1%}, settling {settling:.1%} "
+                f"of the core; {len(times[mode]) / len(times['alone']):.3f} × the messages, "
                 f"{_milliseconds(times[mode])}"
             )
         _, metrics = node.ask("/metrics")
@@ -235,10 +234,13 @@ def mail_processes(master: int) -> list[int]:
     return [*workers, *(scorer for worker in workers for scorer in children(worker))]
 
 
-def processor_seconds(pid: int) -> float:
-    """Processor time that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def processor_seconds(processes: list[int]) -> float:
+    """Processor time that they have used so far, with that of their children that have ended."""
+    ticks = 0
+    for pid in processes:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

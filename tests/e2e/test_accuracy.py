@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_online_it_ranks_better_than_any_peer(index: Path) -> None:
 def test_teaching_class_by_class_does_no_harm(index: Path, tmp_path: Path) -> None:
     preparer = ExampleReader(KEY)
     corpus = [
-        (preparer.read_example(message.raw), str(message.label)) for message in read_messages(index)
+        (preparer.read_example(message.raw), str(message.label))
+        for message in islice(read_messages(index), 0, None, 3)
     ]
     border = int(0.7 * len(corpus))
     by_class = sorted(corpus[:border], key=lambda lesson: lesson[1] == "spam")
