@@ -145,7 +145,9 @@ class SnapshotExchange:
         most of what waits here does not replace the tables made of that. Errors of the database are
         passed on; what is wrong with a snapshot is logged once and kept in `alarms`.
         """
-        stamp, reach, least = self._stamp(), self._log.head().position, 0
+        # Read before the file is there: who has changed the line since may have removed the file.
+        line, stamp = self._ledger.get_meta(SNAPSHOT_KEY), self._stamp()
+        reach, least = self._log.head().position, 0
         if self._ledger.get_meta("ledger.hold"):
             reach, least = PROVISIONAL, self._log.waiting()[0] if _is_disowned(stamp) else 0
         for row in filter(_is_ours, await database.read_snapshots()):
@@ -161,7 +163,7 @@ class SnapshotExchange:
                 self._note_alarm(row.hash, f"snapshot {row.position} of {row.node}: {error}")
             else:
                 self.alarms.pop(row.hash, None)
-                return self._install(row, path)
+                return self._install(row, path, line)
         return False
 
     async def may_settle(self, database: SharedDatabase) -> bool:
@@ -192,14 +194,10 @@ class SnapshotExchange:
             raise
         return path
 
-    def _install(self, row: SharedSnapshot, path: Path) -> bool:
-        """Make a snapshot the one that counts, unless this node has settled more meanwhile."""
-        line, ours = self._ledger.get_meta(SNAPSHOT_KEY), self._stamp()
+    def _install(self, row: SharedSnapshot, path: Path, line: str | None) -> bool:
+        """Make a snapshot the one that counts, unless another process has settled meanwhile."""
         new = SnapshotStamp(path.name, row.position, row.position, row.hash.hex())
-        if row.position <= ours.settled or not store.install_snapshot(
-            self._state, self._ledger, new, line, lambda: True
-        ):
-            path.unlink(missing_ok=True)
+        if not store.install_snapshot(self._state, self._ledger, new, line, lambda: True):
             return False
         notes = SnapshotNotes.parse(row.notes)
         self._ledger.set_meta(HAM_SCORES_KEY, notes.goodmail)

@@ -21,7 +21,7 @@ from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import EXTRACTOR, Vote
 from spamguard.shared.status import SharedStatus, read_status
 from tests.e2e import daemon
-from tests.e2e.ports import free_port
+from tests.e2e.ports import free_port, wait_for_port
 from tests.support.partition import Partition, partition
 from tests.support.postgres import TestDatabase
 from tests.support.processes import command, descendants
@@ -154,6 +154,7 @@ class SharedSite:
         teacher = self.stack.enter_context(Filter.open(state))
         node = SharedNode(running, state, port, metrics, proxy, teacher)
         self.nodes.append(node)
+        wait_for_port(metrics)
         eventually(lambda: node.status().contact, "the node has read the log")
         return node
 

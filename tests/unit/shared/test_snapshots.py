@@ -95,6 +95,28 @@ def test_a_node_that_begins_later_has_the_same_bits(nodes: Site) -> None:
         assert again.judge(PROBES[0]).log_odds == first.filter.judge(PROBES[0]).log_odds
 
 
+def test_a_node_that_settles_while_it_fetches_keeps_its_tables(
+    nodes: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:60])
+    first.turn()
+    second.turn()
+    first.publish()
+    check = snapshots.check_layout
+
+    def overtaken(path: Path) -> None:
+        check(path)
+        with opened(second.filter.directory) as other:
+            other.settle()
+        assert not path.exists()
+
+    monkeypatch.setattr(snapshots, "check_layout", overtaken)
+    assert not second.with_database(second.exchange.fetch)
+    assert second.stamp().lineage == first.stamp().lineage
+    assert second.tables() == first.tables()
+
+
 def test_what_has_no_position_is_in_force_and_in_no_snapshot(
     nodes: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
