@@ -145,7 +145,7 @@ class SnapshotExchange:
         most of what waits here does not replace the tables made of that. Errors of the database are
         passed on; what is wrong with a snapshot is logged once and kept in `alarms`.
         """
-        # Read before the file is there: who has changed the line since may have removed the file.
+        # Read before the file is there: a process that changes the line later may remove the file.
         line, stamp = self._ledger.get_meta(SNAPSHOT_KEY), self._stamp()
         reach, least = self._log.head().position, 0
         if self._ledger.get_meta("ledger.hold"):
