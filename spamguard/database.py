@@ -292,7 +292,7 @@ def open_database(path: Path, busy_seconds: float) -> sqlite3.Connection:
 
 
 def copy_database(path: Path, target: Path, busy_seconds: float) -> None:
-    """Copy a database, as it is at one moment whoever writes, into an empty file on the disk."""
+    """Copy a database, as it is at one moment, into an empty file on the disk. Others may write."""
     with ExitStack() as stack:
         with as_directory_owner(path.parent):
             source = stack.enter_context(closing(open_database(path, busy_seconds)))

@@ -98,8 +98,8 @@ def run_undo(options: argparse.Namespace) -> int:
                     "`spamguard status` lists who has"
                 )
         undone = _undo_votes(spam_filter, digests, selections, dry_run=options.dry_run)
-        # Settle also if there were votes but none is left: whoever took them back may have been
-        # interrupted before settling.
+        # Settle also if there were votes but none is left: the command that took them back may
+        # have been interrupted before it settled.
         settled = not options.dry_run and (
             any(undone) or (any(digests) and spam_filter.status().unsettled > 0)
         )

@@ -95,7 +95,7 @@ class MailboxBroker:
     def _report_ready(self) -> None:
         patterns = ", ".join(watch.maildir for watch in self._settings.watch) or "no mailboxes"
         status = f"opening messages of {patterns}"
-        _log.info("%s for whoever asks on %s", status, self._settings.watch_socket)
+        _log.info("%s for clients on %s", status, self._settings.watch_socket)
         self._notifier.ready(status)
 
     def _reload(self) -> None:

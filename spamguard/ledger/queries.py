@@ -129,7 +129,7 @@ class UserQueries:
         """Split a user's lessons into those that may be taught today, and the others.
 
         A lesson that stands already costs nothing. For lessons that say the opposite of the user's
-        own vote there is as much room again: whoever moved too much by a slip can take all of it
+        own vote there is as much room again: a user who moved too much by a slip can take all of it
         back. Votes that were cast while the clock was far ahead do not count until the clock comes
         there.
 

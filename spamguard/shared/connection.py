@@ -181,7 +181,7 @@ async def _exchange(place: str, driver: _Driver, work: Awaitable[T]) -> T:
 
 
 def _shut_down(driver: _Driver) -> None:
-    """Let whoever waits for this connection find that it has ended."""
+    """End this connection for the thread or task that waits for it."""
     with (
         suppress(psycopg.Error, OSError),
         socket.socket(fileno=os.dup(driver.pgconn.socket)) as duplicate,

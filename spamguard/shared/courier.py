@@ -135,7 +135,7 @@ class Courier:
         self._warnings.warn(key, "%s; lessons are learnt here and wait for the others", error)
         if not self.away_since:
             self.away_since = time.time()
-        with suppress(LedgerError):  # a full disk is reported by those who cast lessons
+        with suppress(LedgerError):  # the processes that cast report a full disk
             self._shared_log.set_away(int(self.away_since))
             self._snapshots.update_hold(self._shared_log.head().position)
         if isinstance(error, SharedError) and not isinstance(error, UnavailableError):

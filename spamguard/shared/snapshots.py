@@ -167,8 +167,8 @@ class SnapshotExchange:
         return False
 
     async def may_settle(self, database: SharedDatabase) -> bool:
-        """Whether the one who has just got the lease should settle: no snapshot is newer than its
-        own, or than its copy of the log. It is fetched first.
+        """Whether this node, which has the lease, should settle: no snapshot is newer than its own,
+        or than its copy of the log. The newest is fetched first.
         """
         await self.fetch(database)
         ours = max(self._stamp().settled, self._log.head().position)

@@ -1,4 +1,4 @@
-"""What the courier last said of itself and of the other nodes: a file for everybody who asks.
+"""What the courier last said of itself and of the other nodes, in a file.
 
 The courier writes `shared.json` in the state directory when something has changed, at most once a
 second, and at least every few seconds as a sign of life. `spamguard status`, monitors, the page and

@@ -405,7 +405,7 @@ def server_config(
     """Say how uvicorn serves the application on a listening socket."""
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it writes about clients only
     # Connections inherit both options. asyncio forgets the first, and a body must not wait for
-    # ACKs; uvicorn waits without limit for those who do not read.
+    # ACKs; uvicorn waits without limit for clients that do not read.
     stall = int(WRITE_STALL_SECONDS * 1000)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall)
@@ -433,7 +433,7 @@ class _PageConnection(H11Protocol):
     """One connection, which ends when a header takes too long, or others need its place.
 
     uvicorn has no option for either: it waits for a header without limit, and `limit_concurrency`
-    turns away those who ask, not those who are silent.
+    turns away clients that ask, not clients that are silent.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

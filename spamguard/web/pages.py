@@ -421,7 +421,7 @@ async def topic_page(_: PageContext, request: Request) -> Response:
 
 
 async def _documentation(request: Request, topic: str) -> Response:
-    current_person(request)  # like all pages it is for those who are logged in
+    current_person(request)  # all pages need a login
     text = await asyncio.to_thread(documentation.render_page, topic, root_path(request))
     topics = {name: name.replace("-", " ").capitalize() for name in documentation.PAGES}
     return render_page(request, "help.html", topic=topic, topics=topics, text=text)

@@ -197,7 +197,7 @@ class QuarantineQueries:
     async def release(
         self, person: Person, entry: QuarantineEntry
     ) -> tuple[QuarantineEntry, models.ReleaseResult]:
-        """Deliver a message to those who wait, and return its new note.
+        """Deliver a message to the recipients that lack it, and return its new note.
 
         UsageError: the next hop is unknown.
         """

@@ -454,9 +454,9 @@ class Service:
             return await run_in_thread(partial(self._quarantine.preview, entry))
 
     async def release(self, person: Person, verdict_id: str) -> models.ReleaseResult:
-        """Deliver a held message to those who wait, and learn it as ham.
+        """Deliver a held message to the recipients that lack it, and learn it as ham.
 
-        A person who is not an operator may do so only if all who wait are theirs. It is finished
+        A person who is not an operator may do so only if all of these are theirs. It is finished
         even if the person hangs up.
         """
         entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
