@@ -9,12 +9,11 @@ from tests.support.waiting import PATIENCE
 
 __all__ = ["postgres_server"]
 
-
-SLOW = {"connected": pytest.mark.slow, "postgres": needs_postgres}
+MARKS = {"connected": pytest.mark.slow, "postgres": needs_postgres}
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=SLOW.get(name, ())) for name in [*SHELVES, "postgres"]]
+    params=[pytest.param(name, marks=MARKS.get(name, ())) for name in [*SHELVES, "postgres"]]
 )
 def shelf(request, tmp_path, monkeypatch):
     if request.param == "postgres":

@@ -24,6 +24,7 @@ from tests.unit.filters import KEY, READER, files
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 COMMAND = [sys.executable, "-m", "spamguard"]
+SETTLE = [sys.executable, "-m", "spamguard.daemon.settle"]
 BITS = 16
 MESSAGES = 300
 

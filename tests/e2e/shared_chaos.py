@@ -13,7 +13,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -218,9 +217,9 @@ class ChaosNode:
         stamp = SnapshotStamp.parse(line) if line else SnapshotStamp()
         return stamp.settled, stamp.lineage
 
-    def is_settled(self) -> bool:
-        """Settle if that is due, as the daemon does now and then; whether nothing was due after."""
-        line = [sys.executable, "-m", "spamguard.daemon.settle", str(self.state)]
+    def settle_if_due(self) -> bool:
+        """Settle as the daemon does now and then; whether nothing is due after that."""
+        line = [*daemon.SETTLE, str(self.state)]
         subprocess.run(line, env=daemon.ENVIRONMENT, stderr=subprocess.DEVNULL, check=True)
         with Filter.open(self.state) as spam_filter:
             return not spam_filter.is_settling_due()
@@ -424,7 +423,7 @@ def wait_for_equal_tables(nodes: Sequence[ChaosNode]) -> None:
     """Wait until every node folds from the same settled state, and none has to settle."""
 
     def are_equal() -> bool:
-        are_settled = [node.is_settled() for node in nodes]
+        are_settled = [node.settle_if_due() for node in nodes]
         return all(are_settled) and len({node.settled() for node in nodes}) == 1
 
     eventually(are_equal, "all have the same snapshot")

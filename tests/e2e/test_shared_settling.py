@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
-from tests.e2e.daemon import ENVIRONMENT, unseen
+from tests.e2e.daemon import ENVIRONMENT, SETTLE, unseen
 from tests.e2e.shared_nodes import SharedNode, SharedSite, shared_site
 from tests.support.postgres import (
     TestDatabase,
@@ -23,7 +23,6 @@ from tests.support.waiting import PATIENCE, eventually
 pytestmark = needs_postgres
 __all__ = ["postgres_server", "shared_database"]
 MAIL = unseen("spam", 20)
-SETTLE = [sys.executable, "-m", "spamguard.daemon.settle"]
 DIE = """
 import os, sys
 from spamguard.daemon import settle
