@@ -106,7 +106,7 @@ def _make_parser() -> MarkdownIt:
 def _lead_to_pages(children: Sequence[Token], directory: str, root: str) -> Iterator[Token]:
     """Let relative links lead to pages of *Help*; of a link to any other file the text stays.
 
-    Pictures are left out: they show this very page.
+    Pictures are left out: they show these web pages.
     """
     is_dropped = False
     for child in children:
