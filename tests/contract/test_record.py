@@ -58,6 +58,7 @@ KEY = b"the key of all filters in tests!"
 BITS = 14  # few buckets, so that tokens collide and tables grow
 TAUGHT = 210
 HELD_OUT = 24
+CLIENT = "client.example"  # in a field that is judged: it must not be this machine's name
 
 Json = dict[str, Any]
 
@@ -527,6 +528,8 @@ def daemon(state: Path, place: Path) -> Json:
         {"listen": f"lmtp://127.0.0.1:{lmtp}", "position": "after-queue", "next_hop": hop},
         {"listen": f"smtp://127.0.0.1:{lost}", "position": "standalone", "next_hop": nobody},
     ]
+    for listener in listeners:
+        listener["hostname"] = "mx.example"
     settings = {"state": str(state), "workers": 1, "listeners": listeners}
     settings |= {"web": {"listen": f"127.0.0.1:{web}"}, "metrics": f"127.0.0.1:{metrics}"}
     file = place / "daemon.yaml"
@@ -559,9 +562,9 @@ def _delivered(smtp: int, lmtp: int, box: Path) -> Json:
     messages += [b"X-Spam-Flag: YES\nX-Spamguard: ham; id=a\nX-Bogosity: Spam\nSubject: x\n\nHi\n"]
     for count, raw in enumerate(messages):
         with (
-            smtplib.LMTP("127.0.0.1", lmtp)
+            smtplib.LMTP("127.0.0.1", lmtp, CLIENT)
             if count % 2
-            else smtplib.SMTP("127.0.0.1", smtp) as client
+            else smtplib.SMTP("127.0.0.1", smtp, CLIENT) as client
         ):
             client.sendmail(
                 "a@example.org",

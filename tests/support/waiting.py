@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE = 300.0  # seconds until a test gives up: generous, as eight others may want the same core
+PATIENCE = 30.0  # seconds until a wait gives up, on a busy core too
 
 
 def eventually(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
