@@ -36,21 +36,27 @@ sys.dont_write_bytecode = False
 compileall.compile_dir(Path(__file__).parents[1] / "spamguard", quiet=2)
 
 
+QUICK_SECONDS, SLOW_SECONDS = 60, 900  # for one test, with what it needs made first
+
 _MEMORY_DISK = Path("/dev/shm")
 _MEMORY_DISK_BYTES = 4 << 30  # that must be free
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest makes the directory
+@pytest.hookimpl(tryfirst=True)  # before pytest makes the directory and reads the limit
 def pytest_configure(config: pytest.Config) -> None:
     """Files begin in the order of their names: tests with real servers first, and none that takes
     long is left to the end.
 
     The quick set keeps its files in memory where there is room: half of its time would go into
     waiting for the disk. The other tests keep theirs on the disk.
+
+    No test waits for ever: pytest-timeout ends it.
     """
     config.option.loadscopereorder = False
-    is_quick = "not slow" in config.option.markexpr and not hasattr(config, "workerinput")
-    if is_quick and config.option.basetemp is None and _MEMORY_DISK.is_dir():
+    is_quick = "not slow" in config.option.markexpr
+    config.option.timeout = QUICK_SECONDS if is_quick else SLOW_SECONDS
+    is_first = is_quick and not hasattr(config, "workerinput")
+    if is_first and config.option.basetemp is None and _MEMORY_DISK.is_dir():
         disk = os.statvfs(_MEMORY_DISK)
         if disk.f_bavail * disk.f_frsize >= _MEMORY_DISK_BYTES:
             place = tempfile.TemporaryDirectory(prefix="spamguard-", dir=_MEMORY_DISK)

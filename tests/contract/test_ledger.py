@@ -12,7 +12,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger.votes import Lesson
 from spamguard.records import Vote
 from tests.contract.ledgers import fold, lessons, new_vote
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -218,7 +218,7 @@ def test_four_processes_that_create_and_append_at_once_lose_nothing(shelf):
         for name in "abcd"
     ]
     for worker in workers:
-        assert worker.communicate(timeout=PATIENCE)[1] == b""
+        assert worker.communicate(timeout=COMMAND_SECONDS)[1] == b""
         assert worker.returncode == 0
     ledger = shelf.open("busy")
     votes = list(ledger.all_votes())

@@ -47,7 +47,7 @@ if __name__ == "__main__":
 
 from corpora.synthetic import generate  # noqa: E402  needs the path, like the next two
 from tests.support.archives import unpack  # noqa: E402
-from tests.support.waiting import PATIENCE, eventually  # noqa: E402
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually  # noqa: E402
 
 RECORD = Path(__file__).with_name("record.json")
 SHARED = ROOT.parent / "shared"
@@ -75,7 +75,12 @@ def environment(native: str = "compiled") -> dict[str, str]:
 def spamguard(*words: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     line = [sys.executable, "-m", "spamguard", *map(str, words)]
     return subprocess.run(
-        line, input=data, capture_output=True, env=environment(), timeout=PATIENCE, check=False
+        line,
+        input=data,
+        capture_output=True,
+        env=environment(),
+        timeout=COMMAND_SECONDS,
+        check=False,
     )
 
 
@@ -285,7 +290,7 @@ def played(state: Path, native: str) -> Json:
     """The same, with the compiled functions or without them."""
     line = [sys.executable, str(Path(__file__)), "--play", str(state)]
     done = subprocess.run(
-        line, capture_output=True, env=environment(native), timeout=PATIENCE, check=False
+        line, capture_output=True, env=environment(native), timeout=COMMAND_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     answer: Json = json.loads(done.stdout)
@@ -392,7 +397,7 @@ def _statuses(place: Path) -> dict[str, int]:
     together = [line for line in CASES if line not in found]
     script = [sys.executable, str(Path(__file__)), "--statuses", *together]
     done = subprocess.run(
-        script, capture_output=True, env=_in(place), cwd=place, timeout=PATIENCE, check=False
+        script, capture_output=True, env=_in(place), cwd=place, timeout=COMMAND_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     return {**found, **json.loads(done.stdout)}
@@ -409,7 +414,7 @@ def _status(line: str, place: Path) -> int:
         env=_in(place),
         input=data,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
     return done.returncode
@@ -451,7 +456,7 @@ def _arguments(usage: str, words: Sequence[str]) -> str:
 def options() -> Json:
     line = [sys.executable, str(Path(__file__)), "--commands"]
     done = subprocess.run(
-        line, capture_output=True, env=environment(), timeout=PATIENCE, check=False
+        line, capture_output=True, env=environment(), timeout=COMMAND_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     answer: Json = json.loads(done.stdout)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
 from tests.support.recipes import program, snippet
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE
 
 USER = "Debian-exim"
 PROGRAM = program("exim4", "exim4-daemon-light")
@@ -93,7 +93,9 @@ class Exim:
     def command(self, *arguments: str) -> str:
         """The output of the program with this configuration."""
         line = [str(PROGRAM), "-C", str(self.root / "exim.conf"), *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

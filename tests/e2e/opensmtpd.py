@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.e2e.ports import open_directory, wait_for_port
 from tests.support.recipes import program, snippet
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 PROGRAM = program("smtpd", "opensmtpd")
 _ACCOUNTS = {"opensmtpd": 64001, "opensmtpq": 64002}
@@ -40,7 +40,8 @@ def runs() -> bool:
         return False
     trying = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     return (
-        subprocess.run(trying, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+        subprocess.run(trying, capture_output=True, timeout=COMMAND_SECONDS, check=False).returncode
+        == 0
     )
 
 

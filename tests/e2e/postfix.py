@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 from tests.unit.folders.maildirs import came
 
 SNIPPETS = Path(__file__).parents[2] / "config" / "postfix"
@@ -145,7 +145,7 @@ def _postfix(root: Path, what: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
     )
     assert done.returncode == 0, f"postfix {what}: {done.stdout}{done.stderr}"
 

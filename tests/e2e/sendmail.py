@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from tests.e2e.ports import free_port, open_directory, wait_for_port
 from tests.support.recipes import UNPACKED, snippet
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 PROGRAM = UNPACKED / "sendmail-bin" / "usr" / "libexec" / "sendmail" / "sendmail"
 _MACROS = UNPACKED / "sendmail-cf" / "usr" / "share" / "sendmail" / "cf"
@@ -64,7 +64,7 @@ def running(hop: int, milter: int) -> Iterator[int]:
         )
         expanding = ["m4", f"-D_CF_DIR_={_MACROS}/", root / "sendmail.mc"]
         done = subprocess.run(
-            expanding, cwd=_MACROS, capture_output=True, check=True, timeout=PATIENCE
+            expanding, cwd=_MACROS, capture_output=True, check=True, timeout=COMMAND_SECONDS
         )
         (root / "sendmail.cf").write_bytes(done.stdout)
         line = f"hostname mx.example.net && exec {PROGRAM} -C {root}/sendmail.cf -bD -q1s"

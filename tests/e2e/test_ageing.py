@@ -12,7 +12,7 @@ from spamguard import keys
 from spamguard.engine.filter import Filter
 from tests.e2e import daemon
 from tests.e2e.ports import free_port
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 from tests.unit.filters import KEY, READER, held
 
 LESSONS = 1100
@@ -24,7 +24,12 @@ def spamguard(state: Path, *words: str, data: bytes = b"") -> str:
     """Run a command beside the daemon; what it prints."""
     line = [*daemon.COMMAND, "--state", str(state), *words]
     done = subprocess.run(
-        line, input=data, capture_output=True, env=daemon.ENVIRONMENT, timeout=PATIENCE, check=True
+        line,
+        input=data,
+        capture_output=True,
+        env=daemon.ENVIRONMENT,
+        timeout=COMMAND_SECONDS,
+        check=True,
     )
     return done.stdout.decode()
 

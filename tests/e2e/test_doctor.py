@@ -9,7 +9,7 @@ from pathlib import Path
 from spamguard.engine.filter import Filter
 from tests.e2e import daemon
 from tests.e2e.ports import free_port
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 from tests.unit.filters import held
 from tests.unit.folders.maildirs import maildir
 
@@ -18,7 +18,12 @@ def doctor(state: Path, *arguments: str) -> tuple[int, dict[str, str], str]:
     """Exit status, outcomes by step, and everything it said."""
     line = [*daemon.COMMAND, "--state", str(state), "doctor", "--json", *arguments]
     done = subprocess.run(
-        line, capture_output=True, text=True, env=daemon.ENVIRONMENT, timeout=PATIENCE, check=False
+        line,
+        capture_output=True,
+        text=True,
+        env=daemon.ENVIRONMENT,
+        timeout=COMMAND_SECONDS,
+        check=False,
     )
     assert done.stderr == ""
     return (

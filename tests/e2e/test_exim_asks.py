@@ -5,6 +5,7 @@ SpamAssassin.
 from __future__ import annotations
 
 import os
+import shutil
 import smtplib
 import subprocess
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ def asking(address: str) -> Iterator[Exim]:
     """An Exim that asks at that address."""
     with open_directory() as root:
         found = Exim(root, free_port())
+        program = shutil.copy(PROGRAM, root)  # it starts itself as another user
         for name in ("spool", "mail"):
             (root / name).mkdir()
             subprocess.run(["chown", f"{exim.USER}:", root / name], check=True)
@@ -70,9 +72,9 @@ def asking(address: str) -> Iterator[Exim]:
             "acl": snippet("exim/scan.acl.conf"),
         }
         (root / "exim.conf").write_text(
-            _CONFIGURATION.format(root=root, port=found.port, program=PROGRAM, **parts)
+            _CONFIGURATION.format(root=root, port=found.port, program=program, **parts)
         )
-        line = [PROGRAM, "-C", root / "exim.conf", "-bdf", "-q1s"]
+        line = [program, "-C", root / "exim.conf", "-bdf", "-q1s"]
         with subprocess.Popen(
             line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:

@@ -28,7 +28,7 @@ from tests.e2e.peers import Client, Hop
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields, send
 from tests.support.processes import children
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
@@ -262,7 +262,7 @@ def test_mail_of_programs_of_this_machine(place: MilterSite) -> None:
             input=MAIL["spam"][0].replace(b"\r\n", b"\n"),
             capture_output=True,
             check=False,
-            timeout=PATIENCE,
+            timeout=COMMAND_SECONDS,
         )
         assert done.returncode == 0, done.stderr
         return b"250 2.0.0 Ok: queued"
@@ -289,7 +289,7 @@ def test_swaks(place: MilterSite) -> None:
             [*line, "--body", "line one\n.\n..two\n"],
             capture_output=True,
             check=False,
-            timeout=PATIENCE,
+            timeout=COMMAND_SECONDS,
         )
         assert done.returncode == 0, done.stdout
         return b"250 2.0.0 Ok: queued"

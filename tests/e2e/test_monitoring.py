@@ -36,7 +36,7 @@ from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port, open_directory
 from tests.support.processes import children, descendants
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 Values = dict[tuple[str, ...], float]
 
@@ -121,7 +121,7 @@ def status(state: Path, *options: str, **settings: Any) -> subprocess.CompletedP
         line,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
         env=ENVIRONMENT,
         check=False,
         **settings,
@@ -325,7 +325,7 @@ def test_monitors_are_answered_while_the_page_is_busy(state: Path) -> None:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
     )
     statuses: list[int] = []
     done = threading.Event()
@@ -438,7 +438,7 @@ def test_status_after_a_daemon_that_was_killed(state: Path) -> None:
 
 def runs_as(user: int) -> bool:
     try:
-        subprocess.run([sys.executable, "-c", ""], user=user, check=True, timeout=PATIENCE)
+        subprocess.run([sys.executable, "-c", ""], user=user, check=True, timeout=COMMAND_SECONDS)
     except PermissionError:
         return False
     return True

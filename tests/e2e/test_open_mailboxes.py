@@ -27,7 +27,7 @@ from tests.e2e.daemon import COMMAND, ENVIRONMENT
 from tests.e2e.moving import all_seen, said
 from tests.e2e.ports import free_port, open_directory
 from tests.support.processes import children
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 from tests.unit.daemon.test_master import Listener, is_stopped
 from tests.unit.folders.maildirs import deliver, maildir
 
@@ -235,7 +235,7 @@ def test_only_root_and_the_user_of_the_daemon_may_ask(place: Place) -> None:
                 extra_groups=[],
                 capture_output=True,
                 check=True,
-                timeout=PATIENCE,
+                timeout=COMMAND_SECONDS,
                 cwd="/",
             )
             assert _welcomes(done.stdout) is may, (user, done.stdout)
@@ -326,7 +326,12 @@ def test_what_was_filed_before_is_taught_without_any_right(place: Place) -> None
         ]
         asked = [*command, "teach-folders", "--config", str(place.file)]
         return subprocess.run(
-            asked, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE
+            asked,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
         )
 
     with place.opening():
@@ -370,7 +375,12 @@ def test_a_second_one_leaves_the_first_its_place(place: Place) -> None:
         before = place.socket.stat().st_ino
         command = [*COMMAND, "open-mailboxes", "--config", str(place.file), "--user", OPENER]
         done = subprocess.run(
-            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
         )
         assert done.returncode not in (0, 78)
         assert (
@@ -390,7 +400,12 @@ def test_mistakes_have_their_exit_status(place: Place) -> None:
             "no-such-user",
         ]
         done = subprocess.run(
-            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
         )
         assert "Traceback" not in done.stderr
         return done.returncode, done.stderr

@@ -17,7 +17,7 @@ from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import body, fields
 from tests.support.recipes import snippet
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 
 def knows(user: str) -> bool:
@@ -123,7 +123,7 @@ def test_opensmtpd_takes_its_snippet(tmp_path: Path) -> None:
             [str(opensmtpd.PROGRAM), "-n", "-f", file],
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=COMMAND_SECONDS,
             check=False,
         )
 

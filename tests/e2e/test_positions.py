@@ -19,7 +19,7 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.e2e.postfix import Postfix
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("postfix") is None, reason="needs Postfix: apt-get install postfix"
@@ -164,7 +164,7 @@ def test_swaks_through_postfix_and_back(plain: tuple[Postfix, Daemon]) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
     )
     assert done.returncode == 0, done.stdout
     for user, known in before.items():

@@ -17,7 +17,7 @@ from tests.e2e import daemon, dovecot
 from tests.e2e.ports import free_port, open_directory
 from tests.e2e.test_positions import fields
 from tests.support.recipes import command, snippet
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 MAIL = {label: daemon.unseen(label, 1)[0].replace(b"\r\n", b"\n") for label in ("spam", "ham")}
 
@@ -48,7 +48,7 @@ def run(line: list[str | Path], home: Path, given: bytes = b"") -> str:
         env=environment,
         input=given,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
     told = (done.stdout + done.stderr).decode(errors="replace")

@@ -16,7 +16,7 @@ import pytest
 from spamguard.proxy.history import History
 from tests.e2e import daemon
 from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, ScannerSite, site
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("rspamc") is None,
@@ -34,7 +34,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannerSite]:
 def rspamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> str:
     """Its output. AssertionError: it failed."""
     command = ["rspamc", "-h", f"127.0.0.1:{where.port}", *arguments]
-    done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, input=raw, capture_output=True, timeout=COMMAND_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout.decode()
 
@@ -118,7 +120,7 @@ def test_learning_takes_a_password(here: ScannerSite) -> None:
     for arguments in ((), ("-P", "wrong")):
         command = ["rspamc", "-h", f"127.0.0.1:{here.port}", *arguments, "learn_spam"]
         done = subprocess.run(
-            command, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False
+            command, input=HAM[1], capture_output=True, timeout=COMMAND_SECONDS, check=False
         )
         assert b"success" not in done.stdout
         assert b"may not teach" in done.stdout + done.stderr
@@ -128,7 +130,9 @@ def test_learning_takes_a_password(here: ScannerSite) -> None:
 @pytest.mark.parametrize("command", ["counters", "stat_reset", "fuzzy_add", "fuzzy_del"])
 def test_commands_that_do_not_exist_get_an_error(here: ScannerSite, command: str) -> None:
     line = ["rspamc", "-h", f"127.0.0.1:{here.port}", "-f", "1", command]
-    done = subprocess.run(line, input=HAM[1], capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        line, input=HAM[1], capture_output=True, timeout=COMMAND_SECONDS, check=False
+    )
     assert (done.returncode, b"no such thing here" in done.stdout + done.stderr) == (1, True)
 
 

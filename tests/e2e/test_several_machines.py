@@ -28,7 +28,7 @@ from tests.e2e import daemon
 from tests.e2e.ports import free_port
 from tests.e2e.test_readme import block
 from tests.support.postgres import PostgresServer, needs_postgres, programs, running_server
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "config/compose"
@@ -62,7 +62,7 @@ def type_in(commands: str, functions: str, **variables: str) -> str:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=4 * PATIENCE,
+        timeout=COMMAND_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout

@@ -18,7 +18,7 @@ from tests.support.postgres import (
     postgres_server,
     shared_database,
 )
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, eventually
 
 pytestmark = needs_postgres
 __all__ = ["postgres_server", "shared_database"]
@@ -49,7 +49,7 @@ def start_settling(node: SharedNode, line: list[str] = SETTLE) -> subprocess.Pop
 def settle(*nodes: SharedNode) -> list[bool]:
     """Start the process that settles on some nodes at once; of each, whether it settled."""
     processes = [start_settling(node) for node in nodes]
-    said = [process.communicate(timeout=PATIENCE)[1].decode() for process in processes]
+    said = [process.communicate(timeout=COMMAND_SECONDS)[1].decode() for process in processes]
     assert [process.returncode for process in processes] == [0] * len(nodes), said
     return ["settled in" in text for text in said]
 
@@ -82,7 +82,7 @@ def test_when_the_process_that_settles_is_killed_another_node_settles(site):
     site.converge()
     for _ in range(2):
         killed = start_settling(first, [sys.executable, "-c", DIE])
-        killed.communicate(timeout=PATIENCE)
+        killed.communicate(timeout=COMMAND_SECONDS)
         assert killed.returncode == -9
     assert published(site) == []
     assert settle(second) == [True]

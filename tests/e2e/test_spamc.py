@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scanning import HAM, IN_FORCE_SECONDS, SPAM, ScannerSite, site
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, eventually
 
 pytestmark = pytest.mark.skipif(
     shutil.which("spamc") is None, reason="needs spamc: apt-get install spamc"
@@ -34,7 +34,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannerSite]:
 def spamc(where: ScannerSite, *arguments: str, raw: bytes = b"") -> tuple[int, bytes]:
     """Exit status and output. -F /dev/null: no configuration of this machine."""
     command = ["spamc", "-F", "/dev/null", "-d", "127.0.0.1", "-p", str(where.port), *arguments]
-    done = subprocess.run(command, input=raw, capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, input=raw, capture_output=True, timeout=COMMAND_SECONDS, check=False
+    )
     return done.returncode, done.stdout
 
 

@@ -19,7 +19,7 @@ from spamguard.cli import arguments, common
 from spamguard.config.load import load_settings
 from tests.e2e.daemon import ROOT
 from tests.support.confined import options
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 UNITS = ROOT / "systemd"
 SERVICES = ("spamguard.service", "spamguard-watch.service")
@@ -38,7 +38,7 @@ def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
         env={**os.environ, "SYSTEMD_COLORS": "0"},
     )
 

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e import daemon, dovecot
 from tests.e2e.ports import free_port
 from tests.e2e.test_positions import fields
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 needs_dovecot = pytest.mark.skipif(
     shutil.which("dovecot") is None,
@@ -26,7 +26,12 @@ needs_dovecot = pytest.mark.skipif(
 def spamguard(state: Path, *arguments: str) -> str:
     line = [*daemon.COMMAND, "--state", str(state), *arguments]
     done = subprocess.run(
-        line, capture_output=True, text=True, env=daemon.ENVIRONMENT, check=False, timeout=PATIENCE
+        line,
+        capture_output=True,
+        text=True,
+        env=daemon.ENVIRONMENT,
+        check=False,
+        timeout=COMMAND_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -26,7 +26,7 @@ from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.support import certificates
 from tests.support.processes import children
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 MESSAGE = {"Content-Type": "message/rfc822"}
 HOLDING = {"rules": [{"when": "spam", "action": "quarantine"}]}
@@ -81,7 +81,7 @@ class ApiSite:
             [*COMMAND, "--state", str(self.state), *arguments],
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=COMMAND_SECONDS,
             env=ENVIRONMENT,
             check=False,
         )

@@ -14,7 +14,7 @@ import yaml
 from tests.e2e import daemon
 from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.ports import free_port, wait_for_port
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 
 @dataclass
@@ -66,7 +66,12 @@ class Site:
         """The output of a command."""
         line = [*COMMAND, "--state", str(self.state), *words]
         return subprocess.run(
-            line, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE
+            line,
+            env=ENVIRONMENT,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=COMMAND_SECONDS,
         ).stdout
 
     def send(

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import COMMAND_SECONDS, eventually
 
 SUITE = "bookworm"
 _CLONE_NEWNET = 0x40000000
@@ -87,7 +87,7 @@ class BareDebian:
             capture_output=True,
             text=True,
             env=environment,
-            timeout=2 * PATIENCE,
+            timeout=COMMAND_SECONDS,
             check=False,
         )
         output = done.stdout + done.stderr

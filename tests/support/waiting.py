@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 30.0  # seconds until a wait gives up, on a busy core too
+COMMAND_SECONDS = 300.0  # for a whole command: it may install packages, or teach thousands
 
 
 def eventually(check: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from spamguard.bayes.tables import counted_arrays
 from spamguard.engine.filter import Filter
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 ROOT = Path(__file__).parents[3]
 BITS = 16
@@ -27,7 +27,7 @@ def spamguard(state, *arguments, stdin=b"", **settings):
         input=stdin,
         capture_output=True,
         env=ENVIRONMENT,
-        timeout=PATIENCE,
+        timeout=COMMAND_SECONDS,
         check=False,
         **settings,
     )

@@ -23,7 +23,7 @@ from tests.e2e.commands.command import (
     assert_receipts_and_tables_agree,
     spamguard,
 )
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import COMMAND_SECONDS
 
 WORKER = """
 import io, json, sys
@@ -59,7 +59,7 @@ def test_four_processes_teach_and_judge_at_once(state):
         worker.stdin.write(b"go\n")
         worker.stdin.flush()
     for worker in workers:
-        out, err = worker.communicate(timeout=PATIENCE)
+        out, err = worker.communicate(timeout=COMMAND_SECONDS)
         assert (worker.returncode, err) == (0, b""), err
         assert out.count(b"taught 1 message as ") == 60
     expected = Counter(label for label, _ in synthetic.generate(240, 11))
@@ -147,7 +147,7 @@ class Nursery:
         return self
 
     def __exit__(self, *error):
-        self._process.communicate(timeout=PATIENCE)
+        self._process.communicate(timeout=COMMAND_SECONDS)
 
     def run(self, *arguments, kill_after=None):
         """Run a command, and kill it after so many seconds; its exit status (-9: killed)."""

@@ -90,10 +90,14 @@ def test_help_on_a_full_disk(asked, unbuffered):
 
 
 def test_help_into_a_closed_pipe():
-    line = f"{sys.executable} -m spamguard judge --help | true; exit ${{PIPESTATUS[0]}}"
+    line = '"$0" -m spamguard judge --help | true; exit ${PIPESTATUS[0]}'
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        ["bash", "-c", line], capture_output=True, cwd=ROOT, env=environment, check=False
+        ["bash", "-c", line, sys.executable],
+        capture_output=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (141, b"")
 
