@@ -401,6 +401,12 @@ WHERE label IS NOT NULL AND {_HAS_ORIGIN.format("?1", "?2")}"""
 DIGESTS_OF_USER = f"""
 SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ? AND NOT {_IS_AGEING}"""
 
+# A node of copies of its files has a name behind its own (`arriving.with_unique_node`).
+KEYS_OF_NODE = f"""
+SELECT DISTINCT user, digest FROM events
+WHERE substr(node || '+', 1, length(?1) + 1) = ?1 || '+' AND time >= ?2 AND NOT {_IS_AGEING}
+ORDER BY user, digest"""
+
 LATEST_SEQS_OF_USER = """
 SELECT seq FROM events AS own
 WHERE user = ?1 AND label IS NOT NULL AND +seq <= ?2 AND extractor = ?3 AND NOT EXISTS (

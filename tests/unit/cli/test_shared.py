@@ -68,6 +68,10 @@ def database(
     with psycopg.connect(server.superuser_dsn("postgres"), autocommit=True) as admin:
         admin.execute("CREATE ROLE spamguard_owner LOGIN CREATEROLE PASSWORD 'of the owner'")
         admin.execute(f'CREATE DATABASE "{empty.name}" OWNER spamguard_owner'.encode())
+        empty.query(
+            "REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), lo_from_bytea(oid, bytea) "
+            "FROM PUBLIC"
+        )
         passwords = tmp_path / "pgpass"
         passwords.write_text("*:*:*:spamguard_owner:of the owner\n")
         passwords.chmod(0o600)
@@ -106,10 +110,16 @@ def test_init_makes_tables_and_a_role_whose_password_is_in_a_file_alone(
     with Filter.open(state) as one:
         key, bits = one.ledger.fingerprint, one.min_bits
     assert database.query("SELECT fingerprint, bits, schema_version FROM spamguard.cluster") == [
-        (key, bits, 1)
+        (key, bits, 2)
     ]
     role = "SELECT rolsuper OR rolcreaterole OR rolcreatedb FROM pg_roles WHERE rolname = '%s'"
     assert database.query(role % NODE) == [(False,)]
+
+
+def test_an_owner_hears_what_only_a_superuser_can_forbid(run, state, database):
+    database.query("GRANT EXECUTE ON FUNCTION lo_create(oid) TO PUBLIC")
+    done = run(state, "shared", "init", database.owner)
+    assert (done.status, "lo_create" in done.err) == (0, True)
 
 
 def test_init_again_changes_nothing(run, state, database):
@@ -278,7 +288,7 @@ def test_a_wrong_or_missing_password_is_refused(run, initialised, database, tmp_
     assert not new.exists()
 
 
-@pytest.mark.parametrize(("version", "words"), [(0, "shared upgrade"), (2, "update spamguard")])
+@pytest.mark.parametrize(("version", "words"), [(1, "shared upgrade"), (3, "update spamguard")])
 def test_an_older_or_newer_database_is_refused(run, initialised, database, version, words):
     database.query(
         f"UPDATE spamguard.cluster SET schema_version = {version}, min_writer = {version}"
@@ -314,20 +324,27 @@ def test_upgrade_brings_back_what_an_older_version_lacks_and_may_be_repeated(run
     assert run(state, "shared", "upgrade", database.owner).failed("spamguard shared init")
     run(state, "shared", "init", database.owner)
     database.query(
-        "DROP FUNCTION spamguard.burn_link; UPDATE spamguard.cluster SET schema_version = 0"
+        "DROP FUNCTION spamguard.burn_link; UPDATE spamguard.cluster SET min_writer = 1"
     )
     events = database.query("SELECT * FROM spamguard.log")
     assert run(state, "shared", "upgrade", database.owner, "--json").json == {
-        "before": 0,
-        "after": 1,
+        "before": 2,
+        "after": 2,
     }
     assert run(state, "shared", "upgrade", database.owner, "--json").json == {
-        "before": 1,
-        "after": 1,
+        "before": 2,
+        "after": 2,
     }
     right = f"SELECT has_function_privilege('{NODE}', 'spamguard.burn_link(text)', 'EXECUTE')"
     assert database.query(right) == [(True,)]
     assert database.query("SELECT * FROM spamguard.log") == events
+
+
+def test_a_database_whose_rows_nobody_signed_is_not_brought_up_to_date(run, state, database):
+    run(state, "shared", "init", database.owner)
+    database.query("UPDATE spamguard.cluster SET schema_version = 1")
+    for command in ("init", "upgrade"):
+        assert run(state, "shared", command, database.owner).failed("DROP SCHEMA", "fill it again")
 
 
 def test_a_newer_database_is_left_as_it_is(run, state, database):
