@@ -21,8 +21,9 @@ import pytest
 from spamguard.config.load import load_settings
 from spamguard.daemon.status import StateLock
 from spamguard.engine.filter import Filter
+from spamguard.shared.status import NodeStatus, SharedStatus, write_status
 from tests.support.postgres import PostgresServer, needs_postgres, running_server
-from tests.unit.cli.conftest import lessons
+from tests.unit.cli.conftest import lessons, new_mail
 
 pytestmark = needs_postgres
 NODE = "spamguard_node"
@@ -231,6 +232,33 @@ def test_what_waited_at_leaving_can_be_imported_elsewhere(
     assert lessons(new) == counts
 
 
+def said(state: Path) -> dict[str, int]:
+    """Lessons in the ledger. Until a courier has copied the log, tables stand still."""
+    with Filter.open(state) as one:
+        return one.ledger.lesson_counts()
+
+
+def test_what_one_machine_taught_is_taken_back_for_all(run, initialised, database, tmp_path):
+    broken, file = tmp_path / "broken", tmp_path / "votes"
+    for state in (initialised, broken):
+        assert run(state, "shared", "join", database.node, *secrets_of(initialised)).status == 0
+    before = said(initialised)
+    run(broken, "learn", "--as", "ham", "-", stdin=new_mail("spam")[0])
+    run(broken, "export", file)
+    run(initialised, "import", file)
+    assert said(initialised) != before
+    with Filter.open(broken) as one:
+        node = NodeStatus(one.ledger.node, "mx3", "", "1", 1, 0, 0.0, "")
+    write_status(initialised, SharedStatus(nodes=(node,)))
+    undo = ("shared", "undo", "--json", "--node")
+    done = run(initialised, *undo, "mx3", "--dry-run")
+    assert (done.json["node"], done.json["taken_back"]) == (node.node, 1)
+    assert run(initialised, *undo, "mx3").json["taken_back"] == 1
+    assert said(initialised) == before
+    assert run(initialised, *undo, node.node).json["taken_back"] == 0
+    assert run(initialised, *undo, "mx7").failed("mx7", "shared status")
+
+
 def test_the_lines_that_join_prints_are_a_configuration(run, initialised, database, tmp_path):
     lines = run(initialised, "shared", "join", database.node).out
     file = tmp_path / "spamguard.yaml"
@@ -323,9 +351,7 @@ def test_a_running_daemon_keeps_its_state(run, initialised, database):
 def test_upgrade_brings_back_what_an_older_version_lacks_and_may_be_repeated(run, state, database):
     assert run(state, "shared", "upgrade", database.owner).failed("spamguard shared init")
     run(state, "shared", "init", database.owner)
-    database.query(
-        "DROP FUNCTION spamguard.burn_link; UPDATE spamguard.cluster SET min_writer = 1"
-    )
+    database.query("DROP FUNCTION spamguard.burn_link; UPDATE spamguard.cluster SET min_writer = 1")
     events = database.query("SELECT * FROM spamguard.log")
     assert run(state, "shared", "upgrade", database.owner, "--json").json == {
         "before": 2,
