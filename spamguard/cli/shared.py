@@ -40,8 +40,8 @@ its own copy: no mail waits for the database.
 DSN is a connection string of PostgreSQL, such as 'host=db.example dbname=spamguard'; several hosts
 may stand in it. Without an sslmode in it, the connection needs TLS and a valid certificate. `init`
 and `upgrade` connect as the owner of the database, who may create roles; the password comes from
-~/.pgpass. All others connect as the role spamguard_node, which can read; who has the key too can add
-lessons, but change and delete none.
+~/.pgpass. All others connect as the role spamguard_node. It can read, and with the key of the
+machines add lessons, but change and delete none.
 
 All machines have the same key: copy the file `key` of the first one's state directory by a safe way
 (scp). `init` on the first machine, then `join` on each while its daemon is stopped; what a filter

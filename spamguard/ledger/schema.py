@@ -218,6 +218,13 @@ PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
 OLDEST_PENDING = """
 SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
 
+# The last clock before one that is far above it.
+CLOCK_BEFORE_GAP = """
+SELECT clock FROM (
+    SELECT clock, lead(clock) OVER (ORDER BY clock) AS following
+    FROM (SELECT 0 AS clock UNION ALL SELECT clock FROM events))
+WHERE following - clock > ? ORDER BY clock LIMIT 1"""
+
 MARKS = "SELECT position, chain FROM marks ORDER BY position DESC"
 MARK_AT = "SELECT chain FROM marks WHERE position = ?"
 PRUNE_MARKS = "DELETE FROM marks WHERE position > ? AND position <= ? AND position % ? != 0"

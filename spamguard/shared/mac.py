@@ -55,8 +55,8 @@ class RowMac:
             self._forged.add(expected)
         self._warnings.warn(
             kind,
-            "the shared database has a %s that no node of this key wrote: such rows are ignored, "
-            "and counted in `spamguard shared status`",
+            "the shared database has a row (%s) that no node of this key wrote: such rows are "
+            "ignored, and counted in `spamguard shared status`",
             kind,
         )
         return False

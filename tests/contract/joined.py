@@ -21,7 +21,7 @@ from tests.support.waiting import PATIENCE
 _MAX_COURIERS = 8  # of ledgers that were made by `new`
 _EMPTY = (
     "TRUNCATE spamguard.events; "
-    "UPDATE spamguard.log SET last = 0, chain = '\\x00', compacted = 0, events = 0"
+    "UPDATE spamguard.log SET last = 0, chain = '\\x00', compacted = 0, events = 0, clock = 0"
 )
 
 
