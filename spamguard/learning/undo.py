@@ -53,7 +53,8 @@ class VoteSelection(NamedTuple):
     """Which votes to take back.
 
     since: seconds since 1970; 0: all. origin: as in `ledger.queries.origin_patterns`; "": any.
-    node: id of the node that cast them; "": any.
+    node: id of the node that cast them, of which nothing stays, also not what it has undone; "":
+    any.
     """
 
     user: str
@@ -64,7 +65,7 @@ class VoteSelection(NamedTuple):
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = not _is_end(vote) and not is_site_note(vote.extractor)
+        is_opinion = bool(self.node or not _is_end(vote)) and not is_site_note(vote.extractor)
         is_of_node = not self.node or vote.node.partition("+")[0] == self.node
         return vote.time >= self.since and is_opinion and is_from and is_of_node
 
@@ -120,11 +121,12 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
 
     votes: all known votes of one user on one message, at least one.
     """
-    opinions, first = _current_opinions(votes), dict[object, Vote]()
-    for vote in sorted(votes, key=attrgetter("version")):  # another node may have cast it again
-        first.setdefault(_opinion_key(vote), vote)
-    earlier = [vote for vote in opinions if not chosen.matches(first[_opinion_key(vote)])]
-    if len(earlier) == len(opinions):
+    opinions = _current_opinions(votes)
+    if chosen.node:
+        earlier = _current_opinions(_votes_of_others(votes, chosen))
+    else:
+        earlier = [vote for vote in opinions if not chosen.matches(vote)]
+    if [*map(_opinion_key, earlier)] == [*map(_opinion_key, opinions)]:
         return []
     if earlier and earlier == opinions[: len(earlier)] and earlier[-1].label != opinions[-1].label:
         return [_recast_newest(earlier[-1], votes)]
@@ -133,6 +135,18 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
         votes[0].digest, chosen.user, None, b"", b"", UNDO_ORIGIN, now, votes[0].extractor
     )
     return [undo, *(_recast_newest(vote, votes) for vote in earlier)]
+
+
+def _votes_of_others(votes: Sequence[Vote], chosen: VoteSelection) -> list[Vote]:
+    """Without what the node said, also where others have cast it again."""
+    first: dict[object, Vote] = {}
+    for vote in sorted(votes, key=attrgetter("version")):
+        first.setdefault(_opinion_key(vote), vote)
+    return [
+        vote
+        for vote in votes
+        if not chosen.matches(vote if _is_end(vote) else first[_opinion_key(vote)])
+    ]
 
 
 def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:

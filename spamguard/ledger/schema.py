@@ -409,9 +409,9 @@ DIGESTS_OF_USER = f"""
 SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ? AND NOT {_IS_AGEING}"""
 
 # A node of copies of its files has a name behind its own (`arriving.with_unique_node`).
-KEYS_OF_NODE = f"""
+KEYS_OF_NODE = """
 SELECT DISTINCT user, digest FROM events
-WHERE substr(node || '+', 1, length(?1) + 1) = ?1 || '+' AND time >= ?2 AND NOT {_IS_AGEING}
+WHERE substr(node || '+', 1, length(?1) + 1) = ?1 || '+' AND time >= ?2
 ORDER BY user, digest"""
 
 LATEST_SEQS_OF_USER = """
