@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS events (
     body bytea NOT NULL,                 -- the vote
     mac bytea NOT NULL,
     added bigint NOT NULL DEFAULT extract(epoch FROM clock_timestamp())::bigint, -- by our clock
-    UNIQUE (subject, clock, node, content)
+    UNIQUE (subject, clock, node, content, mac) -- a wrong MAC is in nobody's way
 );
 ALTER TABLE events ALTER COLUMN body SET STORAGE EXTERNAL; -- bodies do not compress
 
@@ -174,7 +174,7 @@ BEGIN
         INSERT INTO events (position, subject, clock, node, content, time, chain, body, mac)
             VALUES (head.last + 1, subjects[i], clocks[i], nodes[i], contents[i], times[i], link,
                 bodies[i], macs[i])
-            ON CONFLICT (subject, clock, node, content) DO NOTHING;
+            ON CONFLICT (subject, clock, node, content, mac) DO NOTHING;
         IF FOUND THEN
             head.last := head.last + 1;
             head.chain := link;
@@ -183,7 +183,7 @@ BEGIN
         ELSE
             SELECT e.position INTO STRICT place FROM events e
                 WHERE e.subject = subjects[i] AND e.clock = clocks[i] AND e.node = nodes[i]
-                AND e.content = contents[i];
+                AND e.content = contents[i] AND e.mac = macs[i];
         END IF;
         ordinal := i;
         RETURN NEXT;

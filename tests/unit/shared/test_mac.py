@@ -26,6 +26,7 @@ from tests.unit.shared.test_rights import FUNCTIONS, node_connection
 pytestmark = needs_postgres
 MAIL = mail(60)
 NODE = "a" * 16
+APPEND = f"SELECT * FROM spamguard.append({', '.join(['ARRAY[%s]'] * 7)})"
 
 
 @pytest.fixture
@@ -120,6 +121,9 @@ def test_a_vote_that_no_node_cast_teaches_nobody_and_stops_nobody(nodes: Site) -
     assert nodes.database.query(forged, b"m" * 16) == [(10,)]
     third = nodes.node()
     teach(second.filter, MAIL[20:40])
+    teach(first.filter, MAIL[40:41])
+    (waiting,) = first.log.read_pending(1, 1 << 20)
+    nodes.database.query(APPEND, *waiting, b"m" * 16)  # it is there before the real one
     nodes.converge()
     votes = [set(node.filter.ledger.all_votes()) for node in nodes.nodes]
     assert votes[0] == votes[1]
