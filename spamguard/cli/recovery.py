@@ -97,7 +97,7 @@ def run_undo(options: argparse.Namespace) -> int:
                     f"{selection.user or arguments.SITE!r} has taught nothing here: "
                     "`spamguard status` lists who has"
                 )
-        undone = _undo_votes(spam_filter, digests, selections, dry_run=options.dry_run)
+        undone = undo_selections(spam_filter, digests, selections, dry_run=options.dry_run)
         # Settle also if there were votes but none is left: the command that took them back may
         # have been interrupted before it settled.
         settled = not options.dry_run and (
@@ -136,7 +136,7 @@ def run_undo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _undo_votes(
+def undo_selections(
     spam_filter: Filter,
     digests: Sequence[list[bytes]],
     selections: Sequence[VoteSelection],

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from spamguard.config.shared import SharedSettings
     from spamguard.engine.filter import Filter
     from spamguard.ledger.shared import SharedLog
+    from spamguard.shared.mac import RowMac
 
 SHARED_ABOUT = """\
 Let several machines learn as one. They share a log of lessons in PostgreSQL, and each judges with
@@ -38,8 +40,8 @@ its own copy: no mail waits for the database.
 DSN is a connection string of PostgreSQL, such as 'host=db.example dbname=spamguard'; several hosts
 may stand in it. Without an sslmode in it, the connection needs TLS and a valid certificate. `init`
 and `upgrade` connect as the owner of the database, who may create roles; the password comes from
-~/.pgpass. All others connect as the role spamguard_node, which can add lessons and read, but change
-and delete nothing.
+~/.pgpass. All others connect as the role spamguard_node. It can read, and with the key of the
+machines add lessons, but change and delete none.
 
 All machines have the same key: copy the file `key` of the first one's state directory by a safe way
 (scp). `init` on the first machine, then `join` on each while its daemon is stopped; what a filter
@@ -49,6 +51,7 @@ SHARED_EXAMPLE = """\
   spamguard shared join 'host=db.example dbname=spamguard'
   spamguard shared join 'host=db.example dbname=spamguard' --key key --password-file password
   spamguard shared status
+  spamguard shared undo --node mx3
   spamguard shared leave"""
 
 _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
@@ -75,6 +78,14 @@ def add_shared(commands: arguments.Commands) -> None:
     leaving = arguments.add_action(actions, "leave", _leave, about)
     about = "also while lessons wait for the database; they are exported into a file first"
     leaving.add_argument("--force", action="store_true", help=about)
+    about = "take back, for all machines, what a machine that somebody broke into has taught"
+    undoing = arguments.add_action(actions, "undo", _undo, about)
+    about = "its name or its id, as `status` has them"
+    undoing.add_argument("--node", required=True, metavar="NAME", help=about)
+    about = "only from then on, as of `undo`; that machine may have lied about times"
+    undoing.add_argument("--since", metavar="WHEN", help=about)
+    about = "only say what would be taken back"
+    undoing.add_argument("--dry-run", action="store_true", help=about)
     about = "bring tables and functions of the database up to this version"
     _add_dsn(arguments.add_action(actions, "upgrade", _upgrade, about))
 
@@ -104,21 +115,29 @@ def run_shared(options: argparse.Namespace) -> int:
 def _init(options: argparse.Namespace) -> int:
     """Make everything in the database."""
     from spamguard.shared import admin
+    from spamguard.shared.mac import RowMac
 
     with common.open_filter(options) as spam_filter:
-        fingerprint, bits = spam_filter.ledger.fingerprint, spam_filter.min_bits
+        key = keys.load_key(spam_filter.directory / KEY_FILE, create=False)
+        bits, mac = spam_filter.min_bits, RowMac(key)
     file = _password_file(options)
-    done = admin.init(options.dsn, fingerprint, bits, file)
-    text = f"the database is ready for nodes with key {fingerprint}"
+    done = admin.init(options.dsn, mac, bits, file)
+    text = f"the database is ready for nodes with key {mac.fingerprint}"
     if not done.is_new:
-        text = f"the database was ready already, for nodes with key {fingerprint}"
+        text = f"the database was ready already, for nodes with key {mac.fingerprint}"
     text += f"\npassword of {admin.NODE_ROLE}: in {file}; every node needs a copy, and the key"
     if done.password_replaced:
         common.say(
             f"note: {admin.NODE_ROLE} was there already and has got a new password: nodes that "
             f"know another one need a copy of {file}"
         )
-    values = {"new": done.is_new, "key": fingerprint, "bits": bits, "password_file": str(file)}
+    if done.large_objects:
+        common.say(
+            f"note: {admin.NODE_ROLE} can make large objects: in this database, let a superuser "
+            "run `REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), "
+            "lo_from_bytea(oid, bytea) FROM PUBLIC`"
+        )
+    values = {"new": done.is_new, "key": mac.fingerprint, "bits": bits, "password_file": str(file)}
     common.print_answer(options, text, values)
     return 0
 
@@ -146,6 +165,7 @@ def _join(options: argparse.Namespace) -> int:
     import asyncio
 
     from spamguard.shared import admin
+    from spamguard.shared.mac import RowMac
 
     state, file = common.state_directory(options), _password_file(options)
     key = _find_key(state, options.key)
@@ -155,7 +175,7 @@ def _join(options: argparse.Namespace) -> int:
             f"{file}: there is no such file: copy the one that `shared init` made, or name it with "
             "--password-file"
         )
-    bits = asyncio.run(_read_bits(settings, keys.key_fingerprint(key)))
+    bits = asyncio.run(_read_bits(settings, RowMac(key)))
     with _stopped_daemon(state):
         _check_readable(file, state)
         keys.store_key(state / KEY_FILE, key)
@@ -163,7 +183,7 @@ def _join(options: argparse.Namespace) -> int:
             _check_filter(spam_filter, bits)
             has_joined, has_tables = spam_filter.ledger.shared is not None, False
             if not has_joined:
-                has_tables = asyncio.run(_join_log(spam_filter, settings))
+                has_tables = asyncio.run(_join_log(spam_filter, settings, RowMac(key)))
             waiting, _ = _shared_log(spam_filter).waiting()
     text = "had joined already" if has_joined else "joined"
     text += "; it has the tables of the others" if has_tables else ""
@@ -193,11 +213,11 @@ def _find_key(state: Path, file: Path | None) -> bytes:
     return key
 
 
-async def _read_bits(settings: SharedSettings, fingerprint: str) -> int:
+async def _read_bits(settings: SharedSettings, mac: RowMac) -> int:
     """The least size of all tables. SharedError: the database is not there, or not for this key."""
     from spamguard.shared.postgres import SharedDatabase
 
-    database = await SharedDatabase.connect(settings, "join", fingerprint)
+    database = await SharedDatabase.connect(settings, "join", mac)
     try:
         return (await database.cluster()).bits
     finally:
@@ -225,7 +245,7 @@ def _check_filter(spam_filter: Filter, bits: int) -> None:
         )
 
 
-async def _join_log(spam_filter: Filter, settings: SharedSettings) -> bool:
+async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) -> bool:
     """Make the ledger part of the log; return whether it got the tables of the others.
 
     Its own tables judge until then, or until the courier has copied the log.
@@ -235,7 +255,7 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings) -> bool:
     from spamguard.shared.snapshots import SnapshotExchange, keep_tables
 
     ledger = spam_filter.ledger
-    database = await SharedDatabase.connect(settings, "join", ledger.fingerprint)
+    database = await SharedDatabase.connect(settings, "join", mac)
     try:
         line = ledger.get_meta(SNAPSHOT_KEY)
         ledger.join()
@@ -345,6 +365,50 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
             f"{spam_filter.directory}: this filter learns alone: `spamguard shared join` ends that"
         )
     return spam_filter.ledger.shared
+
+
+# ---- undo
+
+
+def _undo(options: argparse.Namespace) -> int:
+    """Take back what one node has cast, user by user. Word lists and classes stay."""
+    from spamguard.cli.recovery import parse_since, undo_selections
+    from spamguard.learning.undo import VoteSelection
+
+    since = 0 if options.since is None else parse_since(options.since, datetime.now())
+    with common.open_existing(options) as spam_filter:
+        _shared_log(spam_filter)
+        node = _find_node(spam_filter, options.node)
+        digests: dict[str, list[bytes]] = {}
+        for user, digest in spam_filter.ledger.users.keys_of_node(node, since):
+            digests.setdefault(user, []).append(digest)
+        selections = [VoteSelection(user, since, node=node) for user in digests]
+        undone = undo_selections(
+            spam_filter, list(digests.values()), selections, dry_run=options.dry_run
+        )
+        if digests and not options.dry_run:
+            spam_filter.settle_everywhere()
+    number, users = sum(map(len, undone)), sum(map(bool, undone))
+    verb = "would take" if options.dry_run else "took"
+    text = f"{verb} back {common.count_text(number, 'vote')} of {common.count_text(users, 'user')}"
+    values = {"node": node, "taken_back": number, "users": users, "dry_run": options.dry_run}
+    common.print_answer(options, text, values)
+    return 0
+
+
+def _find_node(spam_filter: Filter, name: str) -> str:
+    """The id of a node. UsageError: there is none, or there are several of the name."""
+    from spamguard.shared.status import read_status
+
+    nodes = read_status(spam_filter.directory).nodes
+    found = {node.node for node in nodes if name in (node.name, node.node)} or {name}
+    known = [node for node in found if spam_filter.ledger.users.keys_of_node(node, 0)]
+    if len(known) != 1:
+        ids = ", ".join(sorted(known)) or "none that has taught anything"
+        raise UsageError(
+            f"{printable(name)!r} is the name of {ids}: give an id of `shared status --json`"
+        )
+    return known[0]
 
 
 # ---- status

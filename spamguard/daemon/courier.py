@@ -40,6 +40,7 @@ from spamguard.log import WarnOnce, hostname
 from spamguard.records import EXTRACTOR
 from spamguard.shared.client import COURIER_SOCKET, MAX_LINE_BYTES
 from spamguard.shared.courier import Courier
+from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import NodeRow, SharedDatabase
 from spamguard.shared.snapshots import SnapshotExchange, joined_log
 from spamguard.shared.status import BEAT_SECONDS, NodeStatus, SharedStatus, write_status
@@ -63,17 +64,18 @@ def main(arguments: Sequence[str]) -> int:
             errors = WarnOnce(_log, logging.ERROR)
             while True:
                 try:
-                    with _open_ledger(settings) as ledger:
+                    key = keys.load_key(settings.state / KEY_FILE, create=False)
+                    with _open_ledger(settings, key) as ledger:
                         errors.clear()
-                        asyncio.run(Node(settings, settings.shared, ledger, request_settling).run())
+                        node = Node(settings, settings.shared, ledger, key, request_settling)
+                        asyncio.run(node.run())
                 except (SpamguardError, OSError) as error:
                     errors.report("the shared log is not read: %s", error)
                 time.sleep(RETRY_SECONDS)
     return 1
 
 
-def _open_ledger(settings: Settings) -> SqliteLedger:
-    key = keys.load_key(settings.state / KEY_FILE, create=False)
+def _open_ledger(settings: Settings, key: bytes) -> SqliteLedger:
     # What a power cut takes away from the copy is read from the log again: it need not wait for the
     # disk. Lessons are cast by others, who do.
     path, fingerprint = settings.state / LEDGER_FILE, keys.key_fingerprint(key)
@@ -88,15 +90,18 @@ class Node:
         settings: Settings,
         shared: SharedSettings,
         ledger: SqliteLedger,
+        key: bytes,
         request_settling: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._ledger = ledger
+        self._mac = RowMac(key)
         self._log = joined_log(ledger)
+        self._log.mend_clock()
         self._snapshots = SnapshotExchange(ledger, settings.state)
         self._courier = Courier(
             self._log,
-            partial(SharedDatabase.connect, shared, ledger.node, ledger.fingerprint),
+            partial(SharedDatabase.connect, shared, ledger.node, self._mac),
             self._snapshots,
             request_settling,
         )
@@ -169,7 +174,12 @@ class Node:
             waiting_since=float(counts.oldest),
             skipped=courier.skipped,
             hold=counts.hold,
-            alarms=(*courier.alarms.values(), *self._snapshots.alarms.values()),
+            forged=self._mac.forged,
+            alarms=(
+                *courier.alarms.values(),
+                *self._snapshots.alarms.values(),
+                *self._mac.alarms(),
+            ),
             nodes=self._nodes,
         )
 

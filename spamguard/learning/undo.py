@@ -1,8 +1,9 @@
 """Votes that are cast without a person's word: undoing, reading old messages again, and ageing.
 
-`undo_votes` takes back what one user has taught since some time. For each message, what the user
-had said before is in force again. Votes are taken back by new votes, as all teaching is done, so
-undoing can be repeated, interrupted and merged: doing it twice changes nothing.
+`undo_votes` takes back what one user has taught since some time, or what one of many nodes has cast
+for the user. For each message, what the user had said before is in force again. Votes are taken
+back by new votes, as all teaching is done, so undoing can be repeated, interrupted and merged:
+doing it twice changes nothing.
 
 `reextract_votes` is for votes that an older version's extractor has read, after an upgrade that
 reads mail otherwise. Such a vote teaches nothing until its message is read again: features of two
@@ -52,17 +53,21 @@ class VoteSelection(NamedTuple):
     """Which votes to take back.
 
     since: seconds since 1970; 0: all. origin: as in `ledger.queries.origin_patterns`; "": any.
+    node: id of the node that cast them, of which nothing stays, also not what it has undone; "":
+    any.
     """
 
     user: str
     since: int = 0
     origin: str = ""
+    node: str = ""
 
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = not _is_end(vote) and not is_site_note(vote.extractor)
-        return vote.time >= self.since and is_opinion and is_from
+        is_opinion = bool(self.node or not _is_end(vote)) and not is_site_note(vote.extractor)
+        is_of_node = not self.node or vote.node.partition("+")[0] == self.node
+        return vote.time >= self.since and is_opinion and is_from and is_of_node
 
 
 class UndoneVote(NamedTuple):
@@ -117,8 +122,11 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
     votes: all known votes of one user on one message, at least one.
     """
     opinions = _current_opinions(votes)
-    earlier = [vote for vote in opinions if not chosen.matches(vote)]
-    if len(earlier) == len(opinions):
+    if chosen.node:
+        earlier = _current_opinions(_votes_of_others(votes, chosen))
+    else:
+        earlier = [vote for vote in opinions if not chosen.matches(vote)]
+    if [*map(_opinion_key, earlier)] == [*map(_opinion_key, opinions)]:
         return []
     if earlier and earlier == opinions[: len(earlier)] and earlier[-1].label != opinions[-1].label:
         return [_recast_newest(earlier[-1], votes)]
@@ -127,6 +135,18 @@ def reverse_votes(votes: Sequence[Vote], chosen: VoteSelection, now: int) -> lis
         votes[0].digest, chosen.user, None, b"", b"", UNDO_ORIGIN, now, votes[0].extractor
     )
     return [undo, *(_recast_newest(vote, votes) for vote in earlier)]
+
+
+def _votes_of_others(votes: Sequence[Vote], chosen: VoteSelection) -> list[Vote]:
+    """Without what the node said, also where others have cast it again."""
+    first: dict[object, Vote] = {}
+    for vote in sorted(votes, key=attrgetter("version")):
+        first.setdefault(_opinion_key(vote), vote)
+    return [
+        vote
+        for vote in votes
+        if not chosen.matches(vote if _is_end(vote) else first[_opinion_key(vote)])
+    ]
 
 
 def _current_opinions(votes: Sequence[Vote]) -> list[Vote]:

@@ -5,7 +5,7 @@ rows alone, whatever is provisional here (`ledger.shared` says why that matters)
 comes back from the log leaves `pending`. A provisional event whose key and version another vote has
 taken gets the node that it will have when it comes.
 
-Must never trust a row: what cannot be decoded takes its position, is named, and is skipped.
+Must never trust a row: what no node wrote, or cannot be decoded, takes its position and is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
-from spamguard.ledger.arriving import with_unique_node
+from spamguard.ledger.arriving import MAX_CLOCK_STEP, with_unique_node
 from spamguard.ledger.events import (
     START,
     LogRow,
@@ -117,7 +117,7 @@ class Application(JoinedFile):
             if self._is_next(row):
                 self._position, self._chain = row.position, row.chain
                 self._db.execute("INSERT INTO marks VALUES (?, ?)", (row.position, row.chain))
-                if problem := self._write(row):
+                if row.is_ours and (problem := self._write(row)):
                     problems.append((row.position, problem))
         if self._position == start:
             return problems
@@ -159,6 +159,8 @@ class Application(JoinedFile):
             vote = decode_event(row.event)
         except LedgerError as error:
             return str(error)
+        if vote.clock - self._clock > MAX_CLOCK_STEP:
+            return f"its clock, {vote.clock}, is far above all others"
         self._clock = max(self._clock, vote.clock)
         if vote.extractor == CLASS_VERSION:
             self._classes.add(vote.digest)

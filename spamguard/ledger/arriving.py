@@ -26,6 +26,10 @@ from spamguard.records import Vote
 from spamguard.users import is_class_name
 
 _MAX_CLOCK = 2**62  # leaves room to count on in SQLite's 64 bits
+MAX_CLOCK_STEP = 2**32
+"""A clock counts votes. One that is further above all others than this was made up, and would leave
+no number to those that come after it.
+"""
 
 
 def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:

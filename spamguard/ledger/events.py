@@ -39,11 +39,14 @@ class SharedEvent(NamedTuple):
 
 
 class LogRow(NamedTuple):
-    """A row of the shared log. chain: the hash of all identities up to it."""
+    """A row of the shared log. chain: the hash of all identities up to it. is_ours: whether a node
+    of this installation wrote it.
+    """
 
     position: int
     chain: bytes
     event: SharedEvent
+    is_ours: bool = True
 
 
 class Mark(NamedTuple):

@@ -243,6 +243,10 @@ class UserQueries:
         """Messages on which a user has cast a vote since then, or has taken one back."""
         return [digest for (digest,) in self._query(schema.DIGESTS_OF_USER, (user, since))]
 
+    def keys_of_node(self, node: str, since: int) -> list[tuple[str, bytes]]:
+        """Users and messages for whom a node has cast a vote since then; all are looked at."""
+        return self._query(schema.KEYS_OF_NODE, (node, since))
+
     def outdated_digests(self, extractor: int, after: int, upto: int) -> list[bytes]:
         """Messages with a vote in force, after one event up to another, of an older extractor."""
         rows = self._query(schema.OUTDATED_DIGESTS, (after, upto, extractor))

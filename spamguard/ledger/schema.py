@@ -218,6 +218,13 @@ PENDING_SIZE = "SELECT count(*), total(bytes) FROM pending"
 OLDEST_PENDING = """
 SELECT seq, subject, clock, node, content, time, body FROM pending ORDER BY seq LIMIT ?"""
 
+# The last clock before one that is far above it.
+CLOCK_BEFORE_GAP = """
+SELECT clock FROM (
+    SELECT clock, lead(clock) OVER (ORDER BY clock) AS following
+    FROM (SELECT 0 AS clock UNION ALL SELECT clock FROM events))
+WHERE following - clock > ? ORDER BY clock LIMIT 1"""
+
 MARKS = "SELECT position, chain FROM marks ORDER BY position DESC"
 MARK_AT = "SELECT chain FROM marks WHERE position = ?"
 PRUNE_MARKS = "DELETE FROM marks WHERE position > ? AND position <= ? AND position % ? != 0"
@@ -400,6 +407,12 @@ WHERE label IS NOT NULL AND {_HAS_ORIGIN.format("?1", "?2")}"""
 # Rows are read, up to their large columns.
 DIGESTS_OF_USER = f"""
 SELECT DISTINCT digest FROM events WHERE user = ? AND time >= ? AND NOT {_IS_AGEING}"""
+
+# A node of copies of its files has a name behind its own (`arriving.with_unique_node`).
+KEYS_OF_NODE = """
+SELECT DISTINCT user, digest FROM events
+WHERE substr(node || '+', 1, length(?1) + 1) = ?1 || '+' AND time >= ?2
+ORDER BY user, digest"""
 
 LATEST_SEQS_OF_USER = """
 SELECT seq FROM events AS own

@@ -37,6 +37,7 @@ from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
 from spamguard.ledger.applying import Application, ForkError, JoinedFile
+from spamguard.ledger.arriving import MAX_CLOCK_STEP
 from spamguard.ledger.events import (
     MAX_BODY_BYTES,
     LogRow,
@@ -223,6 +224,16 @@ class SharedLog(JoinedFile):
             self._set("released", str(seq))
 
     # ---- for the courier
+
+    def mend_clock(self) -> None:
+        """Count on from the last clock that was not made up: an older program took all in. A vote
+        with one that was stays here, and the database refuses it.
+        """
+        if self._number("clock") <= MAX_CLOCK_STEP:  # so many votes nobody casts
+            return
+        with self._writing():
+            for (clock,) in self._db.execute(schema.CLOCK_BEFORE_GAP, (MAX_CLOCK_STEP,)).fetchall():
+                self._set("clock", str(clock))
 
     def read_pending(self, max_events: int, max_bytes: int) -> list[SharedEvent]:
         """The oldest events that wait, at least one if there is any."""

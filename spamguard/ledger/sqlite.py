@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from spamguard.database import Database
 from spamguard.errors import LedgerError
 from spamguard.ledger import schema
-from spamguard.ledger.arriving import check_votes, with_unique_node
+from spamguard.ledger.arriving import MAX_CLOCK_STEP, check_votes, with_unique_node
 from spamguard.ledger.file import LedgerFile
 from spamguard.ledger.queries import (
     AgeQueries,
@@ -180,8 +180,16 @@ class SqliteLedger(LedgerFile):
             for batch in batches(check_votes(votes), _MERGE_BATCH):
                 with self._casting():
                     added += sum(map(self._merge_vote, batch))
-                    clock = max(vote.clock for vote in batch)
-                    if clock > self._read_number("ledger.clock"):
+                    clock, last = (
+                        max(vote.clock for vote in batch),
+                        self._read_number("ledger.clock"),
+                    )
+                    if clock - last > MAX_CLOCK_STEP:
+                        raise LedgerError(
+                            f"a vote to be merged has clock {clock}, far above all here: it was "
+                            "made up, and would leave no number to later votes"
+                        )
+                    if clock > last:
                         self._set_meta("ledger.clock", str(clock))
         return added
 

@@ -29,16 +29,19 @@ from spamguard.config.shared import DatabaseTls, SharedSettings, check_database
 from spamguard.config.types import check_file
 from spamguard.errors import SharedError, UsageError, error_text
 from spamguard.shared.connection import connection_string, explain, explain_refusal
+from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import SCHEMA_VERSION
 from spamguard.storage import as_directory_owner, create_private
 
 NODE_ROLE = "spamguard_node"
 _PASSWORD_BYTES = 24
+_FIRST_SIGNED = 2  # the schema from which on rows carry a MAC
 _TLS_BY_MODE = {"verify-full": True, "disable": False}
 _SELECT_CLUSTER = "SELECT fingerprint, schema_version FROM spamguard.cluster"
 _INSERT_CLUSTER = """
-INSERT INTO spamguard.cluster (name, schema_version, min_writer, fingerprint, bits)
-VALUES (gen_random_uuid(), %s, 1, %s, %s)"""
+INSERT INTO spamguard.cluster (name, schema_version, min_writer, fingerprint, secret, bits)
+VALUES (gen_random_uuid(), %s, %s, %s, sha256(convert_to(%s, 'UTF8')), %s)"""
+_MAY_MAKE_OBJECTS = "SELECT has_function_privilege(%s, 'lo_create(oid)', 'EXECUTE')"
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -107,20 +110,22 @@ class InitResult:
     """What `init` has done.
 
     is_new: whether the tables were not there. password_replaced: whether a role that was there has
-    got a password that was made now.
+    got a password that was made now. large_objects: whether it may make large objects, which only a
+    superuser can forbid.
     """
 
     is_new: bool
     password_replaced: bool
+    large_objects: bool
 
 
-def init(dsn: str, fingerprint: str, bits: int, password_file: Path) -> InitResult:
+def init(dsn: str, mac: RowMac, bits: int, password_file: Path) -> InitResult:
     """Make tables, functions and the role of the nodes, as far as they are not there.
 
-    fingerprint: of the key. bits: the least size of the tables.
+    mac: of the key. bits: the least size of the tables.
     """
     with _password(password_file) as (password, is_made), _owner_connection(dsn) as connection:
-        version = _check_cluster(connection, fingerprint)
+        version = _check_cluster(connection, mac.fingerprint)
         if version is not None and is_made:  # a new password would lock out all nodes
             raise SharedError(
                 f"the database is ready already, but {password_file} was not there: copy it from "
@@ -129,8 +134,10 @@ def init(dsn: str, fingerprint: str, bits: int, password_file: Path) -> InitResu
         role_is_new = _make_role(connection, password, password_file, is_made)
         _run_schema(connection)
         if version is None:
-            connection.execute(_INSERT_CLUSTER, (SCHEMA_VERSION, fingerprint, bits))
-    return InitResult(version is None, is_made and not role_is_new)
+            values = (SCHEMA_VERSION, SCHEMA_VERSION, mac.fingerprint, mac.secret, bits)
+            connection.execute(_INSERT_CLUSTER, values)
+        row = connection.execute(_MAY_MAKE_OBJECTS, (NODE_ROLE,)).fetchone()
+    return InitResult(version is None, is_made and not role_is_new, row == (True,))
 
 
 def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
@@ -144,6 +151,11 @@ def _check_cluster(connection: _Connection, fingerprint: str) -> int | None:
         raise SharedError(
             f"the database belongs to key {row[0]}, and this machine has key {fingerprint}: name "
             "another database, or the state directory of that key"
+        )
+    if row[1] < _FIRST_SIGNED:
+        raise SharedError(
+            "the database was made by a program whose rows nobody signed: drop it (`DROP SCHEMA "
+            "spamguard CASCADE`) and run `spamguard shared init`; the nodes fill it again"
         )
     if row[1] > SCHEMA_VERSION:
         raise SharedError(

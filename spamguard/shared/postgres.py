@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import LiteralString, NamedTuple
+from typing import Any, LiteralString, NamedTuple
 
 from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError
 from spamguard.ledger.events import MAX_BODY_BYTES, LogRow, SharedEvent
 from spamguard.shared.connection import DatabaseConnection, NoticeListener, connection_string
+from spamguard.shared.mac import RowMac
 
 __all__ = [
     "SCHEMA_VERSION", "ClusterRow", "CredentialRow", "LogHead", "NodeRow", "SharedDatabase",
     "SharedError", "SharedSnapshot", "UnavailableError",
 ]  # fmt: skip
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _PAGE_BYTES = 4 << 20  # of bodies
 _COMPACT_POSITIONS = 20_000  # in one transaction
 _PROBE_SECONDS = 2.0
@@ -88,7 +89,9 @@ class NodeRow(NamedTuple):
 
 
 class CredentialRow(NamedTuple):
-    """A token, link or session, as in access.sqlite. ended: seconds since 1970; 0: it is valid."""
+    """A token, link or session, as in access.sqlite. ended: seconds since 1970; 0: it is valid.
+    is_ours: whether a node has made it.
+    """
 
     id: str
     kind: str
@@ -101,34 +104,38 @@ class CredentialRow(NamedTuple):
     seen: int
     ended: int = 0
     changed: int = 0
+    is_ours: bool = True
 
 
 # ---- statements
 
 _CLUSTER = """
 SELECT name::text, schema_version, min_writer, fingerprint, bits, changes FROM spamguard.cluster"""
+# As a value: it stands in no text of a statement, which others could see.
+_SHOW_KEY = "SELECT set_config('spamguard.secret', %s, false) IS NULL"
 _HEAD = "SELECT last, chain, compacted FROM spamguard.log"
 _CHAINS = "SELECT position, chain FROM spamguard.events WHERE position = ANY(%b::bigint[])"
 # The sizes of bodies are known without reading them.
 _PAGE = """
 SELECT position, chain, subject, clock, node, content, time,
-    CASE WHEN octet_length(body) <= %b THEN body ELSE ''::bytea END
+    CASE WHEN octet_length(body) <= %b THEN body ELSE ''::bytea END, mac
 FROM (
     SELECT *, sum(least(octet_length(body), %b)) OVER (ORDER BY position) AS total
     FROM spamguard.events WHERE position > %b ORDER BY position LIMIT %b) AS page
 WHERE total - octet_length(body) < %b ORDER BY position"""
 _APPEND = """
 SELECT place FROM spamguard.append(%b::bytea[], %b::bigint[], %b::text[], %b::bytea[],
-    %b::bigint[], %b::bytea[]) ORDER BY ordinal"""
+    %b::bigint[], %b::bytea[], %b::bytea[]) ORDER BY ordinal"""
 _SNAPSHOTS = """
-SELECT position, extractor, learner, hash, bytes, node, extract(epoch FROM made)::float8, notes
+SELECT position, extractor, learner, hash, bytes, node, extract(epoch FROM made)::float8, notes,
+    mac
 FROM spamguard.snapshots ORDER BY position DESC LIMIT 100"""
 _NODES = """
 SELECT node, name, url, program, extractor, learner, position, chain, waiting, settings,
-    extract(epoch FROM seen)::float8
+    extract(epoch FROM seen)::float8, mac
 FROM spamguard.nodes ORDER BY name, node LIMIT 1000"""
 _CREDENTIALS = """
-SELECT id, kind, digest, name, person, operator, created, expires, seen, ended, changed
+SELECT id, kind, digest, name, person, operator, created, expires, seen, ended, changed, mac
 FROM spamguard.credentials WHERE changed > %b ORDER BY changed LIMIT 1000"""
 
 
@@ -136,25 +143,29 @@ class SharedDatabase:
     """The open connections. They belong to one event loop; several tasks may call."""
 
     def __init__(
-        self, place: str, work: DatabaseConnection, listener: NoticeListener | None = None
+        self,
+        place: str,
+        work: DatabaseConnection,
+        mac: RowMac,
+        listener: NoticeListener | None = None,
     ) -> None:
         """Use `connect`."""
         self._place = place
         self._work = work
+        self._mac = mac
         self._listener = listener
 
     @classmethod
-    async def connect(
-        cls, settings: SharedSettings, node: str, fingerprint: str | None = None
-    ) -> SharedDatabase:
+    async def connect(cls, settings: SharedSettings, node: str, mac: RowMac) -> SharedDatabase:
         """Connect to the server that takes writes, and check that the database is of use.
 
-        fingerprint: of this installation's key; None: it is not compared.
+        mac: of this installation's key.
         """
         place, conninfo = connection_string(settings, node)
-        database = cls(place, await DatabaseConnection.open(place, conninfo))
+        database = cls(place, await DatabaseConnection.open(place, conninfo), mac)
         try:
-            _check_cluster(place, await database.cluster(), fingerprint)
+            _check_cluster(place, await database.cluster(), mac.fingerprint)
+            await database._work.query(_SHOW_KEY, mac.secret)
             database._listener = await NoticeListener.open(place, conninfo)
             # Behind a pool that lends connections for a transaction, notices do not arrive.
             await database._work.query("SELECT pg_notify(%s, '')", database._listener.probe_channel)
@@ -208,7 +219,11 @@ class SharedDatabase:
         """
         values = (MAX_BODY_BYTES, MAX_BODY_BYTES, after, limit, _PAGE_BYTES)
         rows = await self._work.query(_PAGE, *values)
-        return [LogRow(row[0], row[1], SharedEvent(*row[2:])) for row in rows]
+        return [self._read_row(*row) for row in rows]
+
+    def _read_row(self, position: int, chain: bytes, *columns: Any) -> LogRow:
+        event, mac = SharedEvent(*columns[:-1]), columns[-1]
+        return LogRow(position, chain, event, self._mac.is_ours("vote", event, mac))
 
     async def append(self, events: Sequence[SharedEvent]) -> list[int]:
         """Append events, at most 1,000, and return their positions.
@@ -218,7 +233,8 @@ class SharedDatabase:
         """
         if not events:
             return []
-        columns = zip(*events, strict=True)
+        signed = [(*event, self._mac.sign("vote", event)) for event in events]
+        columns = zip(*signed, strict=True)
         rows = await self._work.query(_APPEND, *map(list, columns))
         return [position for (position,) in rows]
 
@@ -275,16 +291,20 @@ class SharedDatabase:
         Returns "published", "same" (it was there), "different" (another one is there for this
         position: a bug) or "lost" (the lease belongs to another node).
         """
-        values = (position, extractor, learner, snapshot, size, node, notes, token)
+        values = (position, extractor, learner, snapshot, size, node, notes)
         statement: LiteralString = (
-            "SELECT spamguard.publish_snapshot(%s, %s, %s, %b, %s, %s, %s, %s)"
+            "SELECT spamguard.publish_snapshot(%s, %s, %s, %b, %s, %s, %s, %b, %s)"
         )
-        ((outcome,),) = await self._work.query(statement, *values)
+        mac = self._mac.sign("snapshot", values)
+        ((outcome,),) = await self._work.query(statement, *values, mac, token)
         return str(outcome)
 
     async def read_snapshots(self) -> list[SharedSnapshot]:
         """List the snapshots, that of the highest position first."""
-        return [SharedSnapshot(*row) for row in await self._work.query(_SNAPSHOTS)]
+        rows = [(SharedSnapshot(*row[:-1]), row[-1]) for row in await self._work.query(_SNAPSHOTS)]
+        return [
+            row for row, mac in rows if self._mac.is_ours("snapshot", (*row[:6], row.notes), mac)
+        ]
 
     async def read_chunks(self, snapshot: bytes, numbers: range) -> list[bytes]:
         """Read parts of a snapshot, except missing ones. Ask for a few at a time."""
@@ -299,22 +319,23 @@ class SharedDatabase:
     async def note_node(self, row: NodeRow) -> None:
         """Say how this node is; the database notes the time."""
         statement: LiteralString = (
-            "SELECT spamguard.note_node(%s, %s, %s, %s, %s, %s, %s, %b, %s, %b)"
+            "SELECT spamguard.note_node(%s, %s, %s, %s, %s, %s, %s, %b, %s, %b, %b)"
         )
-        await self._work.query(statement, *row[:-1])
+        await self._work.query(statement, *row[:-1], self._mac.sign("node", row[:-1]))
 
     async def nodes(self) -> list[NodeRow]:
         """List the nodes that were here within 30 days, by name."""
-        return [NodeRow(*row) for row in await self._work.query(_NODES)]
+        rows = [(NodeRow(*row[:-1]), row[-1]) for row in await self._work.query(_NODES)]
+        return [row for row, mac in rows if self._mac.is_ours("node", row[:-1], mac)]
 
     # ---- credentials
 
     async def put_credential(self, row: CredentialRow) -> None:
         """Make a credential known to all nodes, or its last use. One that has ended stays so."""
         statement: LiteralString = (
-            "SELECT spamguard.put_credential(%s, %s, %b, %s, %s, %s, %s, %s, %s)"
+            "SELECT spamguard.put_credential(%s, %s, %b, %s, %s, %s, %s, %s, %s, %b)"
         )
-        await self._work.query(statement, *row[:9])
+        await self._work.query(statement, *row[:9], self._mac.sign("credential", row[:8]))
 
     async def end_credential(self, identity: str) -> bool:
         """End a credential on all nodes; False if there was none that is valid."""
@@ -332,10 +353,16 @@ class SharedDatabase:
         Where `ClusterRow.changes` is lower than what was seen, or the cluster's name is another,
         the database has lost changes: put all credentials again and ask from 0 on.
         """
-        return [CredentialRow(*row) for row in await self._work.query(_CREDENTIALS, since)]
+        rows = await self._work.query(_CREDENTIALS, since)
+        return [
+            CredentialRow(*row[:-1])._replace(
+                is_ours=self._mac.is_ours("credential", row[:8], row[-1])
+            )
+            for row in rows
+        ]
 
 
-def _check_cluster(place: str, cluster: ClusterRow, fingerprint: str | None) -> None:
+def _check_cluster(place: str, cluster: ClusterRow, fingerprint: str) -> None:
     if cluster.schema_version < SCHEMA_VERSION:
         raise SharedError(
             f"{place}: its tables are of version {cluster.schema_version}, this program needs "
@@ -346,7 +373,7 @@ def _check_cluster(place: str, cluster: ClusterRow, fingerprint: str | None) -> 
             f"{place}: its tables are of version {cluster.schema_version}, which this program does "
             "not know: update spamguard on this node"
         )
-    if fingerprint is not None and cluster.fingerprint != fingerprint:
+    if cluster.fingerprint != fingerprint:
         raise SharedError(
             f"{place}: it belongs to the key {cluster.fingerprint}, this installation has "
             f"{fingerprint}: copy the key of another node, or name another database"

@@ -7,9 +7,11 @@
 -- proves that it has missed nothing. `chain` is a hash over all identities up to a position: equal
 -- chains are equal logs.
 --
--- Nodes may read everything, and change it only by the functions below. A function checks what it is
--- told, takes one lock and is one transaction. Nothing but `compact` deletes an event. No function
--- puts a statement together, and each names its own search path.
+-- Nodes may read everything, and change it only by the functions below, once they have shown that
+-- they know the installation's key (`require_key`). A function checks what it is told, takes one
+-- lock and is one transaction. Nothing but `compact` deletes an event. No function puts a statement
+-- together, and each names its own search path. What is in a row, nodes believe by its `mac` only,
+-- which nobody can check here.
 --
 -- Only what other engines that speak PostgreSQL's language have too: row locks, unique keys, bytea.
 
@@ -25,6 +27,7 @@ CREATE TABLE IF NOT EXISTS cluster (
     schema_version integer NOT NULL,
     min_writer integer NOT NULL,         -- the oldest program, by its schema version, that may write
     fingerprint text NOT NULL,           -- of the installation's key, which is never here
+    secret bytea NOT NULL,               -- SHA-256 of what proves that a node has the key
     bits integer NOT NULL,
     changes bigint NOT NULL DEFAULT 0    -- of credentials
 );
@@ -34,7 +37,8 @@ CREATE TABLE IF NOT EXISTS log (
     last bigint NOT NULL DEFAULT 0,
     chain bytea NOT NULL DEFAULT '\x00',
     compacted bigint NOT NULL DEFAULT 0, -- up to here events may have been deleted
-    events bigint NOT NULL DEFAULT 0     -- how many there are
+    events bigint NOT NULL DEFAULT 0,    -- how many there are
+    clock bigint NOT NULL DEFAULT 0      -- the highest of all
 ) WITH (fillfactor = 10);                -- its one row changes all the time
 INSERT INTO log DEFAULT VALUES ON CONFLICT DO NOTHING;
 
@@ -47,8 +51,9 @@ CREATE TABLE IF NOT EXISTS events (
     time bigint NOT NULL,
     chain bytea NOT NULL,
     body bytea NOT NULL,                 -- the vote
+    mac bytea NOT NULL,
     added bigint NOT NULL DEFAULT extract(epoch FROM clock_timestamp())::bigint, -- by our clock
-    UNIQUE (subject, clock, node, content)
+    UNIQUE (subject, clock, node, content, mac) -- a wrong MAC is in nobody's way
 );
 ALTER TABLE events ALTER COLUMN body SET STORAGE EXTERNAL; -- bodies do not compress
 
@@ -61,6 +66,7 @@ CREATE TABLE IF NOT EXISTS snapshots (
     node text NOT NULL,
     made timestamptz NOT NULL DEFAULT clock_timestamp(),
     notes text NOT NULL,
+    mac bytea NOT NULL,
     PRIMARY KEY (extractor, learner, position)
 );
 
@@ -90,6 +96,7 @@ CREATE TABLE IF NOT EXISTS nodes (
     chain bytea NOT NULL,
     waiting bigint NOT NULL,
     settings bytea NOT NULL,
+    mac bytea NOT NULL,
     seen timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
@@ -104,16 +111,33 @@ CREATE TABLE IF NOT EXISTS credentials (
     expires bigint NOT NULL,
     seen bigint NOT NULL,
     ended bigint NOT NULL DEFAULT 0,     -- seconds since 1970; 0: it is valid
-    changed bigint NOT NULL UNIQUE       -- the number of its last change
+    changed bigint NOT NULL UNIQUE,      -- the number of its last change
+    mac bytea NOT NULL                   -- of what stands before `seen`
 );
+
+-- ---- who may call
+
+-- The password of the nodes' role is not enough to change anything: whoever calls a function below
+-- must have said, on this connection, a secret that only the installation's key gives.
+CREATE OR REPLACE FUNCTION require_key() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    IF (SELECT secret FROM cluster)
+        = sha256(convert_to(current_setting('spamguard.secret', true), 'UTF8')) THEN
+        RETURN;
+    END IF;
+    RAISE EXCEPTION 'this connection has not shown the key of the installation'
+        USING ERRCODE = 'insufficient_privilege';
+END $$;
 
 -- ---- the log
 
 -- The position of each event. An event that is there already keeps its position, so a client that
--- does not know whether a call succeeded calls again.
+-- does not know whether a call succeeded calls again. A clock that is far above all others would
+-- leave no number to those that come after it.
 CREATE OR REPLACE FUNCTION append(
     subjects bytea[], clocks bigint[], nodes text[], contents bytea[], times bigint[],
-    bodies bytea[]
+    bodies bytea[], macs bytea[]
 ) RETURNS TABLE (ordinal integer, place bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 DECLARE
@@ -122,16 +146,17 @@ DECLARE
     link bytea;
     added integer := 0;
 BEGIN
+    PERFORM require_key();
     IF total NOT BETWEEN 1 AND 1000 OR array_ndims(subjects) <> 1
         OR (array_length(clocks, 1) = total AND array_length(nodes, 1) = total
             AND array_length(contents, 1) = total AND array_length(times, 1) = total
-            AND array_length(bodies, 1) = total) IS NOT TRUE THEN
+            AND array_length(bodies, 1) = total AND array_length(macs, 1) = total) IS NOT TRUE THEN
         RAISE EXCEPTION 'append: not 1 to 1,000 events' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR i IN 1 .. total LOOP
         IF (octet_length(subjects[i]) = 16 AND clocks[i] > 0 AND times[i] >= 0
             AND octet_length(nodes[i]) BETWEEN 1 AND 255
-            AND octet_length(bodies[i]) BETWEEN 1 AND 1048576
+            AND octet_length(bodies[i]) BETWEEN 1 AND 1048576 AND octet_length(macs[i]) = 16
             AND contents[i] = substr(sha256(bodies[i]), 1, 16)) IS NOT TRUE THEN
             RAISE EXCEPTION 'append: event % is too large or damaged', i
                 USING ERRCODE = 'invalid_parameter_value';
@@ -139,12 +164,17 @@ BEGIN
     END LOOP;
     SELECT * INTO STRICT head FROM log FOR UPDATE;
     FOR i IN 1 .. total LOOP
+        IF clocks[i] - head.clock > 4294967296 THEN
+            RAISE EXCEPTION 'append: event % has a clock far above all others', i
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        head.clock := greatest(head.clock, clocks[i]);
         link := sha256(head.chain || subjects[i] || int8send(clocks[i])
             || convert_to(nodes[i], 'UTF8') || contents[i]);
-        INSERT INTO events (position, subject, clock, node, content, time, chain, body)
+        INSERT INTO events (position, subject, clock, node, content, time, chain, body, mac)
             VALUES (head.last + 1, subjects[i], clocks[i], nodes[i], contents[i], times[i], link,
-                bodies[i])
-            ON CONFLICT (subject, clock, node, content) DO NOTHING;
+                bodies[i], macs[i])
+            ON CONFLICT (subject, clock, node, content, mac) DO NOTHING;
         IF FOUND THEN
             head.last := head.last + 1;
             head.chain := link;
@@ -153,13 +183,14 @@ BEGIN
         ELSE
             SELECT e.position INTO STRICT place FROM events e
                 WHERE e.subject = subjects[i] AND e.clock = clocks[i] AND e.node = nodes[i]
-                AND e.content = contents[i];
+                AND e.content = contents[i] AND e.mac = macs[i];
         END IF;
         ordinal := i;
         RETURN NEXT;
     END LOOP;
     IF added > 0 THEN
-        UPDATE log SET last = head.last, chain = head.chain, events = log.events + added;
+        UPDATE log SET last = head.last, chain = head.chain, events = log.events + added,
+            clock = head.clock;
         PERFORM pg_notify('spamguard', head.last::text);
     END IF;
 END $$;
@@ -172,6 +203,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 DECLARE
     result bigint;
 BEGIN
+    PERFORM require_key();
     IF (octet_length(lease) BETWEEN 1 AND 64 AND octet_length(who) BETWEEN 1 AND 255
         AND seconds BETWEEN 1 AND 3600) IS NOT TRUE THEN
         RAISE EXCEPTION 'take_lease: bad name, holder or time'
@@ -189,9 +221,11 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION release_lease(lease text, expected bigint) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    PERFORM require_key();
     UPDATE leases SET holder = '', until = '-infinity' WHERE name = lease AND token = expected;
-$$;
+END $$;
 
 -- Whether the token is that of a lease which has not ended; the lease stays as it is until the
 -- transaction ends. For the functions below; nodes may not call it.
@@ -208,6 +242,7 @@ END $$;
 CREATE OR REPLACE FUNCTION put_chunk(snapshot bytea, part integer, bytes bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 BEGIN
+    PERFORM require_key();
     IF (octet_length(snapshot) = 32 AND part BETWEEN 0 AND 4095
         AND octet_length(bytes) BETWEEN 1 AND 1114112) IS NOT TRUE THEN
         RAISE EXCEPTION 'put_chunk: bad hash, number or size'
@@ -220,15 +255,16 @@ END $$;
 -- must not be; 'lost': the lease is somebody else's. The two newest are kept.
 CREATE OR REPLACE FUNCTION publish_snapshot(
     place bigint, by_extractor integer, by_learner integer, snapshot bytea, size bigint, by_node text,
-    remarks text, lease_token bigint
+    remarks text, its_mac bytea, lease_token bigint
 ) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 DECLARE
     present bytea;
     parts bigint;
 BEGIN
+    PERFORM require_key();
     IF (octet_length(snapshot) = 32 AND size > 0 AND octet_length(by_node) BETWEEN 1 AND 255
-        AND octet_length(remarks) <= 1048576
+        AND octet_length(remarks) <= 1048576 AND octet_length(its_mac) = 16
         AND place BETWEEN 0 AND (SELECT last FROM log)) IS NOT TRUE THEN
         RAISE EXCEPTION 'publish_snapshot: bad position, hash, size, node or notes'
             USING ERRCODE = 'invalid_parameter_value';
@@ -246,8 +282,8 @@ BEGIN
         RAISE EXCEPTION 'publish_snapshot: % chunks for % bytes', parts, size
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    INSERT INTO snapshots (position, extractor, learner, hash, bytes, node, notes)
-        VALUES (place, by_extractor, by_learner, snapshot, size, by_node, remarks);
+    INSERT INTO snapshots (position, extractor, learner, hash, bytes, node, notes, mac)
+        VALUES (place, by_extractor, by_learner, snapshot, size, by_node, remarks, its_mac);
     DELETE FROM snapshots s WHERE s.extractor = by_extractor AND s.learner = by_learner
         AND s.position NOT IN (
             SELECT k.position FROM snapshots k
@@ -271,6 +307,7 @@ DECLARE
     dropped bigint;
     aged bigint;
 BEGIN
+    PERFORM require_key();
     IF NOT holds_lease('settle', lease_token) THEN
         RETURN NULL;
     END IF;
@@ -302,24 +339,26 @@ END $$;
 CREATE OR REPLACE FUNCTION note_node(
     id text, its_name text, its_url text, its_program text, its_extractor integer,
     its_learner integer, its_position bigint, its_chain bytea, its_waiting bigint,
-    its_settings bytea
+    its_settings bytea, its_mac bytea
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 BEGIN
+    PERFORM require_key();
     IF (octet_length(id) BETWEEN 1 AND 255 AND octet_length(its_name) <= 255
         AND octet_length(its_url) <= 2000 AND octet_length(its_program) <= 255
-        AND octet_length(its_chain) <= 32 AND octet_length(its_settings) <= 64) IS NOT TRUE THEN
+        AND octet_length(its_chain) <= 32 AND octet_length(its_settings) <= 64
+        AND octet_length(its_mac) = 16) IS NOT TRUE THEN
         RAISE EXCEPTION 'note_node: too long' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO nodes (node, name, url, program, extractor, learner, position, chain, waiting,
-            settings, seen)
+            settings, mac, seen)
         VALUES (id, its_name, its_url, its_program, its_extractor, its_learner, its_position,
-            its_chain, its_waiting, its_settings, clock_timestamp())
+            its_chain, its_waiting, its_settings, its_mac, clock_timestamp())
         ON CONFLICT (node) DO UPDATE SET
             name = excluded.name, url = excluded.url, program = excluded.program,
             extractor = excluded.extractor, learner = excluded.learner,
             position = excluded.position, chain = excluded.chain, waiting = excluded.waiting,
-            settings = excluded.settings, seen = excluded.seen;
+            settings = excluded.settings, mac = excluded.mac, seen = excluded.seen;
     DELETE FROM nodes WHERE seen < clock_timestamp() - interval '30 days';
 END $$;
 
@@ -335,16 +374,18 @@ $$;
 -- Make a credential known, or note a later use of it. One that has ended stays ended.
 CREATE OR REPLACE FUNCTION put_credential(
     new_id text, new_kind text, new_digest bytea, new_name text, new_person text,
-    new_operator boolean, new_created bigint, new_expires bigint, new_seen bigint
+    new_operator boolean, new_created bigint, new_expires bigint, new_seen bigint, new_mac bytea
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 DECLARE
     today bigint := extract(epoch FROM clock_timestamp())::bigint;
 BEGIN
+    PERFORM require_key();
     IF (octet_length(new_id) BETWEEN 1 AND 64 AND new_kind IN ('token', 'link', 'session')
         AND octet_length(new_digest) = 32 AND octet_length(new_name) <= 255
         AND octet_length(new_person) <= 1000 AND new_operator IS NOT NULL
-        AND new_created >= 0 AND new_expires >= 0 AND new_seen >= 0) IS NOT TRUE THEN
+        AND new_created >= 0 AND new_expires >= 0 AND new_seen >= 0
+        AND octet_length(new_mac) = 16) IS NOT TRUE THEN
         RAISE EXCEPTION 'put_credential: bad value' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM 1 FROM cluster FOR UPDATE;
@@ -352,9 +393,9 @@ BEGIN
         OR (kind <> 'token' AND ended > 0 AND ended < today - 40 * 86400);
     IF NOT EXISTS (SELECT 1 FROM credentials c WHERE c.id = new_id) THEN
         INSERT INTO credentials (id, kind, digest, name, person, operator, created, expires, seen,
-                changed)
+                changed, mac)
             VALUES (new_id, new_kind, new_digest, new_name, new_person, new_operator, new_created,
-                new_expires, new_seen, next_change());
+                new_expires, new_seen, next_change(), new_mac);
     ELSIF EXISTS (SELECT 1 FROM credentials c
             WHERE c.id = new_id AND c.ended = 0 AND c.seen < new_seen) THEN
         UPDATE credentials SET seen = new_seen, changed = next_change() WHERE id = new_id;
@@ -364,6 +405,7 @@ END $$;
 CREATE OR REPLACE FUNCTION end_credential(ending text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 BEGIN
+    PERFORM require_key();
     PERFORM 1 FROM cluster FOR UPDATE;
     IF NOT EXISTS (SELECT 1 FROM credentials c WHERE c.id = ending AND c.ended = 0) THEN
         RETURN false;
@@ -377,6 +419,7 @@ END $$;
 CREATE OR REPLACE FUNCTION burn_link(link text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 BEGIN
+    PERFORM require_key();
     PERFORM 1 FROM cluster FOR UPDATE;
     RETURN EXISTS (SELECT 1 FROM credentials c WHERE c.id = link AND c.kind = 'link'
             AND c.expires > extract(epoch FROM clock_timestamp()))
@@ -394,5 +437,14 @@ GRANT EXECUTE ON FUNCTION
     put_credential, end_credential, burn_link
     TO spamguard_node;
 
-UPDATE cluster SET schema_version = 1 WHERE schema_version < 1;
+-- Large objects would be another place to fill. PostgreSQL lets everybody make them, and only a
+-- superuser can end that; `spamguard shared init` tells an owner who is none.
+DO $$
+BEGIN
+    IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        REVOKE EXECUTE ON FUNCTION lo_creat(integer), lo_create(oid), lo_from_bytea(oid, bytea)
+            FROM PUBLIC;
+    END IF;
+END $$;
+
 RESET search_path;

@@ -105,9 +105,10 @@ class SnapshotExchange:
         if not stamp.file or stamp.seq != stamp.settled:
             raise SharedError("there is no settled snapshot to publish: settle first")
         name = bytes.fromhex(stamp.lineage)
-        path, snapshots = self._state / stamp.file, await database.read_snapshots()
+        path = self._state / stamp.file
+        snapshots = [row for row in await database.read_snapshots() if _is_ours(row)]
         try:
-            if name not in {row.hash for row in snapshots if _is_ours(row)}:
+            if name not in {row.hash for row in snapshots}:
                 await self._send(database, path, name)
             size = path.stat().st_size
         except OSError as error:
@@ -121,8 +122,10 @@ class SnapshotExchange:
             stamp.seq, EXTRACTOR, LEARNER_VERSION, name, size, self._ledger.node,
             json.dumps(notes._asdict()), token,
         )  # fmt: skip
-        if outcome == "different":
+        if outcome == "different" and any(row.position == stamp.seq for row in snapshots):
             self._raise_alarm(name, _describe_difference(stamp.seq))
+        if outcome == "different":
+            raise SharedError("a snapshot that no node wrote stands in its place: remove its row")
         if outcome == "lost":
             raise SharedError("the lease of settling was lost: settle again")
         store.tidy_up(self._state, self._ledger, stamp.seq, before)

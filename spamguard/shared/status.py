@@ -56,8 +56,9 @@ class SharedStatus:
     node: this node's id. position: how much of the log it has; last: its end when it was last read.
     contact: when the last turn succeeded. away_since: since when none does; 0: it is there.
     problem: why not. waiting: lessons that others do not have yet, the oldest since waiting_since.
-    skipped: events of the log that could not be read, counted since the courier began. hold: why
-    the tables stand still, or "". alarms: what an operator must look at.
+    skipped: events of the log that could not be read, and forged: rows of the database that no
+    node wrote, counted since the courier began. hold: why the tables stand still, or "". alarms:
+    what an operator must look at.
     """
 
     node: str = ""
@@ -70,6 +71,7 @@ class SharedStatus:
     waiting: int = 0
     waiting_since: float = 0.0
     skipped: int = 0
+    forged: int = 0
     hold: str = ""
     alarms: tuple[str, ...] = ()
     nodes: tuple[NodeStatus, ...] = ()

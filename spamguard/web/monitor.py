@@ -344,6 +344,11 @@ def _shared_metrics(shared: SharedStatus, now: float) -> Iterator[Metric]:
         "Troubles of the shared log that an operator must look at.",
         len(shared.alarms),
     )
+    yield GaugeMetricFamily(
+        "spamguard_shared_forged_rows",
+        "Rows of the shared database that no node wrote, and that are ignored.",
+        shared.forged,
+    )
 
 
 def _gauge_by(name: str, about: str, label: str, samples: Iterable[tuple[str, float]]) -> Metric:

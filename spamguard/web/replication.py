@@ -98,7 +98,8 @@ class CredentialReplica:
             return
         with self._db.transaction():
             for row in rows:
-                self._take_in_row(row)
+                if row.is_ours:
+                    self._take_in_row(row)
             self._db.execute("UPDATE replication SET changes = ?", (rows[-1].changed,))
 
     def _take_in_row(self, row: CredentialRow) -> None:

@@ -36,7 +36,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from spamguard.ledger.events import SharedEvent
 from spamguard.shared.postgres import SharedDatabase
-from tests.support.postgres import PostgresServer, TestDatabase, programs, running_server
+from tests.support.postgres import MAC, PostgresServer, TestDatabase, programs, running_server
 from tests.unit.shared.events import event
 
 _NODE = "a" * 16
@@ -56,7 +56,7 @@ class Bench:
         return [event(next(self._numbers), size=_SIZE) for _ in range(count)]
 
     async def connect(self) -> SharedDatabase:
-        return await SharedDatabase.connect(self._place.settings(), _NODE)
+        return await SharedDatabase.connect(self._place.settings(), _NODE, MAC)
 
     async def append(self, writers: int, batch: int) -> str:
         """Events per second, and the time of a call."""

@@ -15,13 +15,13 @@ from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
 from spamguard.shared.snapshots import SnapshotExchange
-from tests.support.postgres import PostgresServer, TestDatabase
+from tests.support.postgres import MAC, PostgresServer, TestDatabase
 from tests.support.waiting import PATIENCE
 
 _MAX_COURIERS = 8  # of ledgers that were made by `new`
 _EMPTY = (
     "TRUNCATE spamguard.events; "
-    "UPDATE spamguard.log SET last = 0, chain = '\\x00', compacted = 0, events = 0"
+    "UPDATE spamguard.log SET last = 0, chain = '\\x00', compacted = 0, events = 0, clock = 0"
 )
 
 
@@ -56,7 +56,9 @@ class CourierThread:
             nudged.bind(str(self._path.with_name(NUDGE_SOCKET)))
 
             async def connect() -> SharedDatabase:
-                return await SharedDatabase.connect(self._database.settings(tls=False), ledger.node)
+                return await SharedDatabase.connect(
+                    self._database.settings(tls=False), ledger.node, MAC
+                )
 
             exchange = SnapshotExchange(ledger, self._path.parent)
             assert ledger.shared is not None

@@ -95,7 +95,8 @@ def states(server: PostgresServer, place: Path) -> Iterator[dict[str, Path]]:
         su() {{ PGHOST={server.directory} PGPORT={server.port} PGUSER=postgres bash -c "$3"; }}
         createuser() {{ {programs()}/createuser "${{@/--pwprompt/--login}}"; }}
         createdb() {{ {programs()}/createdb "$@"; }}
-        export -f createuser createdb
+        psql() {{ {programs()}/psql "$@"; }}
+        export -f createuser createdb psql
     """
     type_in(block("tested: shared database"), functions)
     type_in(f"{psql} -c \"ALTER ROLE spamguard_owner PASSWORD 'of the owner'\"", "")

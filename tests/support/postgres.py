@@ -26,11 +26,14 @@ import pytest
 
 from spamguard.config.options import SharedSettings
 from spamguard.config.shared import DatabaseTls
+from spamguard.shared.mac import RowMac
 from tests.support.certificates import self_signed
 from tests.support.waiting import eventually
+from tests.unit.filters import KEY
 
 SCHEMA = Path(__file__).parents[2] / "spamguard/shared/schema.sql"
-FINGERPRINT = "0123456789abcdef"
+MAC = RowMac(KEY)
+"""Of the nodes in tests."""
 _ACCOUNT = "postgres"  # PostgreSQL refuses to run as root
 _CONFIGURATION = """
 fsync = on
@@ -204,8 +207,8 @@ class TestDatabase:
             owner.execute(SCHEMA.read_bytes())
             owner.execute(
                 "INSERT INTO spamguard.cluster (name, schema_version, min_writer, fingerprint, "
-                "bits) VALUES (%s, 1, 1, %s, 20)",
-                (uuid.uuid4(), FINGERPRINT),
+                "secret, bits) VALUES (%s, 2, 2, %s, sha256(%s), 20)",
+                (uuid.uuid4(), MAC.fingerprint, MAC.secret.encode()),
             )
 
     @property
@@ -213,8 +216,9 @@ class TestDatabase:
         return self.server.superuser_dsn(self.name)
 
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement with the owner's rights."""
+        """Run a statement with the owner's rights, and the key."""
         with psycopg.connect(self.owner_dsn, autocommit=True) as owner:
+            show_key(owner)
             cursor = owner.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
@@ -228,6 +232,11 @@ class TestDatabase:
             password_file=self.server.password_file,
             tls=DatabaseTls(ca=self.server.authority) if tls else DatabaseTls(verify=False),
         )
+
+
+def show_key(connection: psycopg.Connection[Any]) -> None:
+    """Let this connection call the functions of the shared log."""
+    connection.execute("SELECT set_config('spamguard.secret', %s, false)", (MAC.secret,))
 
 
 def _make_role(admin: psycopg.Connection[Any], password: str) -> None:

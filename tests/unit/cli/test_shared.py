@@ -21,8 +21,9 @@ import pytest
 from spamguard.config.load import load_settings
 from spamguard.daemon.status import StateLock
 from spamguard.engine.filter import Filter
+from spamguard.shared.status import NodeStatus, SharedStatus, write_status
 from tests.support.postgres import PostgresServer, needs_postgres, running_server
-from tests.unit.cli.conftest import lessons
+from tests.unit.cli.conftest import lessons, new_mail
 
 pytestmark = needs_postgres
 NODE = "spamguard_node"
@@ -68,6 +69,10 @@ def database(
     with psycopg.connect(server.superuser_dsn("postgres"), autocommit=True) as admin:
         admin.execute("CREATE ROLE spamguard_owner LOGIN CREATEROLE PASSWORD 'of the owner'")
         admin.execute(f'CREATE DATABASE "{empty.name}" OWNER spamguard_owner'.encode())
+        empty.query(
+            "REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), lo_from_bytea(oid, bytea) "
+            "FROM PUBLIC"
+        )
         passwords = tmp_path / "pgpass"
         passwords.write_text("*:*:*:spamguard_owner:of the owner\n")
         passwords.chmod(0o600)
@@ -106,10 +111,16 @@ def test_init_makes_tables_and_a_role_whose_password_is_in_a_file_alone(
     with Filter.open(state) as one:
         key, bits = one.ledger.fingerprint, one.min_bits
     assert database.query("SELECT fingerprint, bits, schema_version FROM spamguard.cluster") == [
-        (key, bits, 1)
+        (key, bits, 2)
     ]
     role = "SELECT rolsuper OR rolcreaterole OR rolcreatedb FROM pg_roles WHERE rolname = '%s'"
     assert database.query(role % NODE) == [(False,)]
+
+
+def test_an_owner_hears_what_only_a_superuser_can_forbid(run, state, database):
+    database.query("GRANT EXECUTE ON FUNCTION lo_create(oid) TO PUBLIC")
+    done = run(state, "shared", "init", database.owner)
+    assert (done.status, "lo_create" in done.err) == (0, True)
 
 
 def test_init_again_changes_nothing(run, state, database):
@@ -221,6 +232,33 @@ def test_what_waited_at_leaving_can_be_imported_elsewhere(
     assert lessons(new) == counts
 
 
+def said(state: Path) -> dict[str, int]:
+    """Lessons in the ledger. Until a courier has copied the log, tables stand still."""
+    with Filter.open(state) as one:
+        return one.ledger.lesson_counts()
+
+
+def test_what_one_machine_taught_is_taken_back_for_all(run, initialised, database, tmp_path):
+    broken, file = tmp_path / "broken", tmp_path / "votes"
+    for state in (initialised, broken):
+        assert run(state, "shared", "join", database.node, *secrets_of(initialised)).status == 0
+    before = said(initialised)
+    run(broken, "learn", "--as", "ham", "-", stdin=new_mail("spam")[0])
+    run(broken, "export", file)
+    run(initialised, "import", file)
+    assert said(initialised) != before
+    with Filter.open(broken) as one:
+        node = NodeStatus(one.ledger.node, "mx3", "", "1", 1, 0, 0.0, "")
+    write_status(initialised, SharedStatus(nodes=(node,)))
+    undo = ("shared", "undo", "--json", "--node")
+    done = run(initialised, *undo, "mx3", "--dry-run")
+    assert (done.json["node"], done.json["taken_back"]) == (node.node, 1)
+    assert run(initialised, *undo, "mx3").json["taken_back"] == 1
+    assert said(initialised) == before
+    assert run(initialised, *undo, node.node).json["taken_back"] == 0
+    assert run(initialised, *undo, "mx7").failed("mx7", "shared status")
+
+
 def test_the_lines_that_join_prints_are_a_configuration(run, initialised, database, tmp_path):
     lines = run(initialised, "shared", "join", database.node).out
     file = tmp_path / "spamguard.yaml"
@@ -278,7 +316,7 @@ def test_a_wrong_or_missing_password_is_refused(run, initialised, database, tmp_
     assert not new.exists()
 
 
-@pytest.mark.parametrize(("version", "words"), [(0, "shared upgrade"), (2, "update spamguard")])
+@pytest.mark.parametrize(("version", "words"), [(1, "shared upgrade"), (3, "update spamguard")])
 def test_an_older_or_newer_database_is_refused(run, initialised, database, version, words):
     database.query(
         f"UPDATE spamguard.cluster SET schema_version = {version}, min_writer = {version}"
@@ -313,21 +351,26 @@ def test_a_running_daemon_keeps_its_state(run, initialised, database):
 def test_upgrade_brings_back_what_an_older_version_lacks_and_may_be_repeated(run, state, database):
     assert run(state, "shared", "upgrade", database.owner).failed("spamguard shared init")
     run(state, "shared", "init", database.owner)
-    database.query(
-        "DROP FUNCTION spamguard.burn_link; UPDATE spamguard.cluster SET schema_version = 0"
-    )
+    database.query("DROP FUNCTION spamguard.burn_link; UPDATE spamguard.cluster SET min_writer = 1")
     events = database.query("SELECT * FROM spamguard.log")
     assert run(state, "shared", "upgrade", database.owner, "--json").json == {
-        "before": 0,
-        "after": 1,
+        "before": 2,
+        "after": 2,
     }
     assert run(state, "shared", "upgrade", database.owner, "--json").json == {
-        "before": 1,
-        "after": 1,
+        "before": 2,
+        "after": 2,
     }
     right = f"SELECT has_function_privilege('{NODE}', 'spamguard.burn_link(text)', 'EXECUTE')"
     assert database.query(right) == [(True,)]
     assert database.query("SELECT * FROM spamguard.log") == events
+
+
+def test_a_database_whose_rows_nobody_signed_is_not_brought_up_to_date(run, state, database):
+    run(state, "shared", "init", database.owner)
+    database.query("UPDATE spamguard.cluster SET schema_version = 1")
+    for command in ("init", "upgrade"):
+        assert run(state, "shared", command, database.owner).failed("DROP SCHEMA", "fill it again")
 
 
 def test_a_newer_database_is_left_as_it_is(run, state, database):

@@ -146,6 +146,34 @@ def test_taking_back_is_no_opinion_that_could_be_undone(tmp_path, monkeypatch):
         assert take_back(spam_filter, VoteSelection("ben")) == []
 
 
+def test_what_a_node_cast_is_taken_back_for_every_user(tmp_path, monkeypatch):
+    with opened(tmp_path / "a") as good, opened(tmp_path / "b") as evil:
+        do(good, [(0, ("anna", 1, "ham")), (1, ("ben", 2, "ham"))], monkeypatch)
+        evil.ledger.merge(good.ledger.all_votes())
+        wrong = [(5, ("anna", 1, "spam")), (6, ("ben", 3, "ham")), (7, ("anna", 4, "ham"))]
+        do(evil, wrong, monkeypatch)
+        take_back(evil, VoteSelection("ben", NOW + 1, "cli"))
+        good.ledger.merge(evil.ledger.all_votes())
+        cast_again = good.ledger.get_vote(good._reader.digest(MAIL[3]), "ben")
+        with good.ledger.exclusive(force=True) as cast:  # as the extractor of an upgrade does
+            cast([NewVote(*cast_again[:2], *cast_again[4:])])
+        keys = good.ledger.users.keys_of_node(evil.ledger.node, 0)
+        assert len(keys) == 4
+        last = 0
+        for _ in range(2):
+            last = good.ledger.last_seq()
+            for user, digest in keys:
+                chosen = VoteSelection(user, node=evil.ledger.node)
+                for _ in undo_votes(good, [digest], chosen):
+                    pass
+        standing = {
+            (user, number): good.ledger.standing_label(good._reader.digest(MAIL[number]), user)
+            for user, number in (("anna", 1), ("ben", 2), ("ben", 3), ("anna", 4))
+        }
+        assert [*standing.values()] == ["ham", "ham", None, None]
+        assert good.ledger.last_seq() == last
+
+
 def test_undoing_a_retraction_brings_the_vote_back(tmp_path, monkeypatch):
     with opened(tmp_path) as spam_filter:
         do(spam_filter, [(0, ("anna", 0, "ham")), (5, ("anna", 0, None))], monkeypatch)

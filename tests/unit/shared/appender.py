@@ -17,6 +17,7 @@ from spamguard.config.options import SharedSettings
 from spamguard.config.shared import DatabaseTls
 from spamguard.ledger.events import SharedEvent
 from spamguard.shared.postgres import SharedDatabase
+from tests.support.postgres import MAC
 from tests.unit.shared.events import event
 
 COMMON = 10  # each so-manieth event is one that all processes append
@@ -33,7 +34,7 @@ def events_of(node: str, count: int) -> list[SharedEvent]:
 
 async def _append(settings: SharedSettings, node: str, count: int, start: int, seed: str) -> None:
     events, choose = events_of(node, count), random.Random(seed)
-    database = await SharedDatabase.connect(settings, node)
+    database = await SharedDatabase.connect(settings, node, MAC)
     while start < count:
         batch = events[start : start + choose.randint(1, 12)]
         positions = await database.append(batch)

@@ -15,7 +15,7 @@ from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
 from spamguard.shared.snapshots import SnapshotExchange
-from tests.support.postgres import TestDatabase
+from tests.support.postgres import MAC, TestDatabase
 from tests.unit.filters import BITS, bits_of, opened
 
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ class FilterNode:
 
     async def _connect(self) -> SharedDatabase:
         settings = self.database.settings(tls=False)
-        return await SharedDatabase.connect(settings, self.filter.ledger.node)
+        return await SharedDatabase.connect(settings, self.filter.ledger.node, MAC)
 
     def with_database(self, work: Callable[[SharedDatabase], Awaitable[Result]]) -> Result:
         """Do some work with a connection of its own."""

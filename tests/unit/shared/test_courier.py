@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from spamguard.shared.postgres import SharedDatabase
 from spamguard.shared.snapshots import SnapshotExchange
 from tests.contract.ledgers import new_vote
 from tests.support.partition import Partition, partition
-from tests.support.postgres import FINGERPRINT, TestDatabase, needs_postgres
+from tests.support.postgres import MAC, TestDatabase, needs_postgres
 
 pytestmark = needs_postgres
 
@@ -76,14 +77,14 @@ class Cluster:
         state = self.directory / f"node{next(self._numbers)}"
         state.mkdir()
         path = state / "ledger.sqlite"
-        ledger = SqliteLedger.open(path, FINGERPRINT, durable=False)
+        ledger = SqliteLedger.open(path, MAC.fingerprint, durable=False)
         ledger.join()
         ledger.close()
         return self.open(path)
 
     def open(self, path: Path) -> Node:
         """The node with this ledger."""
-        ledger = SqliteLedger.open(path, FINGERPRINT, durable=False)
+        ledger = SqliteLedger.open(path, MAC.fingerprint, durable=False)
         self._stack.callback(ledger.close)
         proxy = self._stack.enter_context(partition(self.database.server.port))
         assert ledger.shared is not None
@@ -92,7 +93,7 @@ class Cluster:
         async def connect() -> SharedDatabase:
             # without TLS, so that the proxy can tell one statement from another
             settings = self.database.settings(proxy.port, tls=False)
-            return await SharedDatabase.connect(settings, ledger.node, FINGERPRINT)
+            return await SharedDatabase.connect(settings, ledger.node, MAC)
 
         snapshots = SnapshotExchange(ledger, path.parent)
         courier = Courier(ledger.shared, connect, snapshots, lambda: settled.append(True))
@@ -231,10 +232,13 @@ def test_hostile_rows_are_named_once_and_skipped(cluster, caplog):
     a.cast(*names("a", 3))
     a.turn()
     b.turn()
+    body = b"\x07ab"
+    row = (bytes(range(16)), 9, "evil", sha256(body).digest()[:16], 1, body)
     cluster.database.query(
-        "SELECT place FROM spamguard.append(ARRAY['\\x00112233445566778899aabbccddeeff']::bytea[],"
-        " ARRAY[9]::bigint[], ARRAY['evil'], ARRAY[substr(sha256('\\x07ab'::bytea), 1, 16)],"
-        " ARRAY[1]::bigint[], ARRAY['\\x07ab']::bytea[])"
+        "SELECT place FROM spamguard.append(ARRAY[%s]::bytea[], ARRAY[%s]::bigint[], ARRAY[%s],"
+        " ARRAY[%s]::bytea[], ARRAY[%s]::bigint[], ARRAY[%s]::bytea[], ARRAY[%s]::bytea[])",
+        *row,
+        MAC.sign("vote", row),
     )
     a.cast(b"later")
     a.turn()

@@ -13,7 +13,7 @@ from spamguard.errors import SharedError
 from spamguard.ledger.events import SharedEvent, encode_event
 from spamguard.records import Vote
 from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase
-from tests.support.postgres import TestDatabase, needs_postgres
+from tests.support.postgres import MAC, TestDatabase, needs_postgres
 from tests.unit.shared.events import event
 
 pytestmark = needs_postgres
@@ -26,7 +26,7 @@ def run(place: TestDatabase, work: Callable[[SharedDatabase], Awaitable[None]]) 
     """Do this with an open connection."""
 
     async def connected() -> None:
-        database = await SharedDatabase.connect(place.settings(), NODE)
+        database = await SharedDatabase.connect(place.settings(), NODE, MAC)
         try:
             await work(database)
         finally:
@@ -264,7 +264,7 @@ def test_credentials_are_known_everywhere_until_they_end(shared_database: TestDa
 def test_of_a_hundred_who_burn_a_link_one_wins(shared_database: TestDatabase) -> None:
     async def run_all() -> None:
         databases = [
-            await SharedDatabase.connect(shared_database.settings(), f"{number:016x}")
+            await SharedDatabase.connect(shared_database.settings(), f"{number:016x}", MAC)
             for number in range(10)
         ]
         for turn in range(10):

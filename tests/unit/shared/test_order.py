@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spamguard.ledger.events import LogRow, next_chain
 from spamguard.shared.postgres import SharedDatabase
-from tests.support.postgres import TestDatabase, needs_postgres
+from tests.support.postgres import MAC, TestDatabase, needs_postgres
 from tests.unit.shared.appender import events_of
 
 pytestmark = needs_postgres
@@ -93,7 +93,7 @@ def test_positions_have_no_hole_and_no_event_two(shared_database: TestDatabase) 
 
 async def _follow_and_kill(place: TestDatabase, appenders: list[Appender]) -> list[LogRow]:
     """Follow the log to its end. What was read is not looked at again: it must have been right."""
-    database = await SharedDatabase.connect(place.settings(), "f" * 16)
+    database = await SharedDatabase.connect(place.settings(), "f" * 16, MAC)
     choose = random.Random(5)
     rows: list[LogRow] = []
     chain, kills = b"\0", 0

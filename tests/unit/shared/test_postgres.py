@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from spamguard.shared.postgres import LogHead, SharedDatabase
-from tests.support.postgres import FINGERPRINT, TestDatabase, needs_postgres
+from tests.support.postgres import MAC, TestDatabase, needs_postgres
 from tests.unit.shared.events import event
 
 pytestmark = needs_postgres
@@ -15,7 +15,7 @@ NODE = "a" * 16
 
 def test_events_get_positions_in_order_and_keep_them(shared_database: TestDatabase) -> None:
     async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE, FINGERPRINT)
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
         assert await database.head() == LogHead(0, b"\0", 0)
         events = [event(number) for number in range(5)]
         assert await database.append(events[:3]) == [1, 2, 3]
@@ -33,8 +33,8 @@ def test_events_get_positions_in_order_and_keep_them(shared_database: TestDataba
 
 def test_a_notice_arrives_on_another_connection(shared_database: TestDatabase) -> None:
     async def run() -> None:
-        one = await SharedDatabase.connect(shared_database.settings(), NODE)
-        other = await SharedDatabase.connect(shared_database.settings(), "b" * 16)
+        one = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
+        other = await SharedDatabase.connect(shared_database.settings(), "b" * 16, MAC)
         assert one.is_notified
         assert other.is_notified
         assert not await other.wait_for_notice(0.05)

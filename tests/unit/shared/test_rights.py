@@ -12,7 +12,7 @@ from psycopg import errors, sql
 from spamguard.errors import SharedError
 from spamguard.ledger.events import SharedEvent
 from spamguard.shared.postgres import SharedDatabase
-from tests.support.postgres import TestDatabase, needs_postgres
+from tests.support.postgres import MAC, TestDatabase, needs_postgres, show_key
 from tests.unit.shared.events import event
 
 pytestmark = needs_postgres
@@ -102,6 +102,10 @@ def test_a_node_changes_no_table(shared_database: TestDatabase, table: str) -> N
         "COPY (SELECT 1) TO '/tmp/other'",
         "SELECT pg_read_file('PG_VERSION')",
         "SELECT spamguard.next_change()",
+        "SELECT spamguard.require_key()",
+        "SELECT lo_create(0)",
+        "SELECT lo_creat(-1)",
+        "SELECT lo_from_bytea(0, 'x')",
         "SELECT spamguard.holds_lease('settle', 1)",
         "ALTER SYSTEM SET fsync = off",
     ],
@@ -121,7 +125,7 @@ def test_no_function_looks_elsewhere_or_makes_statements(shared_database: TestDa
         "SELECT proname, prosecdef, proconfig, prosrc FROM pg_proc "
         "WHERE pronamespace = 'spamguard'::regnamespace"
     )
-    assert len(functions) == len(FUNCTIONS) + 2
+    assert len(functions) == len(FUNCTIONS) + 3
     for name, is_definer, settings, source in functions:
         assert is_definer, name
         assert settings == ["search_path=spamguard, pg_temp"], name
@@ -138,10 +142,11 @@ def test_tables_of_the_nodes_own_deceive_no_function(shared_database: TestDataba
         node.execute("CREATE TEMP TABLE log AS SELECT 40::bigint AS last, ''::bytea AS chain")
         node.execute("CREATE TEMP TABLE events (LIKE spamguard.events)")
         node.execute("SET search_path = pg_temp")
-        values = [[value] for value in one]
+        show_key(node)
+        values = [[value] for value in (*one, b"m" * 16)]
         cursor = node.execute(
             "SELECT * FROM spamguard.append(%b::bytea[], %b::bigint[], %b::text[], %b::bytea[], "
-            "%b::bigint[], %b::bytea[])",
+            "%b::bigint[], %b::bytea[], %b::bytea[])",
             values,
         )
         assert cursor.fetchall() == [(1, 1)]
@@ -173,7 +178,7 @@ def _wrong(number: int) -> list[SharedEvent]:
 @pytest.mark.parametrize("number", range(15))
 def test_hostile_events_are_refused_whole(shared_database: TestDatabase, number: int) -> None:
     async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
         with pytest.raises(SharedError, match=r"append: (event|not 1 to)") as caught:
             await database.append(_wrong(number))
         assert "\n" not in str(caught.value)
@@ -191,13 +196,12 @@ def test_lists_of_another_length_are_refused(shared_database: TestDatabase, cloc
     one = event(1)
     statement = (
         f"SELECT spamguard.append(ARRAY[%b]::bytea[], {clocks}::bigint[], ARRAY['a'], "
-        "ARRAY[%b]::bytea[], ARRAY[1]::bigint[], ARRAY[%b]::bytea[])"
+        "ARRAY[%b]::bytea[], ARRAY[1]::bigint[], ARRAY[%b]::bytea[], ARRAY[%b]::bytea[])"
     )
-    with (
-        node_connection(shared_database) as node,
-        pytest.raises(errors.InvalidParameterValue),
-    ):
-        node.execute(statement.encode(), (one.subject, one.content, one.body))
+    with node_connection(shared_database) as node:
+        show_key(node)
+        with pytest.raises(errors.InvalidParameterValue):
+            node.execute(statement.encode(), (one.subject, one.content, one.body, b"m" * 16))
 
 
 def test_a_body_that_is_too_long_reaches_no_reader(shared_database: TestDatabase) -> None:
@@ -205,7 +209,7 @@ def test_a_body_that_is_too_long_reaches_no_reader(shared_database: TestDatabase
     size = 64 << 20
 
     async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
         await database.append([event(number) for number in range(3)])
         shared_database.query(
             "UPDATE spamguard.events SET body = convert_to(repeat('x', %s), 'UTF8') "
@@ -222,7 +226,7 @@ def test_a_body_that_is_too_long_reaches_no_reader(shared_database: TestDatabase
 
 def test_a_page_is_bounded_in_bytes_and_still_goes_on(shared_database: TestDatabase) -> None:
     async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
         large = [event(number, size=(1 << 20) - 1) for number in range(8)]
         for each in large:
             await database.append([each])

@@ -20,7 +20,7 @@ from spamguard.shared.postgres import SharedDatabase
 from tests.support.certificates import self_signed
 from tests.support.partition import Partition, partition
 from tests.support.postgres import (
-    FINGERPRINT,
+    MAC,
     PostgresServer,
     TestDatabase,
     free_port,
@@ -58,7 +58,7 @@ def test_lost_answers_lose_nothing_and_double_nothing(
             try:
                 if database is None:
                     settings = shared_database.settings(proxy.port, tls=False)
-                    database = await SharedDatabase.connect(settings, NODE)
+                    database = await SharedDatabase.connect(settings, NODE, MAC)
                 positions = await database.append(batch)
             except UnavailableError:
                 if database is not None:
@@ -86,7 +86,7 @@ def test_a_peer_that_never_answers_is_left_after_the_deadline(
 ) -> None:
     async def run() -> None:
         settings = shared_database.settings(proxy.port, tls=tls)
-        database = await SharedDatabase.connect(settings, NODE)
+        database = await SharedDatabase.connect(settings, NODE, MAC)
         await database.append([event(1)])
         proxy.swallow()
         monkeypatch.setattr(connection, "EXCHANGE_SECONDS", 0.5)
@@ -100,10 +100,10 @@ def test_a_peer_that_never_answers_is_left_after_the_deadline(
             while proxy.connections:  # ours were closed, although nobody answered
                 await asyncio.sleep(0.01)
             with pytest.raises(UnavailableError, match=r"no connection within|cannot be reached"):
-                await SharedDatabase.connect(settings, NODE)
+                await SharedDatabase.connect(settings, NODE, MAC)
         proxy.pass_on()
         monkeypatch.undo()
-        database = await SharedDatabase.connect(settings, NODE)
+        database = await SharedDatabase.connect(settings, NODE, MAC)
         assert await database.append([event(2)]) == [2]
         database.close()
 
@@ -117,7 +117,7 @@ def test_closing_and_cancelling_wait_for_nobody(
 
     async def run() -> None:
         for is_cancelled in (True, False):
-            database = await SharedDatabase.connect(shared_database.settings(proxy.port), NODE)
+            database = await SharedDatabase.connect(shared_database.settings(proxy.port), NODE, MAC)
             proxy.swallow()
             query = asyncio.create_task(database.head())
             await asyncio.sleep(0.05)
@@ -137,7 +137,7 @@ def test_closing_and_cancelling_wait_for_nobody(
 
 
 async def _append_many(settings: SharedSettings) -> None:
-    database = await SharedDatabase.connect(settings, NODE)
+    database = await SharedDatabase.connect(settings, NODE, MAC)
     try:
         for number in range(10_000):  # until the network has sent as much as it will
             await database.append([event(number)])
@@ -150,7 +150,7 @@ def test_a_refused_or_cut_connection_is_told_at_once(
 ) -> None:
     async def run() -> None:
         settings = shared_database.settings(proxy.port)
-        database = await SharedDatabase.connect(settings, NODE)
+        database = await SharedDatabase.connect(settings, NODE, MAC)
         proxy.refuse()
         with pytest.raises(UnavailableError):
             await database.head()
@@ -158,7 +158,7 @@ def test_a_refused_or_cut_connection_is_told_at_once(
             await database.wait_for_notice(SOON)
         database.close()
         with pytest.raises(UnavailableError, match="cannot be reached"):
-            await SharedDatabase.connect(settings, NODE)
+            await SharedDatabase.connect(settings, NODE, MAC)
         proxy.pass_on()
         for count in (0, 1, 100, 1500, 4000):  # in all stages of a connection
             proxy.cut_after(count)
@@ -166,7 +166,7 @@ def test_a_refused_or_cut_connection_is_told_at_once(
                 await _append_many(settings)
             proxy.pass_on()
         proxy.delay(0.02)
-        database = await SharedDatabase.connect(settings, NODE)
+        database = await SharedDatabase.connect(settings, NODE, MAC)
         await database.head()
         database.close()
 
@@ -182,7 +182,7 @@ def test_notices_that_are_swallowed_are_noticed_in_connecting(
         monkeypatch.setattr("spamguard.shared.postgres._PROBE_SECONDS", 0.2)
         deaf = connection.NoticeListener
         monkeypatch.setattr(deaf, "_read", lambda self: self._driver.pgconn.consume_input())
-        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
         assert not database.is_notified
         assert not await database.wait_for_notice(0.01)
         database.close()
@@ -193,9 +193,9 @@ def test_notices_that_are_swallowed_are_noticed_in_connecting(
 # ---- what somebody has to mend: one line with the remedy
 
 
-async def _error(settings: SharedSettings, fingerprint: str | None = FINGERPRINT) -> SharedError:
+async def _error(settings: SharedSettings) -> SharedError:
     with pytest.raises(SharedError) as caught:
-        await SharedDatabase.connect(settings, NODE, fingerprint)
+        await SharedDatabase.connect(settings, NODE, MAC)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -241,8 +241,8 @@ def test_wrong_settings_are_told_with_the_remedy(
         ("DELETE FROM spamguard.cluster", "run `spamguard shared init`"),
         ("REVOKE USAGE ON SCHEMA spamguard FROM spamguard_node", "run `spamguard shared init`"),
         ("REVOKE SELECT ON spamguard.cluster FROM spamguard_node", "run `spamguard shared init`"),
-        ("UPDATE spamguard.cluster SET schema_version = 0", "run `spamguard shared upgrade`"),
-        ("UPDATE spamguard.cluster SET min_writer = 2", "update spamguard on this node"),
+        ("UPDATE spamguard.cluster SET schema_version = 1", "run `spamguard shared upgrade`"),
+        ("UPDATE spamguard.cluster SET min_writer = 3", "update spamguard on this node"),
         ("UPDATE spamguard.cluster SET fingerprint = 'fedc'", "copy the key of another node"),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_newer_schema_is_used_while_it_admits_this_program(
 ) -> None:
     async def run() -> None:
         shared_database.query("UPDATE spamguard.cluster SET schema_version = 7")
-        database = await SharedDatabase.connect(shared_database.settings(), NODE, FINGERPRINT)
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
         assert await database.append([event(1)]) == [1]
         database.close()
 
@@ -271,7 +271,7 @@ def test_a_missing_function_or_right_is_told_and_the_connection_stays(
     shared_database: TestDatabase,
 ) -> None:
     async def run() -> None:
-        database = await SharedDatabase.connect(shared_database.settings(), NODE)
+        database = await SharedDatabase.connect(shared_database.settings(), NODE, MAC)
         shared_database.query("DROP FUNCTION spamguard.burn_link")
         with pytest.raises(SharedError, match="run `spamguard shared upgrade`"):
             await database.burn_link("x")
@@ -299,7 +299,7 @@ def test_of_several_hosts_the_primary_is_found(
 
     async def run(standby: PostgresServer) -> None:
         settings = shared_database.settings(free_port(), standby.port, proxy.port)
-        database = await SharedDatabase.connect(settings, NODE)
+        database = await SharedDatabase.connect(settings, NODE, MAC)
         await database.append([event(1), event(2)])
         copy = TestDatabase(standby, shared_database.name)
         last = "SELECT last FROM spamguard.log"
@@ -307,9 +307,9 @@ def test_of_several_hosts_the_primary_is_found(
         proxy.swallow()
         database.close()
         with pytest.raises(UnavailableError):
-            await SharedDatabase.connect(settings, NODE)
+            await SharedDatabase.connect(settings, NODE, MAC)
         copy.query("SELECT pg_promote()")
-        database = await SharedDatabase.connect(settings, NODE)
+        database = await SharedDatabase.connect(settings, NODE, MAC)
         assert await database.append([event(2), event(3)]) == [2, 3]
         assert copy.query(last) == [(3,)]
         database.close()
@@ -323,7 +323,7 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(tmp_path: Path) ->
 
     async def run() -> None:
         with running_server() as server, server.database() as place:
-            database = await SharedDatabase.connect(place.settings(), NODE)
+            database = await SharedDatabase.connect(place.settings(), NODE, MAC)
             await database.append(events)
             rows = await database.read_page(0, 99)
             server.stop(signal.SIGKILL)
@@ -331,12 +331,12 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(tmp_path: Path) ->
                 await database.head()
             database.close()
             server.start()
-            database = await SharedDatabase.connect(place.settings(), NODE)
+            database = await SharedDatabase.connect(place.settings(), NODE, MAC)
             assert await database.read_page(0, 99) == rows
             assert sha256(rows[-1].event.body).digest()[:16] == rows[-1].event.content
             place.query(f"ALTER DATABASE {place.name} SET default_transaction_read_only = on")
             with pytest.raises(UnavailableError, match="cannot be reached"):
-                await SharedDatabase.connect(place.settings(), NODE)  # no primary
+                await SharedDatabase.connect(place.settings(), NODE, MAC)  # no primary
             database.close()
 
     asyncio.run(run())

@@ -13,7 +13,7 @@ from spamguard.shared.postgres import CredentialRow, SharedDatabase
 from spamguard.web.auth import CredentialKind, CredentialStore, Person
 from spamguard.web.replication import CredentialReplica, replicate
 from tests.support.postgres import (
-    FINGERPRINT,
+    MAC,
     TestDatabase,
     needs_postgres,
     postgres_server,
@@ -50,7 +50,7 @@ class Node:
     def replicate(self) -> None:
         async def run() -> None:
             settings = self.database.settings(tls=False)
-            database = await SharedDatabase.connect(settings, "a" * 16, FINGERPRINT)
+            database = await SharedDatabase.connect(settings, "a" * 16, MAC)
             try:
                 with closing(CredentialReplica(self.state)) as replica:
                     await replicate(database, replica)
@@ -115,7 +115,7 @@ def test_a_link_made_on_one_node_burns_once_for_all(nodes, shared_database):
 
     async def burn() -> list[bool]:
         settings = shared_database.settings(tls=False)
-        opened = [await SharedDatabase.connect(settings, name * 16) for name in "abcd"]
+        opened = [await SharedDatabase.connect(settings, name * 16, MAC) for name in "abcd"]
         try:
             return await asyncio.gather(*(each.burn_link(identity) for each in opened))
         finally:

@@ -1,0 +1,181 @@
+"""The password of the database alone does no harm: what it opens, and what nodes believe."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from psycopg import errors, sql
+
+from spamguard.errors import LedgerError, SharedError
+from spamguard.ledger.events import SharedEvent, encode_event
+from spamguard.ledger.votes import add_version, make_class_vote
+from spamguard.shared.mac import RowMac
+from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase
+from tests.support.postgres import MAC, TestDatabase, needs_postgres
+from tests.unit.filters import KEY, mail, teach
+from tests.unit.shared.nodes import Site, site
+from tests.unit.shared.test_rights import FUNCTIONS, node_connection
+
+pytestmark = needs_postgres
+MAIL = mail(60)
+NODE = "a" * 16
+APPEND = f"SELECT * FROM spamguard.append({', '.join(['ARRAY[%s]'] * 7)})"
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, shared_database: TestDatabase) -> Iterator[Site]:
+    with site(tmp_path, shared_database) as opened:
+        yield opened
+
+
+def class_event(clock: int) -> SharedEvent:
+    """A vote on a class, as a node that somebody broke into could cast it."""
+    return encode_event(add_version(make_class_vote("ham", False, int(time.time())), clock, "evil"))
+
+
+def run(
+    place: TestDatabase, mac: RowMac, work: Callable[[SharedDatabase], Awaitable[None]]
+) -> None:
+    """Do this with an open connection."""
+
+    async def connected() -> None:
+        database = await SharedDatabase.connect(place.settings(tls=False), NODE, mac)
+        try:
+            await work(database)
+        finally:
+            database.close()
+
+    asyncio.run(connected())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_without_the_key_no_function_does_anything(
+    shared_database: TestDatabase, name: str
+) -> None:
+    ((arguments,),) = shared_database.query(
+        "SELECT array(SELECT unnest(proargtypes)::regtype::text) FROM pg_proc "
+        "WHERE proname = %s AND pronamespace = 'spamguard'::regnamespace",
+        name,
+    )
+    values = sql.SQL(", ").join(sql.SQL("NULL::" + kind) for kind in arguments)
+    call = sql.SQL("SELECT spamguard.{}({})").format(sql.Identifier(name), values)
+    with node_connection(shared_database) as node:
+        for secret in (None, "", MAC.secret[::-1]):
+            if secret is not None:
+                node.execute("SELECT set_config('spamguard.secret', %s, false)", (secret,))
+            with pytest.raises(errors.InsufficientPrivilege, match="key of the installation"):
+                node.execute(call)
+
+
+def test_rows_that_no_node_wrote_are_ignored_and_told_once(
+    nodes: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = nodes.node()
+    teach(first.filter, MAIL[:40])
+    first.turn()
+    first.publish()
+    mac, database = RowMac(KEY), nodes.database
+    now = int(time.time())
+
+    async def report(opened: SharedDatabase) -> None:
+        await opened.note_node(NodeRow("n1", "mx1", "https://mx1", "1", 1, 1, 1, b"c", 0, b"s"))
+        await opened.note_node(NodeRow("n2", "mx2", "https://mx2", "1", 1, 1, 1, b"c", 0, b"s"))
+        await opened.put_credential(
+            CredentialRow("0" * 16, "token", b"d" * 32, "", "ann", False, now, 0, now)
+        )
+        await opened.append([class_event(9)])
+
+    async def look(opened: SharedDatabase) -> None:
+        assert [row.url for row in await opened.nodes()] == ["https://mx1"]
+        assert [row.is_ours for row in await opened.changed_credentials(0)] == [False]
+        assert await opened.read_snapshots() == []
+        last = (await opened.head()).last
+        assert [row.is_ours for row in await opened.read_page(last - 2, 9)] == [True, False]
+
+    run(database, MAC, report)
+    database.query("UPDATE spamguard.nodes SET url = 'https://evil.example' WHERE node = 'n2'")
+    database.query("UPDATE spamguard.credentials SET operator = true")
+    database.query("UPDATE spamguard.snapshots SET notes = '{}'")
+    last = "(SELECT last FROM spamguard.log)"
+    database.query(f"UPDATE spamguard.events SET mac = %s WHERE position = {last}", b"m" * 16)
+    with caplog.at_level(logging.ERROR, "spamguard.shared"):
+        for _ in range(3):
+            run(database, mac, look)
+    assert mac.forged == 4
+    assert len(caplog.records) == 4
+    assert next(mac.alarms()).startswith("rows that no node of this key wrote")
+
+
+def test_a_vote_that_no_node_cast_teaches_nobody_and_stops_nobody(nodes: Site) -> None:
+    first, second = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:20])
+    nodes.converge()
+    forged = "UPDATE spamguard.events SET mac = %s WHERE position = 10 RETURNING position"
+    assert nodes.database.query(forged, b"m" * 16) == [(10,)]
+    third = nodes.node()
+    teach(second.filter, MAIL[20:40])
+    teach(first.filter, MAIL[40:41])
+    (waiting,) = first.log.read_pending(1, 1 << 20)
+    nodes.database.query(APPEND, *waiting, b"m" * 16)  # it is there before the real one
+    nodes.converge()
+    votes = [set(node.filter.ledger.all_votes()) for node in nodes.nodes]
+    assert votes[0] == votes[1]
+    assert votes[2] < votes[0]
+    assert len(votes[0] - votes[2]) == 1
+    assert third.courier.skipped == 0  # it is counted as what nobody wrote
+
+
+def test_a_clock_far_above_all_others_is_refused_and_skipped(nodes: Site) -> None:
+    first, second = nodes.node(), nodes.node()
+    teach(first.filter, MAIL[:5])
+    nodes.converge()
+    position = first.log.head().position
+    fine, far = class_event(2**32), class_event(2**62 - 1)
+
+    async def push(opened: SharedDatabase) -> None:
+        with pytest.raises(SharedError, match="far above all others"):
+            await opened.append([fine, far])
+        assert await opened.append([fine]) == [position + 1]
+
+    run(nodes.database, MAC, push)
+    nodes.database.query("UPDATE spamguard.log SET clock = %s", 2**62 - 2)  # it took more then
+    run(nodes.database, MAC, lambda opened: opened.append([far]))
+    nodes.converge()
+    assert [node.courier.skipped for node in (first, second)] == [1, 1]
+    assert "skipped" in second.courier.alarms
+    teach(first.filter, MAIL[5:10])
+    teach(second.filter, MAIL[10:15])
+    nodes.converge()
+    votes = [set(node.filter.ledger.all_votes()) for node in (first, second)]
+    assert votes[0] == votes[1]
+    assert max(vote.clock for vote in votes[0]) < 2**33
+
+
+def test_a_node_that_took_such_a_clock_learns_again_and_keeps_it_from_others(nodes: Site) -> None:
+    first = nodes.node()
+    teach(first.filter, MAIL[:5])
+    with closing(sqlite3.connect(first.filter.directory / "ledger.sqlite")) as db, db:
+        far = {"clock": 2**62 - 1}  # as an older program left it
+        db.execute(
+            "UPDATE events SET clock = :clock WHERE seq = (SELECT max(seq) FROM events)", far
+        )
+        db.execute(
+            "UPDATE pending SET clock = :clock WHERE seq = (SELECT max(seq) FROM pending)", far
+        )
+        db.execute("UPDATE meta SET value = :clock WHERE key = 'ledger.clock'", far)
+    with pytest.raises(LedgerError):
+        teach(first.filter, MAIL[5:6])
+    first.log.mend_clock()
+    teach(first.filter, MAIL[5:10])
+    second = nodes.node()
+    for node in (first, second):
+        node.turn()
+    assert "refused" in first.courier.alarms
+    assert {vote.clock for vote in second.filter.ledger.all_votes()} == set(range(1, 10))
