@@ -175,7 +175,7 @@ def _join(options: argparse.Namespace) -> int:
     text = "had joined already; it takes this server for the primary" if has_joined else "joined"
     if waiting:
         text += f"; {common.count_text(waiting, 'lesson')} of this machine will go to the others"
-    text += "; it has the tables of the others" if has_tables else ""
+    text += f"; {counts.hold}" if counts.hold else ""
     lines = _configuration_lines(settings)
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
@@ -241,6 +241,7 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings) -> bool:
     Its own tables judge until then, or until the courier has copied the log.
     """
     from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import request_settling
     from spamguard.shared.postgres import SharedDatabase
     from spamguard.shared.snapshots import SnapshotExchange, keep_tables
 
@@ -252,8 +253,12 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings) -> bool:
         if line is not None:
             keep_tables(ledger, line)
         exchange = SnapshotExchange(ledger, spam_filter.directory)
-        exchange.update_hold((await database.head()).last)
-        return await exchange.fetch(database)
+        if last := (await database.head()).last:
+            exchange.hold_while_copying()
+        has_tables = await exchange.fetch(database)
+        exchange.update_hold(last)
+        request_settling(ledger, _shared_log(spam_filter), last)
+        return has_tables
     finally:
         database.close()
 

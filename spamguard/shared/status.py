@@ -103,7 +103,7 @@ class SharedStatus:
             since = duration_text(now - self.away_since)
             yield f"shared log: away for {since}{reason}; {waiting} here"
         if self.hold:
-            yield f"shared log: the tables stand still: {self.hold}"
+            yield f"shared log: {self.hold}"
         yield from (f"shared log: {alarm}" for alarm in self.alarms)
         mine = next((node.settings for node in self.nodes if node.node == self.node), "")
         for node in self.nodes:

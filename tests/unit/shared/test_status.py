@@ -73,7 +73,7 @@ def test_alarms_and_other_settings_are_told():
     odd = replace(NODE, node="b", name="mx2", settings="22")
     worried = replace(WELL, alarms=("broken",), hold="copying the log", nodes=(NODE, odd))
     assert list(worried.notes(NOW)) == [
-        "shared log: the tables stand still: copying the log",
+        "shared log: copying the log",
         "shared log: broken",
         "shared log: mx2 has other settings than this node",
     ]
