@@ -30,7 +30,7 @@ from spamguard.storage import KEY_FILE, as_directory_owner
 if TYPE_CHECKING:
     from spamguard.config.shared import SharedSettings
     from spamguard.engine.filter import Filter
-    from spamguard.ledger.shared import SharedLog
+    from spamguard.ledger.shared import Server, SharedLog
     from spamguard.shared.mac import RowMac
 
 SHARED_ABOUT = """\
@@ -52,6 +52,7 @@ SHARED_EXAMPLE = """\
   spamguard shared join 'host=db.example dbname=spamguard' --key key --password-file password
   spamguard shared status
   spamguard shared undo --node mx3
+  spamguard shared forget mx3
   spamguard shared leave"""
 
 _PASSWORD_FILE = "database-password"  # noqa: S105  the name of a file
@@ -74,6 +75,9 @@ def add_shared(commands: arguments.Commands) -> None:
     _add_password_file(joining, "password of the nodes' role, as `init` made it")
     about = "how this machine and the others are, as the running daemon has it"
     arguments.add_action(actions, "status", _status, about)
+    about = "drop a node that does not come back from the list that `status` shows"
+    forgetting = arguments.add_action(actions, "forget", _forget, about)
+    forgetting.add_argument("node", metavar="NODE", help="its name, or its id")
     about = "go on alone, with everything that was learnt"
     leaving = arguments.add_action(actions, "leave", _leave, about)
     about = "also while lessons wait for the database; they are exported into a file first"
@@ -175,7 +179,7 @@ def _join(options: argparse.Namespace) -> int:
             f"{file}: there is no such file: copy the one that `shared init` made, or name it with "
             "--password-file"
         )
-    bits = asyncio.run(_read_bits(settings, RowMac(key)))
+    bits, server = asyncio.run(_read_cluster(settings, RowMac(key)))
     with _stopped_daemon(state):
         _check_readable(file, state)
         keys.store_key(state / KEY_FILE, key)
@@ -184,11 +188,14 @@ def _join(options: argparse.Namespace) -> int:
             has_joined, has_tables = spam_filter.ledger.shared is not None, False
             if not has_joined:
                 has_tables = asyncio.run(_join_log(spam_filter, settings, RowMac(key)))
-            waiting, _ = _shared_log(spam_filter).waiting()
-    text = "had joined already" if has_joined else "joined"
-    text += "; it has the tables of the others" if has_tables else ""
+            log = _shared_log(spam_filter)
+            log.note_server(server)
+            counts = log.counts()
+    waiting = counts.waiting
+    text = "had joined already; it takes this server for the primary" if has_joined else "joined"
     if waiting:
         text += f"; {common.count_text(waiting, 'lesson')} of this machine will go to the others"
+    text += f"; {counts.hold}" if counts.hold else ""
     lines = _configuration_lines(settings)
     common.say(f"{state}: {text}")
     common.say("put these lines into spamguard.yaml, then start the daemon:")
@@ -213,13 +220,16 @@ def _find_key(state: Path, file: Path | None) -> bytes:
     return key
 
 
-async def _read_bits(settings: SharedSettings, mac: RowMac) -> int:
-    """The least size of all tables. SharedError: the database is not there, or not for this key."""
+async def _read_cluster(settings: SharedSettings, mac: RowMac) -> tuple[int, Server]:
+    """The least size of all tables, and the server.
+
+    SharedError: the database is not there, or not for this key.
+    """
     from spamguard.shared.postgres import SharedDatabase
 
     database = await SharedDatabase.connect(settings, "join", mac)
     try:
-        return (await database.cluster()).bits
+        return (await database.cluster()).bits, database.server
     finally:
         database.close()
 
@@ -251,6 +261,7 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) 
     Its own tables judge until then, or until the courier has copied the log.
     """
     from spamguard.engine.snapshot import SNAPSHOT_KEY
+    from spamguard.engine.store import request_settling
     from spamguard.shared.postgres import SharedDatabase
     from spamguard.shared.snapshots import SnapshotExchange, keep_tables
 
@@ -262,8 +273,12 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) 
         if line is not None:
             keep_tables(ledger, line)
         exchange = SnapshotExchange(ledger, spam_filter.directory)
-        exchange.update_hold((await database.head()).last)
-        return await exchange.fetch(database)
+        if last := (await database.head()).last:
+            exchange.hold_while_copying()
+        has_tables = await exchange.fetch(database)
+        exchange.update_hold(last)
+        request_settling(ledger, _shared_log(spam_filter), last)
+        return has_tables
     finally:
         database.close()
 
@@ -439,4 +454,29 @@ def _status(options: argparse.Namespace) -> int:
             f"{duration_text(now - node.seen)} ago, spamguard {printable(node.program)}{mark}"
         )
     common.print_answer(options, "\n".join(lines), values)
+    return 0
+
+
+def _forget(options: argparse.Namespace) -> int:
+    """Drop a node from the list of all nodes."""
+    from spamguard.shared import client
+    from spamguard.shared.status import ABSENT_SECONDS, read_status
+
+    state, now = common.existing_state_directory(options), time.time()
+    nodes = read_status(state).nodes
+    found = [node for node in nodes if options.node in (node.name, node.node)]
+    if not found:
+        names = ", ".join(printable(node.name) for node in nodes)
+        raise UsageError(f"no node is called {options.node!r}: name one of {names or 'none'}")
+    if len(found) > 1:
+        names = ", ".join(node.node for node in found)
+        raise UsageError(f"several nodes are called {options.node!r}: name one by its id: {names}")
+    (node,) = found
+    if now - node.seen < ABSENT_SECONDS:
+        raise UsageError(
+            f"{printable(node.name)} was seen {duration_text(now - node.seen)} ago: stop it first"
+        )
+    client.forget(state, node.node)
+    text = f"{printable(node.name)} is forgotten, until it comes back"
+    common.print_answer(options, text, {"node": node.node, "name": node.name})
     return 0

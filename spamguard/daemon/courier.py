@@ -5,7 +5,8 @@ The master starts it where `shared` is configured. Turns keep the node's copy of
 the database (`shared.courier`). Beside them, one task writes the status and tells the database of
 this node, fetches settled tables and keeps tokens and sessions equal on all nodes. Other processes
 of the node ask by two sockets in the state directory: `courier.nudge` hears that a lesson was cast,
-`courier.sock` gives the lease of settling, publishes tables and burns links (`shared.client`).
+`courier.sock` gives the lease of settling, publishes tables, burns links and forgets nodes
+(`shared.client`).
 
 SIGTERM or the end of the master end the process at once, at any moment: what it has not done yet is
 in the ledger.
@@ -36,14 +37,20 @@ from spamguard.config.options import Settings, SharedSettings
 from spamguard.errors import SharedError, SpamguardError, UnavailableError
 from spamguard.ledger.shared import NUDGE_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.log import WarnOnce, hostname
+from spamguard.log import WarnOnce, hostname, printable
 from spamguard.records import EXTRACTOR
 from spamguard.shared.client import COURIER_SOCKET, MAX_LINE_BYTES
 from spamguard.shared.courier import Courier
 from spamguard.shared.mac import RowMac
 from spamguard.shared.postgres import NodeRow, SharedDatabase
 from spamguard.shared.snapshots import SnapshotExchange, joined_log
-from spamguard.shared.status import BEAT_SECONDS, NodeStatus, SharedStatus, write_status
+from spamguard.shared.status import (
+    ABSENT_SECONDS,
+    BEAT_SECONDS,
+    NodeStatus,
+    SharedStatus,
+    write_status,
+)
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 from spamguard.web.replication import CredentialReplica, replicate
 
@@ -107,12 +114,15 @@ class Node:
         )
         self._replica: CredentialReplica | None = None
         self._replicating, self._exchanging = asyncio.Lock(), asyncio.Lock()
-        self._url = shared.url
+        self._name, self._url = shared.name or hostname(), shared.url
         self._agreed = _digest_settings(settings)
         self._nodes: tuple[NodeStatus, ...] = ()
+        self._absent: tuple[str, ...] = ()  # names of nodes
+        self._reported = self._back_at = 0.0
         self._written = SharedStatus()
         self._clients = 0
         self._warnings = WarnOnce(_log)
+        self._alarms: dict[str, WarnOnce] = {}  # of what runs beside the turns, by kind
 
     async def run(self) -> None:
         """Serve for ever."""
@@ -179,7 +189,9 @@ class Node:
                 *courier.alarms.values(),
                 *self._snapshots.alarms.values(),
                 *self._mac.alarms(),
+                *(str(text) for told in self._alarms.values() for text in told.standing()),
             ),
+            absent=self._absent,
             nodes=self._nodes,
         )
 
@@ -202,10 +214,17 @@ class Node:
             except UnavailableError:
                 pass
             except (SpamguardError, OSError) as error:
-                self._warnings.warn(name, "the shared log, %s: %s", name, error)
+                self._set_alarms(name, str(error))
             else:
-                self._warnings.clear(name)
+                self._set_alarms(name)
             await asyncio.sleep(seconds)
+
+    def _set_alarms(self, kind: str, *texts: str) -> None:
+        """Say all of one kind that an operator must look at now."""
+        told = self._alarms.setdefault(kind, WarnOnce(_log, logging.ERROR))
+        told.clear(*(text for text in told.standing() if text not in texts))
+        for text in texts:
+            told.warn(text, "%s", text)
 
     async def _replicate(self, database: SharedDatabase) -> None:
         async with self._replicating:
@@ -219,7 +238,7 @@ class Node:
         await database.note_node(
             NodeRow(
                 self._ledger.node,
-                hostname(),
+                self._name,
                 self._url,
                 __version__,
                 EXTRACTOR,
@@ -230,6 +249,7 @@ class Node:
                 self._agreed,
             )
         )
+        rows = await database.nodes()
         self._nodes = tuple(
             NodeStatus(
                 row.node,
@@ -241,8 +261,23 @@ class Node:
                 row.seen,
                 row.settings.hex(),
             )
-            for row in await database.nodes()
+            for row in rows
         )
+        self._look_for_absent(rows)
+        self._set_alarms("twin", *map(_describe_twin, await database.twins()))
+
+    def _look_for_absent(self, rows: Sequence[NodeRow]) -> None:
+        """Tell of the nodes that were not seen for a minute, if this node was there so long."""
+        now = time.monotonic()
+        if self._reported and now - self._reported > ABSENT_SECONDS:
+            self._back_at = now  # after an absence of the database others come back too
+        self._reported = now
+        others = [row for row in rows if row.node != self._ledger.node]
+        if self._back_at and now - self._back_at < ABSENT_SECONDS:
+            others = []
+        before = time.time() - ABSENT_SECONDS
+        self._absent = tuple(row.name for row in others if row.seen < before)
+        self._set_alarms("absent", *map(_describe_absent, self._absent))
 
     async def _fetch_tables(self, database: SharedDatabase) -> None:
         async with self._exchanging:
@@ -285,6 +320,8 @@ class Node:
                         answer = {"ok": True}
                     case "burn":
                         answer = {"ok": await self._burn(str(request.get("id")))}
+                    case "forget":
+                        answer = {"ok": await self._forget(str(request.get("node")))}
                     case _:
                         answer = {"error": "the courier does not know this request"}
             except (SpamguardError, OSError) as error:
@@ -304,6 +341,13 @@ class Node:
         database = self._database()
         await self._replicate(database)
         return await database.burn_link(identity)
+
+    async def _forget(self, node: str) -> bool:
+        """Drop what the database says of a node."""
+        database = self._database()
+        was_there = await database.forget_node(node)
+        await self._report(database)
+        return was_there
 
     async def _take_lease(self, stack: AsyncExitStack) -> int | None:
         """Take the lease of settling until the stack ends, and return its token, which rises with
@@ -338,6 +382,20 @@ def _open_nudge(state: Path) -> Iterator[socket.socket]:
             (directory / NUDGE_SOCKET).unlink(missing_ok=True)
             nudged.bind(str(directory / NUDGE_SOCKET))
         yield nudged
+
+
+def _describe_absent(name: str) -> str:
+    return (
+        f"{printable(name)} was not seen for a minute or longer: it is away, or takes another "
+        "server for the primary; if it does not come back, run `spamguard shared forget`"
+    )
+
+
+def _describe_twin(address: str) -> str:
+    return (
+        f"{address} has the id of this node: a copy of its state directory: run "
+        "`spamguard shared leave` and `join` on one of them"
+    )
 
 
 def _digest_settings(settings: Settings) -> bytes:

@@ -319,6 +319,8 @@ class TableStore:
                 raise
         if self._ledger.shared is None:  # else all nodes tidy up alike, when this is published
             tidy_up(self._directory, self._ledger, upto, undo_limit(self._ledger))
+        elif not self._ledger.shared.waiting()[0]:  # lessons that the log had already add nothing
+            self._ledger.drop_meta([_WANTED_KEY])
         self.catch_up()
 
     def _begin_settling(self) -> tuple[int, Callable[[], bool]]:
@@ -390,9 +392,12 @@ class TableStore:
 # ---- the snapshot that counts
 
 
-def request_settling(ledger: SqliteLedger, shared: SharedLog) -> None:
-    """Have the process that settles do so for all nodes, due or not."""
-    ledger.set_meta(_WANTED_KEY, str(shared.head().position + shared.waiting()[0]))
+def request_settling(ledger: SqliteLedger, shared: SharedLog, last: int = 0) -> None:
+    """Have the process that settles do so for all nodes, due or not, when this node has its lessons
+    in the log and has read that. last: where the log ends, if that is known.
+    """
+    position = max(last, shared.head().position)
+    ledger.set_meta(_WANTED_KEY, str(position + shared.waiting()[0]))
 
 
 def is_settling_wanted(ledger: SqliteLedger, stamp: SnapshotStamp) -> bool:

@@ -56,6 +56,16 @@ class Mark(NamedTuple):
     chain: bytes
 
 
+class Server(NamedTuple):
+    """A server that holds the log, by its system identifier and timeline.
+
+    A standby has those of its primary, and begins the next timeline when it is promoted.
+    """
+
+    system: int
+    timeline: int
+
+
 START = Mark(0, b"\0")
 _HASH_BYTES = 16
 _FORMAT = b"\x01"

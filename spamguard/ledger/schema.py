@@ -196,7 +196,8 @@ LEAVE = (
     "DROP TABLE pending",
     "DROP TABLE marks",
     """DELETE FROM meta WHERE key IN (
-    'ledger.position', 'ledger.released', 'ledger.generation', 'ledger.away', 'ledger.hold')""",
+    'ledger.position', 'ledger.released', 'ledger.generation', 'ledger.away', 'ledger.hold',
+    'ledger.server')""",
 )
 HAS_JOINED = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'pending'"
 

@@ -42,6 +42,7 @@ from spamguard.ledger.events import (
     MAX_BODY_BYTES,
     LogRow,
     Mark,
+    Server,
     SharedEvent,
     decode_event,
     encode_event,
@@ -58,6 +59,7 @@ __all__ = [
     "LogCounts",
     "LogRow",
     "Mark",
+    "Server",
     "SharedEvent",
     "SharedLog",
     "decode_event",
@@ -275,6 +277,17 @@ class SharedLog(JoinedFile):
             self._set("away", value)
             if value:
                 self._release(self._last_provisional())
+
+    def server(self) -> Server | None:
+        """The server of the highest timeline that this node has seen."""
+        system, _, timeline = self._text("server").partition(" ")
+        return Server(int(system), int(timeline)) if timeline else None
+
+    def note_server(self, server: Server) -> None:
+        """From now on, only this one, and its successors, hold the log."""
+        if self.server() != server:
+            with self._writing():
+                self._set("server", f"{server.system} {server.timeline}")
 
     def hold(self, reason: str) -> None:
         """Have stores of tables fold nothing ("": go on), while the copy is not whole."""

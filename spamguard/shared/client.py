@@ -58,6 +58,15 @@ def burn(state: Path, identity: str) -> bool:
         return bool(_ask(connection, {"do": "burn", "id": identity}, _TIMEOUT).get("ok"))
 
 
+def forget(state: Path, node: str) -> bool:
+    """Drop what the database says of a node, by its id; False: it said nothing.
+
+    UnavailableError: the courier or the database is away.
+    """
+    with _connect(state) as connection:
+        return bool(_ask(connection, {"do": "forget", "node": node}, _TIMEOUT).get("ok"))
+
+
 @contextmanager
 def _connect(state: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

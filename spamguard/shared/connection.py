@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, LiteralString, TypeVar
@@ -42,6 +42,8 @@ _AUTHORITY_FILES = (
 
 _Driver = psycopg.AsyncConnection[Any]
 _CHANNEL = "spamguard"
+_HOST_KEYS = ("host", "hostaddr", "port")
+_RUN = secrets.token_hex(4)  # tells two processes of one node apart
 T = TypeVar("T")
 
 
@@ -211,8 +213,7 @@ async def _connect(place: str, conninfo: str) -> _Driver:
 def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:
     """The database's name in errors, and what libpq is told. SharedError."""
     try:
-        given = conninfo_to_dict(settings.database)
-        place = f"shared database {given.get('dbname', '')} on {given.get('host', 'this machine')}"
+        place = _place(conninfo_to_dict(settings.database))
         own = {"sslmode": "disable"}
         if settings.tls.verify:
             authorities = str(settings.tls.ca or _system_authorities())
@@ -227,13 +228,28 @@ def connection_string(settings: SharedSettings, node: str) -> tuple[str, str]:
             keepalives_interval=5,
             keepalives_count=3,
             tcp_user_timeout=10_000,
-            application_name=f"spamguard {node}",
+            application_name=f"spamguard {node} {_RUN}",
             client_encoding="UTF8",
             gssencmode="disable",
             **own,
         )
     except psycopg.Error as error:
         raise SharedError(f"shared: database: {error_text(error)}: mend it") from error
+
+
+def each_host(conninfo: str) -> Iterator[tuple[str, str]]:
+    """The same as `connection_string`, for each of the hosts."""
+    values = {key: str(value) for key, value in conninfo_to_dict(conninfo).items()}
+    lists = {key: values[key].split(",") for key in _HOST_KEYS if key in values}
+    for number in range(max(map(len, lists.values()), default=1)):
+        # A list of one counts for all hosts.
+        own = {key: each[number % len(each)] for key, each in lists.items()}
+        yield _place(values | own), make_conninfo("", **values | own)
+
+
+def _place(values: Mapping[str, object]) -> str:
+    host, port = values.get("host", "this machine"), values.get("port")
+    return f"shared database {values.get('dbname', '')} on {host}{f':{port}' if port else ''}"
 
 
 def _read_password(path: Path) -> str:
@@ -284,9 +300,10 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.InsufficientPrivilege: _NO_RIGHTS,
     errors.UndefinedFunction: "a function is missing: run `spamguard shared upgrade`",
     errors.UndefinedColumn: "a column is missing: run `spamguard shared upgrade`",
+    errors.DiskFull: "its disk is full: make room there",
 }
 _TRY_AGAIN = (
-    psycopg.OperationalError,  # also locks, deadlocks, time-outs, a full disk and shutting down
+    psycopg.OperationalError,  # also locks, deadlocks, time-outs and shutting down
     psycopg.InterfaceError,
     errors.ReadOnlySqlTransaction,  # it was the primary
 )

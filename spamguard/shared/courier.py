@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from spamguard.errors import LedgerError, SharedError, SpamguardError, UnavailableError
+from spamguard.ledger.events import Server
 from spamguard.ledger.shared import ForkError, Mark, SharedEvent, SharedLog
 from spamguard.log import WarnOnce
 from spamguard.shared.connection import RefusedValueError
@@ -51,8 +52,9 @@ EventKey = tuple[bytes, int, str, bytes]
 class Courier:
     """The turns of one node. It belongs to one event loop, and to the thread of its ledger.
 
-    connect: connects to the database. snapshots: keeps tables in force while the copy is not whole.
-    request_settling: starts the process that settles, which is wanted then.
+    connect: connects to the database, given the server that is known. snapshots: keeps tables in
+    force while the copy is not whole. request_settling: starts the process that settles, which is
+    wanted then.
 
     database: the connection, while there is one. contact: when a turn last succeeded; away_since:
     since when none does, 0: they do; both in seconds since 1970. problem: why. skipped: how many
@@ -63,7 +65,7 @@ class Courier:
     def __init__(
         self,
         log: SharedLog,
-        connect: Callable[[], Awaitable[SharedDatabase]],
+        connect: Callable[[Server | None], Awaitable[SharedDatabase]],
         snapshots: SnapshotExchange,
         request_settling: Callable[[], None],
     ) -> None:
@@ -72,7 +74,7 @@ class Courier:
         self._snapshots = snapshots
         self._request_settling = request_settling
         self._nudged = asyncio.Event()
-        self._pause = 0.0
+        self._pause = self._connected = 0.0
         self._refused: set[EventKey] = set()
         self._compacted = 0  # up to this position the log may have gaps
         self._warnings = WarnOnce(_log, logging.ERROR)
@@ -159,10 +161,11 @@ class Courier:
         Rows that go on where the copy ends prove that both have one history. Where there are none,
         the end of the log is looked at. SharedError, LedgerError: it is not known how far it came.
         """
+        if self.alarms.get("server") and time.monotonic() - self._connected > _MEND_SECONDS:
+            self.close()  # to see whether it was mended
         if self.database is None:
-            self.database = await self._connect()
-            if not self.database.is_notified:
-                _log.warning("the database sends no notices (a pool?): it is asked each second")
+            self.database = await self._connect(self._shared_log.server())
+            self._note_server(self.database)
             await self._read_head(self.database)
         database, pushed = self.database, list[SharedEvent]()
         events = self._next_events()
@@ -178,6 +181,18 @@ class Courier:
         if self._snapshots.update_hold(self.last):
             self._request_settling()
         return database
+
+    def _note_server(self, database: SharedDatabase) -> None:
+        """Note to what this node has connected."""
+        self._connected = time.monotonic()
+        self._shared_log.note_server(database.server)
+        if not database.is_notified:
+            _log.warning("the database sends no notices (a pool?): it is asked each second")
+        if not database.refused:
+            self.alarms.pop("server", None)
+        elif self.alarms.get("server") != database.refused:
+            self.alarms["server"] = database.refused
+            _log.error("%s", database.refused)
 
     async def _pull(self, database: SharedDatabase) -> None:
         """Apply all that the log has behind our copy."""

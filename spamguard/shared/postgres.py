@@ -4,6 +4,9 @@
 statement and one transaction, so a node that dies leaves neither a lock nor half a change. A call
 may be repeated whenever its outcome is unknown: the functions in schema.sql see to that.
 
+Of several hosts, the first one that takes writes counts, unless it is an old primary: a standby
+that is promoted begins a new timeline, and who has seen that never goes back to a lower one.
+
 Every exchange has a deadline (`connection`). After an UnavailableError this object is of no more
 use: close it, and connect again a little later. Any other SharedError stays until somebody mends
 its cause, so try again each minute.
@@ -14,13 +17,19 @@ Must never be used by a process on the path of mail.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Sequence
 from typing import Any, LiteralString, NamedTuple
 
 from spamguard.config.options import SharedSettings
 from spamguard.errors import SharedError, UnavailableError
-from spamguard.ledger.events import MAX_BODY_BYTES, LogRow, SharedEvent
-from spamguard.shared.connection import DatabaseConnection, NoticeListener, connection_string
+from spamguard.ledger.events import MAX_BODY_BYTES, LogRow, Server, SharedEvent
+from spamguard.shared.connection import (
+    DatabaseConnection,
+    NoticeListener,
+    connection_string,
+    each_host,
+)
 from spamguard.shared.mac import RowMac
 
 __all__ = [
@@ -30,7 +39,7 @@ __all__ = [
 
 SCHEMA_VERSION = 2
 _PAGE_BYTES = 4 << 20  # of bodies
-_COMPACT_POSITIONS = 20_000  # in one transaction
+COMPACT_POSITIONS = 5_000  # in one transaction
 _PROBE_SECONDS = 2.0
 
 # ---- what the database says
@@ -73,7 +82,7 @@ class SharedSnapshot(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """What a node last said of itself. seen: by the database's clock, seconds since 1970."""
+    """What a node last said of itself. seen: when, by this machine's clock, seconds since 1970."""
 
     node: str
     name: str
@@ -109,6 +118,9 @@ class CredentialRow(NamedTuple):
 
 # ---- statements
 
+# The control file tells of a new timeline only after the next checkpoint, the log's file at once.
+_SERVER = """
+SELECT system_identifier, pg_walfile_name(pg_current_wal_lsn()) FROM pg_control_system()"""
 _CLUSTER = """
 SELECT name::text, schema_version, min_writer, fingerprint, bits, changes FROM spamguard.cluster"""
 # As a value: it stands in no text of a statement, which others could see.
@@ -132,8 +144,14 @@ SELECT position, extractor, learner, hash, bytes, node, extract(epoch FROM made)
 FROM spamguard.snapshots ORDER BY position DESC LIMIT 100"""
 _NODES = """
 SELECT node, name, url, program, extractor, learner, position, chain, waiting, settings,
-    extract(epoch FROM seen)::float8, mac
+    extract(epoch FROM clock_timestamp() - seen)::float8, mac
 FROM spamguard.nodes ORDER BY name, node LIMIT 1000"""
+# Each turn changes the state of a session, but a connection that was cut may stay for hours.
+_TWINS = """
+SELECT DISTINCT coalesce(host(client_addr), 'this machine') FROM pg_stat_activity
+WHERE split_part(application_name, ' ', 2) = split_part(current_setting('application_name'), ' ', 2)
+    AND application_name <> current_setting('application_name')
+    AND state_change > clock_timestamp() - interval '10 seconds' ORDER BY 1 LIMIT 9"""
 _CREDENTIALS = """
 SELECT id, kind, digest, name, person, operator, created, expires, seen, ended, changed, mac
 FROM spamguard.credentials WHERE changed > %b ORDER BY changed LIMIT 1000"""
@@ -142,28 +160,49 @@ FROM spamguard.credentials WHERE changed > %b ORDER BY changed LIMIT 1000"""
 class SharedDatabase:
     """The open connections. They belong to one event loop; several tasks may call."""
 
-    def __init__(
-        self,
-        place: str,
-        work: DatabaseConnection,
-        mac: RowMac,
-        listener: NoticeListener | None = None,
-    ) -> None:
+    def __init__(self, place: str, work: DatabaseConnection, mac: RowMac) -> None:
         """Use `connect`."""
         self._place = place
         self._work = work
         self._mac = mac
-        self._listener = listener
+        self._listener: NoticeListener | None = None
+        self.server = Server(0, 0)
+        self.refused = ""
 
     @classmethod
-    async def connect(cls, settings: SharedSettings, node: str, mac: RowMac) -> SharedDatabase:
+    async def connect(
+        cls, settings: SharedSettings, node: str, mac: RowMac, known: Server | None = None
+    ) -> SharedDatabase:
         """Connect to the server that takes writes, and check that the database is of use.
 
-        mac: of this installation's key.
+        mac: of this installation's key. known: the server that this node had last; None: any will
+        do. `refused` says what is wrong with hosts before the one that was taken, but for those
+        that are away.
         """
-        place, conninfo = connection_string(settings, node)
+        _, conninfo = connection_string(settings, node)
+        problems = list[SharedError]()
+        for place, own in each_host(conninfo):
+            try:
+                database = await cls._connect(place, own, mac, known)
+            except SharedError as error:
+                problems.append(error)
+            else:
+                refused = [each for each in problems if not isinstance(each, UnavailableError)]
+                database.refused = "; ".join(map(str, refused))
+                return database
+        away = [each for each in problems if isinstance(each, UnavailableError)]
+        kind = UnavailableError if away else SharedError  # what is away may come back
+        raise kind("; ".join(map(str, problems))) from problems[-1]
+
+    @classmethod
+    async def _connect(
+        cls, place: str, conninfo: str, mac: RowMac, known: Server | None
+    ) -> SharedDatabase:
         database = cls(place, await DatabaseConnection.open(place, conninfo), mac)
         try:
+            ((system, file),) = await database._work.query(_SERVER)
+            database.server = Server(system, int(file[:8], 16))
+            _check_server(place, database.server, known)
             _check_cluster(place, await database.cluster(), mac.fingerprint)
             await database._work.query(_SHOW_KEY, mac.secret)
             database._listener = await NoticeListener.open(place, conninfo)
@@ -245,15 +284,18 @@ class SharedDatabase:
         supersede must be older than this, and than 30 days.
         """
         dropped = 0
-        for start in range(1, upto + 1, _COMPACT_POSITIONS):
-            end = min(start + _COMPACT_POSITIONS - 1, upto)
+        for start in range(1, upto + 1, COMPACT_POSITIONS):
+            end = min(start + COMPACT_POSITIONS - 1, upto)
             values = (start, end, upto, before, token)
+            began = time.monotonic()
             ((number,),) = await self._work.query(
                 "SELECT spamguard.compact(%s, %s, %s, %s, %s)", *values
             )
             if number is None:
                 return None
             dropped += number
+            # Nobody can append meanwhile: leave as much time to the turns of all nodes.
+            await asyncio.sleep(max(0.1, time.monotonic() - began))
         return dropped
 
     # ---- leases and snapshots
@@ -323,10 +365,24 @@ class SharedDatabase:
         )
         await self._work.query(statement, *row[:-1], self._mac.sign("node", row[:-1]))
 
+    async def forget_node(self, node: str) -> bool:
+        """Drop what a node said of itself, until it says it again; False if there was nothing."""
+        ((was_there,),) = await self._work.query("SELECT spamguard.forget_node(%s)", node)
+        return bool(was_there)
+
+    async def twins(self) -> list[str]:
+        """List the addresses of other machines that now have the id of this node."""
+        return [address for (address,) in await self._work.query(_TWINS)]
+
     async def nodes(self) -> list[NodeRow]:
         """List the nodes that were here within 30 days, by name."""
+        now = time.time()
         rows = [(NodeRow(*row[:-1]), row[-1]) for row in await self._work.query(_NODES)]
-        return [row for row, mac in rows if self._mac.is_ours("node", row[:-1], mac)]
+        return [
+            row._replace(seen=now - row.seen)
+            for row, mac in rows
+            if self._mac.is_ours("node", row[:-1], mac)
+        ]
 
     # ---- credentials
 
@@ -360,6 +416,17 @@ class SharedDatabase:
             )
             for row in rows
         ]
+
+
+def _check_server(place: str, server: Server, known: Server | None) -> None:
+    advice = "; if it is to count from now on, run `spamguard shared join` again on every node"
+    if known is not None and server.system != known.system:
+        raise SharedError(f"{place}: it is another server than before{advice}")
+    if known is not None and server.timeline < known.timeline:
+        raise SharedError(
+            f"{place}: an old primary: stop it: it has timeline {server.timeline}, and this node "
+            f"knows one with {known.timeline}{advice}"
+        )
 
 
 def _check_cluster(place: str, cluster: ClusterRow, fingerprint: str) -> None:

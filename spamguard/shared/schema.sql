@@ -362,6 +362,13 @@ BEGIN
     DELETE FROM nodes WHERE seen < clock_timestamp() - interval '30 days';
 END $$;
 
+CREATE OR REPLACE FUNCTION forget_node(id text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+BEGIN
+    DELETE FROM nodes WHERE node = id;
+    RETURN FOUND;
+END $$;
+
 -- ---- credentials
 -- Each change gets the next number, under the lock of the row that counts them: a reader that asks
 -- for what came after a number misses nothing. What has ended stays, so that every node hears of it.
@@ -434,7 +441,7 @@ GRANT USAGE ON SCHEMA spamguard TO spamguard_node;
 GRANT SELECT ON ALL TABLES IN SCHEMA spamguard TO spamguard_node;
 GRANT EXECUTE ON FUNCTION
     append, take_lease, release_lease, put_chunk, publish_snapshot, compact, note_node,
-    put_credential, end_credential, burn_link
+    forget_node, put_credential, end_credential, burn_link
     TO spamguard_node;
 
 -- Large objects would be another place to fill. PostgreSQL lets everybody make them, and only a

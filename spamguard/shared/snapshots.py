@@ -51,8 +51,8 @@ _MAX_CLOCK_SKEW = 3600  # seconds between two nodes
 _CHUNKS_AT_ONCE = 4
 _MAX_WINDOW_BYTES = 8 << 20  # of zstd; memory
 _RETRY_SECONDS = 600.0  # before a refused snapshot is tried again
-_COPYING = "the shared log is being copied"
-_MENDED = "the shared log has changed; waiting for new tables"
+_COPYING = "the log is being copied; until then mail is judged by "
+_MENDED = "the log has changed; until there are new tables mail is judged by those of before"
 
 
 class SnapshotAlarmError(SharedError):
@@ -150,8 +150,9 @@ class SnapshotExchange:
         """
         # Read before the file is there: a process that changes the line later may remove the file.
         line, stamp = self._ledger.get_meta(SNAPSHOT_KEY), self._stamp()
-        reach, least = self._log.head().position, 0
+        reach, least, names = self._log.head().position, 0, dict[str, str]()
         if self._ledger.get_meta("ledger.hold"):
+            names = {node.node: node.name for node in await database.nodes()}
             reach, least = PROVISIONAL, self._log.waiting()[0] if _is_disowned(stamp) else 0
         for row in filter(_is_ours, await database.read_snapshots()):
             if row.position == stamp.settled and row.hash.hex() != stamp.lineage:
@@ -166,7 +167,10 @@ class SnapshotExchange:
                 self._note_alarm(row.hash, f"snapshot {row.position} of {row.node}: {error}")
             else:
                 self.alarms.pop(row.hash, None)
-                return self._install(row, path, line)
+                is_new = self._install(row, path, line)
+                if is_new and self._ledger.get_meta("ledger.hold"):
+                    self._log.hold(f"{_COPYING}the tables of {names.get(row.node, row.node)}")
+                return is_new
         return False
 
     async def may_settle(self, database: SharedDatabase) -> bool:
@@ -217,6 +221,11 @@ class SnapshotExchange:
         if line is not None and self._stamp().seq > position:
             keep_tables(self._ledger, line)
 
+    def hold_while_copying(self) -> None:
+        """Begin a hold: the log is to be copied."""
+        own = "its own ones" if self._stamp().file else "none: it is unsure"
+        self._log.hold(f"{_COPYING}{own}")
+
     def update_hold(self, last: int) -> bool:
         """Begin or end a hold; call it in each turn, before pulling and after it.
 
@@ -226,7 +235,7 @@ class SnapshotExchange:
         stamp, position = self._stamp(), self._log.head().position
         if not self._ledger.get_meta("ledger.hold"):
             if last - position > MAX_BEHIND:
-                self._log.hold(_COPYING)
+                self.hold_while_copying()
             return store.is_settling_wanted(self._ledger, stamp)
         to_fold = max(position - stamp.seq, self._log.waiting()[0], last - position)
         if not _is_disowned(stamp) and stamp.seq <= position and to_fold <= MAX_BEHIND:

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamguard.log import duration_text
-from spamguard.storage import create_private, draft_file
+from spamguard.storage import create_private, describe_disk, draft_file
 
 if TYPE_CHECKING:
     from spamguard.ledger.shared import LogCounts
 
 STATUS_FILE = "shared.json"
 BEAT_SECONDS = 5.0  # between two signs of life
+ABSENT_SECONDS = 60.0
+"""A node that was not seen for so long is an alarm."""
 _SILENT_SECONDS = 30.0  # then the courier does not run
 _AWAY_SECONDS = 5.0  # a shorter absence is no news
 _MAX_BYTES = 4 << 20
@@ -36,7 +38,7 @@ class NodeStatus:
 
     node: its id in versions of votes. name: of its machine. url: of its page; "": it is not asked.
     position: how much of the log it has. waiting: lessons that others do not have yet. seen:
-    seconds since 1970. settings: digest of the settings that must agree.
+    seconds since 1970, by this machine's clock. settings: digest of the settings that must agree.
     """
 
     node: str
@@ -58,7 +60,8 @@ class SharedStatus:
     problem: why not. waiting: lessons that others do not have yet, the oldest since waiting_since.
     skipped: events of the log that could not be read, and forged: rows of the database that no
     node wrote, counted since the courier began. hold: why the tables stand still, or "". alarms:
-    what an operator must look at.
+    what an operator must look at. absent: names of nodes that were not seen for a minute; each is
+    an alarm.
     """
 
     node: str = ""
@@ -74,6 +77,7 @@ class SharedStatus:
     forged: int = 0
     hold: str = ""
     alarms: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     nodes: tuple[NodeStatus, ...] = ()
 
     def is_alive(self, now: float) -> bool:
@@ -101,7 +105,7 @@ class SharedStatus:
             since = duration_text(now - self.away_since)
             yield f"shared log: away for {since}{reason}; {waiting} here"
         if self.hold:
-            yield f"shared log: the tables stand still: {self.hold}"
+            yield f"shared log: {self.hold}"
         yield from (f"shared log: {alarm}" for alarm in self.alarms)
         mine = next((node.settings for node in self.nodes if node.node == self.node), "")
         for node in self.nodes:
@@ -110,19 +114,28 @@ class SharedStatus:
 
 
 def read_status(state: Path) -> SharedStatus:
-    """What the courier of this state directory last said; never written: nothing is known."""
+    """What the courier of this state directory last said; never written: nothing is known.
+
+    On a full disk it can say nothing, so that is seen here.
+    """
     try:
         with (state / STATUS_FILE).open("rb") as file:
-            return _parse_status(json.loads(file.read(_MAX_BYTES)))
+            status = _parse_status(json.loads(file.read(_MAX_BYTES)))
     except (OSError, *_JSON_ERRORS):
-        return SharedStatus()
+        status = SharedStatus()
+    try:
+        detail, remedy = describe_disk(state, 0)
+    except OSError as error:
+        detail, remedy = str(error.strerror), "see `spamguard doctor`"
+    alarms = [f"{state}: {detail}: {remedy}"] if remedy else []
+    return replace(status, alarms=(*status.alarms, *alarms))
 
 
 def _parse_status(values: Mapping[str, Any]) -> SharedStatus:
     fields = dict(values)
     nodes = tuple(NodeStatus(**node) for node in fields.pop("nodes"))
-    alarms = tuple(map(str, fields.pop("alarms")))
-    return SharedStatus(**fields, alarms=alarms, nodes=nodes)
+    alarms, absent = (tuple(map(str, fields.pop(name))) for name in ("alarms", "absent"))
+    return SharedStatus(**fields, alarms=alarms, absent=absent, nodes=nodes)
 
 
 def describe_status(state: Path, counts: LogCounts, now: float) -> dict[str, Any]:

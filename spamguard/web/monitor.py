@@ -340,6 +340,11 @@ def _shared_metrics(shared: SharedStatus, now: float) -> Iterator[Metric]:
         "spamguard_shared_pending", "Lessons that other nodes do not have yet.", shared.waiting
     )
     yield GaugeMetricFamily(
+        "spamguard_shared_absent_nodes",
+        "Other nodes that the shared log was not told of for a minute.",
+        len(shared.absent),
+    )
+    yield GaugeMetricFamily(
         "spamguard_shared_alarms",
         "Troubles of the shared log that an operator must look at.",
         len(shared.alarms),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from spamguard.shared.status import SharedStatus, read_status
 from tests.e2e import daemon
 from tests.e2e.ports import free_port, wait_for_port
 from tests.support.partition import Partition, partition
-from tests.support.postgres import TestDatabase
+from tests.support.postgres import PostgresServer, TestDatabase
 from tests.support.processes import command, descendants
 from tests.support.waiting import eventually
 from tests.unit.filters import KEY, READER
@@ -33,14 +33,19 @@ FINGERPRINT = keys.key_fingerprint(KEY)
 
 @dataclass
 class SharedNode:
-    """A node: a running daemon with a scanner door and metrics, and its proxy to the database."""
+    """A node: a running daemon with a scanner door and metrics, and its proxies to the servers."""
 
     running: daemon.Daemon
     state: Path
     port: int
     metrics: int
-    proxy: Partition
+    proxies: Sequence[Partition]
     teacher: Filter
+
+    @property
+    def proxy(self) -> Partition:
+        """That to the database's own server, which is asked first."""
+        return self.proxies[0]
 
     def status(self) -> SharedStatus:
         return read_status(self.state)
@@ -120,11 +125,12 @@ class SharedNode:
 
 @dataclass
 class SharedSite:
-    """All nodes of a database."""
+    """All nodes of a database. standbys: other servers that hold it, or will."""
 
     root: Path
     database: TestDatabase
     stack: ExitStack
+    standbys: Sequence[PostgresServer]
     nodes: list[SharedNode] = field(default_factory=list)
 
     def join(self, messages: int = daemon.MESSAGES, more: str = "", url: str = "") -> SharedNode:
@@ -135,24 +141,26 @@ class SharedSite:
         state = daemon.taught(self.root / name, messages)
         with SqliteLedger.open(state / "ledger.sqlite", FINGERPRINT) as ledger:
             ledger.join()
-        proxy = self.stack.enter_context(partition(self.database.server.port))
-        return self.start(state, proxy, more, url)
+        return self.start(state, more, url)
 
-    def start(self, state: Path, proxy: Partition, more: str = "", url: str = "") -> SharedNode:
+    def start(self, state: Path, more: str = "", url: str = "") -> SharedNode:
         """Start the daemon on a state directory that has joined."""
         port, metrics = free_port(), free_port()
-        shared = to_plain(self.database.settings(proxy.port), SharedSettings)
-        settings = {
+        servers = [self.database.server, *self.standbys]
+        proxies = [self.stack.enter_context(partition(each.port)) for each in servers]
+        settings = self.database.settings(*(each.port for each in proxies))
+        shared = to_plain(settings, SharedSettings)
+        options = {
             "workers": 1,
             "scanners": [{"listen": f"rspamd://127.0.0.1:{port}"}],
             "metrics": f"127.0.0.1:{metrics}",
-            "shared": {**shared, "url": url},
+            "shared": {**shared, "url": url, "name": state.name},
         }
         file = self.root / f"{state.name}.yaml"
-        file.write_text(yaml.safe_dump(settings) + more)
+        file.write_text(yaml.safe_dump(options) + more)
         running = self.stack.enter_context(daemon.running(state, "--config", str(file), port=port))
         teacher = self.stack.enter_context(Filter.open(state))
-        node = SharedNode(running, state, port, metrics, proxy, teacher)
+        node = SharedNode(running, state, port, metrics, proxies, teacher)
         self.nodes.append(node)
         wait_for_port(metrics)
         eventually(lambda: node.status().contact, "the node has read the log")
@@ -166,11 +174,13 @@ class SharedSite:
 
 
 @contextmanager
-def shared_site(root: Path, database: TestDatabase) -> Iterator[SharedSite]:
+def shared_site(
+    root: Path, database: TestDatabase, *standbys: PostgresServer
+) -> Iterator[SharedSite]:
     """No node yet."""
     adopt(database)
     with ExitStack() as stack:
-        yield SharedSite(root, database, stack)
+        yield SharedSite(root, database, stack, standbys)
 
 
 def adopt(database: TestDatabase) -> None:

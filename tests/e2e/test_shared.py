@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
-from tests.e2e.daemon import unseen
+from tests.e2e.daemon import COMMAND, ENVIRONMENT, unseen
 from tests.e2e.shared_nodes import SharedNode, SharedSite, adopt, shared_site
 from tests.support.postgres import (
     SCHEMA,
@@ -143,6 +145,71 @@ def test_a_courier_that_is_killed_forgets_nothing(site):
     eventually(lambda: a.status().position == last + 1, "it is back")
     site.converge()
     assert a.events() == b.events()
+
+
+def command(*words: str) -> tuple[int, str]:
+    """Exit status of a command, and what it says."""
+    done = subprocess.run(
+        [*COMMAND, *words], env=ENVIRONMENT, capture_output=True, check=False, text=True
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_node_that_does_not_come_back_is_told_and_forgotten(site):
+    a, b, gone = site.join(), site.join(), site.join()
+    site.converge()
+    eventually(lambda: len(a.status().nodes) == 3, "the nodes know of each other")
+    forget = ["--state", str(a.state), "shared", "forget"]
+    assert command(*forget, "node1") == (2, ANY)
+    gone.running.stop()
+    site.database.query(
+        "UPDATE spamguard.nodes SET seen = seen - interval '1 hour' WHERE name = 'node2'"
+    )
+    eventually(lambda: a.status().absent == b.status().absent == ("node2",), "it is missed")
+    assert "spamguard_shared_absent_nodes 1.0" in a.ask("/metrics")[1]
+    assert "spamguard_shared_alarms 1.0" in a.ask("/metrics")[1]
+    assert "node2 was not seen" in command(*forget[:-1], "status")[1]
+    assert command(*forget, "nobody") == (2, ANY)
+    assert command(*forget, "node2") == (0, ANY)
+    eventually(lambda: not a.status().alarms and len(a.status().nodes) == 2, "it is forgotten")
+    eventually(lambda: not b.status().alarms, "on the other node too")
+
+
+def test_two_machines_with_one_id_are_told(site):
+    a = site.join()
+    a.teach(MAIL[0], "ham")
+    eventually(lambda: not a.status().waiting and not a.status().alarms, "all is well")
+    sockets = shutil.ignore_patterns("*.sock", "*.nudge")
+    copy = shutil.copytree(a.state, site.root / "copy", ignore=sockets)
+    b = site.start(copy)
+    for node in (a, b):
+        eventually(lambda node=node: "127.0.0.1 has the id of" in " ".join(node.status().alarms))
+    b.running.stop()
+    state = ["--state", str(copy), "shared"]
+    assert command(*state, "leave")[0] == 0
+    dsn = f"{site.database.settings().database} sslmode=disable"
+    secrets = ["--password-file", str(site.database.server.password_file)]
+    assert command(*state, "join", dsn, *secrets)[0] == 0
+    b = site.start(copy)
+    site.nodes = [a, b]
+    site.converge()
+    assert len({node.status().node for node in site.nodes}) == 2
+    eventually(lambda: not a.status().alarms and not b.status().alarms, "all is well again")
+    assert a.events() == b.events()
+
+
+def test_a_full_disk_of_the_database_is_told_at_once(site):
+    """Although nothing waits to be written but the node's sign of life."""
+    a = site.join()
+    eventually(lambda: len(a.status().nodes) == 1 and not a.status().waiting, "it is there")
+    site.database.query(
+        "CREATE FUNCTION spamguard.fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE EXCEPTION 'no room' USING ERRCODE = 'disk_full'; END $$; CREATE TRIGGER fill "
+        "BEFORE INSERT OR UPDATE ON spamguard.nodes EXECUTE FUNCTION spamguard.fill()"
+    )
+    eventually(lambda: "its disk is full: make room" in " ".join(a.status().alarms), "it is told")
+    site.database.query("DROP TRIGGER fill ON spamguard.nodes")
+    eventually(lambda: not a.status().alarms, "it is over")
 
 
 @contextmanager

@@ -249,7 +249,8 @@ def test_a_node_of_several_machines(load, tmp_path):
     password.chmod(0o640)
     text = (
         "shared: {database: 'host=db1,db2 dbname=spamguard user=spamguard_node', "
-        f"password_file: {password}, tls: {{ca: {password}}}, url: 'https://mx1.example:8443/'}}"
+        f"password_file: {password}, tls: {{ca: {password}}}, url: 'https://mx1.example:8443/', "
+        "name: mx1}"
     )
     settings = load(listener(text))
     assert settings.shared == SharedSettings(
@@ -257,6 +258,7 @@ def test_a_node_of_several_machines(load, tmp_path):
         password,
         DatabaseTls(ca=password),
         "https://mx1.example:8443",
+        "mx1",
     )
     assert load(dump_settings(settings)) == settings
 

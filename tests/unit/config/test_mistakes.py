@@ -68,6 +68,9 @@ IN_A_LISTENER = {
         "6:38: url: expected the page's address on this node, such as https://mx1.example:8443, "
         "found 'http://mx1.example'"
     ),
+    "shared: {database: dbname=spamguard, name: 7}": (
+        "6:38: name: expected at most 60 printable characters such as mx1, found 7"
+    ),
     "personal: 1": "6:1: personal: expected true or false, found 1",
     "teach: {sokcet: 1}": "6:9: unknown key 'sokcet': did you mean 'socket'?",
     "teach: {mode: 999}": (

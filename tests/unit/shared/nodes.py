@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from spamguard.engine.filter import Filter
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
+from spamguard.ledger.events import Server
 from spamguard.shared.courier import Courier
 from spamguard.shared.postgres import SharedDatabase
 from spamguard.shared.snapshots import SnapshotExchange
@@ -36,9 +37,9 @@ class FilterNode:
         self.log = log
         self.courier = Courier(log, self._connect, self.exchange, lambda: self.wanted.append(True))
 
-    async def _connect(self) -> SharedDatabase:
+    async def _connect(self, known: Server | None = None) -> SharedDatabase:
         settings = self.database.settings(tls=False)
-        return await SharedDatabase.connect(settings, self.filter.ledger.node, MAC)
+        return await SharedDatabase.connect(settings, self.filter.ledger.node, MAC, known)
 
     def with_database(self, work: Callable[[SharedDatabase], Awaitable[Result]]) -> Result:
         """Do some work with a connection of its own."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spamguard.errors import SharedError, UnavailableError
+from spamguard.ledger.events import Server
 from spamguard.ledger.shared import PROVISIONAL, SharedLog
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.courier import Courier
@@ -90,10 +91,10 @@ class Cluster:
         assert ledger.shared is not None
         settled: list[bool] = []
 
-        async def connect() -> SharedDatabase:
+        async def connect(known: Server | None) -> SharedDatabase:
             # without TLS, so that the proxy can tell one statement from another
             settings = self.database.settings(proxy.port, tls=False)
-            return await SharedDatabase.connect(settings, ledger.node, MAC)
+            return await SharedDatabase.connect(settings, ledger.node, MAC, known)
 
         snapshots = SnapshotExchange(ledger, path.parent)
         courier = Courier(ledger.shared, connect, snapshots, lambda: settled.append(True))

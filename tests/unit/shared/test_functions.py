@@ -12,6 +12,7 @@ import pytest
 from spamguard.errors import SharedError
 from spamguard.ledger.events import SharedEvent, encode_event
 from spamguard.records import Vote
+from spamguard.shared import postgres
 from spamguard.shared.postgres import CredentialRow, NodeRow, SharedDatabase
 from tests.support.postgres import MAC, TestDatabase, needs_postgres
 from tests.unit.shared.events import event
@@ -143,6 +144,25 @@ def test_compacting_drops_only_what_was_superseded_long_ago(shared_database: Tes
         assert await database.append(votes[1:2]) == [2]
         with pytest.raises(SharedError, match="bad positions"):
             await database.compact(11, now, token)
+
+    run(shared_database, work)
+
+
+def test_a_turn_passes_between_two_calls_of_compacting(
+    shared_database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "COMPACT_POSITIONS", 1)
+    now = int(time.time())
+
+    async def work(database: SharedDatabase) -> None:
+        await database.append([_vote(number, number, now) for number in range(1, 9)])
+        token = await database.take_lease("settle", NODE, 60)
+        assert token is not None
+        compacting = asyncio.create_task(database.compact(8, now, token))
+        turns = list[list[int]]()
+        while not compacting.done():
+            turns.append([(await database.head()).compacted for _ in range(3)])
+        assert [turn for turn in turns if 0 < turn[0] == turn[-1] < 8], turns
 
     run(shared_database, work)
 

@@ -27,7 +27,7 @@ def join(node: FilterNode, state: Path) -> None:
     assert main(line) == 0
 
 
-@pytest.mark.parametrize("before", [0, 20])
+@pytest.mark.parametrize("before", [0, 5])
 def test_it_has_the_tables_of_the_others_at_once_and_their_log_later(
     tmp_path: Path,
     shared_database: TestDatabase,
@@ -48,10 +48,16 @@ def test_it_has_the_tables_of_the_others_at_once_and_their_log_later(
             with opened(state) as alone:
                 teach(alone, [("ham", raw) for raw in MORE[:before]])
         join(first, state)
-        assert "it has the tables of the others" in capsys.readouterr().err
+        whose = f"until then mail is judged by the tables of {first.filter.ledger.node}"
+        assert whose in capsys.readouterr().err
         with Filter.open(state) as joined:
             assert [(one.label, one.log_odds) for one in map(joined.judge, MORE)] == expected
         late = place.node(state)
+        assert late.log.counts().hold.endswith(first.filter.ledger.node)
         place.converge()
+        assert late.log.counts().hold == ""
         assert late.log.head().position == len(MAIL) + before
         assert late.tables() == first.tables()
+        assert late.settle() == bool(before)  # due or not, a settling follows
+        place.converge()
+        assert late.stamp().settled == first.stamp().settled == len(MAIL) + before

@@ -22,7 +22,7 @@ TABLES = (
 )  # fmt: skip
 FUNCTIONS = (
     "append", "take_lease", "release_lease", "put_chunk", "publish_snapshot", "compact",
-    "note_node", "put_credential", "end_credential", "burn_link",
+    "note_node", "forget_node", "put_credential", "end_credential", "burn_link",
 )  # fmt: skip
 
 

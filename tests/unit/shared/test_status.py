@@ -13,6 +13,7 @@ from spamguard.shared.status import (
     read_status,
     write_status,
 )
+from tests.support.disks import needs_disks, small_disk
 
 NOW = 1_790_000_000.0
 NODE = NodeStatus("a", "mx1", "https://mx1.example", "1.0.0", 5, 0, NOW, "11")
@@ -31,8 +32,18 @@ def test_what_is_written_is_read(tmp_path):
 def test_a_damaged_file_is_a_silent_courier(tmp_path, data):
     (tmp_path / STATUS_FILE).write_bytes(data)
     status = read_status(tmp_path)
+    (tmp_path / "absent").mkdir()
     assert status == SharedStatus() == read_status(tmp_path / "absent")
     assert list(status.notes(NOW)) == ["shared log: the courier has not been heard yet"]
+
+
+@needs_disks
+def test_a_full_disk_is_told_although_nothing_can_be_written_there(tmp_path):
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        write_status(disk, WELL)
+        (alarm,) = read_status(disk).alarms
+        assert str(disk) in alarm
+        assert "make room" in alarm
 
 
 def test_all_is_well():
@@ -62,7 +73,7 @@ def test_alarms_and_other_settings_are_told():
     odd = replace(NODE, node="b", name="mx2", settings="22")
     worried = replace(WELL, alarms=("broken",), hold="copying the log", nodes=(NODE, odd))
     assert list(worried.notes(NOW)) == [
-        "shared log: the tables stand still: copying the log",
+        "shared log: copying the log",
         "shared log: broken",
         "shared log: mx2 has other settings than this node",
     ]

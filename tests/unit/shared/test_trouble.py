@@ -10,11 +10,13 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from spamguard.config.options import SharedSettings
 from spamguard.config.shared import DatabaseTls
 from spamguard.errors import SharedError, UnavailableError
+from spamguard.ledger.events import Server
 from spamguard.shared import connection
 from spamguard.shared.postgres import SharedDatabase
 from tests.support.certificates import self_signed
@@ -313,6 +315,41 @@ def test_of_several_hosts_the_primary_is_found(
         assert await database.append([event(2), event(3)]) == [2, 3]
         assert copy.query(last) == [(3,)]
         database.close()
+
+    with running_standby(postgres_server, postgres_server.port) as standby:
+        asyncio.run(run(standby))
+
+
+def test_an_old_primary_and_another_server_are_refused(
+    shared_database: TestDatabase, postgres_server: PostgresServer
+) -> None:
+    """Both take writes. The next host is tried, and who has seen no timeline believes any."""
+
+    async def connect(known: Server | None, *ports: int) -> tuple[Server, str]:
+        settings = shared_database.settings(*ports)
+        database = await SharedDatabase.connect(settings, NODE, known=known)
+        database.close()
+        return database.server, database.refused
+
+    async def run(standby: PostgresServer) -> None:
+        old, _ = await connect(None, postgres_server.port)
+        with psycopg.connect(standby.superuser_dsn("postgres")) as admin:
+            admin.execute("SELECT pg_promote()")
+        new, _ = await connect(old, standby.port)  # at once, before any checkpoint
+        assert new == (old.system, old.timeline + 1)
+        for known in (old, None):
+            assert await connect(known, postgres_server.port, standby.port) == (old, "")
+        server, refused = await connect(new, postgres_server.port, standby.port)
+        assert server == new
+        assert f"{postgres_server.port}: an old primary: stop it" in refused
+        for known, problem in (
+            (new, "an old primary: stop it"),
+            (old._replace(system=1), "another server than before"),
+        ):
+            with pytest.raises(SharedError, match=problem) as caught:
+                await connect(known, postgres_server.port)
+            assert "spamguard shared join" in str(caught.value)
+            assert not isinstance(caught.value, UnavailableError)
 
     with running_standby(postgres_server, postgres_server.port) as standby:
         asyncio.run(run(standby))
