@@ -365,6 +365,7 @@ END $$;
 CREATE OR REPLACE FUNCTION forget_node(id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
 BEGIN
+    PERFORM require_key();
     DELETE FROM nodes WHERE node = id;
     RETURN FOUND;
 END $$;
