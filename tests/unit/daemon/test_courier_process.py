@@ -49,7 +49,7 @@ class Place:
         ledger = SqliteLedger.open(self.state / "ledger.sqlite", fingerprint)
         with closing(ledger):
             request = lambda: self.settled.append(True)  # noqa: E731
-            node = Node(self.settings, self.settings.shared, ledger, request)
+            node = Node(self.settings, self.settings.shared, ledger, KEY, request)
             serving = asyncio.create_task(node.run())
             try:
                 await until(lambda: self.status().contact, "the first turn")
@@ -213,7 +213,7 @@ def test_a_ledger_that_has_not_joined_is_an_error(tmp_path, shared_database):
         shared = shared_database.settings()
         settings = Settings(tmp_path, (), shared=shared)
         with pytest.raises(LedgerError, match="run `spamguard shared join`"):
-            Node(settings, shared, spam_filter.ledger, lambda: None)
+            Node(settings, shared, spam_filter.ledger, KEY, lambda: None)
 
 
 def test_a_damaged_file_of_credentials_keeps_no_lesson_back(places):
