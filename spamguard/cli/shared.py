@@ -275,9 +275,10 @@ async def _join_log(spam_filter: Filter, settings: SharedSettings, mac: RowMac) 
         exchange = SnapshotExchange(ledger, spam_filter.directory)
         if last := (await database.head()).last:
             exchange.hold_while_copying()
-        has_tables = await exchange.fetch(database)
-        exchange.update_hold(last)
-        request_settling(ledger, _shared_log(spam_filter), last)
+        has_tables, log = await exchange.fetch(database), _shared_log(spam_filter)
+        if log.waiting()[0]:  # a few lessons without tables judge too
+            exchange.update_hold(last)
+        request_settling(ledger, log, last)
         return has_tables
     finally:
         database.close()
@@ -465,12 +466,11 @@ def _forget(options: argparse.Namespace) -> int:
     state, now = common.existing_state_directory(options), time.time()
     nodes = read_status(state).nodes
     found = [node for node in nodes if options.node in (node.name, node.node)]
-    if not found:
-        names = ", ".join(printable(node.name) for node in nodes)
-        raise UsageError(f"no node is called {options.node!r}: name one of {names or 'none'}")
-    if len(found) > 1:
-        names = ", ".join(node.node for node in found)
-        raise UsageError(f"several nodes are called {options.node!r}: name one by its id: {names}")
+    if len(found) != 1:
+        known = ", ".join(f"{printable(node.name)} ({node.node})" for node in nodes)
+        raise UsageError(
+            f"{len(found)} nodes are called {options.node!r}: name one of {known}, or its id"
+        )
     (node,) = found
     if now - node.seen < ABSENT_SECONDS:
         raise UsageError(

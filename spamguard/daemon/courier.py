@@ -321,7 +321,9 @@ class Node:
                     case "burn":
                         answer = {"ok": await self._burn(str(request.get("id")))}
                     case "forget":
-                        answer = {"ok": await self._forget(str(request.get("node")))}
+                        await self._database().forget_node(str(request.get("node")))
+                        await self._report(self._database())
+                        answer = {"ok": True}
                     case _:
                         answer = {"error": "the courier does not know this request"}
             except (SpamguardError, OSError) as error:
@@ -341,13 +343,6 @@ class Node:
         database = self._database()
         await self._replicate(database)
         return await database.burn_link(identity)
-
-    async def _forget(self, node: str) -> bool:
-        """Drop what the database says of a node."""
-        database = self._database()
-        was_there = await database.forget_node(node)
-        await self._report(database)
-        return was_there
 
     async def _take_lease(self, stack: AsyncExitStack) -> int | None:
         """Take the lease of settling until the stack ends, and return its token, which rises with

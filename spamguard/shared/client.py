@@ -58,13 +58,10 @@ def burn(state: Path, identity: str) -> bool:
         return bool(_ask(connection, {"do": "burn", "id": identity}, _TIMEOUT).get("ok"))
 
 
-def forget(state: Path, node: str) -> bool:
-    """Drop what the database says of a node, by its id; False: it said nothing.
-
-    UnavailableError: the courier or the database is away.
-    """
+def forget(state: Path, node: str) -> None:
+    """Drop what the database says of a node, by its id. UnavailableError: as of `burn`."""
     with _connect(state) as connection:
-        return bool(_ask(connection, {"do": "forget", "node": node}, _TIMEOUT).get("ok"))
+        _ask(connection, {"do": "forget", "node": node}, _TIMEOUT)
 
 
 @contextmanager

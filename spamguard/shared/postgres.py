@@ -365,10 +365,9 @@ class SharedDatabase:
         )
         await self._work.query(statement, *row[:-1], self._mac.sign("node", row[:-1]))
 
-    async def forget_node(self, node: str) -> bool:
-        """Drop what a node said of itself, until it says it again; False if there was nothing."""
-        ((was_there,),) = await self._work.query("SELECT spamguard.forget_node(%s)", node)
-        return bool(was_there)
+    async def forget_node(self, node: str) -> None:
+        """Drop what a node said of itself, until it says it again."""
+        await self._work.query("SELECT spamguard.forget_node(%s)", node)
 
     async def twins(self) -> list[str]:
         """List the addresses of other machines that now have the id of this node."""

@@ -362,13 +362,11 @@ BEGIN
     DELETE FROM nodes WHERE seen < clock_timestamp() - interval '30 days';
 END $$;
 
-CREATE OR REPLACE FUNCTION forget_node(id text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
-BEGIN
-    PERFORM require_key();
+CREATE OR REPLACE FUNCTION forget_node(id text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = spamguard, pg_temp AS $$
+    SELECT require_key();
     DELETE FROM nodes WHERE node = id;
-    RETURN FOUND;
-END $$;
+$$;
 
 -- ---- credentials
 -- Each change gets the next number, under the lock of the row that counts them: a reader that asks

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 
+from spamguard.ledger.events import Server
 from spamguard.ledger.shared import NUDGE_SOCKET
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.shared.courier import Courier
@@ -55,10 +56,9 @@ class CourierThread:
         ):
             nudged.bind(str(self._path.with_name(NUDGE_SOCKET)))
 
-            async def connect() -> SharedDatabase:
-                return await SharedDatabase.connect(
-                    self._database.settings(tls=False), ledger.node, MAC
-                )
+            async def connect(known: Server | None) -> SharedDatabase:
+                settings = self._database.settings(tls=False)
+                return await SharedDatabase.connect(settings, ledger.node, MAC, known)
 
             exchange = SnapshotExchange(ledger, self._path.parent)
             assert ledger.shared is not None

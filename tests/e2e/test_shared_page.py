@@ -211,7 +211,7 @@ def test_history_lessons_and_held_mail_of_three_machines(site: PageSite) -> None
     os.kill(process, signal.SIGSTOP)
     try:
         page = rows(at_a, 4)
-        assert page["absent"] == [c.node.status().nodes[0].name]
+        assert page["absent"] == [c.node.state.name]
     finally:
         os.kill(process, signal.SIGCONT)
     assert rows(at_a, 6)["absent"] == []

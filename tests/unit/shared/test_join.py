@@ -61,3 +61,19 @@ def test_it_has_the_tables_of_the_others_at_once_and_their_log_later(
         assert late.settle() == bool(before)  # due or not, a settling follows
         place.converge()
         assert late.stamp().settled == first.stamp().settled == len(MAIL) + before
+
+
+def test_it_says_that_there_are_no_tables_yet(
+    tmp_path: Path, shared_database: TestDatabase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "joining"
+    with site(tmp_path, shared_database) as place:
+        first = place.node()
+        teach(first.filter, MAIL[:5])
+        first.turn()
+        join(first, state)
+        assert "until then mail is judged by none" in capsys.readouterr().err
+        late = place.node(state)
+        place.converge()
+        assert late.log.counts().hold == ""
+        assert late.tables() == first.tables()
