@@ -53,7 +53,7 @@ _CLOSE_TIMEOUT = 10.0  # for a client to take the last answer
 
 
 class ServerSession(Protocol):
-    """One connection. It may be cancelled while it is idle."""
+    """One connection. It may be cancelled while it is idle, and told to end before `serve`."""
 
     @property
     def idle_since(self) -> float | None:
@@ -99,7 +99,7 @@ class Door:
         self._limits = ConnectionLimits(
             limits.connections,
             limits.connections_per_client,
-            evict=lambda session: session.cancel(self._tasks[session]),
+            evict=lambda session: self._end(session.cancel, self._tasks[session]),
         )
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
         self._is_open = False
@@ -126,15 +126,23 @@ class Door:
         for listening in self._sockets:
             loop.remove_reader(listening)
         for session in self._tasks:
-            session.drain()
+            self._end(session.drain)
         await self._wait_for_end(deadline - loop.time())
         for session, task in self._tasks.items():
-            session.cancel(task)
+            self._end(session.cancel, task)
         await self._wait_for_end(_CANCEL_TIMEOUT)
         for session, task in self._tasks.items():
-            session.abort()
+            self._end(session.abort)
             task.cancel()
         await self._wait_for_end(_CANCEL_TIMEOUT)
+
+    @staticmethod
+    def _end(end: Callable[..., object], *arguments: object) -> None:
+        """Tell a session to end. Its fault must not keep the door from the other sessions."""
+        try:
+            end(*arguments)
+        except Exception:  # noqa: BLE001  a fault of ours
+            _log.exception("a fault in ending a session")
 
     async def _wait_for_end(self, seconds: float) -> None:
         if self._tasks:

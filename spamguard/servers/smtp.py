@@ -81,6 +81,7 @@ class SmtpSession(SMTP):
         budget = self._handler.budget
         reader = ClientReader(loop, self._before_wait, self._check_command, budget)
         asyncio.StreamReaderProtocol.__init__(self, reader, self._cb_client_connected, loop)
+        self._reader = reader  # aiosmtpd sets it when the session begins: the door may drain before
         # aiosmtpd has 512 bytes after EHLO, and counts what extensions add in one dict for all.
         self.command_size_limits = defaultdict(lambda: _MAX_COMMAND_BYTES)
         self._smtp_methods: dict[str, Any] = {}  # those that the client has used

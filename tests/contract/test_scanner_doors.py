@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,28 @@ def test_draining_finishes_what_is_under_way(tmp_path: Path, protocol: Protocol)
         answer = await asked
         await draining
         assert served.door.connections == 0
+        return answer
+
+    assert run(tmp_path, protocol, talk) == "spam"
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_client_that_connects_at_that_moment_cuts_nobody_off(
+    tmp_path: Path, protocol: Protocol, moment: int
+) -> None:
+    async def talk(served: Served) -> str:
+        served.judge.hold = asyncio.Event()
+        asked = asyncio.create_task(ask(served, protocol))
+        await until(lambda: served.judge.raws)
+        with socket.create_connection(served.address):
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            until_then = asyncio.get_running_loop().time() + 30
+            draining = asyncio.ensure_future(served.door.drain(until_then))
+            await asyncio.sleep(0.05)
+        served.judge.hold.set()
+        answer = await asked
+        await draining
         return answer
 
     assert run(tmp_path, protocol, talk) == "spam"
