@@ -90,22 +90,26 @@ async def assemble(
     machine = hostname()
     spool = settings.state / SPOOL_DIRECTORY
     spool.mkdir(mode=0o700, exist_ok=True)
-    # by `spam_threshold` and the servers that are believed about senders
-    pools: dict[tuple[int, tuple[str, ...]], ScorerPool] = {}
+    # by `spam_threshold` and what is believed about senders
+    pools: dict[tuple[int, tuple[str, ...], bool], ScorerPool] = {}
     async with AsyncExitStack() as stack:
 
         async def open_pool(door: Listener | Scanner) -> ScorerPool:
-            bound, servers = door.policy.spam_threshold, settings.authserv_ids
-            if isinstance(door, Listener) and not (
-                door.position is Position.AFTER_QUEUE or door.listen.protocol is Protocol.LMTP
-            ):
-                servers = ()  # nobody has authenticated the sender yet
-            if (bound, servers) not in pools:
-                pool = ScorerPool(settings.state, settings.scoring, bound, authserv_ids=servers)
-                pools[bound, servers] = pool
+            servers = settings.authserv_ids if door.believes_results else ()
+            stripped = bool(servers) and door.strips_authentication_results
+            key = door.policy.spam_threshold, servers, stripped
+            if key not in pools:
+                bound = key[0]
+                pools[key] = pool = ScorerPool(
+                    settings.state,
+                    settings.scoring,
+                    bound,
+                    authserv_ids=servers,
+                    results_stripped=stripped,
+                )
                 stack.push_async_callback(pool.close)
                 await pool.start()
-            return pools[bound, servers]
+            return pools[key]
 
         context = _make_context(settings, settle, counters, stack)
         doors: list[Door] = []

@@ -71,11 +71,20 @@ def label_class(label: str | None) -> str:
 class SenderWords:
     """The words of a ledger, by user and sender. For one thread.
 
-    key: the installation's. authserv_ids: as of `authenticated_sender`, in any case.
+    key: the installation's. authserv_ids, results_stripped: as of `authenticated_sender`, the names
+    in any case.
     """
 
-    def __init__(self, ledger: SqliteLedger, key: bytes, authserv_ids: Collection[str]) -> None:
+    def __init__(
+        self,
+        ledger: SqliteLedger,
+        key: bytes,
+        authserv_ids: Collection[str],
+        *,
+        results_stripped: bool = False,
+    ) -> None:
         self.authserv_ids = frozenset(name.lower() for name in authserv_ids)
+        self.results_stripped = results_stripped
         self._ledger = ledger
         self._key = derive_key(key, b"senders")
         self._words: OrderedDict[tuple[bytes, str], int] = OrderedDict()
@@ -93,7 +102,10 @@ class SenderWords:
         """The digest of a message's sender, if a server that is believed has authenticated it; else
         b"".
         """
-        address = authenticated_sender(raw, self.authserv_ids) if self.authserv_ids else ""
+        if not self.authserv_ids:
+            return b""
+        stripped = self.results_stripped
+        address = authenticated_sender(raw, self.authserv_ids, results_stripped=stripped)
         return self.digest(address) if address else b""
 
     def find(self, digest: bytes, users: Iterable[str], seq: int) -> Counter[str]:

@@ -3,7 +3,7 @@
 A request is a fixed header with lengths, then header fields that count as on top of the message,
 the users whose mail it may be, and the message, or the descriptor of its file. An answer is a scan,
 or the reason why there is none. The arguments of the process are ONE_WRONG_IN WORDS
-AUTHSERV_IDS STATE FD PARENT.
+AUTHSERV_IDS STRIPPED STATE FD PARENT.
 
 A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
 nothing but its answers, and never outlive its worker. It has read hostile mail and is not trusted:
@@ -79,16 +79,23 @@ class ScorerRequest(NamedTuple):
 class Scorer:
     """Judges by the filter in a directory, which may appear, break and be mended meanwhile.
 
-    words: as in `Filter.scan`. authserv_ids: as in `Filter.open`.
+    words: as in `Filter.scan`. authserv_ids, results_stripped: as in `Filter.open`.
     """
 
     def __init__(
-        self, state: Path, one_wrong_in: int, words: int, authserv_ids: Collection[str] = ()
+        self,
+        state: Path,
+        one_wrong_in: int,
+        words: int,
+        authserv_ids: Collection[str] = (),
+        *,
+        results_stripped: bool = False,
     ) -> None:
         self._state = state
         self._words = words
         self._one_wrong_in = one_wrong_in
         self._authserv_ids = authserv_ids
+        self._results_stripped = results_stripped
         self._filter: Filter | None = None
         self._next_attempt = 0.0
 
@@ -102,6 +109,7 @@ class Scorer:
                         self._state,
                         one_wrong_in=self._one_wrong_in,
                         authserv_ids=self._authserv_ids,
+                        results_stripped=self._results_stripped,
                     )
             except SpamguardError as error:
                 _log.error("%s", error)
@@ -193,9 +201,12 @@ def _limit_memory() -> None:
 
 def main(arguments: list[str]) -> None:
     """Answer requests until the worker closes the connection."""
-    one_wrong_in, words, authserv_ids, state, descriptor, parent = arguments
+    one_wrong_in, words, authserv_ids, stripped, state, descriptor, parent = arguments
     confine(int(parent))
-    scorer = Scorer(Path(state), int(one_wrong_in), int(words), authserv_ids.split(",")[:-1])
+    servers = authserv_ids.split(",")[:-1]
+    scorer = Scorer(
+        Path(state), int(one_wrong_in), int(words), servers, results_stripped=bool(stripped)
+    )
     scorer.open()
     _limit_memory()
     with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):
