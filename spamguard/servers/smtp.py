@@ -26,7 +26,7 @@ from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import SMTP, TLSSetupException, syntax
 
 from spamguard.config.options import OddBytes
-from spamguard.servers import smtp_handler
+from spamguard.servers import listener, smtp_handler
 from spamguard.servers.listener import ClientTimeout, LimitExceeded, close_stream, drain_input
 from spamguard.servers.smtp_handler import (
     BUFFER_BYTES,
@@ -96,10 +96,12 @@ class SmtpSession(SMTP):
     # ---- for the door
 
     @property
-    def idle_since(self) -> float | None:
+    def evictable_from(self) -> float | None:
         """After a message the client has a moment for QUIT, as in `drain`."""
-        since = self._handler.idle_since
-        return since if since is not None and since <= self.loop.time() else None
+        waiting, idle = self._reader.waiting_since, self._handler.idle_since
+        if idle is None and waiting is not None:  # in a transaction, and it is the client's turn
+            return waiting + listener.SILENT_SECONDS
+        return idle
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
         self._refusal = None if refused is None else REPLY_BY_LIMIT[refused]

@@ -118,6 +118,13 @@ class Served:
         return [lesson for name in queue.names() if (lesson := queue.take(name))]
 
 
+def in_transactions(door: Door) -> int:
+    """How many clients are in one, and not silent for long."""
+    now = asyncio.get_running_loop().time()
+    times = [session.evictable_from for session in door._tasks]
+    return sum(since is None or since > now for since in times)
+
+
 def scan_service(
     state: Path,
     scanner: Scanner,

@@ -246,7 +246,7 @@ def test_a_client_that_connects_at_that_moment_cuts_nobody_off(tmp_path, moment)
 class Faulty:
     """A session that fails whatever it is told."""
 
-    idle_since = 0.0
+    evictable_from = 0.0
 
     async def serve(self, connected, refused):
         with connected:
@@ -261,7 +261,7 @@ class Faulty:
 class Working(Faulty):
     """One that ends when its work is done."""
 
-    idle_since = None
+    evictable_from = None
 
     def __init__(self, work):
         self.work = work
