@@ -25,16 +25,18 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import log
-from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
-from spamguard.ledger.senders import DIGEST_BYTES, is_sender
-from spamguard.records import Scan, Verdict, Word
+from spamguard.records import DIGEST_BYTES, SENDER_PREFIX, Scan, Verdict, Word
 from spamguard.storage import LEDGER_FILE
+
+if TYPE_CHECKING:
+    from spamguard.engine.filter import Filter
 
 _log = logging.getLogger("spamguard.scorer")
 
@@ -91,11 +93,17 @@ class Scorer:
         *,
         results_stripped: bool = False,
     ) -> None:
-        self._state = state
+        self._ledger = state / LEDGER_FILE
         self._words = words
-        self._one_wrong_in = one_wrong_in
-        self._authserv_ids = authserv_ids
-        self._results_stripped = results_stripped
+        from spamguard.engine.filter import Filter  # noqa: PLC0415  not for the worker
+
+        self._open = partial(
+            Filter.open,
+            state,
+            one_wrong_in=one_wrong_in,
+            authserv_ids=authserv_ids,
+            results_stripped=results_stripped,
+        )
         self._filter: Filter | None = None
         self._next_attempt = 0.0
 
@@ -104,13 +112,8 @@ class Scorer:
         if self._filter is None and time.monotonic() >= self._next_attempt:
             self._next_attempt = time.monotonic() + _RETRY_SECONDS
             try:
-                if (self._state / LEDGER_FILE).exists():  # learning makes it, a scorer never does
-                    self._filter = Filter.open(
-                        self._state,
-                        one_wrong_in=self._one_wrong_in,
-                        authserv_ids=self._authserv_ids,
-                        results_stripped=self._results_stripped,
-                    )
+                if self._ledger.exists():  # learning makes it, a scorer never does
+                    self._filter = self._open()
             except SpamguardError as error:
                 _log.error("%s", error)
         return self._filter
@@ -368,7 +371,7 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         or not all(map(_is_valid_verdict, personal.values()))
     ):
         raise ValueError("not a scan of what was asked")
-    sender = sender if is_sender(sender) else b""
+    sender = sender if sender.startswith(SENDER_PREFIX) else b""
     return Scan(verdict, digest, answer.packed, words, threshold, settle, personal, sender)
 
 

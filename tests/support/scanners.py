@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.config.options import Endpoint, Protocol, Scanner
-from spamguard.daemon.worker import open_scanner
+from spamguard.daemon.doors import open_scanner
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine.policy import SPAM_THRESHOLD, logit
 from spamguard.learning.lessons import TrainingIntake
