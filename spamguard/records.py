@@ -18,6 +18,12 @@ EXTRACTOR = 3
 that changes the features raises it.
 """
 
+DIGEST_BYTES = 16
+"""Of the digest of a message, and of a sender."""
+
+SENDER_PREFIX = b"snd"
+"""With which the digests of senders begin."""
+
 TOKEN_SETS = ("words", "clues", "pairs", "grams")
 """The sets of tokens, by the two top bits of a token's hash: words of the text; all other single
 tokens (header fields, hosts, structure, defects, bigrams of scripts without spaces); adjacent

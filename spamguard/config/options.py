@@ -198,6 +198,16 @@ class Listener:
     speed_adjust: Annotated[
         types.Flag, "Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
     ] = False
+    strips_authentication_results: Annotated[
+        types.Flag,
+        "The mail server removes Authentication-Results that came with the message",
+    ] = False
+
+    @property
+    def believes_results(self) -> bool:
+        """Whether servers of `authserv_ids` are believed here: they have had the mail before."""
+        is_late = self.position is Position.AFTER_QUEUE or self.listen.protocol is Protocol.LMTP
+        return is_late or self.strips_authentication_results
 
 
 # ---- scanners: other programs ask for verdicts, and hand the mail on themselves
@@ -254,6 +264,15 @@ class Scanner:
         "Probability from which clients shall defer a message; null: never",
     ] = None
     hostname: Annotated[types.HostName, "Name in header fields; empty: this machine's name"] = ""
+    strips_authentication_results: Annotated[
+        types.Flag,
+        "The mail server removes Authentication-Results that came with the message",
+    ] = False
+
+    @property
+    def believes_results(self) -> bool:
+        """Whether servers of `authserv_ids` are believed here."""
+        return self.strips_authentication_results
 
     @property
     def allows_teaching(self) -> bool:

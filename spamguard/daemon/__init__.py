@@ -2,7 +2,7 @@
 
 The master (`master`, with `startup` and `supervisor`) owns the listening sockets, reads the
 configuration and starts the others, each by exec of `python -m` (`spamguard.process`). A *worker*
-(`worker`) speaks to the network; each has *scorers* beside it (`spamguard.proxy.scorer`), which
+(`worker`, with `doors`) speaks to the network; each has *scorers* beside it (`proxy.scorer`), which
 parse hostile mail and can be killed. The *learner* (`learner`) watches folders and learns lessons,
 and the *web* process (`web`) serves page, API and metrics; both are restarted when they end. The
 *mailbox broker* (`mailbox_broker`) is a service of its own, where the operator wants to keep the

@@ -36,6 +36,9 @@ _log = logging.getLogger("spamguard.daemon")
 
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _FIRST_SETTLE_TIMEOUT = 20.0  # seconds that creating a new filter may take
+# In which workers and scorers have the processor to themselves, since the first client waits.
+_FIRST_SCORER_TIMEOUT = 10.0
+_FIRST_TICK_SECONDS = 0.1
 _TIDY_SECONDS = 3600.0  # between two removals of held mail that is too old
 _TICK_SECONDS = 1.0  # between two rounds of what is due
 
@@ -80,6 +83,7 @@ class Master:
         # systemd would count from the first ping on, and starting has a time limit of its own
         self._next_ping = math.inf
         self._announced = False
+        self._starts_all = False  # a scorer is ready, so the other processes may start
         self._replaced_warning = log.WarnOnce(_log, logging.ERROR)
         self._settler_warning = log.WarnOnce(_log, logging.ERROR)
         self._exit_status = 0
@@ -113,7 +117,8 @@ class Master:
                 wakeups, selectors.EVENT_READ, lambda: self._handle_signals(wakeups)
             )
             stack.callback(self._end_children)
-            self._settle_at_start(settings)
+            self._create_filter(settings)
+            self._starts_all_at = time.monotonic() + _FIRST_SCORER_TIMEOUT
             self._board.slot(MASTER_SLOT).assign(os.getpid(), time.time())
             self._status_socket.open(settings.state)
             stack.callback(self._status_socket.close)
@@ -125,10 +130,12 @@ class Master:
 
     def _run_once(self) -> None:
         """Wait for an event, then do what is due."""
-        next_start = min(child.next_start() for child in self._children())
+        children = self._children() if self._starts_all else (self._supervisor,)
+        next_start = min(child.next_start() for child in children)
         # Ping systemd three times as often as it expects while every worker is alive.
         next_ping = (self._notifier.watchdog_seconds or 3) / 3
-        for key, _ in self._selector.select(min(_TICK_SECONDS, next_start, next_ping)):
+        tick = _TICK_SECONDS if self._starts_all else _FIRST_TICK_SECONDS
+        for key, _ in self._selector.select(min(tick, next_start, next_ping)):
             key.data()
         self._board.slot(MASTER_SLOT).beat(time.monotonic_ns())
         self._supervisor.maintain()
@@ -137,16 +144,28 @@ class Master:
                 self._kill_at = 0.0
                 self._supervisor.kill()
             return
-        for service in self._services.values():
-            service.maintain()
         self._status_socket.maintain()
         self._announce()
-        self._settle_if_due()
+        self._notice_first_scorer()
+        if self._starts_all:
+            for service in self._services.values():
+                service.maintain()
+            self._settle_if_due()
         interval = self._notifier.watchdog_seconds
         if interval and time.monotonic() >= self._next_ping and self._supervisor.all_alive():
             self._next_ping = time.monotonic() + interval / 3
             self._notifier.ping_watchdog()
         self._check_installation()
+
+    def _notice_first_scorer(self) -> None:
+        """Let the other processes start, too, as soon as mail is judged or that takes long."""
+        if self._starts_all:
+            return
+        is_judging = any(worker.scoring for worker in self._board.worker_slots())
+        if is_judging or time.monotonic() > self._starts_all_at:
+            self._starts_all = True
+            if self._settler is None:
+                self._start_settling(self._settings, "first")
 
     def _children(self) -> tuple[Supervisor | SupervisedProcess, ...]:
         return (self._supervisor, *self._services.values())
@@ -252,15 +271,15 @@ class Master:
 
     # ---- processes
 
-    def _settle_at_start(self, settings: Settings) -> None:
+    def _create_filter(self, settings: Settings) -> None:
         """Create the filter of a new state directory before mail comes.
 
-        Otherwise it would be left to chance which worker or scorer creates it. For an existing
-        filter the process reports lessons that an upgrade has made useless, while mail flows.
+        Otherwise it would be left to chance which worker or scorer creates it.
         """
-        new = not (settings.state / LEDGER_FILE).exists()
-        self._start_settling(settings, "first", *(() if settings.shared else ("alone",)))
-        if new and self._settler is not None:
+        if (settings.state / LEDGER_FILE).exists():
+            return
+        self._start_settling(settings, "first")
+        if self._settler is not None:
             with suppress(subprocess.TimeoutExpired):  # mail then passes unscored until it is done
                 self._settler.wait(_FIRST_SETTLE_TIMEOUT)
 
@@ -288,6 +307,8 @@ class Master:
             more = (*more, f"keep={settings.quarantine.keep}")
         if settings.keep is not None:
             more = (*more, f"lessons={settings.keep}")
+        if settings.shared is None:
+            more = (*more, "alone")
         arguments = [str(settings.state), *more]
         try:
             self._settler = process.start_process("spamguard.daemon.settle", arguments)

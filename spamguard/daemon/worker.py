@@ -2,10 +2,9 @@
 SOCKET…`.
 
 The master starts it with a slot of the counters and the numbers of inherited descriptors.
-`assemble` builds the doors: for each listener a next hop, a pool of scorers and the proxy between
-them, for each scanner a pool and its protocol, and one history for all. `Worker` runs the doors in
-one event loop and tells the master that it is alive. SIGTERM makes it drain and take its time; end
-of file on the channel, when the master stops or is gone, makes it drain within seconds.
+`assemble` starts the pools of scorers, and has the doors built (`daemon.doors`). `Worker` runs the
+doors in one event loop and tells the master that it is alive. SIGTERM makes it drain and take its
+time; end of file on the channel, when the master stops or is gone, makes it drain within seconds.
 
 Must never fail because of the contents of mail or the state of the filter: a worker that does not
 start takes no mail. Must never accept once it drains, and never outlive its master by much more
@@ -22,54 +21,32 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from functools import cache, partial
 from importlib import import_module
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spamguard import keys, process
-from spamguard.config.options import Listener, OddBytes, Position, Protocol, Scanner, Settings
-from spamguard.counters import MASTER_SLOT, STAGES, CounterBoard, CounterSlot
-from spamguard.delivery.next_hop import DeliveryError, NextHop
-from spamguard.delivery.quarantine import Quarantine
-from spamguard.delivery.smtp import create_next_hop
+from spamguard import process
+from spamguard.config.options import Settings
+from spamguard.counters import CounterBoard, CounterSlot
 from spamguard.errors import SpamguardError
-from spamguard.learning.lessons import TrainingIntake
-from spamguard.log import hostname
 from spamguard.process import BEAT_BYTE, READY_BYTE, SETTLE_BYTE
-from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
 from spamguard.proxy.scorer_pool import ScorerPool
-from spamguard.proxy.transaction import FilterProxy, Proxy, ProxyContext
-from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
-from spamguard.servers.milter import MilterSession
-from spamguard.servers.rspamd import RspamdSession
-from spamguard.servers.rspamd_protocol import RspamdStatistics
-from spamguard.servers.scanner import ScannerContext, ScanService
-from spamguard.servers.smtp import LmtpSession, SmtpSession
-from spamguard.servers.smtp_handler import DoorContext
-from spamguard.servers.spamd import SpamdSession
-from spamguard.servers.teach import ForwardTrainingProxy
-from spamguard.smtp.envelope import Networks
-from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
-from spamguard.users import UserResolver
 
-_log = logging.getLogger("spamguard.mail")
-_worker_log = logging.getLogger("spamguard.daemon")
+if TYPE_CHECKING:  # what takes long to load is loaded by `assemble`
+    from spamguard.servers.listener import Door
+
+_log = logging.getLogger("spamguard.daemon")
 
 BEAT_SECONDS = 1.0
+_FIRST_BEAT_SECONDS = 0.1  # while no scorer is ready: the master waits for that
 DRAIN_TIMEOUT = 7200.0  # after a reload: longer than one message may take, in and out
 HURRY_TIMEOUT = 6.0  # when the master stops or is gone; it kills after `WorkerTiming.drain`
 _ALARM_SECONDS = 9  # then the kernel ends a process that is still in a hurry
-_PROBE_SECONDS = 5.0  # between two attempts to reach a next hop
-_HISTORY_TIMEOUT = 1.0  # to write the rest of the history at the end
-_RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
-NO_ACTION = "none"  # the action counted for a message that was not judged
 
 Assemble = Callable[
     [Settings, Sequence[socket.socket], Callable[[], None], CounterSlot],
-    AbstractAsyncContextManager[Sequence[Door]],
+    AbstractAsyncContextManager[Sequence["Door"]],
 ]
 """Builds doors that are not open yet.
 
@@ -87,184 +64,42 @@ async def assemble(
     counters: CounterSlot,
 ) -> AsyncIterator[Sequence[Door]]:
     """Build the doors of a mail filter (`Assemble`)."""
-    machine = hostname()
-    spool = settings.state / SPOOL_DIRECTORY
-    spool.mkdir(mode=0o700, exist_ok=True)
-    # by `spam_threshold` and the servers that are believed about senders
-    pools: dict[tuple[int, tuple[str, ...]], ScorerPool] = {}
     async with AsyncExitStack() as stack:
-
-        async def open_pool(door: Listener | Scanner) -> ScorerPool:
-            bound, servers = door.policy.spam_threshold, settings.authserv_ids
-            if isinstance(door, Listener) and not (
-                door.position is Position.AFTER_QUEUE or door.listen.protocol is Protocol.LMTP
-            ):
-                servers = ()  # nobody has authenticated the sender yet
-            if (bound, servers) not in pools:
-                pool = ScorerPool(settings.state, settings.scoring, bound, authserv_ids=servers)
-                pools[bound, servers] = pool
+        pools: dict[tuple[int, tuple[str, ...], bool], ScorerPool] = {}
+        pools_of_doors = []
+        for door in settings.doors:
+            servers = settings.authserv_ids if door.believes_results else ()
+            stripped = bool(servers) and door.strips_authentication_results
+            bound = door.policy.spam_threshold
+            if (bound, servers, stripped) not in pools:
+                pools[bound, servers, stripped] = pool = ScorerPool(
+                    settings.state,
+                    settings.scoring,
+                    bound,
+                    authserv_ids=servers,
+                    results_stripped=stripped,
+                )
                 stack.push_async_callback(pool.close)
                 await pool.start()
-            return pools[bound, servers]
+            pools_of_doors.append(pools[bound, servers, stripped])
+        # The scorers start while this process loads the rest.
+        from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 
-        context = _make_context(settings, settle, counters, stack)
-        doors: list[Door] = []
-        for listener, listening in zip(settings.listeners, sockets, strict=False):
-            name = listener.hostname or machine
-            endpoint = str(listener.next_hop.to)
-            hop = create_next_hop(
-                listener.next_hop, name, partial(_count_failure, counters, endpoint)
-            )
-            stack.push_async_callback(hop.close)
-            _run_in_background(_probe_until_known(hop), stack)
-            proxy: Proxy = FilterProxy(listener, hop, await open_pool(listener), context, name)
-            if listener.teach is not None:
-                intake = TrainingIntake(settings.state)
-                proxy = ForwardTrainingProxy(proxy, listener, listener.teach, intake)
-            count_receiving = partial(counters.add_seconds, _RECEIVE_STAGE)
-            doors.append(open_door(listener, proxy, [listening], spool, name, count_receiving))
-        lessons = TrainingIntake(settings.state)
-        statistics = partial(_collect_statistics, counters, lessons)
-        scanner_sockets = sockets[len(settings.listeners) :]
-        for scanner, listening in zip(settings.scanners, scanner_sockets, strict=True):
-            pool, name = await open_pool(scanner), scanner.hostname or machine
-            service = ScanService(scanner, pool, context, lessons, name)
-            doors.append(open_scanner(service, [listening], spool, statistics))
-        _run_in_background(_beat_forever(counters, pools.values()), stack)
+        doors = open_doors(settings, sockets, pools_of_doors, settle, counters, stack)
+        beats = asyncio.create_task(_beat_forever(counters, pools.values()))
+        stack.callback(beats.cancel)
         yield doors
-
-
-def open_door(
-    listener: Listener,
-    proxy: Proxy,
-    sockets: Sequence[socket.socket],
-    spool_directory: Path,
-    hostname: str,
-    on_data_received: Callable[[float], None],
-) -> Door:
-    """A door that is not open yet.
-
-    sockets: bound and listening; they stay the caller's. hostname: ours. on_data_received: called
-    with the seconds that the data of each message took. ValueError: a network is none. StartError:
-    the certificate cannot be used.
-    """
-    is_behind_queue = listener.position is Position.AFTER_QUEUE
-    default = OddBytes.NORMALISE if is_behind_queue else OddBytes.REFUSE
-    context = DoorContext(
-        proxy=proxy,
-        lmtp=listener.listen.protocol is Protocol.LMTP,
-        hostname=hostname,
-        limits=listener.limits,
-        byte_quota=ByteQuota(listener.limits),
-        odd_bytes=listener.odd_bytes or default,
-        position=listener.position,
-        trusted=Networks(listener.trusted),
-        tls=None if listener.tls is None else CertificateReloader(listener.tls),
-        spool_directory=spool_directory,
-        on_data_received=on_data_received,
-    )
-    session_type = LmtpSession if context.lmtp else SmtpSession
-
-    def make_session(address: str, port: str) -> SmtpSession:
-        return session_type(context, asyncio.get_running_loop(), address, port)
-
-    return Door(make_session, sockets, Networks(listener.clients), listener.limits)
-
-
-def open_scanner(
-    service: ScanService,
-    sockets: Sequence[socket.socket],
-    spool: Path,
-    statistics: Callable[[], RspamdStatistics],
-) -> Door:
-    """Build a door, not open yet, for a scanner. statistics: for `RspamdSession`."""
-    scanner = service.scanner
-    context = ScannerContext(service, ByteQuota(scanner.limits), spool)
-    sessions: Mapping[Protocol, Callable[[ScannerContext, str], ServerSession]] = {
-        Protocol.RSPAMD: partial(RspamdSession, statistics),
-        Protocol.SPAMD: SpamdSession,
-        Protocol.MILTER: MilterSession,
-    }
-    make_session = sessions[scanner.listen.protocol]
-    return Door(
-        lambda address, _port: make_session(context, address),
-        sockets,
-        Networks(scanner.clients),
-        scanner.limits,
-    )
-
-
-def _collect_statistics(counters: CounterSlot, lessons: TrainingIntake) -> RspamdStatistics:
-    """Add up the counters of all processes."""
-    messages: Counter[str] = Counter()
-    began = 0
-    for slot in counters.used_slots():
-        began = slot.began if slot.number == MASTER_SLOT else began
-        for (label, _), number in slot.read_rows("messages"):
-            messages[label] += number
-    return RspamdStatistics(max(0, int(time.time()) - began), messages, *lessons.totals())
-
-
-def _count_failure(counters: CounterSlot, endpoint: str, error: Exception) -> None:
-    kind = error.kind if isinstance(error, DeliveryError) else "local"
-    counters.count_next_hop_error(endpoint, kind, str(error), int(time.time()))
 
 
 async def _beat_forever(counters: CounterSlot, pools: Collection[ScorerPool]) -> None:
     """Record that this process is alive, and whether it can have messages judged."""
     while True:
-        counters.beat(time.monotonic_ns(), scoring=all(pool.has_ready_scorer for pool in pools))
+        scoring = all(pool.has_ready_scorer for pool in pools)
+        counters.beat(time.monotonic_ns(), scoring=scoring)
         if any(pool.is_replaced for pool in pools):
             # Drain: another worker can judge, or the installed version once no worker is left.
             signal.raise_signal(signal.SIGTERM)
-        await asyncio.sleep(BEAT_SECONDS)
-
-
-async def _probe_until_known(hop: NextHop) -> None:
-    """Find out what the next hop offers; later sessions with it notice changes."""
-    while hop.extensions is None:
-        await hop.probe()
-        await asyncio.sleep(_PROBE_SECONDS)
-
-
-def _run_in_background(work: Coroutine[None, None, None], stack: AsyncExitStack) -> None:
-    stack.callback(asyncio.get_running_loop().create_task(work).cancel)
-
-
-def _make_context(
-    settings: Settings, settle: Callable[[], None], counters: CounterSlot, stack: AsyncExitStack
-) -> ProxyContext:
-    options = settings.history
-    history = HistoryWriter(
-        settings.state / "history.sqlite",
-        options.size,
-        options.age,
-        subjects=options.subjects,
-        addresses=options.addresses,
-    )
-    stack.push_async_callback(asyncio.to_thread, history.close, _HISTORY_TIMEOUT)
-
-    @cache
-    def signing_key() -> tuple[bytes, str]:
-        """Return the key that signs verdicts, and the fingerprint of the installation key.
-
-        Read when the first verdict is signed: the filter that judged has created the key.
-        """
-        key = keys.load_key(settings.state / KEY_FILE, create=False)
-        return keys.derive_key(key, b"verdict"), keys.key_fingerprint(key)
-
-    def record(entry: DeliveryRecord) -> None:
-        counters.count_message(entry.label, entry.action or NO_ACTION, entry.size)
-        if not entry.copy_of:  # copies of a message are judged once
-            counters.add_seconds(_JUDGE_STAGE, entry.judging_seconds)
-        if entry.replies:  # not where another program delivers
-            counters.add_seconds(_DELIVER_STAGE, entry.delivery_seconds)
-        _log.info("%s", entry, extra={"event": "handled", "facts": entry.facts})
-        history.put(entry.row(signing_key()[1] if entry.scan else ""))
-
-    users = UserResolver(settings.aliases) if settings.personal else None
-    quarantine = Quarantine(settings.state / "quarantine")
-    return ProxyContext(quarantine, lambda: signing_key()[0], record, settle, users)
+        await asyncio.sleep(BEAT_SECONDS if scoring else _FIRST_BEAT_SECONDS)
 
 
 class Worker:
@@ -343,7 +178,7 @@ class Worker:
         hurried.cancel()
         for error in await asyncio.gather(patient, hurried, return_exceptions=True):
             if isinstance(error, Exception):
-                _worker_log.error("draining failed", exc_info=error)
+                _log.error("draining failed", exc_info=error)
 
     async def _hurry_up(self, doors: Sequence[Door]) -> None:
         await self._hurry.wait()
@@ -380,7 +215,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             asyncio.run(run())
         except (SpamguardError, OSError) as error:
-            _worker_log.error("%s", error)
+            _log.error("%s", error)
             return 1
     return 0
 

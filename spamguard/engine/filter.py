@@ -25,6 +25,7 @@ from spamguard.engine.prepare import Example, check_bytes
 from spamguard.engine.store import BITS_RANGE, TableStore
 from spamguard.errors import UnknownClassError, UsageError
 from spamguard.ledger import codec
+from spamguard.ledger.senders import SenderWords
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import NewVote
 from spamguard.records import EXTRACTOR, TOKEN_SETS, Status
@@ -62,6 +63,7 @@ class Filter(JudgingFilter, ClosedOnExit):
         profile: str = DEFAULT_PROFILE,
         one_wrong_in: int = 0,
         authserv_ids: Collection[str] = (),
+        results_stripped: bool = False,
         _bits: int = DEFAULT_BITS,
         _durable: bool = True,
         _load: bool = True,
@@ -75,6 +77,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             (`spam_threshold`); 0: no such bound.
         authserv_ids : servers that are believed about who has sent a message
             (`mail.authentication`), by the names in their Authentication-Results.
+        results_stripped : these servers have removed the results that came with a message.
 
         Raises
         ------
@@ -114,7 +117,8 @@ class Filter(JudgingFilter, ClosedOnExit):
             table_store = TableStore(state, ledger, min_bits, durable=_durable)
             if _load:
                 table_store.catch_up()
-            return cls(state, key, ledger, table_store, profile, one_wrong_in, authserv_ids)
+            words = SenderWords(ledger, key, authserv_ids, results_stripped=results_stripped)
+            return cls(state, key, ledger, table_store, profile, one_wrong_in, words)
         except BaseException:
             ledger.close()
             raise
@@ -448,8 +452,10 @@ class Filter(JudgingFilter, ClosedOnExit):
         table_store = TableStore(self.directory, ledger, self.min_bits, durable=False)
         table_store.catch_up()
         profile = self._profile.name
-        bound, servers = self._one_wrong_in, self.senders.authserv_ids
-        return Filter(self.directory, self.key, ledger, table_store, profile, bound, servers)
+        bound, before = self._one_wrong_in, self.senders
+        stripped = before.results_stripped
+        words = SenderWords(ledger, self.key, before.authserv_ids, results_stripped=stripped)
+        return Filter(self.directory, self.key, ledger, table_store, profile, bound, words)
 
     def fuse_scores(self, scores: list[bytes]) -> NDArray[np.float64]:
         """Log-odds of being unwanted from scores of receipts, (m,), in any order.

@@ -6,7 +6,7 @@ meanwhile, here or in another process. It never writes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,8 @@ from spamguard.engine.prepare import (
 )
 from spamguard.engine.store import TableStore
 from spamguard.errors import UsageError
-from spamguard.ledger import codec, senders
+from spamguard.ledger import codec
+from spamguard.ledger.senders import SenderWords
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.records import Explanation, Features, Scan, Verdict
 
@@ -51,7 +52,7 @@ class JudgingFilter:
         store: TableStore,
         profile: str,
         one_wrong_in: int,
-        authserv_ids: Collection[str],
+        sender_words: SenderWords,
     ) -> None:
         """Use `Filter.open`."""
         self.directory = directory
@@ -59,7 +60,7 @@ class JudgingFilter:
         self._ledger = ledger
         self._store = store
         self._user_models = fold.UserModels(ledger)
-        self.senders = senders.SenderWords(ledger, key, authserv_ids)
+        self.senders = sender_words
         self._profile = PROFILES[profile]
         self._is_default = profile == DEFAULT_PROFILE
         self._reader = ExampleReader(key)

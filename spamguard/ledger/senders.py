@@ -23,19 +23,13 @@ from typing import TYPE_CHECKING
 from spamguard.keys import derive_key
 from spamguard.ledger.votes import SENDER_LABEL, SENDER_VERSION, NewVote
 from spamguard.mail.authentication import authenticated_sender
+from spamguard.records import DIGEST_BYTES, SENDER_PREFIX
 
 if TYPE_CHECKING:
     from spamguard.ledger.sqlite import SqliteLedger
 
-DIGEST_BYTES = 16  # as of messages
-_DIGEST_PREFIX = b"snd"  # by which the index tells whether there is any word at all
-_DIGEST_RANGE = (_DIGEST_PREFIX, b"sne")
+_DIGEST_RANGE = (SENDER_PREFIX, b"sne")  # the index tells whether there is any word at all
 _MAX_CACHED = 1 << 14  # pairs of a user and a sender
-
-
-def is_sender(digest: bytes) -> bool:
-    """Whether a digest has the form of a sender's."""
-    return len(digest) == DIGEST_BYTES and digest.startswith(_DIGEST_PREFIX)
 
 
 def make_sender_vote(digest: bytes, user: str, nats: int | None, origin: str, time: int) -> NewVote:
@@ -71,11 +65,20 @@ def label_class(label: str | None) -> str:
 class SenderWords:
     """The words of a ledger, by user and sender. For one thread.
 
-    key: the installation's. authserv_ids: as of `authenticated_sender`, in any case.
+    key: the installation's. authserv_ids, results_stripped: as of `authenticated_sender`, the names
+    in any case.
     """
 
-    def __init__(self, ledger: SqliteLedger, key: bytes, authserv_ids: Collection[str]) -> None:
+    def __init__(
+        self,
+        ledger: SqliteLedger,
+        key: bytes,
+        authserv_ids: Collection[str],
+        *,
+        results_stripped: bool = False,
+    ) -> None:
         self.authserv_ids = frozenset(name.lower() for name in authserv_ids)
+        self.results_stripped = results_stripped
         self._ledger = ledger
         self._key = derive_key(key, b"senders")
         self._words: OrderedDict[tuple[bytes, str], int] = OrderedDict()
@@ -86,14 +89,17 @@ class SenderWords:
     def digest(self, address: str) -> bytes:
         """The digest of words about an address."""
         text = address.lower().encode("utf-8", "replace")
-        size = DIGEST_BYTES - len(_DIGEST_PREFIX)
-        return _DIGEST_PREFIX + blake2b(text, key=self._key, digest_size=size).digest()
+        size = DIGEST_BYTES - len(SENDER_PREFIX)
+        return SENDER_PREFIX + blake2b(text, key=self._key, digest_size=size).digest()
 
     def identify(self, raw: bytes) -> bytes:
         """The digest of a message's sender, if a server that is believed has authenticated it; else
         b"".
         """
-        address = authenticated_sender(raw, self.authserv_ids) if self.authserv_ids else ""
+        if not self.authserv_ids:
+            return b""
+        stripped = self.results_stripped
+        address = authenticated_sender(raw, self.authserv_ids, results_stripped=stripped)
         return self.digest(address) if address else b""
 
     def find(self, digest: bytes, users: Iterable[str], seq: int) -> Counter[str]:

@@ -4,8 +4,11 @@
 section. A sender can write any field into a message, these too, so the rule is narrow:
 
 - Only fields above the topmost Received field count, because what a sender wrote stands below the
-  Received field of the server that took the message. Read from the top, the first field that is not
-  by a named server (its authserv-id), or cannot be read, ends the reading.
+  Received field of the server that took the message. Without a Received field none counts, unless
+  the server is known to strip such fields from incoming mail. Read from the top, the first field
+  that is not by a named server (its authserv-id), or cannot be read, ends the reading.
+- A server that strips fields in its name looks for the name as it writes it. So a blank before the
+  colon authenticates nobody, nor does a name with anything but a comment or version behind it.
 - Of several fields the topmost one that has results of a method decides about the method.
 - There must be exactly one From field with exactly one address. Groups, lists and addresses in an
   unquoted name are ambiguous, and authenticate nobody.
@@ -39,6 +42,9 @@ _PIECE = re.compile(rb'("(?:[^"\\]|\\.)*+")|(%b)|([^"()\\]++)' % COMMENT, re.S)
 _ADDRESS = rb"([\w!#$%&'*+/=?^`{|}~.\x80-\xff-]+@[\w.\x80-\xff-]+)"
 _MAILBOX = re.compile(rb"\s*+(?:[^<>,;:@]*+<\s*+%b\s*+>|%b)\s*+" % (_ADDRESS, _ADDRESS))
 _DOMAIN = re.compile(rb"(?!-)[\w\x80-\xff-]+(?:\.[\w\x80-\xff-]+)+")
+# the authserv-id, as servers write it: some have a comment behind it
+_SERVER = re.compile(rb"[ \t]*+(?:\n[ \t]++)?([\w.-]++)(?: (?:%b|\d++))?(?=;|\Z)" % COMMENT)
+_ODD_NAME = re.compile(rb"^authentication-results[ \t]", re.I | re.M)
 _SEPARATOR = re.compile(rb"\s*+([=/.])\s*+")
 _VERSION = re.compile(rb"/\d+\Z")
 
@@ -51,17 +57,22 @@ class _Result(NamedTuple):
     properties: dict[bytes, bytes]
 
 
-def authenticated_sender(raw: bytes, authserv_ids: Container[str]) -> str:
+def authenticated_sender(
+    raw: bytes, authserv_ids: Container[str], *, results_stripped: bool = False
+) -> str:
     """The address in From, in lower case, if a named server has authenticated it; else "".
 
     raw: a message, or its header section. authserv_ids: of the servers that we believe, in lower
-    case.
+    case. results_stripped: they have removed fields of such names that came with the message.
     """
     start = header_start(raw)
     text = raw[start : start + _MAX_HEADER_BYTES].replace(b"\r\n", b"\n")
     fields, end, defects = parse_header(text, _MAX_HEADER_BYTES, _MAX_FIELDS)
     # others may read it otherwise
     if defects or end >= _MAX_HEADER_BYTES or b"\r" in text[:end] or b"\0" in text[:end]:
+        return ""
+    has_received = any(name == b"received" for name, _ in fields)
+    if not (has_received or results_stripped) or _ODD_NAME.search(text, 0, end):
         return ""
     results = _believed_results(fields, authserv_ids)
     if not results:
@@ -123,10 +134,10 @@ def _believed_results(fields: FieldList, authserv_ids: Container[str]) -> list[_
 
 def _parse_results(value: bytes) -> tuple[str, list[_Result]]:
     """The authserv-id in lower case, "" if the field cannot be read; and the results."""
-    head, *parts = (_without_free_text(value) or b"").lower().split(b";")
-    words = head.split()
-    if not words or len(words) > 2 or (len(words) == 2 and not words[1].isdigit()):
+    server, text = _SERVER.match(value), _without_free_text(value)
+    if server is None or text is None:
         return "", []
+    _, *parts = text.lower().split(b";")
     results = []
     for part in parts:
         first, *properties = _SEPARATOR.sub(rb"\1", part).split() or [b""]
@@ -136,7 +147,7 @@ def _parse_results(value: bytes) -> tuple[str, list[_Result]]:
         if len(values) < len(pairs):  # one of them came twice: nobody knows which one holds
             values = {}
         results.append(_Result(_VERSION.sub(b"", method), outcome, values))
-    return words[0].decode("ascii", "replace"), results
+    return server[1].decode("ascii").lower(), results
 
 
 def _is_authenticated(domain: bytes, results: list[_Result]) -> bool:

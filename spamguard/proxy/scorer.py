@@ -3,7 +3,7 @@
 A request is a fixed header with lengths, then header fields that count as on top of the message,
 the users whose mail it may be, and the message, or the descriptor of its file. An answer is a scan,
 or the reason why there is none. The arguments of the process are ONE_WRONG_IN WORDS
-AUTHSERV_IDS STATE FD PARENT.
+AUTHSERV_IDS STRIPPED STATE FD PARENT.
 
 A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
 nothing but its answers, and never outlive its worker. It has read hostile mail and is not trusted:
@@ -25,16 +25,18 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import log
-from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
-from spamguard.ledger.senders import DIGEST_BYTES, is_sender
-from spamguard.records import Scan, Verdict, Word
+from spamguard.records import DIGEST_BYTES, SENDER_PREFIX, Scan, Verdict, Word
 from spamguard.storage import LEDGER_FILE
+
+if TYPE_CHECKING:
+    from spamguard.engine.filter import Filter
 
 _log = logging.getLogger("spamguard.scorer")
 
@@ -79,16 +81,29 @@ class ScorerRequest(NamedTuple):
 class Scorer:
     """Judges by the filter in a directory, which may appear, break and be mended meanwhile.
 
-    words: as in `Filter.scan`. authserv_ids: as in `Filter.open`.
+    words: as in `Filter.scan`. authserv_ids, results_stripped: as in `Filter.open`.
     """
 
     def __init__(
-        self, state: Path, one_wrong_in: int, words: int, authserv_ids: Collection[str] = ()
+        self,
+        state: Path,
+        one_wrong_in: int,
+        words: int,
+        authserv_ids: Collection[str] = (),
+        *,
+        results_stripped: bool = False,
     ) -> None:
-        self._state = state
+        self._ledger = state / LEDGER_FILE
         self._words = words
-        self._one_wrong_in = one_wrong_in
-        self._authserv_ids = authserv_ids
+        from spamguard.engine.filter import Filter  # noqa: PLC0415  not for the worker
+
+        self._open = partial(
+            Filter.open,
+            state,
+            one_wrong_in=one_wrong_in,
+            authserv_ids=authserv_ids,
+            results_stripped=results_stripped,
+        )
         self._filter: Filter | None = None
         self._next_attempt = 0.0
 
@@ -97,12 +112,8 @@ class Scorer:
         if self._filter is None and time.monotonic() >= self._next_attempt:
             self._next_attempt = time.monotonic() + _RETRY_SECONDS
             try:
-                if (self._state / LEDGER_FILE).exists():  # learning makes it, a scorer never does
-                    self._filter = Filter.open(
-                        self._state,
-                        one_wrong_in=self._one_wrong_in,
-                        authserv_ids=self._authserv_ids,
-                    )
+                if self._ledger.exists():  # learning makes it, a scorer never does
+                    self._filter = self._open()
             except SpamguardError as error:
                 _log.error("%s", error)
         return self._filter
@@ -193,9 +204,12 @@ def _limit_memory() -> None:
 
 def main(arguments: list[str]) -> None:
     """Answer requests until the worker closes the connection."""
-    one_wrong_in, words, authserv_ids, state, descriptor, parent = arguments
+    one_wrong_in, words, authserv_ids, stripped, state, descriptor, parent = arguments
     confine(int(parent))
-    scorer = Scorer(Path(state), int(one_wrong_in), int(words), authserv_ids.split(",")[:-1])
+    servers = authserv_ids.split(",")[:-1]
+    scorer = Scorer(
+        Path(state), int(one_wrong_in), int(words), servers, results_stripped=bool(stripped)
+    )
     scorer.open()
     _limit_memory()
     with socket.socket(fileno=int(descriptor)) as connection, suppress(EOFError, ConnectionError):
@@ -357,7 +371,7 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         or not all(map(_is_valid_verdict, personal.values()))
     ):
         raise ValueError("not a scan of what was asked")
-    sender = sender if is_sender(sender) else b""
+    sender = sender if sender.startswith(SENDER_PREFIX) else b""
     return Scan(verdict, digest, answer.packed, words, threshold, settle, personal, sender)
 
 

@@ -245,7 +245,7 @@ class ScorerPool:
     """The scorers of one worker.
 
     one_wrong_in: as in `Policy`. command: of a scorer. words: how many of the strongest words they
-    report for each side. authserv_ids: as in `Filter.open`.
+    report for each side. authserv_ids, results_stripped: as in `Filter.open`.
     """
 
     def __init__(
@@ -256,11 +256,14 @@ class ScorerPool:
         command: Sequence[str] = SCORER_COMMAND,
         words: int = WORDS_PER_SIDE,
         authserv_ids: Collection[str] = (),
+        *,
+        results_stripped: bool = False,
     ) -> None:
         self._seconds = scoring.deadline
         self._size = scoring.scorers
         servers = "".join(f"{name}," for name in authserv_ids)
-        self._command = (*command, str(one_wrong_in), str(words), servers, str(state))
+        stripped = "stripped" if results_stripped else ""
+        self._command = (*command, str(one_wrong_in), str(words), servers, stripped, str(state))
         self._scorers: list[ScorerHandle] = []
         self._queue: deque[ScanJob] = deque()
         # How often a message has ended a scorer, and when last, by the event loop's clock.

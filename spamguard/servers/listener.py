@@ -2,8 +2,9 @@
 
 A `Door` takes connections from the listening sockets of one listener or scanner and starts a
 session for each. `ConnectionLimits` says which connections are served: silent clients must not keep
-others out, so when there is no room, the one that has been idle for longest is evicted. Only a
-transaction protects a connection, so nobody stays by sending commands that lead nowhere. An
+others out, so when there is no room, the one that has been idle for longest is evicted. Commands
+that lead nowhere do not end idleness, so nobody stays by sending them. In a transaction a client is
+idle once it has sent nothing for `SILENT_SECONDS`, and never while its data is being delivered. An
 `IncomingMessage` keeps a message within the limits of its door, and `CertificateReloader` the
 operator's certificate, which may change while we run. Nothing here knows a protocol.
 
@@ -11,8 +12,8 @@ It is written by hand because the servers of asyncio accept connections without 
 semaphores make a new client wait, and cannot evict an idle one.
 
 Must never close or reconfigure a listening socket (it belongs to the master, and other workers
-accept from it too), hold more than a few pieces for a client, evict a connection in a transaction,
-or let the fault of one session end a door. Must never lose room: whoever takes bytes of `ByteQuota`
+accept from it too), hold more than a few pieces for a client, evict a client for which we work, or
+let the fault of one session end a door. Must never lose room: whoever takes bytes of `ByteQuota`
 gives them back in a `finally`. Must never ask for the password of a key, or lose a good certificate
 to a bad file.
 """
@@ -23,11 +24,13 @@ import asyncio
 import logging
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
+from math import inf
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
@@ -46,6 +49,8 @@ _log = logging.getLogger("spamguard.doors")
 _tls_log = logging.getLogger("spamguard.tls")
 
 CHUNK_BYTES = 64 << 10  # that are read at once
+SILENT_SECONDS = 10.0
+"""In a transaction a client may be silent for so long, even when there is no room for others."""
 _ACCEPT_RETRY_SECONDS = 1.0  # after accept has failed: no descriptors, no memory
 _CANCEL_TIMEOUT = 1.0  # for cancelled sessions to end
 _DRAIN_INPUT_TIMEOUT = 1.0  # for a client to stop sending
@@ -53,14 +58,14 @@ _CLOSE_TIMEOUT = 10.0  # for a client to take the last answer
 
 
 class ServerSession(Protocol):
-    """One connection. It may be cancelled while it is idle."""
+    """One connection. It may be cancelled while it is idle, and told to end before `serve`."""
 
     @property
-    def idle_since(self) -> float | None:
-        """When the last transaction ended, by the event loop's clock.
+    def evictable_from(self) -> float | None:
+        """When it may be cancelled to make room, by the event loop's clock: from the end of the
+        last transaction, and in one once the client has been silent for `SILENT_SECONDS`.
 
-        None: it must not be cancelled, because a transaction is under way, or before and after
-        `serve`.
+        None: not now, because its data is being delivered, or before and after `serve`.
         """
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
@@ -99,7 +104,7 @@ class Door:
         self._limits = ConnectionLimits(
             limits.connections,
             limits.connections_per_client,
-            evict=lambda session: session.cancel(self._tasks[session]),
+            evict=lambda session: self._end(session.cancel, self._tasks[session]),
         )
         self._tasks: dict[ServerSession, asyncio.Task[None]] = {}
         self._is_open = False
@@ -126,15 +131,23 @@ class Door:
         for listening in self._sockets:
             loop.remove_reader(listening)
         for session in self._tasks:
-            session.drain()
+            self._end(session.drain)
         await self._wait_for_end(deadline - loop.time())
         for session, task in self._tasks.items():
-            session.cancel(task)
+            self._end(session.cancel, task)
         await self._wait_for_end(_CANCEL_TIMEOUT)
         for session, task in self._tasks.items():
-            session.abort()
+            self._end(session.abort)
             task.cancel()
         await self._wait_for_end(_CANCEL_TIMEOUT)
+
+    @staticmethod
+    def _end(end: Callable[..., object], *arguments: object) -> None:
+        """Tell a session to end. Its fault must not keep the door from the other sessions."""
+        try:
+            end(*arguments)
+        except Exception:  # noqa: BLE001  a fault of ours
+            _log.exception("a fault in ending a session")
 
     async def _wait_for_end(self, seconds: float) -> None:
         if self._tasks:
@@ -271,11 +284,11 @@ class ConnectionLimits:
             del self._client_counts[client]
 
     def _evict_longest_idle(self, rivals: Iterable[ServerSession]) -> bool:
-        """Evict the longest idle connection; False if all are in a transaction."""
-        idle = [(since, other) for other in rivals if (since := other.idle_since) is not None]
-        if not idle:
+        """Evict the longest idle connection; False if none may be evicted now."""
+        times = [(since, other) for other in rivals if (since := other.evictable_from) is not None]
+        since, longest = min(times, key=itemgetter(0), default=(inf, None))
+        if longest is None or since > time.monotonic():  # the clock of the event loop
             return False
-        longest = min(idle, key=itemgetter(0))[1]
         self.leave(longest)
         self._evict(longest)
         return True

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from spamguard.config.options import Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
-from spamguard.servers import milter_protocol
+from spamguard.servers import listener, milter_protocol
 from spamguard.servers.listener import ConnectionClosed, IncomingMessage, LimitExceeded, Rejection
 from spamguard.servers.milter_protocol import (
     MESSAGE_STATES,
@@ -80,6 +80,7 @@ class MilterConnection:
         self._packets = PacketReader()
         self._unsent = bytearray()
         self._packets_in_turn = 0
+        self.waiting_since: float | None = None  # for the server; None: we work for it
         self._socket: socket.socket | None = writer.get_extra_info("socket")
         self._acknowledge()
 
@@ -97,12 +98,14 @@ class MilterConnection:
             await asyncio.sleep(0)
         has_begun = False
         while (packet := self._packets.next_packet()) is None:
+            self.waiting_since = asyncio.get_running_loop().time()
             await self.flush()
             if self._packets.has_partial_packet and not has_begun:
                 has_begun = True
-                deadline = min(deadline, asyncio.get_running_loop().time() + self._timeout)
+                deadline = min(deadline, self.waiting_since + self._timeout)
             async with asyncio.timeout_at(deadline):
                 data = await self._reader.read(_READ_BYTES)
+            self.waiting_since = None
             if not data:
                 raise ConnectionClosed
             self._acknowledge()
@@ -186,16 +189,20 @@ class MilterSession:
         self._client_macros: dict[str, str] = {}
         self._message = self._new_message()
         self._writer: asyncio.StreamWriter | None = None
+        self._connection: MilterConnection | None = None
         self._idle_since: float | None = None
 
     @property
-    def idle_since(self) -> float | None:
+    def evictable_from(self) -> float | None:
         """A transaction begins with MAIL and ends with the answer to the message.
 
-        A server whose own client is silent before MAIL is idle: else silent clients there would
-        shut others out here.
+        A server whose own client is silent is idle: else silent clients there would shut others out
+        here.
         """
-        return None if self._state in MESSAGE_STATES else self._idle_since
+        if self._connection is None or self._state not in MESSAGE_STATES:
+            return self._idle_since
+        waiting = self._connection.waiting_since
+        return None if waiting is None else waiting + listener.SILENT_SECONDS
 
     def drain(self) -> None:
         """Nothing: the session goes on to its end, or to the door's deadline.
@@ -218,7 +225,8 @@ class MilterSession:
             reader, self._writer = await asyncio.open_connection(sock=connected)
             if refused is None:
                 timeout = self._context.limits.data_timeout
-                await self._run(MilterConnection(reader, self._writer, timeout))
+                self._connection = MilterConnection(reader, self._writer, timeout)
+                await self._run(self._connection)
             else:
                 is_listed = refused is not LimitExceeded.NOT_LISTED
                 reason = "too many connections" if is_listed else "not a listed client"
@@ -226,7 +234,7 @@ class MilterSession:
         except OSError as error:
             _log.info("%s: connection lost at once: %s", self._peer, error)
         finally:
-            self._idle_since = None
+            self._connection = self._idle_since = None
             self._close_content()
             await self._close(connected)
 

@@ -15,7 +15,8 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from hmac import compare_digest
@@ -33,6 +34,7 @@ from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.proxy.transaction import PolicyJudge, ProxyContext
 from spamguard.records import Scan, Verdict
+from spamguard.servers import listener
 from spamguard.servers.listener import (
     CHUNK_BYTES,
     ByteQuota,
@@ -349,8 +351,7 @@ class Conversation(ABC):
         self._service = context.service
         self.address = address
         self.is_draining = False
-        # None from the first byte of a request to its answer: that is a transaction.
-        self.idle_since: float | None = None
+        self.evictable_from: float | None = None
         self._is_open = False
         self._request_timeout: asyncio.Timeout | None = None  # for the next request
         self._request_deadline = 0.0  # for all of the present request
@@ -366,7 +367,7 @@ class Conversation(ABC):
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
         loop = asyncio.get_running_loop()
-        self.idle_since = loop.time()
+        self.evictable_from = loop.time()
         self._reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(self._reader, loop=loop)
         try:
@@ -388,7 +389,7 @@ class Conversation(ABC):
         except Exception:  # noqa: BLE001  a fault of ours must not end the door
             _session_log.exception("%s: a fault in this conversation", self.address)
         finally:
-            self.idle_since = None
+            self.evictable_from = None
             if self._client_may_send:
                 await drain_input(self._reader, self._writer)
             await close_stream(self._writer)
@@ -424,8 +425,8 @@ class Conversation(ABC):
         b"" when there is none: the client has gone or is silent, or the door is closing.
         """
         loop = asyncio.get_running_loop()
-        if self.idle_since is None:
-            self.idle_since = loop.time()
+        if self.evictable_from is None:
+            self.evictable_from = loop.time()
         seconds = self._context.limits.command_timeout
         if self.is_draining:
             seconds = min(seconds, _DRAIN_GRACE_SECONDS)
@@ -436,9 +437,17 @@ class Conversation(ABC):
             return b""
         finally:
             self._request_timeout = None
-        self.idle_since = None
+        self.evictable_from = None
         self._request_deadline = loop.time() + self._context.limits.message_timeout
         return piece
+
+    @contextmanager
+    def _waiting_for_client(self) -> Iterator[None]:
+        self.evictable_from = asyncio.get_running_loop().time() + listener.SILENT_SECONDS
+        try:
+            yield
+        finally:
+            self.evictable_from = None
 
     async def read_more(self) -> bytes:
         """The next piece of a request; b"" when the client sends no more.
@@ -450,7 +459,8 @@ class Conversation(ABC):
         remaining = self._request_deadline - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(max(min(self._context.limits.data_timeout, remaining), 0)):
-                return await self._reader.read(CHUNK_BYTES)
+                with self._waiting_for_client():
+                    return await self._reader.read(CHUNK_BYTES)
         except TimeoutError:
             raise ClientTimeout from None
         except OSError:
@@ -461,7 +471,8 @@ class Conversation(ABC):
         self._writer.write(data)
         try:
             async with asyncio.timeout(self._context.limits.data_timeout):
-                await self._writer.drain()
+                with self._waiting_for_client():
+                    await self._writer.drain()
         except OSError:
             self.abort()
             raise ConnectionClosed from None

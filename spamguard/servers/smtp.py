@@ -26,7 +26,7 @@ from aiosmtpd.lmtp import LMTP
 from aiosmtpd.smtp import SMTP, TLSSetupException, syntax
 
 from spamguard.config.options import OddBytes
-from spamguard.servers import smtp_handler
+from spamguard.servers import listener, smtp_handler
 from spamguard.servers.listener import ClientTimeout, LimitExceeded, close_stream, drain_input
 from spamguard.servers.smtp_handler import (
     BUFFER_BYTES,
@@ -81,6 +81,7 @@ class SmtpSession(SMTP):
         budget = self._handler.budget
         reader = ClientReader(loop, self._before_wait, self._check_command, budget)
         asyncio.StreamReaderProtocol.__init__(self, reader, self._cb_client_connected, loop)
+        self._reader = reader  # aiosmtpd sets it when the session begins: the door may drain before
         # aiosmtpd has 512 bytes after EHLO, and counts what extensions add in one dict for all.
         self.command_size_limits = defaultdict(lambda: _MAX_COMMAND_BYTES)
         self._smtp_methods: dict[str, Any] = {}  # those that the client has used
@@ -95,10 +96,12 @@ class SmtpSession(SMTP):
     # ---- for the door
 
     @property
-    def idle_since(self) -> float | None:
+    def evictable_from(self) -> float | None:
         """After a message the client has a moment for QUIT, as in `drain`."""
-        since = self._handler.idle_since
-        return since if since is not None and since <= self.loop.time() else None
+        waiting, idle = self._reader.waiting_since, self._handler.idle_since
+        if idle is None and waiting is not None:  # in a transaction, and it is the client's turn
+            return waiting + listener.SILENT_SECONDS
+        return idle
 
     async def serve(self, connected: socket.socket, refused: LimitExceeded | None) -> None:
         self._refusal = None if refused is None else REPLY_BY_LIMIT[refused]

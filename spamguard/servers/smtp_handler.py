@@ -203,6 +203,7 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
         self._check_command = check_command
         self._budget = budget
         self._commands_in_turn = 0
+        self.waiting_since: float | None = None  # for the client; None: we work for it
 
     @property
     def is_empty(self) -> bool:
@@ -246,6 +247,7 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
 
     async def _wait_for_data(self, func_name: str) -> None:
         self._commands_in_turn = 0
+        self.waiting_since = asyncio.get_running_loop().time()
         deadline = await self._before_wait()
         if self._buffer.endswith(b"\n"):
             # The next bytes may be the rest of this line, or a command. Obeyed, they could be a
@@ -259,6 +261,7 @@ class ClientReader(DeadlineTimer, asyncio.StreamReader):
             self._exception = None  # the last reply is still to be sent
             raise
         finally:
+            self.waiting_since = None
             self.clear_deadline()
 
 

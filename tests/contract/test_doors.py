@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from spamguard.config.options import DoorLimits, Position, Protocol
+from spamguard.servers import listener
 from tests.support.silent import silent_clients
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import LATER, MESSAGE, NO, OK, ScriptedProxy, serving
@@ -193,7 +194,35 @@ def test_silent_clients_make_room_for_others(tmp_path, protocol, answers_each):
     assert heard == [250, 221] * 81
 
 
-def test_a_client_in_a_transaction_is_never_evicted(tmp_path, protocol):
+@pytest.mark.parametrize("last", [b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>", b"DATA"])
+def test_a_client_that_is_silent_in_a_transaction_makes_room(tmp_path, protocol, last, monkeypatch):
+    """But not one whose message is being delivered, however long that takes."""
+    monkeypatch.setattr(listener, "SILENT_SECONDS", 0.2)
+    proxy = ScriptedProxy()
+    lines = [b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@x.example>", b"DATA"]
+
+    async def main():
+        async with serving(
+            tmp_path, proxy, protocol=protocol, limits=DoorLimits(connections=3)
+        ) as served:
+            proxy.hold = asyncio.Event()
+            handing_on, *silent = [await served.call() for _ in range(3)]
+            for caller in silent:
+                await caller.code()
+                await caller.codes(HELLOS[protocol], *lines[: lines.index(last) + 1])
+            await handing_on.begin(HELLOS[protocol])
+            handing_on.send(MESSAGE + b".\r\n")
+            await proxy.holding.wait()
+            await asyncio.sleep(0.5)
+            newcomers = [await served.call() for _ in range(2)]
+            heard = [await caller.code() for caller in newcomers + silent]
+            proxy.hold.set()
+            return heard, await handing_on.code()
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == ([220, 220, 421, 421], 250)
+
+
+def test_a_client_in_a_transaction_is_not_evicted(tmp_path, protocol):
     proxy = ScriptedProxy(hold=asyncio.Event())
 
     async def talk(first, served):

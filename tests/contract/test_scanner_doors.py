@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from spamguard.config.options import OnError, Policy, Protocol, ScannerLimits
 from spamguard.proxy.scorer import NotScanned
 from spamguard.servers import listener
-from tests.support.scanners import HAM, ScriptedJudge, Served, serving
+from tests.support.scanners import HAM, ScriptedJudge, Served, in_transactions, serving
 from tests.support.silent import silent_clients
 from tests.support.waiting import PATIENCE, until
 from tests.unit.servers.milter.mta import Mta
@@ -201,7 +202,7 @@ def test_silent_clients_make_room_for_others(tmp_path: Path, protocol: Protocol)
     )
 
 
-def test_a_client_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Protocol) -> None:
+def test_a_client_in_a_transaction_is_not_evicted(tmp_path: Path, protocol: Protocol) -> None:
     """One message is being judged, another comes in; only a silent client makes room."""
 
     async def talk(served: Served) -> list[str]:
@@ -209,7 +210,7 @@ def test_a_client_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Pr
         judged = asyncio.create_task(ask(served, protocol))
         await until(lambda: served.judge.raws)
         half = asyncio.create_task(ask(served, protocol, cut=len(MAIL) // 2))
-        await until(lambda: [session.idle_since for session in served.door._tasks] == [None, None])
+        await until(lambda: in_transactions(served.door) == 2)
         served.judge.hold = None
         async with silent_clients(served.address[1], 6) as silent:
             assert [await reader.read() for reader in silent[:5]] == [b""] * 5
@@ -220,6 +221,29 @@ def test_a_client_in_a_transaction_is_never_evicted(tmp_path: Path, protocol: Pr
         return [await judged, *answers]
 
     assert run(tmp_path, protocol, talk, limits=ScannerLimits(connections=3)) == ["spam"] * 6
+
+
+def test_a_client_that_is_silent_in_a_transaction_makes_room(
+    tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not one whose message is being judged, however long that takes."""
+    monkeypatch.setattr(listener, "SILENT_SECONDS", 0.2)
+
+    async def talk(served: Served) -> list[str]:
+        served.judge.hold = hold = asyncio.Event()
+        judged = asyncio.create_task(ask(served, protocol))
+        await until(lambda: served.judge.raws)
+        cuts = {Protocol.MILTER: (9,), Protocol.RSPAMD: (1, 60, 90), Protocol.SPAMD: (1, 10, 90)}
+        silent = [asyncio.create_task(ask(served, protocol, cut=cut)) for cut in cuts[protocol]]
+        await until(lambda: served.door.connections == 1 + len(silent))
+        await asyncio.sleep(0.5)
+        served.judge.hold = None
+        answers = [await ask(served, protocol) for _ in range(5)]
+        hold.set()
+        return [await judged, *answers]
+
+    limits = ScannerLimits(connections=4 if protocol is not Protocol.MILTER else 2)
+    assert run(tmp_path, protocol, talk, limits=limits) == ["spam"] * 6
 
 
 @pytest.mark.parametrize(
@@ -394,6 +418,28 @@ def test_draining_finishes_what_is_under_way(tmp_path: Path, protocol: Protocol)
         answer = await asked
         await draining
         assert served.door.connections == 0
+        return answer
+
+    assert run(tmp_path, protocol, talk) == "spam"
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_a_client_that_connects_at_that_moment_cuts_nobody_off(
+    tmp_path: Path, protocol: Protocol, moment: int
+) -> None:
+    async def talk(served: Served) -> str:
+        served.judge.hold = asyncio.Event()
+        asked = asyncio.create_task(ask(served, protocol))
+        await until(lambda: served.judge.raws)
+        with socket.create_connection(served.address):
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            until_then = asyncio.get_running_loop().time() + 30
+            draining = asyncio.ensure_future(served.door.drain(until_then))
+            await asyncio.sleep(0.05)
+        served.judge.hold.set()
+        answer = await asked
+        await draining
         return answer
 
     assert run(tmp_path, protocol, talk) == "spam"

@@ -4,13 +4,16 @@ page, API and commands say so and take it back.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from selenium.webdriver.support.select import Select
 
 from tests.e2e import daemon
+from tests.e2e.ports import free_port
 from tests.e2e.test_web_api import ApiSite, passed
 from tests.support.browser import (
     chromium,
@@ -21,11 +24,14 @@ from tests.support.browser import (
     shows,
     text,
 )
+from tests.support.waiting import PATIENCE
 from tests.unit.engine.test_senders import GENUINE, RECEIVED, by
+from tests.unit.servers.milter.mta import Mta
 
 SHOP = "news@shop.example"
 ANNA = "anna@example.net"
 BEHIND = {"position": "after-queue"}
+STRIPS = "strips_authentication_results"
 SETTINGS = {"personal": True, "authserv_ids": ["mx.example.org"]}
 
 
@@ -96,6 +102,39 @@ def test_nobody_is_believed_before_the_queue(state: Path) -> None:
         site.send(letters(1)[0], ANNA)
         (first,) = passed(anna, 1)
         assert anna.get(f"/history/{first['id']}").json()["authenticated"] is False
+
+
+def test_no_forged_field_is_believed_unless_the_server_strips_it(state: Path) -> None:
+    """The message has no Received, as a milter sees it; at doors without and with the option."""
+    head = GENUINE.replace(b"{0}", SHOP.encode()).replace(b"{1}", b"shop.example")
+    raw = head + b"Subject: news\r\n\r\nhello\r\n"
+    doors = [
+        {"listen": f"{protocol}://127.0.0.1:{free_port()}", STRIPS: strips}
+        for protocol in ("milter", "rspamd")
+        for strips in (False, True)
+    ]
+    site = ApiSite(state, listener=BEHIND, scanners=doors, **SETTINGS)
+    ports = [int(str(door["listen"]).rpartition(":")[2]) for door in doors]
+
+    async def ask_as_milter(port: int) -> None:
+        server = Mta(*await asyncio.open_connection("127.0.0.1", port))
+        await server.agree()
+        await server.client()
+        await server.message(raw)
+        await server.close()
+
+    with site.running():
+        olga = site.client("--operator")
+        site.send(raw, ANNA)
+        passed(olga, 1)
+        for number, port in enumerate(ports, 2):
+            if number < 4:
+                asyncio.run(ask_as_milter(port))
+            else:
+                httpx.post(f"http://127.0.0.1:{port}/checkv2", content=raw, timeout=PATIENCE)
+            passed(olga, number)
+        found = [olga.get(f"/history/{row['id']}").json() for row in passed(olga, 5)]
+    assert [row["authenticated"] for row in reversed(found)] == [False, False, True, False, True]
 
 
 @needs_browser

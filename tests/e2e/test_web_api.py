@@ -25,7 +25,7 @@ from tests.e2e.daemon import COMMAND, ENVIRONMENT, Daemon
 from tests.e2e.peers import Hop
 from tests.e2e.ports import free_port
 from tests.support import certificates
-from tests.support.processes import children
+from tests.support.processes import children, started_at
 from tests.support.waiting import COMMAND_SECONDS, PATIENCE, eventually
 
 MESSAGE = {"Content-Type": "message/rfc822"}
@@ -452,6 +452,16 @@ def test_a_reload_takes_it_away_and_brings_it_back(another: tuple[ApiSite, Daemo
         eventually(lambda: len(serving(running)) == 1, "that of before is gone")
         assert olga.get("/classes").status_code == 200
         assert olga.post("/judge", content=b"x" * 1001, headers=MESSAGE).status_code == status
+
+
+def test_mail_is_judged_before_the_page_starts(tmp_path: Path) -> None:
+    """What the first client waits for has the processor to itself."""
+    site = ApiSite(daemon.taught(tmp_path / "state", messages=10))
+    with site.running() as running:
+        (worker,) = children(running.process.pid, "spamguard.daemon.worker")
+        (scorer,) = children(worker, "spamguard.proxy.scorer")
+        (page,) = children(running.process.pid, "spamguard.daemon.web")
+        assert started_at(worker) <= started_at(scorer) < started_at(page)
 
 
 def test_a_port_in_use_is_logged_and_mail_flows(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spamguard.config.options import Endpoint, Protocol, Scanner
-from spamguard.daemon.worker import open_scanner
+from spamguard.daemon.doors import open_scanner
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine.policy import SPAM_THRESHOLD, logit
 from spamguard.learning.lessons import TrainingIntake
@@ -116,6 +116,13 @@ class Served:
         """Those that wait to be learnt, oldest first."""
         queue = LessonQueue(self.state / QUEUE_DIRECTORY)
         return [lesson for name in queue.names() if (lesson := queue.take(name))]
+
+
+def in_transactions(door: Door) -> int:
+    """How many clients are in one, and not silent for long."""
+    now = asyncio.get_running_loop().time()
+    times = [session.evictable_from for session in door._tasks]
+    return sum(since is None or since > now for since in times)
 
 
 def scan_service(

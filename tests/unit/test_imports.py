@@ -206,7 +206,8 @@ def test_judging_never_loads_what_only_estimators_and_plots_need(tmp_path: Path)
 def test_only_the_page_loads_fastapi() -> None:
     """And only when it is opened."""
     modules = (
-        *("daemon.master", "daemon.worker", "daemon.learner", "proxy.scorer", "cli.judge"),
+        *("daemon.master", "daemon.worker", "daemon.doors", "daemon.learner", "proxy.scorer"),
+        "cli.judge",
         *("web.models", "web.statistics", "web.monitor", "daemon.web"),
     )
     names = ", ".join(f"spamguard.{module}" for module in modules)
@@ -215,9 +216,19 @@ def test_only_the_page_loads_fastapi() -> None:
     assert done.stdout == "False\n"
 
 
+def test_a_worker_starts_its_scorers_before_it_loads_what_takes_long() -> None:
+    code = (
+        "import sys, spamguard.daemon.worker; "
+        "print([name for name in ('numpy', 'aiosmtpd', 'h11') if name in sys.modules])"
+    )
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     "module",
-    ["daemon.master", "daemon.worker", "daemon.learner", "daemon.settle", "daemon.web", "web.app",
+    ["daemon.master", "daemon.doors", "daemon.learner", "daemon.settle", "daemon.web", "web.app",
      "proxy.scorer", "cli.run", "cli.status", "engine.filter"],
 )  # fmt: skip
 def test_a_single_machine_loads_nothing_of_the_shared_log(module: str) -> None:

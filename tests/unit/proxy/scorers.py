@@ -19,6 +19,7 @@ from tests.support.waiting import PATIENCE
 # A scorer that does as the message says, and else what a scorer does.
 ODD = """
 import dataclasses, os, re, signal, sys, time
+from spamguard.engine.filter import Filter
 from spamguard.proxy import scorer
 honest = scorer.Scorer.answer
 def answer(self, request):
@@ -38,13 +39,13 @@ def answer(self, request):
         peak = re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]
         return scorer.encode_answer(scorer.NOT_SCANNED, peak.encode())
     return honest(self, request)
-scan = scorer.Filter.scan
+scan = Filter.scan
 def faulty(self, raw, words=8, on_top=b"", users=()):
     if raw.startswith(b"FAULT"): return 1 / 0
     found = scan(self, raw, words, on_top)
     if raw.startswith(b"STRANGER"): users = ("somebody",)
     return dataclasses.replace(found, personal=dict.fromkeys(users, found.verdict))
-scorer.Scorer.answer, scorer.Filter.scan = answer, faulty
+scorer.Scorer.answer, Filter.scan = answer, faulty
 scorer.main(sys.argv[1:])
 """
 ODD_COMMAND = (sys.executable, "-c", ODD)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from spamguard.config.options import Endpoint, Hop, Listener, Position, Protocol
-from spamguard.daemon.worker import open_door
+from spamguard.daemon.doors import open_door
 from spamguard.smtp.envelope import Reply
 from tests.support.waiting import PATIENCE
 

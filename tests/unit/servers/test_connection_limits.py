@@ -1,5 +1,6 @@
 """Limits on connections and bytes, and who is evicted."""
 
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -43,7 +44,7 @@ def test_everybody_has_a_64_of_addresses():
 
 @dataclass(eq=False)
 class Connection:
-    idle_since: float | None = None
+    evictable_from: float | None = None
 
 
 def test_connections_are_counted_in_and_out():
@@ -97,9 +98,18 @@ def test_the_longest_idle_connection_makes_room_and_none_in_a_transaction():
     assert evicted == [second, first, third]
     for connection in evicted:
         limits.leave(connection)  # as each does once it has closed: it must not count twice
-    busy.idle_since = 9.0
+    busy.evictable_from = 9.0
     assert limits.enter(Connection(), "g") is None
     assert evicted[3:] == [busy]
+
+
+def test_nobody_is_evicted_before_its_time():
+    limits = ConnectionLimits(1, 1, pytest.fail)
+    assert limits.enter(Connection(time.monotonic() + 60), "a") is None
+    assert [limits.enter(Connection(), address) for address in "ab"] == [
+        LimitExceeded.PER_CLIENT,
+        LimitExceeded.TOTAL,
+    ]
 
 
 def test_a_client_with_too_many_connections_evicts_its_own():

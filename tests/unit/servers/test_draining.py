@@ -1,10 +1,13 @@
 """How the SMTP door drains."""
 
 import asyncio
+import socket
 
 import pytest
 
+from spamguard.config.options import DoorLimits
 from spamguard.servers import listener, smtp_handler
+from spamguard.smtp.envelope import Networks
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.support import MESSAGE, ScriptedProxy, serving
 
@@ -220,3 +223,80 @@ def test_a_hand_over_that_does_not_end_does_not_keep_the_door_open(tmp_path, mon
 
     begun, let_go, cancelled = asyncio.Event(), asyncio.Event(), []
     run(tmp_path, Stubborn(), talk)
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_a_client_that_connects_at_that_moment_cuts_nobody_off(tmp_path, moment):
+    async def talk(served):
+        busy = await served.handing_on(proxy)
+        with socket.create_connection(("127.0.0.1", served.port)):
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            drained = asyncio.ensure_future(served.door.drain(soon(20)))
+            await asyncio.sleep(0.05)
+            proxy.hold.set()
+            heard = await busy.code()
+            await drained
+        return heard
+
+    proxy = ScriptedProxy()
+    assert run(tmp_path, proxy, talk) == 250
+
+
+class Faulty:
+    """A session that fails whatever it is told."""
+
+    evictable_from = 0.0
+
+    async def serve(self, connected, refused):
+        with connected:
+            await asyncio.Event().wait()
+
+    def drain(self, *_):
+        raise RuntimeError
+
+    cancel = abort = drain
+
+
+class Working(Faulty):
+    """One that ends when its work is done."""
+
+    evictable_from = None
+
+    def __init__(self, work):
+        self.work = work
+
+    async def serve(self, connected, refused):
+        with connected:
+            await self.work.wait()
+            await asyncio.get_running_loop().sock_sendall(connected, b"250 done")
+
+    def drain(self):
+        pass
+
+
+def test_the_fault_of_one_session_ends_no_other(monkeypatch):
+    monkeypatch.setattr(listener, "_CANCEL_TIMEOUT", 0.1)
+
+    async def main():
+        work = asyncio.Event()
+        sessions = [Faulty(), Working(work)]
+        limits = DoorLimits(connections=2)
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listening,
+            socket.create_connection(listening.getsockname()),
+            socket.create_connection(listening.getsockname()) as client,
+        ):
+            door = listener.Door(
+                lambda *_: sessions.pop(0), [listening], Networks(("127.0.0.1",)), limits
+            )
+            await door.start()
+            while sessions:
+                await asyncio.sleep(0.01)
+            drained = asyncio.ensure_future(door.drain(soon(0.3)))
+            await asyncio.sleep(0.05)
+            work.set()
+            await drained
+            return client.recv(99), door.connections
+
+    assert asyncio.run(main()) == (b"250 done", 0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spamguard.config.options import Action, Endpoint, Protocol, Scanner
-from spamguard.daemon.worker import open_scanner
+from spamguard.daemon.doors import open_scanner
 from spamguard.servers.scanner import ScanResult
 from tests.support.scanners import STATISTICS
 from tests.support.waiting import PATIENCE

@@ -8,6 +8,7 @@ import pytest
 from spamguard.config.options import ScannerLimits
 from spamguard.servers import milter
 from spamguard.servers.milter_protocol import TRANSITIONS, MilterCommand, MilterState
+from tests.support.scanners import in_transactions
 from tests.support.waiting import PATIENCE, until
 from tests.unit.servers.milter.mta import ALL, OLD
 from tests.unit.servers.milter.support import RAW, ScriptedService, run
@@ -190,7 +191,7 @@ def test_only_listed_servers_and_only_so_many(tmp_path, caplog):
         servers = [await served.ready() for _ in range(2)]
         for server in servers:
             await server.envelope()
-        await until(lambda: [session.idle_since for session in served.door._tasks] == [None, None])
+        await until(lambda: in_transactions(served.door) == 2)
         third = await served.connect()
         gone = await third.hung_up()
         await servers[0].close()

@@ -1,0 +1,211 @@
+"""The doors of a worker, built from the settings.
+
+For each listener a next hop and the proxy behind the door, for each scanner its protocol, and one
+history for all. Nothing here runs before `Door.start`, but for the probes of next hops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import cache, partial
+from pathlib import Path
+
+from spamguard import keys
+from spamguard.config.options import Listener, OddBytes, Position, Protocol, Settings
+from spamguard.counters import MASTER_SLOT, STAGES, CounterSlot
+from spamguard.delivery.next_hop import DeliveryError, NextHop
+from spamguard.delivery.quarantine import Quarantine
+from spamguard.delivery.smtp import create_next_hop
+from spamguard.learning.lessons import TrainingIntake
+from spamguard.log import hostname
+from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
+from spamguard.proxy.scorer_pool import ScorerPool
+from spamguard.proxy.transaction import FilterProxy, Proxy, ProxyContext
+from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
+from spamguard.servers.milter import MilterSession
+from spamguard.servers.rspamd import RspamdSession
+from spamguard.servers.rspamd_protocol import RspamdStatistics
+from spamguard.servers.scanner import ScannerContext, ScanService
+from spamguard.servers.smtp import LmtpSession, SmtpSession
+from spamguard.servers.smtp_handler import DoorContext
+from spamguard.servers.spamd import SpamdSession
+from spamguard.servers.teach import ForwardTrainingProxy
+from spamguard.smtp.envelope import Networks
+from spamguard.storage import KEY_FILE, SPOOL_DIRECTORY
+from spamguard.users import UserResolver
+
+_log = logging.getLogger("spamguard.mail")
+
+_PROBE_SECONDS = 5.0  # between two attempts to reach a next hop
+_HISTORY_TIMEOUT = 1.0  # to write the rest of the history at the end
+_RECEIVE_STAGE, _JUDGE_STAGE, _DELIVER_STAGE = range(len(STAGES))
+NO_ACTION = "none"  # the action counted for a message that was not judged
+
+
+def open_doors(
+    settings: Settings,
+    sockets: Sequence[socket.socket],
+    pools: Sequence[ScorerPool],
+    settle: Callable[[], None],
+    counters: CounterSlot,
+    stack: AsyncExitStack,
+) -> list[Door]:
+    """Build all doors, not open yet.
+
+    sockets, pools: of each of `Settings.doors`. settle, counters: as of `worker.Assemble`. stack:
+    closes what is behind the doors.
+    """
+    machine = hostname()
+    spool = settings.state / SPOOL_DIRECTORY
+    spool.mkdir(mode=0o700, exist_ok=True)
+    context = _make_context(settings, settle, counters, stack)
+    for pool in pools:  # again, as messages that end with them belong to the history
+        stack.push_async_callback(pool.close)
+    doors: list[Door] = []
+    for listener, listening, pool in zip(settings.listeners, sockets, pools, strict=False):
+        name = listener.hostname or machine
+        endpoint = str(listener.next_hop.to)
+        hop = create_next_hop(listener.next_hop, name, partial(_count_failure, counters, endpoint))
+        stack.push_async_callback(hop.close)
+        stack.callback(asyncio.get_running_loop().create_task(_probe_until_known(hop)).cancel)
+        proxy: Proxy = FilterProxy(listener, hop, pool, context, name)
+        if listener.teach is not None:
+            intake = TrainingIntake(settings.state)
+            proxy = ForwardTrainingProxy(proxy, listener, listener.teach, intake)
+        count_receiving = partial(counters.add_seconds, _RECEIVE_STAGE)
+        doors.append(open_door(listener, proxy, [listening], spool, name, count_receiving))
+    lessons = TrainingIntake(settings.state)
+    statistics = partial(_collect_statistics, counters, lessons)
+    first = len(settings.listeners)
+    for scanner, listening, pool in zip(
+        settings.scanners, sockets[first:], pools[first:], strict=True
+    ):
+        name = scanner.hostname or machine
+        service = ScanService(scanner, pool, context, lessons, name)
+        doors.append(open_scanner(service, [listening], spool, statistics))
+    return doors
+
+
+def open_door(
+    listener: Listener,
+    proxy: Proxy,
+    sockets: Sequence[socket.socket],
+    spool_directory: Path,
+    hostname: str,
+    on_data_received: Callable[[float], None],
+) -> Door:
+    """A door that is not open yet.
+
+    sockets: bound and listening; they stay the caller's. hostname: ours. on_data_received: called
+    with the seconds that the data of each message took. ValueError: a network is none. StartError:
+    the certificate cannot be used.
+    """
+    is_behind_queue = listener.position is Position.AFTER_QUEUE
+    default = OddBytes.NORMALISE if is_behind_queue else OddBytes.REFUSE
+    context = DoorContext(
+        proxy=proxy,
+        lmtp=listener.listen.protocol is Protocol.LMTP,
+        hostname=hostname,
+        limits=listener.limits,
+        byte_quota=ByteQuota(listener.limits),
+        odd_bytes=listener.odd_bytes or default,
+        position=listener.position,
+        trusted=Networks(listener.trusted),
+        tls=None if listener.tls is None else CertificateReloader(listener.tls),
+        spool_directory=spool_directory,
+        on_data_received=on_data_received,
+    )
+    session_type = LmtpSession if context.lmtp else SmtpSession
+
+    def make_session(address: str, port: str) -> SmtpSession:
+        return session_type(context, asyncio.get_running_loop(), address, port)
+
+    return Door(make_session, sockets, Networks(listener.clients), listener.limits)
+
+
+def open_scanner(
+    service: ScanService,
+    sockets: Sequence[socket.socket],
+    spool: Path,
+    statistics: Callable[[], RspamdStatistics],
+) -> Door:
+    """Build a door, not open yet, for a scanner. statistics: for `RspamdSession`."""
+    scanner = service.scanner
+    context = ScannerContext(service, ByteQuota(scanner.limits), spool)
+    sessions: Mapping[Protocol, Callable[[ScannerContext, str], ServerSession]] = {
+        Protocol.RSPAMD: partial(RspamdSession, statistics),
+        Protocol.SPAMD: SpamdSession,
+        Protocol.MILTER: MilterSession,
+    }
+    make_session = sessions[scanner.listen.protocol]
+    return Door(
+        lambda address, _port: make_session(context, address),
+        sockets,
+        Networks(scanner.clients),
+        scanner.limits,
+    )
+
+
+def _collect_statistics(counters: CounterSlot, lessons: TrainingIntake) -> RspamdStatistics:
+    """Add up the counters of all processes."""
+    messages: Counter[str] = Counter()
+    began = 0
+    for slot in counters.used_slots():
+        began = slot.began if slot.number == MASTER_SLOT else began
+        for (label, _), number in slot.read_rows("messages"):
+            messages[label] += number
+    return RspamdStatistics(max(0, int(time.time()) - began), messages, *lessons.totals())
+
+
+def _count_failure(counters: CounterSlot, endpoint: str, error: Exception) -> None:
+    kind = error.kind if isinstance(error, DeliveryError) else "local"
+    counters.count_next_hop_error(endpoint, kind, str(error), int(time.time()))
+
+
+async def _probe_until_known(hop: NextHop) -> None:
+    """Find out what the next hop offers; later sessions with it notice changes."""
+    while hop.extensions is None:
+        await hop.probe()
+        await asyncio.sleep(_PROBE_SECONDS)
+
+
+def _make_context(
+    settings: Settings, settle: Callable[[], None], counters: CounterSlot, stack: AsyncExitStack
+) -> ProxyContext:
+    options = settings.history
+    history = HistoryWriter(
+        settings.state / "history.sqlite",
+        options.size,
+        options.age,
+        subjects=options.subjects,
+        addresses=options.addresses,
+    )
+    stack.push_async_callback(asyncio.to_thread, history.close, _HISTORY_TIMEOUT)
+
+    @cache
+    def signing_key() -> tuple[bytes, str]:
+        """Return the key that signs verdicts, and the fingerprint of the installation key.
+
+        Read when the first verdict is signed: the filter that judged has created the key.
+        """
+        key = keys.load_key(settings.state / KEY_FILE, create=False)
+        return keys.derive_key(key, b"verdict"), keys.key_fingerprint(key)
+
+    def record(entry: DeliveryRecord) -> None:
+        counters.count_message(entry.label, entry.action or NO_ACTION, entry.size)
+        if not entry.copy_of:  # copies of a message are judged once
+            counters.add_seconds(_JUDGE_STAGE, entry.judging_seconds)
+        if entry.replies:  # not where another program delivers
+            counters.add_seconds(_DELIVER_STAGE, entry.delivery_seconds)
+        _log.info("%s", entry, extra={"event": "handled", "facts": entry.facts})
+        history.put(entry.row(signing_key()[1] if entry.scan else ""))
+
+    users = UserResolver(settings.aliases) if settings.personal else None
+    quarantine = Quarantine(settings.state / "quarantine")
+    return ProxyContext(quarantine, lambda: signing_key()[0], record, settle, users)
