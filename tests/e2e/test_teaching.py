@@ -346,7 +346,10 @@ def test_forwarded_mail_teaches_its_attachments(tmp_path):
     state = daemon.taught(tmp_path / "state")
     with forwarding(state) as (_, port), smtplib.SMTP("127.0.0.1", port) as client:
         client.sendmail("Anna@example.net", "SPAM@example.net", report(sibling(1), sibling(2)))
-        client.sendmail("anna@example.net", "ham@example.net", report(sibling(3)))
+        as_file = report(sibling(3)).replace(
+            b"message/rfc822", b'application/octet-stream; name="prize.eml"'
+        )
+        client.sendmail("anna@example.net", "ham@example.net", as_file)
         with pytest.raises(smtplib.SMTPDataError, match="attachment") as refused:
             client.sendmail("anna@example.net", "spam@example.net", sibling(4))
         assert refused.value.smtp_code == 550
