@@ -51,7 +51,7 @@ Messages of a TREC index bring their class along; for all others say it with --a
 What has no header field at all is no mail and is not taught, unless --force says so.
 
 Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
-does. --sender teaches no message, but how much "always from this sender" counts."""
+does. --sender teaches no message, but "always from this sender"."""
 LEARN_EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
@@ -72,7 +72,7 @@ def add_learn(commands: arguments.Commands) -> None:
     parser.add_argument("--force", action="store_true", help=about)
     about = "only say what would be taught"
     parser.add_argument("--dry-run", action="store_true", help=about)
-    senders.add_sender(parser, strength=True)
+    senders.add_sender(parser)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
     arguments.add_paths_or_ids(parser)
@@ -86,8 +86,6 @@ def run_learn(options: argparse.Namespace) -> int:
 
     if options.sender:
         return senders.learn_sender(options)
-    if options.strength:
-        raise UsageError("--strength says how much a sender counts: name it with --sender")
     arguments.check_paths_or_ids(options)
     if options.unwanted and options.label is None:
         raise UsageError("--unwanted says something about a class: name it with --as")
@@ -258,7 +256,7 @@ FORGET_EXAMPLE = """  spamguard forget message.eml
 
 def add_forget(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "forget", run_forget, FORGET_ABOUT, FORGET_EXAMPLE)
-    senders.add_sender(parser, strength=False)
+    senders.add_sender(parser)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
     arguments.add_paths_or_ids(parser)
