@@ -3,9 +3,10 @@ lessons that follow and the sightings of now. Pure.
 
 Only where messages lie counts, never what an event said. A move, a copy whose original is removed
 before or after, and a rename come out the same, in whatever order folders are scanned. A message
-that went and appeared nowhere else teaches nothing, but is remembered for a while, as it may yet
-appear. Copies of one delivered message belong together (`_Lineage`), as far as our signature or the
-server that received it tells: a message that is delivered twice is no copy.
+that is marked as deleted has gone. One that went and appeared nowhere else teaches nothing, but is
+remembered for a while, as it may yet appear. Copies of one delivered message belong together
+(`_Lineage`), as far as our signature or the server that received it tells: a message that is
+delivered twice is no copy.
 
 The tables MOVE_LESSONS and EVIDENCE_LABELS say what teaches what; the manual shows them as they
 are.
@@ -421,7 +422,6 @@ def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting
 # ---- evidence
 
 _FLAG_SIGNS = {"R": EvidenceSign.ANSWERED, "F": EvidenceSign.FLAGGED, "S": EvidenceSign.READ}
-_DELETED_FLAG = "T"
 # The opposite of $Junk, folded.
 _NOT_JUNK_KEYWORDS = frozenset(("nonjunk", "$notjunk", "notjunk"))
 
@@ -463,8 +463,6 @@ def find_signs(
     flags: of its file name. keywords: the folder's keywords, by letter.
     """
     signs = {_FLAG_SIGNS[letter] for letter in flags if letter in _FLAG_SIGNS}
-    if _DELETED_FLAG in flags:  # nobody left it there: some programs only strike it through
-        signs.discard(EvidenceSign.READ)
     names = {keywords[letter].casefold() for letter in flags if letter in keywords}
     if names & rule.keywords and not names & _NOT_JUNK_KEYWORDS:
         signs.add(EvidenceSign.KEYWORD)

@@ -185,7 +185,10 @@ def store(client: imaplib.IMAP4, *numbers: int, folder: str = "INBOX") -> None:
 @needs_sieve
 def test_people_teach_with_their_mail_program(place):
     with place.spamguard() as running, mail_program(place.server) as client:
-        store(client, 1, 2, 3, 4)
+        store(client, 1, 2, 3, 4, 5)
+        ok(client.select("INBOX"))
+        ok(client.uid("STORE", uid(client, 5), "+FLAGS", r"(\Deleted)"))
+        ok(client.uid("COPY", uid(client, 5), "Junk"))  # with its flags: teaches nothing
         move(client, 1, "INBOX", "Junk")
         copy(client, 2, "INBOX", "Junk")
         append(client, 3, "INBOX", "Junk")
