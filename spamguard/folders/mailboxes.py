@@ -35,7 +35,6 @@ from typing import NamedTuple
 from spamguard.config.options import Watch
 from spamguard.folders.changes import DirectoryMonitor, is_below
 from spamguard.log import WarnOnce
-from spamguard.sources import is_deleted
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -151,8 +150,8 @@ def base_name_key(base: str) -> int:
 
 
 def file_key(file: str) -> int:
-    """`base_name_key` of a file; 0: it is no message, or marked as deleted, and so has gone."""
-    name = None if is_deleted(file) else parse_file_name(file)
+    """`base_name_key` of a file; 0: it is no message."""
+    name = parse_file_name(file)
     return base_name_key(name.base) if name else 0
 
 

@@ -64,7 +64,7 @@ def test_moves_teach(watched, caplog):
     assert len(lessons) == 3
 
 
-def test_what_is_marked_as_deleted_has_gone(watched):
+def test_a_copy_that_is_marked_as_deleted_teaches_nothing(watched):
     """Programs that only strike a message through, and leave it until somebody expunges."""
     alarm, kept, struck = [deliver(watched.box, raw, "cur", "S") for raw in MAIL[:3]]
     watched.rest()
@@ -78,6 +78,9 @@ def test_what_is_marked_as_deleted_has_gone(watched):
     assert watched.votes() == {"anna 0": "spam"}
     shutil.copy(alarm, watched.box / "cur" / "2.back:2,S")
     shutil.copy(struck, watched.box / ".Junk" / "cur" / "3.moved:2,S")
+    new = MAIL[3]  # moved back before anybody looked
+    deliver(watched.box / ".Junk", new, "cur", "ST")
+    deliver(watched.box, new, "cur", "S")
     watched.rest()
     assert watched.votes() == {"anna 0": "ham", "anna 2": "spam"}
     alarm.unlink()
