@@ -45,7 +45,7 @@ from spamguard.database import copy_database, is_corruption, open_database
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, SourceError, TableError, UsageError, error_text
-from spamguard.ledger.schema import LEDGER_SCHEMA
+from spamguard.ledger.schema import LAST_SUFFIX, LEDGER_SCHEMA
 from spamguard.ledger.sqlite import SqliteLedger
 from spamguard.ledger.votes import refuse_damaged_lessons
 from spamguard.log import MAX_TIME
@@ -71,7 +71,7 @@ _BUSY_SECONDS = 30.0
 _LOCK_SECONDS = 2.0
 _COPY_PREFIX, _DRAFT_PREFIX = ".spamguard-backup-", ".restore-"
 _ABANDONED_SECONDS = 3600.0  # after which nobody still works on a copy
-_DATABASE_SUFFIXES = ("-wal", "-shm", "-journal")
+_DATABASE_SUFFIXES = ("-wal", "-shm", "-journal", LAST_SUFFIX)
 
 Advance = Callable[[int], object]
 """Called with the number of bytes that were just written, for a progress bar."""

@@ -10,14 +10,20 @@ about the rest, so:
 - The "From " line and the one empty line before the next are the store's; everything else is the
   message's, with the line ends it has. Content-Length is ignored: editing and line-end conversion
   falsify it.
-- A later "From " line starts a message only if a header field follows it, and either an empty line
-  precedes it or it carries a date. A sentence that happens to begin with "From " is then still
-  text, and stores that leave out the date or the empty line are read all the same.
+- A later "From " line starts a message only if a header field follows it, and it ends in a date, or
+  has nothing but "-" for a sender, or an empty line precedes an address or a time with seconds. A
+  sentence that happens to begin with "From " is then still text, and stores that leave out the
+  date or the empty line are read all the same.
+- A mark of the encoding (BOM) in front is left out, and lines may end in bare CR.
+- A message that an IMAP server keeps there for its own notes is no mail.
 - One level of ">From " quoting is undone. For writers that quote every level (mboxrd) that is
   exact; for those that quote only the bare "From " (mboxo) it is wrong only for lines that were
   ">From " when sent. The bytes are then those that were delivered, so a message taught from an mbox
   is the same message in a Maildir.
 - A file that holds one message behind a "From " line, as in many corpora, is an mbox of one.
+
+`is_deleted` alone decides whether a message is marked as deleted and only waits to be expunged. It
+is read all the same; whoever teaches leaves it out.
 
 Must never alter a message beyond the wrapping of its store, never hold more than one message of a
 store in memory, never decompress more than it is asked for, never follow a symbolic link that a
@@ -28,6 +34,7 @@ mail.
 from __future__ import annotations
 
 import bz2
+import codecs
 import lzma
 import os
 import re
@@ -53,17 +60,32 @@ _MAX_ROUNDS = 10  # of looking for renamed files; a file that is renamed each ti
 
 # "From : a@b" is a header field in the obsolete syntax (RFC 5322, section 4.5).
 _FROM_LINE = re.compile(rb"From (?!\s*:)")
+_BARE_CR_LINE = re.compile(rb"[^\r\n]*\r(?!\n)")
 _ENVELOPE_LINE = re.compile(rb"From [^\r\n]*(?:\r\n|\r|\n)?")  # may end in a bare CR
+# Year and zone: what follows the time in a date.
+_LINE_END = rb"(?:[ \t]++[A-Z0-9()+:-]{1,10}+){0,6}(?: remote from \S++)?[ \t]*+[\r\n]*+\Z"
 _DATED_FROM_LINE = re.compile(
-    rb"From .*?\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +(?:\d+ +)?"
-    rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b.*?\d\d?:\d\d"
+    rb"From (?:-|.{0,400}?\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +(?:\d+ +)?"
+    rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b.{0,20}?\d\d?:\d\d(?::\d\d)?)"
+    + _LINE_END
 )
+_UNDATED_FROM_LINE = re.compile(rb"From (?:[^\s@]++@\S++|.{0,400}?\d\d?:\d\d:\d\d)" + _LINE_END)
 # Some stores put ">From " lines of earlier hops on top of the header.
 _FIELD_LINE = re.compile(rb">?(?:[!-9;-~]+[ \t]*:|From )")
 _SEPARATORS = re.compile(rb"^From [^\n]*\n" + _FIELD_LINE.pattern, re.MULTILINE)  # an estimate
 _QUOTED_FROM = re.compile(rb">+From ")
 _QUOTED_FROM_LINES = re.compile(rb"^>(>*From )", re.MULTILINE)
-_LAST_EMPTY_LINE = re.compile(rb"(?<=\n)\r?\n\Z")
+_LAST_EMPTY_LINE = re.compile(rb"(?:(?<=\n)\r?\n|(?<=\r)\r)\Z")
+
+_HEADER_END = re.compile(rb"\r?\n\r?\n|\r\r")
+_SERVER_NOTES = re.compile(  # of the library c-client, and of Dovecot
+    rb"^(?:X-IMAP:|Subject: DON'T DELETE THIS MESSAGE -- FOLDER INTERNAL DATA)", re.M | re.I
+)
+_FLAGS_SUFFIX = re.compile(r"[:;!]2,([A-Za-z]*)")  # of file systems without the colon, too
+# The first one counts: Thunderbird writes its own on top, and a sender's stands below.
+_MOZILLA_STATUS = re.compile(rb"^X-Mozilla-Status:[ \t]*([0-9a-f]{1,8})\b", re.M | re.I)
+_MOZILLA_EXPUNGED = 0x0008
+_X_STATUS = re.compile(rb"^X-Status:[^\r\n]*D", re.M | re.I)
 
 # Files that mail servers keep beside the mail.
 _BOOKKEEPING_FILE = re.compile(
@@ -76,12 +98,14 @@ class SourceMessage:
     """One message of a source.
 
     name: where it is, printable: the path, and "#2" and so on for later messages of an mbox. raw:
-    its bytes, at most the limit. label: the class that a TREC index gives it.
+    its bytes, at most the limit. label: the class that a TREC index gives it. deleted: as of
+    `is_deleted`.
     """
 
     name: str
     raw: bytes
     label: str | None = None
+    deleted: bool = False
 
 
 def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[SourceMessage]:
@@ -90,8 +114,8 @@ def read_messages(path: str | Path, limit: int = MAX_MESSAGE_BYTES) -> Iterator[
     "-" is standard input: one message or an mbox. A directory is a Maildir (its cur and new, or one
     of these, in order of delivery; not tmp, no subfolders), or is read by its TREC index (`index`
     or `full/index`), or is a tree: walked in order of names, without hidden files, control files of
-    mail servers and symbolic links. Any other file is a TREC index, an mbox or one message. An
-    empty Maildir or file has no messages.
+    mail servers and symbolic links. Any other file is an mbox or one message, or, if it is called
+    index, a TREC index. An empty Maildir or file has no messages.
 
     SourceError: while iterating: the path is missing, unreadable or holds nothing that could be
     mail.
@@ -153,9 +177,13 @@ def _read_file(path: Path, limit: int) -> Iterator[SourceMessage]:
 def _split_stream(name: str, stream: BinaryIO, limit: int) -> Iterator[SourceMessage]:
     """The messages of an mbox, or the one message that the file is."""
     first = stream.readline(_MAX_LINE_BYTES)
-    if _FROM_LINE.match(first):
-        for number, raw in enumerate(_split_mbox(first, stream, limit), 1):
-            yield SourceMessage(name if number == 1 else f"{name}#{number}", raw)
+    start, file = first.removeprefix(codecs.BOM_UTF8), name.rpartition("/")[2]
+    if _FROM_LINE.match(start):
+        for number, raw in enumerate(_split_mbox(_read_lines(start, stream), limit), 1):
+            header = _HEADER_END.split(raw[:_MAX_LINE_BYTES], 1)[0]
+            if not _SERVER_NOTES.search(header):
+                where = name if number == 1 else f"{name}#{number}"
+                yield SourceMessage(where, raw, deleted=is_deleted(file, header))
         return
     rest = _read_limited(stream, limit - len(first))
     raw = _decompress_source(name, (first + rest)[:limit], limit)
@@ -165,31 +193,76 @@ def _split_stream(name: str, stream: BinaryIO, limit: int) -> Iterator[SourceMes
             "`zcat mbox.gz | spamguard learn --as ham -`"
         )
     if raw:
-        yield SourceMessage(name, raw)
+        yield SourceMessage(name, raw, deleted=is_deleted(file))
 
 
-def _split_mbox(line: bytes, stream: BinaryIO, limit: int) -> Iterator[bytes]:
-    """The messages of an mbox. line: its first line, or a piece of it; stream: the rest."""
+def is_deleted(file: str, header: bytes = b"") -> bool:
+    """Whether a message is marked as deleted, and only waits to be expunged.
+
+    Parameters
+    ----------
+    file
+        Name of its file: in a Maildir, flag T says so; in a folder of MH, a comma in front.
+    header
+        Its header fields, if it lies in an mbox, whose programs keep its flags there. In any other
+        store the fields are the sender's.
+    """
+    flags = _FLAGS_SUFFIX.search(file)
+    mozilla = _MOZILLA_STATUS.search(header)
+    return (
+        file.startswith(",")
+        or (flags is not None and "T" in flags[1])
+        or (mozilla is not None and int(mozilla[1], 16) & _MOZILLA_EXPUNGED != 0)
+        or _X_STATUS.search(header) is not None
+    )
+
+
+def _read_lines(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of an mbox, and pieces of those that are longer than _MAX_LINE_BYTES. start: what
+    was read of it.
+    """
+    if not _BARE_CR_LINE.match(start):
+        yield start
+        yield from iter(partial(stream.readline, _MAX_LINE_BYTES), b"")
+        return
+    while start:
+        *lines, last = start.splitlines(keepends=True)
+        yield from lines
+        more = stream.read(_MAX_LINE_BYTES)
+        if len(last) >= _MAX_LINE_BYTES or not more:
+            yield last
+            last = b""
+        start = last + more
+
+
+def _split_mbox(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    """The messages of an mbox."""
+    line = next(lines)
     body = bytearray(_strip_envelope(line))
-    was_whole, was_empty = line.endswith(b"\n"), False  # the line before
-    line = stream.readline(_MAX_LINE_BYTES)
+    was_whole, was_empty = _is_whole(line), False  # the line before
+    line = next(lines, b"")
     while line:
-        following = stream.readline(_MAX_LINE_BYTES)
+        following = next(lines, b"")
         if (
             was_whole
             and line.startswith(b"From ")
             and _FIELD_LINE.match(following)
-            and (was_empty or _DATED_FROM_LINE.match(line))  # else a sentence of the message
+            and (_DATED_FROM_LINE.match(line) or (was_empty and _UNDATED_FROM_LINE.match(line)))
         ):
             yield _finish_body(body, limit)
             body = bytearray()
         elif len(body) < limit:
             body += line[1:] if was_whole and _QUOTED_FROM.match(line) else line
-        was_empty = was_whole and line in (b"\n", b"\r\n")
-        was_whole = line.endswith(b"\n")
+        was_empty = was_whole and line in (b"\n", b"\r\n", b"\r")
+        was_whole = _is_whole(line)
         line = following
     if body:
         yield _finish_body(body, limit)
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether it is no piece of a line."""
+    return line.endswith(b"\n") or (line.endswith(b"\r") and len(line) < _MAX_LINE_BYTES)
 
 
 def _strip_envelope(data: bytes) -> bytes:
@@ -223,7 +296,7 @@ def _estimate_messages(path: Path) -> int:
         path.stat()  # a missing file is an error
         return 1
     with path.open("rb") as stream:
-        sample = stream.read(_MAX_LINE_BYTES)
+        sample = stream.read(_MAX_LINE_BYTES).removeprefix(codecs.BOM_UTF8)
         if not _FROM_LINE.match(sample):
             return 1
         sample += stream.read(_SAMPLE_BYTES - len(sample))
@@ -301,7 +374,7 @@ def _read_live_files(list_files: Callable[[], list[Path]], limit: int) -> Iterat
                     missing.add(_unique_name(path))
                     continue
             if raw:
-                yield SourceMessage(_printable_path(path), raw)
+                yield SourceMessage(_printable_path(path), raw, deleted=is_deleted(path.name))
         if not missing:
             return
         pending = [path for path in list_files() if _unique_name(path) in missing]
@@ -335,20 +408,19 @@ def _find_index(path: Path) -> Path | None:
 
 
 def _is_index(path: Path) -> bool:
-    """Whether the first line is 'spam path', 'ham path' or 'class path', and the path exists.
+    """Whether a file called index begins with 'spam path', 'ham path', or a class and a path that
+    exists.
 
-    A file called index that begins with spam or ham is an index even if the path does not exist:
-    then that is the error.
+    With spam or ham it is an index even if the path does not exist: then that is the error.
     """
-    if not path.is_file():
+    if path.name != "index" or not path.is_file():
         return False  # also a pipe, which can be read only once
     with path.open("rb") as stream:
         words = stream.readline(_MAX_LINE_BYTES).split(maxsplit=1)
     if len(words) != 2 or words[0].endswith(b":") or words[0] == b"From":
         return False
     is_usual = words[0].lower() in (b"spam", b"ham")
-    exists = (path.parent / os.fsdecode(words[1].strip())).is_file()
-    return (is_usual or exists) if path.name == "index" else (is_usual and exists)
+    return is_usual or (path.parent / os.fsdecode(words[1].strip())).is_file()
 
 
 def _read_index(index: Path) -> Iterator[tuple[int, str, Path]]:

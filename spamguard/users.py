@@ -40,9 +40,9 @@ RELEASE_ORIGIN = "quarantine"
 SUBMITTED_ORIGINS = (PIPE_ORIGIN, MAIL_ORIGIN, *SCANNER_ORIGINS, WEB_ORIGIN, HISTORY_ORIGIN)
 """Origins of all lessons that people bring."""
 
-SENDER_STRENGTHS = {"weak": 3, "usual": 6, "strong": 12}
-"""How far a word about a sender moves the log-odds of being unwanted, in nats. Between the
-thresholds of ham and spam lie 5.1.
+SENDER_NATS = {"ham": -6, "spam": 6}
+"""How far a word about a sender, by its class, moves the log-odds of being unwanted, in nats.
+Between the thresholds of ham and spam lie 5.1.
 """
 
 RESERVED_CLASSES = ("unsure", "not-scanned", "any")

@@ -4,12 +4,15 @@
 # Only moves into INBOX and Archive teach ham, as with watched folders: emptying Junk into a trash
 # folder of any name, or into a folder of old spam, must teach nothing.
 # Check that it works: see imapsieve-2.3.conf, with a mail that you move from Junk to INBOX.
-require ["vnd.dovecot.pipe", "copy", "imapsieve", "environment", "variables"];
+require ["vnd.dovecot.pipe", "copy", "imapsieve", "environment", "variables", "imap4flags"];
 
 if not environment :is "imap.cause" "COPY" {
     stop;
 }
 if environment :matches "imap.changedflags" "?*" {
+    stop;
+}
+if hasflag "\\Deleted" {
     stop;
 }
 if environment :matches "imap.mailbox" "*" {

@@ -4,12 +4,15 @@
 # Deliveries do not run it. Changed flags are ignored, because mail programs set $Junk by their own
 # judgement.
 # Check that it works: see imapsieve-2.3.conf.
-require ["vnd.dovecot.pipe", "copy", "imapsieve", "environment", "variables"];
+require ["vnd.dovecot.pipe", "copy", "imapsieve", "environment", "variables", "imap4flags"];
 
 if not environment :is "imap.cause" ["COPY", "APPEND"] {
     stop;
 }
 if environment :matches "imap.changedflags" "?*" {
+    stop;
+}
+if hasflag "\\Deleted" {
     stop;
 }
 if environment :matches "imap.user" "*" {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
@@ -255,10 +255,12 @@ def _message_source(
             )
     from spamguard.engine.evaluate import interleave
 
+    def kept(paths: Sequence[str]) -> Iterator[sources.SourceMessage]:
+        return (message for message in common.read_messages(paths) if not message.deleted)
+
     def interleaved() -> Iterable[sources.SourceMessage]:
         ham, spam = (
-            (common.read_messages(paths), sum(1 for _ in common.read_messages(paths)))
-            for paths in (options.ham, options.spam)
+            (kept(paths), sum(1 for _ in kept(paths))) for paths in (options.ham, options.spam)
         )
         return interleave(*ham, *spam)
 

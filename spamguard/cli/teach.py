@@ -48,10 +48,11 @@ LEARN_ABOUT = """\
 Teach messages. Teaching a message again changes nothing; teaching it as another class moves it.
 Messages of a TREC index bring their class along; for all others say it with --as.
 
-What has no header field at all is no mail and is not taught, unless --force says so.
+What is marked as deleted is not taught. What has no header field at all is no mail and is not
+taught, unless --force says so.
 
 Messages that passed the daemon need not be at hand: name them with --id, as X-Spamguard or the log
-does. --sender teaches no message, but how much "always from this sender" counts."""
+does. --sender teaches no message, but "always from this sender"."""
 LEARN_EXAMPLE = """  spamguard learn --as spam ~/Maildir/.Junk
   spamguard learn --as newsletter ~/Maildir/.News
   spamguard learn trec07p/full/index
@@ -72,7 +73,7 @@ def add_learn(commands: arguments.Commands) -> None:
     parser.add_argument("--force", action="store_true", help=about)
     about = "only say what would be taught"
     parser.add_argument("--dry-run", action="store_true", help=about)
-    senders.add_sender(parser, strength=True)
+    senders.add_sender(parser)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
     arguments.add_paths_or_ids(parser)
@@ -86,8 +87,6 @@ def run_learn(options: argparse.Namespace) -> int:
 
     if options.sender:
         return senders.learn_sender(options)
-    if options.strength:
-        raise UsageError("--strength says how much a sender counts: name it with --sender")
     arguments.check_paths_or_ids(options)
     if options.unwanted and options.label is None:
         raise UsageError("--unwanted says something about a class: name it with --as")
@@ -99,6 +98,7 @@ def run_learn(options: argparse.Namespace) -> int:
         common.read_messages(options.paths), common.expected_count(options.paths)
     )
     refused: list[str] = []
+    deleted: list[str] = []
     opener = common.open_for_dry_run if options.dry_run else common.open_to_teach
     with opener(options) as spam_filter:
         passed = [
@@ -113,7 +113,7 @@ def run_learn(options: argparse.Namespace) -> int:
         )
         if options.label is not None:
             open_class(options.label)
-        labelled = _label_messages(messages, options, open_class, refused)
+        labelled = _label_messages(messages, options, open_class, refused, deleted)
         examples = chain(passed, extract_examples(spam_filter.key, labelled))
         learn = _count_batches if options.dry_run else _learn_batches
         learnt, unchanged, outvoted = learn(spam_filter, service, examples, options.user)
@@ -124,12 +124,16 @@ def run_learn(options: argparse.Namespace) -> int:
     if refused:
         common.say(f"note: {_describe_refused(refused)}")
     values = {"taught": learnt, "known": unchanged, "outvoted": outvoted, "refused": len(refused)}
-    values |= {"settled": settled, "dry_run": options.dry_run}
+    values |= {"deleted": len(deleted), "settled": settled, "dry_run": options.dry_run}
     verb = "would teach" if options.dry_run else "taught"
     counts = (f"{common.count_text(number)} as {label}" for label, number in sorted(learnt.items()))
-    text = f"{verb} {', '.join(counts)}" if learnt else f"{verb} nothing: no messages there"
+    text = f"{verb} {', '.join(counts)}" if learnt else f"{verb} nothing"
+    if not learnt and not deleted:
+        text += ": no messages there"
     if repeated := sum(unchanged.values()):
         text += f" ({repeated:,} already known)"
+    if deleted:
+        text += f"; marked as deleted, and so not taught: {len(deleted):,}"
     if outvoted:
         text += (
             f"; {outvoted:,} of these others call something else, so that it does not count: "
@@ -155,15 +159,19 @@ def _label_messages(
     options: argparse.Namespace,
     open_class: Callable[[str], None],
     refused: list[str],
+    deleted: list[str],
 ) -> Iterator[SourceMessage]:
     """Yield what is mail, each with its class.
 
     open_class: called with each class before its first message. refused: gets the names of files
-    without a header field.
+    without a header field; deleted: of messages that are marked as deleted.
     """
     from spamguard.mail.mime import has_header
 
     for message in messages:
+        if message.deleted:
+            deleted.append(message.name)
+            continue
         if not options.force and not has_header(message.raw):
             refused.append(message.name)
             continue
@@ -258,7 +266,7 @@ FORGET_EXAMPLE = """  spamguard forget message.eml
 
 def add_forget(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "forget", run_forget, FORGET_ABOUT, FORGET_EXAMPLE)
-    senders.add_sender(parser, strength=False)
+    senders.add_sender(parser)
     arguments.add_teacher(parser)
     arguments.add_json(parser)
     arguments.add_paths_or_ids(parser)

@@ -224,6 +224,8 @@ def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object
         "scanners": [str(scanner.listen) for scanner in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
         "web": settings.web and {"listen": str(settings.web), "page": settings.web.page_url},
+        "authserv_ids": settings.authserv_ids,
+        "personal": settings.personal,
         "not_served": find_absent(board, time.monotonic_ns()),
         "scoring": not find_missing_scorers(board),
         "messages": _counter_rows(totals.messages, "verdict", "action"),

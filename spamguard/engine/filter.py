@@ -469,8 +469,9 @@ class Filter(JudgingFilter, ClosedOnExit):
         return snapshot.find_loss(self.directory, self._ledger)
 
     def clear_loss(self) -> None:
-        """Drop the ledger's note of a loss."""
+        """Drop the ledger's notes of a loss."""
         self._ledger.drop_meta([snapshot.LOSS_KEY])
+        self._ledger.forget_lost()
 
     def status(self) -> Status:
         """What the filter knows, as of now.

@@ -11,11 +11,10 @@ its *lineage*, names that state: equal settled tables have one name, whichever p
 has made them.
 
 Snapshots also prove when the ledger has lost events, because the name of one holds the number of
-its last event. SQLite recovers a damaged log (ledger.sqlite-wal) up to its first bad frame and
-reports nothing. A loss is noted in the ledger when settling replaces the snapshot that proves it,
-and stays noted until `rebuild`. Lost event numbers are given again to new events. That is safe: a
-snapshot counts only by its line in the ledger, and that line is lost together with the events, or
-`TableStore` refuses it.
+its last event; so does the ledger's own `LastNumber`. A loss is noted in the ledger when settling
+replaces the snapshot that proves it, and stays noted until `rebuild`. Lost event numbers are given
+again to new events. That is safe: a snapshot counts only by its line in the ledger, and that line
+is lost together with the events, or `TableStore` refuses it.
 
 A file must have its name only when it is complete, and must never change afterwards.
 """
@@ -244,11 +243,11 @@ _SNAPSHOT_NAME = re.compile(rf"tables-{EXTRACTOR}-([0-9]+)-[0-9a-f]+\.bin")
 
 @dataclass(frozen=True, slots=True)
 class LedgerLoss:
-    """A loss, as a snapshot proves it.
+    """A loss, as a snapshot or the ledger's `LastNumber` proves it.
 
-    snapshot: the file that holds more events than the ledger. events: how many are missing, at
-    least. since, until: seconds since 1970 of the last event that is left (0: none is) and of that
-    snapshot.
+    snapshot: the file that holds more events than the ledger, if there is one. events: how many are
+    missing, at least. since, until: seconds since 1970 of the last event that is left (0: none is)
+    and of the proof.
     """
 
     snapshot: str
@@ -268,7 +267,14 @@ def describe_loss(loss: LedgerLoss) -> str:
 
 
 def find_loss(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
-    """The loss that is noted, and that a snapshot proves beyond it; None: none is known."""
+    """The loss that is noted, or that is proven beyond it; None: none is known."""
+    loss, lost = _find_loss_by_snapshot(directory, ledger), ledger.find_lost()
+    if lost is None or (loss is not None and loss.events >= lost.events):
+        return loss
+    return LedgerLoss(loss.snapshot if loss else "", *lost)
+
+
+def _find_loss_by_snapshot(directory: Path, ledger: SqliteLedger) -> LedgerLoss | None:
     newest = _newest_snapshot(directory)  # first, since events are committed before it holds them
     noted, last = _noted_loss(ledger), ledger.last_position()
     if ledger.shared is not None and ledger.get_meta("ledger.hold"):

@@ -66,6 +66,7 @@ from spamguard.learning.lessons import LessonService
 from spamguard.learning.status_files import StatusFile
 from spamguard.ledger.votes import NewVote
 from spamguard.log import WarnOnce
+from spamguard.sources import is_deleted
 from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
@@ -465,5 +466,5 @@ def _key(folder: Folder) -> tuple[str, str]:
 
 
 def _flags(file: FoundFile) -> str:
-    name = parse_file_name(file.file.name)
+    name = None if is_deleted(file.file.name) else parse_file_name(file.file.name)
     return name.flags if name else ""

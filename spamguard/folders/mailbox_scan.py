@@ -49,6 +49,7 @@ from spamguard.folders.roles import (
 from spamguard.folders.scan import DOUBT, FolderScan, FolderScanner, Issue, clear_issues
 from spamguard.folders.sightings import Sightings
 from spamguard.log import WarnOnce
+from spamguard.sources import is_deleted
 from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
@@ -338,7 +339,8 @@ class MailboxScanner:
             done: set[bytes] = set()
             if self._rule(mailbox).evidence.signs:
                 done = self._evidence_teacher.finished_digests(mailbox, before)
-            outcome = reconcile(before, batch, scan.gone, rules, int(time.time()), first=first)
+            came = self._note_deleted(mailbox, scan, before, batch)
+            outcome = reconcile(before, came, scan.gone, rules, int(time.time()), first=first)
             yield from self._teacher.teach(mailbox, outcome, scan, before, done, first=first)
             yield
         self._warnings.clear(OWN_FILES)
@@ -366,6 +368,32 @@ class MailboxScanner:
                     until = time.monotonic() + STEP_SECONDS
             yield
         return arrivals, sighted
+
+    def _note_deleted(
+        self,
+        mailbox: Mailbox,
+        scan: FolderScan,
+        before: Iterable[Sighting],
+        arrivals: list[Arrival],
+    ) -> list[Arrival]:
+        """The arrivals, with `deleted` as it is. A folder is listed once."""
+        marked = {each.key for each in arrivals if is_deleted(scan.new[each.key].file.name)}
+        if not marked:
+            return arrivals
+        kept = {each.digest for each in arrivals if each.key not in marked}
+        digests = {each.digest for each in arrivals if each.key in marked} - kept
+        copies = [
+            copy
+            for copy in before
+            if copy.digest in digests and not copy.gone and copy.key not in scan.gone
+        ]
+        for folder in {copy.folder for copy in copies}:
+            names = {copy.name: copy.digest for copy in copies if copy.folder == folder}
+            found = self._scanner.find_files(Folder(mailbox, folder), names)
+            kept.update(names[name] for name, file in found.items() if not is_deleted(file.name))
+        return [
+            each._replace(deleted=each.key in marked and each.digest in kept) for each in arrivals
+        ]
 
     def _check_filing(
         self, state: MailboxState, new: Iterable[Arrival], rules: ReconcileRules

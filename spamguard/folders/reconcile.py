@@ -4,8 +4,9 @@ lessons that follow and the sightings of now. Pure.
 Only where messages lie counts, never what an event said. A move, a copy whose original is removed
 before or after, and a rename come out the same, in whatever order folders are scanned. A message
 that went and appeared nowhere else teaches nothing, but is remembered for a while, as it may yet
-appear. Copies of one delivered message belong together (`_Lineage`), as far as our signature or the
-server that received it tells: a message that is delivered twice is no copy.
+appear. Nor does a copy that is marked as deleted while another one is not. Copies of one delivered
+message belong together (`_Lineage`), as far as our signature or the server that received it tells:
+a message that is delivered twice is no copy.
 
 The tables MOVE_LESSONS and EVIDENCE_LABELS say what teaches what; the manual shows them as they
 are.
@@ -46,7 +47,7 @@ class Arrival(NamedTuple):
 
     name: key of its base name. digest: of the message; empty if it cannot be read. signed: our
     verdict, if a valid signature tells. received: hash of the topmost Received field, 0 without
-    one.
+    one. deleted: it is marked as deleted, and another copy is not.
     """
 
     folder: str
@@ -54,6 +55,7 @@ class Arrival(NamedTuple):
     digest: bytes
     signed: SignedVerdict | None = None
     received: int = 0
+    deleted: bool = False
 
     @property
     def key(self) -> FileKey:
@@ -306,7 +308,7 @@ class _Lineage:
         now: int,
         message: tuple[bytes, int],
         copies: Iterable[Sighting],
-        arrivals: Iterable[Arrival],
+        arrivals: Collection[Arrival],
         gone: Collection[FileKey],
     ) -> None:
         self._rules = rules
@@ -324,6 +326,7 @@ class _Lineage:
         self._new = {
             arrival.key: arrival.signed for arrival in arrivals if arrival.key not in present
         }
+        self._deleted = {arrival.key for arrival in arrivals if arrival.deleted}
         self.lessons: list[FolderLesson] = []
 
     def decide(self, *, first: bool) -> None:
@@ -339,7 +342,8 @@ class _Lineage:
             Sighting(folder, name, self._digest, self._delivery, seen=seen_at)
             for folder, name in sorted(self._new)
         ] or [self._current.pop(key) for key in sorted(waited - self._newly_gone)]
-        labels = {self._rules.label(copy.folder) for copy in new} - {""}
+        kept = [copy for copy in new if copy.key not in self._deleted]
+        labels = {self._rules.label(copy.folder) for copy in kept} - {""}
         undecided = self._digest != b"" and len(labels) > 1
         sources = list(zip(new, self._find_sources(new), strict=True))
         if not undecided:
@@ -347,7 +351,7 @@ class _Lineage:
             for copy, source in sources:
                 if source and source.gone:  # it was moved
                     self._current.pop(source.key, None)
-                elif source and source.folder != copy.folder:
+                elif source and source.folder != copy.folder and copy.key not in self._deleted:
                     # It was copied: the next copy is likelier one of the new copy.
                     self._current[source.key] = source._replace(followed=True)
         for copy, source in sources:
@@ -404,7 +408,7 @@ class _Lineage:
     def _teach(self, sources: Sequence[tuple[Sighting, Sighting | None]], *, first: bool) -> None:
         rules = self._rules
         for copy, before in sources:
-            if first and before:
+            if (first and before) or copy.key in self._deleted:
                 continue
             signed = self._new.get(copy.key)
             source = rules.source(before, copy) if before else rules.first_source(signed)
@@ -421,7 +425,6 @@ def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting
 # ---- evidence
 
 _FLAG_SIGNS = {"R": EvidenceSign.ANSWERED, "F": EvidenceSign.FLAGGED, "S": EvidenceSign.READ}
-_DELETED_FLAG = "T"
 # The opposite of $Junk, folded.
 _NOT_JUNK_KEYWORDS = frozenset(("nonjunk", "$notjunk", "notjunk"))
 
@@ -463,8 +466,6 @@ def find_signs(
     flags: of its file name. keywords: the folder's keywords, by letter.
     """
     signs = {_FLAG_SIGNS[letter] for letter in flags if letter in _FLAG_SIGNS}
-    if _DELETED_FLAG in flags:  # nobody left it there: some programs only strike it through
-        signs.discard(EvidenceSign.READ)
     names = {keywords[letter].casefold() for letter in flags if letter in keywords}
     if names & rule.keywords and not names & _NOT_JUNK_KEYWORDS:
         signs.add(EvidenceSign.KEYWORD)

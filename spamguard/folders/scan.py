@@ -50,7 +50,7 @@ from spamguard.folders.roles import (
 )
 from spamguard.keys import SignedVerdict
 from spamguard.log import WarnOnce
-from spamguard.sources import DamagedFileError, UnreadableFileError, decompress
+from spamguard.sources import DamagedFileError, UnreadableFileError, decompress, is_deleted
 
 _log = logging.getLogger("spamguard.folders")
 
@@ -434,8 +434,8 @@ class FiledMessage(NamedTuple):
 def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list[FiledMessage]:
     """All messages of a mailbox that may teach, those of ham folders last.
 
-    In INBOX only what was read and not marked as deleted may teach. A folder that cannot be read is
-    logged; one that is deleted meanwhile is not.
+    In INBOX only what was read may teach, and nowhere what is marked as deleted. A folder that
+    cannot be read is logged; one that is deleted meanwhile is not.
     """
     filed: list[FiledMessage] = []
     with suppress(FileNotFoundError):
@@ -463,10 +463,9 @@ def find_filed(mailboxes: Mailboxes, mailbox: Mailbox, role: RoleLookup) -> list
 
 
 def _may_teach(folder: Folder, file: MessageFile) -> bool:
-    name = parse_file_name(file.name)
-    if name is None or folder_parts(folder.directory) != INBOX_NAME:
-        return name is not None
-    return "S" in name.flags and "T" not in name.flags
+    name = None if is_deleted(file.name) else parse_file_name(file.name)
+    is_inbox = folder_parts(folder.directory) == INBOX_NAME
+    return name is not None and (not is_inbox or "S" in name.flags)
 
 
 def initial_lessons(

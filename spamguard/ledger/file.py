@@ -4,23 +4,55 @@ Notes ("meta") are short texts under keys. Those whose key begins with "ledger."
 own; other rooms keep theirs here because a note is written in the same file as the votes that it
 speaks of, so both are restored, copied and lost together.
 
+SQLite recovers a damaged log (ledger.sqlite-wal) up to its first bad frame and reports nothing. So
+the number of the last event stands in a file beside the ledger, too: `LastNumber`.
+
 Must never write into a file that no longer has the ledger's name: nobody would read it.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from spamguard.database import ClosedOnExit, Database
 from spamguard.ledger import schema
 from spamguard.ledger.schema import LEDGER_SCHEMA
+from spamguard.storage import as_directory_owner
 
 _RESERVED_PREFIX = "ledger."  # of the ledger's own meta keys
+_NUMBER_DIGITS = 20
 _LARGE_CACHE_KIB = 24_576  # some 8,000 receipts
+
+
+class LastNumber:
+    """The number of the last event, in a file of its own. OSError: the file cannot be opened.
+
+    It is written after each commit, so it is never ahead of a ledger that has lost nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with as_directory_owner(path.parent):
+            self._descriptor = os.open(path, flags, 0o600)
+
+    def read(self) -> tuple[int, int]:
+        """The number, 0 if none is known, and when it was written, in seconds since 1970."""
+        text = os.pread(self._descriptor, _NUMBER_DIGITS, 0)
+        return int(text) if text.isdigit() else 0, int(os.fstat(self._descriptor).st_mtime)
+
+    def write(self, number: int) -> None:
+        with suppress(OSError):  # what was committed is safe, and a full disk fails elsewhere
+            os.pwrite(self._descriptor, b"%0*d" % (_NUMBER_DIGITS, number), 0)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class LedgerFile(ClosedOnExit):
@@ -35,6 +67,7 @@ class LedgerFile(ClosedOnExit):
             self.node = self._read_meta("ledger.node")
             self._last_counters = self._change_counters()
             self._opened_file = self._current_file()
+            self._last_number = LastNumber(path.with_name(path.name + schema.LAST_SUFFIX))
 
     @classmethod
     def open(cls, path: Path, fingerprint: str, *, durable: bool = True) -> Self:
@@ -55,6 +88,7 @@ class LedgerFile(ClosedOnExit):
     def close(self) -> None:
         """Close the file; any later call is a LedgerError."""
         self._db.close()
+        self._last_number.close()
 
     # ---- commits
 

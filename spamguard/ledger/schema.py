@@ -35,6 +35,8 @@ PAGE_BYTES = 16384
 #     16,384   3,228    3,981                  43,462    chosen: the file is the larger cost
 #     32,768   3,020    3,991                  44,627    but small commits write twice as much
 _LOG_SUFFIXES = ("-wal", "-journal")
+LAST_SUFFIX = "-last"
+"""Of the name of the file that has the number of a ledger's last event."""
 
 LEDGER_SCHEMA = Schema(
     kind="ledger",

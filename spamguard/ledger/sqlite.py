@@ -17,6 +17,7 @@ the system out as anything but a `LedgerError`.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from spamguard.ledger.shared import Mark, SharedLog
 
 _DROPPED_KEY = "ledger.dropped"  # meta: how many events `compact` has dropped
+_LOST_KEY = "ledger.lost"  # meta: `LostEvents`, a list in JSON
 _READ_BATCH = 128  # events of one reading transaction: some 500 kB of receipts
 _MERGE_BATCH = 256  # votes of one writing transaction
 
@@ -72,6 +74,16 @@ class LogState(NamedTuple):
 
 
 _ALONE = LogState(0, None)
+
+
+class LostEvents(NamedTuple):
+    """events: how many. since, until: seconds since 1970 of the last event that is left (0: none
+    is) and of the last one.
+    """
+
+    events: int
+    since: int
+    until: int
 
 
 class EventsMovedError(LedgerError):
@@ -456,6 +468,31 @@ class SqliteLedger(LedgerFile):
             else:
                 self._append([make_class_vote(name, unwanted, int(time.time()))])
 
+    # ---- events that were lost
+
+    def find_lost(self) -> LostEvents | None:
+        """The events that this file has lost since `forget_lost`; None: none is known.
+
+        Of a joined ledger the shared log has them.
+        """
+        if self.shared is not None:
+            return None
+        with self._db.errors():
+            number, until = self._last_number.read()  # first, since others may commit
+        noted = self.get_meta(_LOST_KEY)
+        before = LostEvents(*json.loads(noted)) if noted else None
+        if (missing := number - self.last_seq()) <= 0:
+            return before
+        if before is None:
+            return LostEvents(missing, self.last_time(), until)
+        return LostEvents(before.events + missing, before.since, until)
+
+    def forget_lost(self) -> None:
+        """Somebody knows of them."""
+        with self._writing():
+            self._db.execute("DELETE FROM meta WHERE key = ?", (_LOST_KEY,))
+            self._last_number.write(0)
+
     # ---- help
 
     @contextmanager
@@ -464,7 +501,10 @@ class SqliteLedger(LedgerFile):
         with self._writing():
             if self.shared is not None:
                 self.shared.begin_casting()
+            elif (lost := self.find_lost()) is not None:  # their numbers are given again now
+                self._set_meta(_LOST_KEY, json.dumps(lost))
             yield
+        self._last_number.write(0 if self.shared is not None else self.last_seq())
 
     @contextmanager
     def _pushing(self) -> Iterator[None]:

@@ -150,13 +150,10 @@ def _read_leaves(content: MessageContent, limits: mime.ParseLimits) -> None:
 
 
 def _file_name(leaf: mime.Leaf) -> bytes:
-    disposition = leaf.first_values.get(b"content-disposition")
-    parameters = mime.parse_disposition(disposition).parameters if disposition else {}
-    name = parameters.get(b"filename") or leaf.content_type.parameters.get(b"name")
-    if name:
+    if name := leaf.file_name:
         return _fold_file_name(name)
-    is_attachment = disposition and disposition.lstrip().lower().startswith(b"attachment")
-    return b"unnamed" if is_attachment else b""
+    disposition = leaf.first_values.get(b"content-disposition", b"")
+    return b"unnamed" if disposition.lstrip().lower().startswith(b"attachment") else b""
 
 
 def _fold_file_name(name: bytes) -> bytes:

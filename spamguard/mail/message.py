@@ -31,7 +31,14 @@ from itertools import islice
 
 from spamguard.mail.decode import decode_text, decode_transfer_encoding, decode_unstructured
 from spamguard.mail.html import parse_page
-from spamguard.mail.mime import MESSAGE_TYPES, Leaf, MimeMessage, ParseLimits, parse_message
+from spamguard.mail.mime import (
+    MESSAGE_TYPES,
+    Leaf,
+    MimeMessage,
+    ParseLimits,
+    has_header,
+    parse_message,
+)
 from spamguard.storage import Spool, SpoolView
 
 DIGEST_SIZE = 16  # bytes of a digest
@@ -347,18 +354,27 @@ _HEADERS_TYPE = b"text/rfc822-headers"  # of a report that leaves the body out (
 
 
 def extract_attached(raw: bytes) -> list[bytes]:
-    """Every attached message, line ends as LF. From an ARF report without a message: its header
-    fields, as a message.
+    """Every attached message, line ends as LF, also as a file NAME.eml of another type. From an ARF
+    report without a message: its header fields, as a message.
     """
     leaves = parse_message(raw, _LIMITS, into_messages=False).leaves
-    decoded = [_decode_leaf(leaf) for leaf in leaves if leaf.content_type.media in MESSAGE_TYPES]
-    messages = [message for message in decoded if message.strip()]
+    messages = []
+    for leaf in leaves:
+        is_message = leaf.content_type.media in MESSAGE_TYPES
+        if is_message or _is_message_file(leaf.file_name):
+            message = _decode_leaf(leaf)
+            if message.strip() and (is_message or has_header(message)):
+                messages.append(message)
     if messages or not any(leaf.content_type.media == _ARF_TYPE for leaf in leaves):
         return messages
     headers = [
         _decode_leaf(leaf).strip() for leaf in leaves if leaf.content_type.media == _HEADERS_TYPE
     ]
     return [fields + b"\n\n" for fields in headers if fields]
+
+
+def _is_message_file(name: bytes) -> bool:
+    return decode_unstructured(name[-300:])[0].strip().lower().endswith(".eml")
 
 
 def _decode_leaf(leaf: Leaf) -> bytes:

@@ -99,6 +99,13 @@ class Leaf(NamedTuple):
     may_be_unseen: bool = False
 
     @property
+    def file_name(self) -> bytes:
+        """As it stands in the header; empty without one."""
+        disposition = self.first_values.get(b"content-disposition", b"")
+        name = parse_disposition(disposition).parameters.get(b"filename")
+        return name or self.content_type.parameters.get(b"name", b"")
+
+    @property
     def encoding(self) -> bytes:
         """The content transfer encoding in lower case; empty without one."""
         value = self.first_values.get(b"content-transfer-encoding", b"")

@@ -38,7 +38,6 @@ from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
 from spamguard.mail import headers
 from spamguard.storage import Spool
-from spamguard.users import SENDER_STRENGTHS
 from spamguard.web import formatting
 from spamguard.web.auth import AuthMethod, Person, SessionManager
 from spamguard.web.formatting import count_noun, label_text
@@ -469,7 +468,6 @@ def templates() -> Environment:
         "undecided": formatting.UNDECIDED,
         "pages": NAVIGATION,
         "kinds": explain_text.KINDS,
-        "strengths": SENDER_STRENGTHS,
         "version": blake2b(b"".join(_assets().values()), digest_size=6).hexdigest(),
     }
     for name in environment.list_templates():

@@ -28,7 +28,6 @@ from spamguard.engine.policy import UNSURE
 from spamguard.errors import SpamguardError, UsageError
 from spamguard.keys import is_id
 from spamguard.proxy.history import fold_text
-from spamguard.users import SENDER_STRENGTHS
 from spamguard.web import api, context
 from spamguard.web.context import (
     Notice,
@@ -290,7 +289,6 @@ async def delete_held(pages: PageContext, request: Request) -> Response:
 # ---- words about a sender
 
 _SIDES = {"ham": "wanted", "spam": "unwanted"}
-_USUAL = "usual"
 
 
 @api.router.post(
@@ -306,22 +304,18 @@ async def say_sender(
         str,
         Query(alias="class", pattern="^(ham|spam)?$", description="ham or spam; empty: take back"),
     ],
-    strength: Annotated[
-        str, Query(pattern=f"^({'|'.join(SENDER_STRENGTHS)})$", description="How much it counts")
-    ] = _USUAL,
 ) -> LessonReceipt:
-    return await call.service.say_of_sender(call.person, verdict_id, label, strength)
+    return await call.service.say_of_sender(call.person, verdict_id, label)
 
 
 @page("POST", "/history/{name}/sender")
 async def say_sender_form(pages: PageContext, request: Request) -> Response:
     """Keep what the person says of the sender of a message, or take it back."""
     person, verdict_id = current_person(request), path_id(request)
-    form = await read_form(request)
-    label, strength = form.get("class", ""), form.get("strength", _USUAL)
-    if (label and label not in _SIDES) or strength not in SENDER_STRENGTHS:
+    label = (await read_form(request)).get("class", "")
+    if label and label not in _SIDES:
         raise UsageError("choose what mail of this sender is: there is no such choice")
-    receipt = await pages.service.say_of_sender(person, verdict_id, label, strength)
+    receipt = await pages.service.say_of_sender(person, verdict_id, label)
     if not label:
         text = "Taken back: what you had said of this sender counts no more."
     elif not receipt.changed:

@@ -39,7 +39,7 @@ from spamguard.proxy.history import HistoryRow
 from spamguard.proxy.history_search import example_from_row, row_digest
 from spamguard.records import EXTRACTOR, Explanation, Scan, Vote, Word
 from spamguard.storage import BATCH_SIZE, Spool
-from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_STRENGTHS, WEB_ORIGIN
+from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_NATS, WEB_ORIGIN
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
 from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
@@ -88,7 +88,7 @@ class Service:
         open_filter = partial(Filter.open, settings.state, one_wrong_in=one_wrong_in)
         open_reading = partial(ReadConnection.open, settings)
         self.keep_held = settings.quarantine.keep  # days
-        self._personal = settings.personal
+        self._authserv_ids, self._personal = settings.authserv_ids, settings.personal
         self._settle = settle
         self._ask_daemon = ask_daemon
         self._filter = ResourceThread("filter", open_filter)
@@ -265,16 +265,13 @@ class Service:
         row, _ = await self._row(person, verdict_id)
         return await self._forget(person, partial(row_digest, row=row), HISTORY_ORIGIN)
 
-    async def say_of_sender(
-        self, person: Person, verdict_id: str, label: str, strength: str
-    ) -> LessonReceipt:
+    async def say_of_sender(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
         """Keep what the person says of the sender of a message; label "": take that back."""
         row, message = await self._row(person, verdict_id)
         if not message.authenticated:
             raise UsageError("nobody has authenticated this sender, so no word about it counts")
-        nats = {"ham": -1, "spam": 1}[label] * SENDER_STRENGTHS[strength] if label else None
-        digest, now = row.sender_digest, int(time.time())
-        vote = make_sender_vote(digest, person.voter, nats, HISTORY_ORIGIN, now)
+        digest, nats = row.sender_digest, SENDER_NATS.get(label)
+        vote = make_sender_vote(digest, person.voter, nats, HISTORY_ORIGIN, int(time.time()))
         limit = self._max_lessons if label else 0
 
         def work(_: Filter, service: LessonService) -> LessonReceipt:
@@ -294,7 +291,7 @@ class Service:
         self, reading: ReadConnection, person: Person, row: HistoryRow, held: Sequence[str] = ()
     ) -> JudgementDetails:
         details = self._history.judgements(reading, person, [row], held)[0]
-        is_ours = row.fingerprint == reading.ledger.fingerprint
+        is_ours = row.fingerprint == reading.ledger.fingerprint and self._authserv_ids
         if row.sender_digest and is_ours and (self._personal or person.operator):
             label = reading.ledger.standing_label(row.sender_digest, person.voter)
             details = replace(details, authenticated=True, sender_word=label_class(label))

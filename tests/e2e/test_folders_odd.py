@@ -205,6 +205,35 @@ def test_unread_mail_lands_in_new_wherever_it_goes(state: Path) -> None:
 
 
 @needs_dovecot
+def test_a_copy_that_is_marked_as_deleted_teaches_nothing(state: Path) -> None:
+    """A mail program that strikes through what it moves, and never expunges it."""
+    with dovecot.running() as server, watching(state, server) as (running, port):
+        box = server.root / "mail" / "anna"
+
+        def do(number: int, folder: str, *command: str) -> None:
+            ok(client.select(folder))
+            ok(client.uid(command[0], uid(client, number), *command[1:]))
+
+        strike = ("STORE", "+FLAGS", r"(\Deleted)")
+        send(port, *(sibling(number) for number in range(3)))
+        all_seen(state, box, 3)
+        with mail_program(server) as client:
+            do(0, "INBOX", "COPY", "Junk")
+            do(0, "INBOX", *strike)
+            running.lines("class=spam")
+            do(0, "Junk", *strike)
+            ok(client.append("Junk", r"(\Deleted)", "", sibling(1)))
+            all_seen(state, box, 2, ".Junk")
+            ok(client.create("Archive"))
+            do(0, "Junk", "COPY", "Archive")
+            do(0, "Archive", "STORE", "-FLAGS", r"(\Deleted)")
+            running.lines("class=ham")
+            move(client, 2, "INBOX", "Junk")
+            running.lines("lesson ", 3)
+    assert said(state) == {"anna": "ham spam"}
+
+
+@needs_dovecot
 def test_flags_and_keywords_teach_where_they_are_asked_for(state: Path) -> None:
     evidence = "ham_evidence: {answered: true, flagged: true}, spam_evidence: [$Junk, Junk]"
     with (

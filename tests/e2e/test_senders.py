@@ -10,7 +10,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from selenium.webdriver.support.select import Select
 
 from tests.e2e import daemon
 from tests.e2e.ports import free_port
@@ -62,23 +61,23 @@ def test_genuine_mail_gains_forged_mail_does_not_and_it_is_taken_back(state: Pat
         first = send(genuine, 1)
         assert (first["authenticated"], first["sender_word"]) == (True, "")
         path = f"/history/{first['id']}/sender"
-        assert ben.post(path, params={"class": "ham", "strength": "huge"}).status_code == 422
-        said = anna.post(path, params={"class": "ham", "strength": "strong"}).json()
+        assert ben.post(path, params={"class": "maybe"}).status_code == 422
+        said = anna.post(path, params={"class": "ham"}).json()
         assert (said["label"], said["changed"], said["was"]) == ("ham", True, "")
         assert anna.get(f"/history/{first['id']}").json()["sender_word"] == "ham"
         assert ben.get(f"/history/{first['id']}").json()["sender_word"] == ""
 
         second = send(again, 2)
         why = anna.get(f"/history/{second['id']}/why").json()["now"]
-        assert why["experts"]["sender"]["share"] == -12
+        assert why["experts"]["sender"]["share"] == -6
         parts = [expert["share"] for expert in why["experts"].values()]
         assert why["prior"] + sum(parts) == pytest.approx(why["sum"])
         assert sum(group["part"] for group in why["groups"]) == pytest.approx(why["sum"])
         before = ben.get(f"/history/{second['id']}/why").json()["now"]
         assert "sender" not in before["experts"]
-        assert why["log_odds"] == pytest.approx(before["log_odds"] - 12)
+        assert why["log_odds"] == pytest.approx(before["log_odds"] - 6)
         told = json.loads(site.command("explain", "--json", "--user", "anna", str(second["id"])))
-        assert told["experts"]["sender"]["share"] == -12
+        assert told["experts"]["sender"]["share"] == -6
 
         for number, raw in enumerate(forged, 3):
             third = send(raw, number)
@@ -90,6 +89,9 @@ def test_genuine_mail_gains_forged_mail_does_not_and_it_is_taken_back(state: Pat
             assert "sender" not in now["experts"]
 
         site.command("undo", "--user", "anna", "--since", "1h")
+        for user in ("--user", "anna"), ():  # by command, too
+            assert "wanted" in site.command("learn", "--as", "ham", "--sender", SHOP, *user)
+            assert "forgot" in site.command("forget", "--sender", SHOP, *user)
         fifth = send(last, 5)
         assert (fifth["authenticated"], fifth["sender_word"]) == (True, "")
         assert "sender" not in anna.get(f"/history/{fifth['id']}/why").json()["now"]["experts"]
@@ -137,6 +139,12 @@ def test_no_forged_field_is_believed_unless_the_server_strips_it(state: Path) ->
     assert [row["authenticated"] for row in reversed(found)] == [False, False, True, False, True]
 
 
+def test_a_word_that_would_not_count_is_refused(state: Path) -> None:
+    site = ApiSite(state, listener=BEHIND)  # as installed
+    with site.running(), pytest.raises(AssertionError, match=r"authserv_ids: .*personal: true"):
+        site.command("learn", "--as", "ham", "--sender", SHOP, "--user", "anna")
+
+
 @needs_browser
 @pytest.mark.parametrize("scripts", [True, False])
 def test_the_button_on_the_page_of_a_message(state: Path, scripts: bool) -> None:
@@ -147,7 +155,6 @@ def test_the_button_on_the_page_of_a_message(state: Path, scripts: bool) -> None
         log_in(driver, site.command("login-link", "--user", "anna"))
         driver.get(f"http://127.0.0.1:{site.port}/history/{first['id']}")
         shows(driver, "Always from this sender?")
-        Select(driver.find_element("name", "strength")).select_by_value("strong")
         press(driver, "Ham", "form[action$='/sender']")
         shows(driver, "Mail of this sender is wanted.", "#notice")
         shows(driver, "You said: ham", "form[action$='/sender']")

@@ -185,7 +185,10 @@ def store(client: imaplib.IMAP4, *numbers: int, folder: str = "INBOX") -> None:
 @needs_sieve
 def test_people_teach_with_their_mail_program(place):
     with place.spamguard() as running, mail_program(place.server) as client:
-        store(client, 1, 2, 3, 4)
+        store(client, 1, 2, 3, 4, 5)
+        ok(client.select("INBOX"))
+        ok(client.uid("STORE", uid(client, 5), "+FLAGS", r"(\Deleted)"))
+        ok(client.uid("COPY", uid(client, 5), "Junk"))  # with its flags: teaches nothing
         move(client, 1, "INBOX", "Junk")
         copy(client, 2, "INBOX", "Junk")
         append(client, 3, "INBOX", "Junk")
@@ -346,7 +349,10 @@ def test_forwarded_mail_teaches_its_attachments(tmp_path):
     state = daemon.taught(tmp_path / "state")
     with forwarding(state) as (_, port), smtplib.SMTP("127.0.0.1", port) as client:
         client.sendmail("Anna@example.net", "SPAM@example.net", report(sibling(1), sibling(2)))
-        client.sendmail("anna@example.net", "ham@example.net", report(sibling(3)))
+        as_file = report(sibling(3)).replace(
+            b"message/rfc822", b'application/octet-stream; name="prize.eml"'
+        )
+        client.sendmail("anna@example.net", "ham@example.net", as_file)
         with pytest.raises(smtplib.SMTPDataError, match="attachment") as refused:
             client.sendmail("anna@example.net", "spam@example.net", sibling(4))
         assert refused.value.smtp_code == 550

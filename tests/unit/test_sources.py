@@ -151,15 +151,49 @@ def test_one_level_of_quoting_is_undone(tmp_path: Path) -> None:
     [
         (b"\nFrom - \n", 2),  # no date, but an empty line and a header field after it
         (b"\nFrom 1234@xxx\n", 2),
+        (b"From - \n", 2),
+        (b"\nFrom anna Do Jan  4 10:11:12 2024\n", 2),  # as an exporter writes it in Germany
+        (b"From anna at example.org  Thu Jan  4 10:11:12 2024\n", 2),
+        (b"From ann Thu Jan  4 10:11:12 GMT+0100 (CET) 2024 remote from there\n", 2),
         (b"From bo@example.org Sun Jul 16 15:06:25 2023\n", 2),  # no empty line, but a date
         (b"From bo@example.org Wed, 2 May 2001 10:10:26 +0200\n", 2),
         (b"From my point of view\n", 1),  # text
         (b"\nFrom Russia with love\n\n", 1),
         (b"\nFrom Mon 5 Jan 10:30 on we are open\nand after that closed\n\n", 1),
+        (b"\nFrom my side: some questions follow\nNote: no field\n", 1),
+        (b"\nFrom Mon 5 Jan 10:30 on we are open\nNote: bring your card\n", 1),
+        (b"\nFrom Monday we are open until 10:30\nNote: bring your card\n", 1),
+        (b"\nFrom ann@example.org I heard at 10:11:12 today\nNote: no field\n", 1),
+        (b"\nFrom here\nNote: no field\n", 1),
     ],
 )
 def test_which_from_lines_separate(tmp_path: Path, between: bytes, expected: int) -> None:
     assert len(raws(write(tmp_path / "box", FROM + MAIL + between + OTHER))) == expected
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_what_other_systems_make_of_an_mbox(tmp_path: Path, mark: bytes, end: bytes) -> None:
+    long = b"Subject: x\n\n" + b"y" * 200_000 + b"\n>From z\n"
+    whole = FROM + MAIL + b"\n" + FROM + long + b"\n" + FROM + OTHER + b"\n"
+    path = write(tmp_path / "box", mark + whole.replace(b"\n", end))
+    expected = [MAIL, long.replace(b">From", b"From"), OTHER]
+    assert raws(path) == [raw.replace(b"\n", end) for raw in expected]
+    assert count_messages(path)
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        b"X-IMAP: 1764000000 0000000004\nStatus: RO\n\ntext\n",
+        b"Subject: DON'T DELETE THIS MESSAGE -- FOLDER INTERNAL DATA\n\ntext\n",
+    ],
+)
+def test_the_notes_of_a_server_are_no_mail(tmp_path: Path, notes: bytes) -> None:
+    kept = b"X-IMAPbase: 1764000000 4\nSubject: one\n\nX-IMAP: no field\n"
+    for order in ((notes, kept, MAIL), (MAIL, notes, kept), (kept, MAIL, notes)):
+        path = write(tmp_path / "box", b"\n".join(FROM + raw for raw in order))
+        assert raws(path) == [raw for raw in order if raw is not notes]
 
 
 def test_content_length_is_ignored(tmp_path: Path) -> None:
@@ -235,6 +269,45 @@ def test_empty_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "stdin", Stdin(b""))
     with pytest.raises(SourceError, match="standard input is empty"):
         raws("-")
+
+
+# ---- marked as deleted
+
+
+@pytest.mark.parametrize(
+    ("fields", "deleted"),
+    [
+        (b"X-Status: \n", False),
+        (b"X-Status: AF\n", False),
+        (b"Status: RO\nX-Status: AD\n", True),
+        (b"X-Mozilla-Status: 0001\nX-Mozilla-Status2: 00000008\n", False),
+        (b"X-Mozilla-Status: 0009\n", True),
+        (b"x-mozilla-status: 1018\n", True),
+        (b"X-Mozilla-Status: 0001\nX-Mozilla-Status: 0008\n", False),  # the second by a sender
+    ],
+)
+def test_an_mbox_says_in_header_fields_what_is_deleted(
+    tmp_path: Path, fields: bytes, deleted: bool
+) -> None:
+    raw = fields + b"Subject: x\n\nX-Status: D\n"
+    for end in (b"\n", b"\r\n"):
+        path = write(tmp_path / "box", (FROM + raw + b"\n" + FROM + MAIL).replace(b"\n", end))
+        assert [message.deleted for message in read_messages(path)] == [deleted, False]
+    (alone,) = read_messages(write(tmp_path / "one.eml", raw))
+    assert not alone.deleted  # there the fields are the sender's
+
+
+def test_a_maildir_and_a_folder_of_mh_say_in_names_what_is_deleted(tmp_path: Path) -> None:
+    box = maildir(tmp_path / "tree" / "box")
+    for name in ("1.a:2,S", "2.a:2,ST", "3.T:2,", "4.a!2,T", "5.a;2,DTab"):
+        write(box / "cur" / name, MAIL)
+    for name in ("1", ",2"):
+        write(tmp_path / "tree" / "mh" / name, MAIL)
+        write(tmp_path / "tree" / "mh" / f"{name}0", FROM + MAIL)
+    found = {Path(each.name).name: each.deleted for each in read_messages(tmp_path / "tree")}
+    deleted = {"2.a:2,ST", "4.a!2,T", "5.a;2,DTab", ",2", ",20"}
+    assert {name for name, is_deleted in found.items() if is_deleted} == deleted
+    assert len(found) == 9
 
 
 # ---- Maildir
@@ -380,11 +453,12 @@ def test_the_trec_layout(tmp_path: Path) -> None:
     assert [message.label for message in read_messages(tmp_path)] == ["spam"]
 
 
-def test_an_index_by_another_name(tmp_path: Path) -> None:
+def test_only_a_file_called_index_is_one(tmp_path: Path) -> None:
+    """A letter may begin so, and a file of that name may be there."""
     write(tmp_path / "m", MAIL)
-    assert [
-        message.label for message in read_messages(write(tmp_path / "first-fold", b"ham m\n"))
-    ] == ["ham"]
+    letter = write(tmp_path / "letter", b"ham m\n")
+    assert list(read_messages(letter)) == [SourceMessage(str(letter), b"ham m\n")]
+    assert count_messages(letter) == 1
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_teaching_twice_changes_nothing(run, taught, corpus, counts):
         "known": counts,
         "outvoted": 0,
         "refused": 0,
+        "deleted": 0,
         "settled": False,
         "dry_run": False,
     }
@@ -273,6 +274,28 @@ def test_mail_with_a_damaged_header_is_taught(run, taught, tmp_path):
     (tmp_path / "box").write_bytes(b"From a Thu Jan  4 10:11:12 2024\nX-Odd: 1\n\nx")
     done = run(taught, "learn", "--json", "--as", "ham", tmp_path / "one", tmp_path / "box")
     assert (done.json["taught"], done.json["refused"]) == ({"ham": 2}, 0)
+
+
+def test_what_is_marked_as_deleted_is_not_taught_and_can_be_forgotten(run, state, new_spam):
+    """What was moved to Junk stays in the Inbox file of Thunderbird until that is compacted."""
+    raw = new_spam.read_bytes()
+    inbox = new_spam.with_name("Inbox")
+    marked = b"From - Sat Nov 28 10:00:00 2026\nX-Mozilla-Status: %s\n" + raw + b"\n"
+    other = raw.replace(b"Message-ID: <", b"Message-ID: <other-")
+    kept = b"From - Sat Nov 28 10:00:00 2026\nX-Mozilla-Status: 0001\n" + other
+    inbox.write_bytes(marked.replace(b"%s", b"0009") + kept)
+    for words, verb in ((["--dry-run"], "would teach"), ([], "taught")):
+        done = run(state, "learn", "--as", "ham", *words, str(inbox))
+        assert done.out.startswith(f"{verb} 1 message as ham")
+        assert "marked as deleted" in done.out
+    done = run(state, "learn", "--as", "ham", "--json", str(inbox))
+    assert (done.json["deleted"], done.json["known"]) == (1, {"ham": 1})
+    run(state, "learn", "--as", "spam", str(new_spam))
+    inbox.write_bytes(marked.replace(b"%s", b"0009"))
+    done = run(state, "learn", "--as", "ham", str(inbox))
+    assert done.status == 0
+    assert "taught nothing; marked as deleted" in done.out
+    assert run(state, "forget", "--json", str(inbox)).json["forgotten"] == 1
 
 
 def test_a_dry_run_tells_what_would_be_taught(run, taught, corpus, counts, tmp_path):

@@ -34,10 +34,9 @@ def test_nothing_is_asked_for_unless_said():
     ("flags", "found"),
     [
         ("", set()),
-        ("DPT", set()),
+        ("DP", set()),
         ("RS", {ANSWERED, READ}),
-        ("ST", set()),
-        ("RSTa", {ANSWERED, KEYWORD}),
+        ("RSa", {ANSWERED, READ, KEYWORD}),
         ("FS", {FLAGGED, READ}),
         ("Sa", {READ, KEYWORD}),
         ("c", {KEYWORD}),

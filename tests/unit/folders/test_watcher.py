@@ -64,6 +64,31 @@ def test_moves_teach(watched, caplog):
     assert len(lessons) == 3
 
 
+def test_a_copy_that_is_marked_as_deleted_teaches_nothing(watched):
+    """Programs that only strike a message through, and leave it until somebody expunges."""
+    alarm, kept, struck = [deliver(watched.box, raw, "cur", "S") for raw in MAIL[:3]]
+    watched.rest()
+    alarm = move(alarm, watched.box / ".Junk")
+    shutil.copy(kept, watched.box / ".Junk" / "cur" / "1.copy:2,ST")  # with its flags
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+    alarm = alarm.rename(f"{alarm}T")
+    struck = struck.rename(f"{struck}T")
+    watched.rest()
+    assert watched.votes() == {"anna 0": "spam"}
+    shutil.copy(alarm, watched.box / "cur" / "2.back:2,S")
+    shutil.copy(struck, watched.box / ".Junk" / "cur" / "3.moved:2,S")
+    new = MAIL[3]  # moved back before anybody looked
+    deliver(watched.box / ".Junk", new, "cur", "ST")
+    deliver(watched.box, new, "cur", "S")
+    watched.rest()
+    assert watched.votes() == {"anna 0": "ham", "anna 2": "spam"}
+    alarm.unlink()
+    watched.watcher.take_changes(Changes(everything=True))
+    watched.rest()
+    assert watched.votes() == {"anna 0": "ham", "anna 2": "spam"}
+
+
 def test_only_what_was_never_seen_is_read(watched):
     message = deliver(watched.box, MAIL[0])
     other = deliver(watched.box, MAIL[1])
@@ -371,7 +396,7 @@ def test_what_is_called_otherwise_or_moves_on_before_it_is_taught_is_looked_for_
 
     def late(place, file, digest):
         monkeypatch.setattr(watched.watcher._scanner, "read_example", read)
-        moved.rename(watched.box / folder / "cur" / f"{file.name}T")
+        moved.rename(watched.box / folder / "cur" / f"{file.name}a")
         return read(place, file, digest)
 
     monkeypatch.setattr(watched.watcher._scanner, "read_example", late)

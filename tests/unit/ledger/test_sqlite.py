@@ -62,6 +62,10 @@ def refusal(path: Path, fingerprint: str = "key") -> str:
     return line
 
 
+def files(directory):
+    return sorted(one.name for one in directory.iterdir())
+
+
 # The file
 
 
@@ -70,12 +74,13 @@ def test_a_new_file_is_for_its_owner_alone(path):
     try:
         with SqliteLedger.open(path, "key") as ledger:
             ledger.append([new_vote(b"d")])
-            names = sorted(one.name for one in path.parent.iterdir())
-            assert names == [path.name, f"{path.name}-shm", f"{path.name}-wal"]
+            assert files(path.parent) == [
+                f"{path.name}{end}" for end in ("", "-last", "-shm", "-wal")
+            ]
             assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
     finally:
         os.umask(before)
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert files(path.parent) == [path.name, f"{path.name}-last"]
 
 
 @pytest.mark.parametrize(("durable", "synchronous"), [(True, 2), (False, 1)])
@@ -103,7 +108,7 @@ def test_one_index_serves_the_lookups_and_one_the_users(ledger):
 def test_names_that_mean_something_in_addresses(tmp_path, name):
     with SqliteLedger.open(tmp_path / name, "key") as ledger:
         ledger.append([new_vote(b"d")])
-    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert files(tmp_path) == [name, f"{name}-last"]
 
 
 def test_two_openings_in_one_process_share_the_file(path, ledger):
@@ -121,7 +126,7 @@ def test_a_faster_creator_wins(path, monkeypatch):
         with SqliteLedger.open(path, "key") as second:
             assert second.node == first.node
     monkeypatch.undo()
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert files(path.parent) == [path.name, f"{path.name}-last"]
 
 
 # Refusals
@@ -242,7 +247,7 @@ def test_without_permission(public, exists, directory_mode, file_mode):
     assert done.stdout.startswith(f"ledger {path}: it ")
     assert "read and write" in done.stdout
     assert done.stdout.count("\n") == 1
-    assert [one.name for one in public.iterdir()] == ([path.name] if exists else [])
+    assert files(public) == ([path.name, f"{path.name}-last"] if exists else [])
 
 
 def test_with_permission_the_same_child_opens(public):
@@ -316,7 +321,7 @@ def test_a_disk_that_stops_taking_bytes(path, limit):
     with SqliteLedger.open(path, "key") as ledger:
         assert ledger.last_seq() == 4 * len(committed)
         assert ledger._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert files(path.parent) == [path.name, f"{path.name}-last"]
 
 
 def test_a_writer_that_never_ends_is_named_as_the_trouble(path, ledger):

@@ -53,6 +53,22 @@ def test_deep_in_a_multipart_and_in_base64():
     assert extract_attached(raw) == [TWO]
 
 
+@pytest.mark.parametrize("kind", ["application/octet-stream", "text/plain", "application/x-eml"])
+def test_a_message_as_a_file(kind):
+    outer = EmailMessage(SMTP)
+    outer.set_content("see")
+    main, _, sub = kind.partition("/")
+    for name, content in (
+        ("Prize.EML", TWO),
+        ("pr\xeds.eml", ONE),
+        ("notes.eml", b"no header\n"),
+        ("prize.txt", TWO),
+    ):
+        outer.add_attachment(content, maintype="x", subtype="y", filename=name)
+        outer.get_payload()[-1].replace_header("Content-Type", f"{main}/{sub}")
+    assert extract_attached(outer.as_bytes()) == [TWO, ONE]
+
+
 def test_a_digest():
     raw = (
         b"Content-Type: multipart/digest; boundary=b\n\n--b\n\n"

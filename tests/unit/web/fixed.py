@@ -212,10 +212,8 @@ class Fixed:
         self.calls.append(("forget_passed", person.name, name))
         return LessonReceipt(DIGEST, "", True, "spam", HAM)
 
-    async def say_of_sender(
-        self, person: Person, name: str, label: str, strength: str
-    ) -> LessonReceipt:
-        self.calls.append(("say_of_sender", person.name, name, label, strength))
+    async def say_of_sender(self, person: Person, name: str, label: str) -> LessonReceipt:
+        self.calls.append(("say_of_sender", person.name, name, label))
         return LessonReceipt(DIGEST, label, self.changed, "")
 
     async def undo(
