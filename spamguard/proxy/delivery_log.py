@@ -224,11 +224,8 @@ class DeliveryRecord:
         )
 
     def __str__(self) -> str:
-        """The log line: `key=value` for each fact; the digest is `message`, as for lessons."""
-        facts = [
-            ("message" if key == "digest" else key, fact) for key, fact in self.facts().items()
-        ]
-        return " ".join([f"{key}={quote_value(value)}" for key, value in facts])
+        """The log line: `key=value` for each fact."""
+        return " ".join([f"{key}={quote_value(value)}" for key, value in self.facts().items()])
 
     def facts(self) -> Mapping[str, str]:
         """The facts of the log line by name; the values are as strangers wrote them."""
@@ -238,7 +235,7 @@ class DeliveryRecord:
             "id": self.id,
             **({"copy-of": self.copy_of} if self.copy_of else {}),
             **({"queue": self.queue_id} if self.queue_id else {}),
-            **({"digest": message_name(self.scan.digest)} if self.scan else {}),
+            **({"message": message_name(self.scan.digest)} if self.scan else {}),
             "listener": self.listener.listen.text,
             "client": client.address,
             "helo": client.helo,
