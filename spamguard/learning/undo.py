@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -51,18 +52,21 @@ _opinion_key = attrgetter("label", "origin", "time")  # the same for a vote and 
 class VoteSelection(NamedTuple):
     """Which votes to take back.
 
-    since: seconds since 1970; 0: all. origin: as in `ledger.queries.origin_patterns`; "": any.
+    since, until: seconds since 1970, the second excluded; 0: all. origin: as in
+    `ledger.queries.origin_patterns`; "": any.
     """
 
     user: str
     since: int = 0
     origin: str = ""
+    until: int = 0
 
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
         is_opinion = not _is_end(vote) and not is_site_note(vote.extractor)
-        return vote.time >= self.since and is_opinion and is_from
+        is_then = self.since <= vote.time < (self.until or inf)
+        return is_then and is_opinion and is_from
 
 
 class UndoneVote(NamedTuple):
