@@ -499,8 +499,9 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
         labels = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
         lines.append(f"by what users have taught themselves: {labels}")
     lines.append(f"{row.action or 'handed on'}; answered: {row.reply}")
-    up = [word for word in row.words if word.part > 0][:max_words]
-    down = [word for word in row.words if word.part < 0][:max_words]
+    limit = _WORDS_THEN if max_words is None else max_words
+    up = [word for word in row.words if word.part > 0][:limit]
+    down = [word for word in row.words if word.part < 0][:limit]
     strongest = sorted((*up, *down), key=lambda word: -abs(word.part))
     lines += (f"  {word.part:+9.3f}  {word.text}" for word in strongest)
     return "\n".join((*lines, ""))
