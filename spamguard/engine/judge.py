@@ -252,7 +252,7 @@ class JudgingFilter:
             correction,
             texts,
             sender=nats,
-            cautious=spam_from > self._spam_from,
+            usual_spam_from=self._spam_from,
         )
 
     def _refresh(self) -> None:

@@ -361,8 +361,9 @@ def test_what_a_message_needs_is_told_and_the_same_wherever_it_is_judged(tmp_pat
             scan, why = spam_filter.scan(raw, users=["anna"]), spam_filter.explain(raw)
             assert together == spam_filter.judge(raw) == scan.verdict == why.verdict
             assert scan.personal["anna"] == spam_filter.judge(raw, user="anna")
-            assert (
-                why.spam_from == policy.logit(scan.threshold) > policy.logit(policy.SPAM_THRESHOLD)
+            assert scan.threshold > policy.SPAM_THRESHOLD
+            assert why.cautious == (
+                policy.SPAM_THRESHOLD <= scan.verdict.probability < scan.threshold
             )
             assert (scan.verdict.label == "spam") == (
                 scan.verdict.log_odds >= policy.logit(scan.threshold)
