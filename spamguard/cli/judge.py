@@ -237,7 +237,6 @@ def _explanation_text(
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
         explain_text.describe_verdict(why, features),
-        *filter(None, [explain_text.describe_flip(why)]),
     ]
     for vote in votes[:_MAX_VOTES]:
         user = vote.user or arguments.SITE

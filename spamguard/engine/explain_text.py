@@ -1,8 +1,8 @@
 """From the experts' log-odds to explanations that people read.
 
 `explain_verdict` puts an explanation together from its parts. The other functions say what a
-terminal or a page shows of it: figures that add up, what another label would take, a sentence, a
-few bars, and all features with readable names.
+terminal or a page shows of it: figures that add up, a sentence, a few bars, and all features with
+readable names.
 
 Every feature has a kind, and every kind belongs to one group. The kind follows from the section in
 front of the token's text (`mail.content`), so nothing is looked up in the tables again. The history
@@ -28,7 +28,6 @@ from spamguard.log import printable
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
 
-_MAX_FLIP = 10  # features: more say nothing to people
 STEPS_PER_NAT = 1000  # parts are shown in thousandths
 PERSONAL_EXPERT = "personal"  # the part of the user's own votes, among the experts
 
@@ -155,18 +154,6 @@ def describe_odds(why: Explanation, class_title: Callable[[str], str] = str) -> 
     if len(why.verdict.probabilities) == 2:
         return pair
     return f"unwanted mail against wanted, most likely {pair}"
-
-
-def describe_flip(why: Explanation, class_title: Callable[[str], str] = str) -> str:
-    """What another label would take, in one sentence; "" if it takes more than a few features."""
-    if why.few or why.cautious or why.flip is None or why.flip > _MAX_FLIP:
-        return ""
-    falls, other = why.to_threshold < 0, policy.UNSURE
-    if why.verdict.label not in why.verdict.probabilities:
-        other = why.against if falls else why.favoured
-    what = "strongest feature" if why.flip == 1 else f"{why.flip} strongest features"
-    side = class_title(why.favoured if falls else why.against)
-    return f"Without its {what} for {side} it would be {class_title(other)}."
 
 
 # ---- features and their groups

@@ -391,8 +391,7 @@ class ExplanationView:
 
     sentence: every second part is a word of the message. question: of what it gives the log-odds.
     features: one page of them, strongest first, and a row for those on other pages. kinds: of these
-    features, each with its sentence. unkept: words whose text is no longer known. has_words:
-    whether any word adds anything. flip: what would change the verdict; "" if nothing small would.
+    features, each with its sentence. has_words: whether any word adds anything.
     """
 
     why: Explanation
@@ -401,13 +400,11 @@ class ExplanationView:
     groups: Sequence[ExplanationRow]
     features: Sequence[ExplanationRow]
     kinds: Sequence[tuple[str, str]]
-    unkept: int
     has_words: bool
     page: int
     pages: int
     experts: Sequence[ExplanationRow]
     total: float
-    flip: str
 
 
 def build_explanation(
@@ -460,13 +457,11 @@ def build_explanation(
             for kind, about in explain_text.KINDS.items()
             if any(feature.kind == kind for feature in on_page)
         ],
-        unkept=sum(1 for clue in why.clues if clue.part and not clue.text),
         has_words=any(clue.part for clue in why.clues),
         page=page,
         pages=pages,
         experts=_make_rows([ExplanationRow(*expert) for expert in experts], why.log_odds),
         total=round(why.log_odds, 3),
-        flip=explain_text.describe_flip(why, label_text),
     )
 
 

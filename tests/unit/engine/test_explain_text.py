@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,13 +14,6 @@ from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
 
 
-def why(*clues: Clue, flip: int | None = 1, to_threshold: float = -1.5) -> Explanation:
-    verdict = Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.01})
-    return Explanation(
-        verdict, "spam", "ham", 4.6, 0.1, 0.0, {}, {}, clues, {}, {}, to_threshold, flip
-    )
-
-
 def test_rounded_parts_add_up() -> None:
     parts = [1 / 3, 1 / 3, 1 / 3, 0.0004]
     assert sum(explain_text.round_parts(parts, sum(parts))) == round(
@@ -29,35 +21,11 @@ def test_rounded_parts_add_up() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("label", "to_threshold", "side", "other"),
-    [
-        ("spam", -1.5, "spam", "unsure"),
-        ("ham", 1.5, "ham", "unsure"),
-        ("unsure", 1.5, "ham", "spam"),
-        ("unsure", -1.5, "spam", "ham"),
-    ],
-)
-def test_what_would_flip_it(label: str, to_threshold: float, side: str, other: str) -> None:
-    explained = why(flip=3, to_threshold=to_threshold)
-    explained = replace(explained, verdict=replace(explained.verdict, label=label))
-    sentence = explain_text.describe_flip(explained)
-    assert f"3 strongest features for {side} " in sentence
-    assert sentence.endswith(f" {other}.")
-
-
-@pytest.mark.parametrize("said", [{"flip": None}, {"flip": 57}, {"few": True}, {"cautious": True}])
-def test_nothing_is_said_where_no_few_features_would_flip_it(said: dict[str, Any]) -> None:
-    assert explain_text.describe_flip(replace(why(), **said)) == ""
-
-
 def test_of_what_the_log_odds_are() -> None:
-    assert explain_text.describe_odds(why()) == "spam against ham"
-    three = replace(
-        why(), verdict=Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.005, "news": 0.005})
-    )
+    assert explain_text.describe_odds(explanation()) == "spam against ham"
+    three = Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.005, "news": 0.005})
     assert (
-        explain_text.describe_odds(three)
+        explain_text.describe_odds(explanation(verdict=three))
         == "unwanted mail against wanted, most likely spam against ham"
     )
 
