@@ -121,7 +121,7 @@ def log_lesson(
         for key, value in facts.items()
     )
     name = message_name(digest)
-    extra = {"event": "lesson", "facts": lambda: facts | {"digest": name, "outcome": outcome}}
+    extra = {"event": "lesson", "facts": lambda: facts | {"message": name, "outcome": outcome}}
     logger.info("lesson %s message=%s: %s", text, name, outcome, extra=extra)
 
 
@@ -212,19 +212,18 @@ def _format_second(second: int) -> tuple[str, str]:
 
 
 class JournalFormatter(logging.Formatter):
-    """A JSON object for each event: level, logger, process, message, exception if there was one.
+    """A JSON object for each event: level, logger, process, event, exception if there was one.
 
-    An event with `extra={"event": …, "facts": …}`, a word and a function that returns a mapping of
-    texts, has each of these facts as a field, and the word as its message.
+    The event is the text of the line. One with `extra={"event": …, "facts": …}`, a word and a
+    function that returns a mapping of texts, is that word, and each of these facts is a field.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        message = record.event if hasattr(record, "event") else record.getMessage()
         fields = {
             "level": record.levelname.lower(),
             "logger": record.name,
             "process": record.process,
-            "message": message,
+            "event": record.event if hasattr(record, "event") else record.getMessage(),
         }
         facts = record.facts() if hasattr(record, "facts") else {}
         fields |= {key: value for key, value in facts.items() if key not in fields}

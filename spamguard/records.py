@@ -156,8 +156,7 @@ class Explanation:
     more expert; where a word about the sender counts, so is "sender". favoured, against: the
     likeliest class of each side. clues: strongest first. flip: how many of the strongest clues
     would have to go for another label; None: even all would not do. few: no words would, for want
-    of lessons. spam_from: log-odds from which on this message is called spam, where it needs more
-    than usual because little good mail is known; None: as usual.
+    of lessons. cautious: it would be called spam if more good mail were known.
     """
 
     verdict: Verdict
@@ -174,7 +173,7 @@ class Explanation:
     to_threshold: float
     flip: int | None
     few: bool = False
-    spam_from: float | None = None
+    cautious: bool = False
     sender: float = 0.0
 
 

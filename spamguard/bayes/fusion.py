@@ -424,23 +424,16 @@ def bucket_parts(
 
 
 def strongest_parts(parts: Floats, number: int) -> NDArray[np.intp]:
-    """Indices of the `number` highest parts above zero and lowest below it, strongest first.
+    """Indices of the `number` parts that are farthest from zero, strongest first; none is zero.
 
-    >>> strongest_parts(np.array([0.5, -2.0, 1.0, 0.0]), 1).tolist()
+    >>> strongest_parts(np.array([0.5, -2.0, 1.0, 0.0]), 2).tolist()
     [1, 2]
     """
+    weights = -np.abs(parts)
     size = len(parts)
-    number = min(number, size)
-    if not number:
-        return np.empty(0, np.intp)
-    both_ends = (number - 1, size - number)
-    order = parts.argpartition(both_ends) if size > 2 * number else parts.argsort()
-    low, high = order[:number], order[size - number :]
-    below = zip(parts[low].tolist(), low.tolist(), strict=True)
-    ranked = [(part, at) for part, at in below if part < 0]
-    above = zip(parts[high].tolist(), high.tolist(), strict=True)
-    ranked += [(-part, at) for part, at in above if part > 0]
-    return np.array([at for _, at in sorted(ranked)], np.intp)
+    chosen = weights.argpartition(number)[:number] if number < size else np.arange(size)
+    chosen = chosen[weights.take(chosen).argsort(kind="stable")]
+    return chosen[: np.count_nonzero(weights.take(chosen))]
 
 
 def _weigh_experts(

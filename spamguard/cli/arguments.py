@@ -240,7 +240,7 @@ def add_paths(parser: argparse.ArgumentParser, *, required: bool = True) -> None
 
 def add_paths_or_ids(parser: argparse.ArgumentParser) -> None:
     """Add the arguments PATH… and the option --id; the command calls `check_paths_or_ids`."""
-    about = "a message that passed, by the id in X-Spamguard"
+    about = "a message that passed, by the id in X-Spamguard or message= of a log line"
     parser.add_argument("--id", action="append", dest="ids", default=[], metavar="ID", help=about)
     add_paths(parser, required=False)
 
@@ -255,6 +255,13 @@ def check_paths_or_ids(options: argparse.Namespace) -> None:
 
 def add_json(parser: argparse.ArgumentParser, about: str = JSON_HELP) -> None:
     parser.add_argument("--json", action="store_true", help=about)
+
+
+def add_period(parser: argparse.ArgumentParser) -> None:
+    """Add the options --since and --until, which `recovery.parse_period` reads."""
+    about = "only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)"
+    parser.add_argument("--since", metavar="WHEN", help=about)
+    parser.add_argument("--until", metavar="WHEN", help="only before then")
 
 
 def add_user(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -386,14 +387,25 @@ def _shows_progress() -> bool:
 # ---- messages that passed the daemon
 
 
+_MESSAGE_NAME = re.compile("(?:message=)?([0-9a-f]{12})")  # as `log.message_name` writes it
+
+
+def is_passed(text: str) -> bool:
+    """Whether a text has the form of what names a message that passed."""
+    return is_id(text) or _MESSAGE_NAME.fullmatch(text) is not None
+
+
 def find_rows(options: argparse.Namespace, ids: Sequence[str]) -> list[HistoryRow]:
-    """The history's rows of these ids; UsageError at the first id that it does not have."""
+    """The history's rows of these ids, or names in the log; UsageError at the first that it does
+    not have.
+    """
     if not ids:
         return []
     rows = []
     with open_history(options, f"{ids[0]} is not known") as history:
         for message_id in ids:
-            row = history.find(message_id) if is_id(message_id) else None
+            name = _MESSAGE_NAME.fullmatch(message_id)
+            row = history.find_named(name[1]) if name else history.find(message_id)
             if row is None:
                 raise UsageError(
                     f"{message_id}: no message with that id in the history: "

@@ -20,15 +20,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
-from datetime import datetime
 from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import east_asian_width
 
 from spamguard.cli import arguments, common
-from spamguard.errors import MemoryLimitError, SourceError, UsageError
-from spamguard.keys import is_id
+from spamguard.errors import MemoryLimitError, QuarantineError, SourceError, UsageError
 from spamguard.log import local_time, message_name, printable, rfc3339, supports_colours
 
 if TYPE_CHECKING:
@@ -97,17 +95,19 @@ Explain a verdict. A sentence comes first, then the log-odds as a sum, by group,
 word, trait and number of the message. Behind a word stand its kind and the messages of each class
 that have it. The votes on the message itself come first.
 
-In place of PATH, the ID of a message that passed, as X-Spamguard has it. It shows the verdict and
-the action of that time, and the verdict by today's tables; of its words only those are shown that
-were among the strongest then. There is no verdict of today for a message that another version has
-read: the reason is shown."""
+In place of PATH, the ID of a message that passed, as X-Spamguard has it, or its name in the log
+(message=). It shows the verdict and the action of that time, and the verdict by today's tables; of
+its words those are named that were among the 100 strongest then, or all if it is still held. There
+is no verdict of today for a message that another version has read: the reason is shown."""
 EXPLAIN_EXAMPLE = """  spamguard explain message.eml
   spamguard explain --words 30 message.eml
   spamguard explain --json message.eml
   spamguard explain 0iq5r8jo4c1n2f3g
+  spamguard explain message=31b1a3cbc2f1
   spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
 _MAX_BAR = 24  # letters of the longest bar
+_WORDS_THEN = 8  # each way
 _MAX_VOTES = 20  # in the text: a circular may have those of thousands
 
 
@@ -126,7 +126,7 @@ def add_explain(commands: arguments.Commands) -> None:
     parser.add_argument("--words", type=arguments.parse_count, metavar="N", help=about)
     arguments.add_user(parser)
     arguments.add_json(parser, arguments.JSON_LINES_HELP)
-    about = f"{arguments.PATHS_HELP}; or the id of a message that passed"
+    about = f"{arguments.PATHS_HELP}; or id or name of a message that passed"
     parser.add_argument("paths", nargs="+", metavar="PATH|ID", help=about)
 
 
@@ -134,7 +134,7 @@ def run_explain(options: argparse.Namespace) -> int:
     """Explain every message, first those named by an id."""
     from spamguard.engine.prepare import ExampleReader
 
-    ids = [path for path in options.paths if is_id(path) and not Path(path).exists()]
+    ids = [path for path in options.paths if common.is_passed(path) and not Path(path).exists()]
     paths = [path for path in options.paths if path not in ids]
     rows = common.find_rows(options, ids)
     messages = common.read_messages(paths)
@@ -162,8 +162,10 @@ def run_explain(options: argparse.Namespace) -> int:
 
 def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespace) -> None:
     """Show the verdict of then, and that of now if there can be one."""
+    from spamguard.engine.prepare import ExampleReader
     from spamguard.proxy.history_search import example_from_row
 
+    extractor, held = ExampleReader(spam_filter.key).extractor, _read_held(row, options)
     texts: list[str] = []
     values: dict[str, object] = {}
     if options.json:
@@ -173,11 +175,13 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
     try:
         features = example_from_row(spam_filter, row).features if row.was_scanned else None
     except UsageError as error:
-        features = None
-        values["no_now"] = common.describe_error(error)
-        texts.append(f"now: cannot be told. {values['no_now']}\n")
+        features = extractor.features(held) if held else None
+        if features is None:
+            values["no_now"] = common.describe_error(error)
+            texts.append(f"now: cannot be told. {values['no_now']}\n")
     if features is not None:
         word_texts = {word.token: word.text for word in row.words}
+        word_texts |= extractor.token_texts(held) if held else {}
         sender = row.sender_digest
         why = spam_filter.explain_features(features, word_texts, options.user, sender)
         votes = list(spam_filter.ledger.users.votes_on_message(row.digest))
@@ -186,6 +190,17 @@ def _explain_row(spam_filter: Filter, row: HistoryRow, options: argparse.Namespa
         else:
             texts.append(_explanation_text("now", why, votes, options.words))
     common.print_answer(options, "\n".join(texts), values)
+
+
+def _read_held(row: HistoryRow, options: argparse.Namespace) -> bytes | None:
+    """The message itself, if it is still in the quarantine."""
+    from spamguard.delivery.quarantine import DIRECTORY, Quarantine
+
+    with suppress(QuarantineError, OSError):  # it was passed on, or released or deleted since
+        quarantine = Quarantine(common.state_directory(options) / DIRECTORY)
+        with closing(quarantine.open(row.id).spool) as message:
+            return message.read()
+    return None
 
 
 def _explanation_values(
@@ -221,8 +236,7 @@ def _explanation_text(
         name,
         f"{verdict.label}: probability {verdict.probability:.4f} of being unwanted, "
         f"log-odds {verdict.log_odds:+.3f}",
-        explain_text.describe_verdict(why, groups),
-        explain_text.describe_flip(why),
+        explain_text.describe_verdict(why, features),
     ]
     for vote in votes[:_MAX_VOTES]:
         user = vote.user or arguments.SITE
@@ -372,8 +386,8 @@ def _report_failure(text: str, error: BaseException) -> None:
 HISTORY_ABOUT = """\
 List the messages that the daemon has judged, newest first. ID is as the field X-Spamguard, the log
 and the page have it; MESSAGE as the log lines of lessons have it. `explain ID` tells why."""
-HISTORY_EXAMPLE = """  spamguard history --from tuesday --verdict spam
-  spamguard history --from '2026-11-17 08:00' --to 2026-11-18
+HISTORY_EXAMPLE = """  spamguard history --since tuesday --verdict spam
+  spamguard history --since '2026-11-17 08:00' --until 2026-11-18
   spamguard history --json --limit 10000"""
 
 _PAGE_ROWS = 500  # read at once
@@ -383,9 +397,7 @@ _COLUMNS = "{:16}  {:16}  {:12}  {:11}  {:>7}  {:{width}}  {:{width}}  {}"
 
 def add_history(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "history", run_history, HISTORY_ABOUT, HISTORY_EXAMPLE)
-    about = "not older than this: a date, a time or a day of the week"
-    parser.add_argument("--from", dest="since", metavar="WHEN", help=about)
-    parser.add_argument("--to", dest="until", metavar="WHEN", help="older than this")
+    arguments.add_period(parser)
     about = "only this verdict: a class, unsure or not-scanned"
     parser.add_argument("--verdict", default="", metavar="LABEL", help=about)
     about = "how many messages at most (default: 1,000)"
@@ -397,12 +409,12 @@ def add_history(commands: arguments.Commands) -> None:
 
 def run_history(options: argparse.Namespace) -> int:
     """List the messages that were judged."""
-    from spamguard.cli.recovery import parse_since
+    from spamguard.cli.recovery import parse_period
     from spamguard.proxy.history_search import HistoryFilter, first_id
 
-    now = datetime.now()
-    since = parse_since(options.since, now) if options.since else 0
-    until = parse_since(options.until, now) if options.until else 0
+    since, until = parse_period(options)
+    if options.verdict:
+        _check_verdict(options)
     conditions = HistoryFilter(
         label=options.verdict,
         since=since,
@@ -427,6 +439,16 @@ def run_history(options: argparse.Namespace) -> int:
             cells = (row.id, row.message, row.label, probability, sender, recipients, row.subject)
             print(_row_line(local_time(row.time), *cells))
     return 0
+
+
+def _check_verdict(options: argparse.Namespace) -> None:
+    from spamguard.engine.policy import UNSURE
+    from spamguard.proxy.delivery_log import NOT_SCANNED
+
+    with common.open_existing(options, load=False) as spam_filter:
+        labels = (*sorted(spam_filter.classes), UNSURE, NOT_SCANNED)
+    if options.verdict not in labels:
+        raise UsageError(f"no verdict is called {options.verdict!r}: say {', '.join(labels)}")
 
 
 def _row_line(*cells: str) -> str:
@@ -476,8 +498,9 @@ def _row_text(row: HistoryRow, max_words: int | None) -> str:
         labels = ", ".join(f"{label} for {user}" for user, label in row.personal.items())
         lines.append(f"by what users have taught themselves: {labels}")
     lines.append(f"{row.action or 'handed on'}; answered: {row.reply}")
-    up = [word for word in row.words if word.part > 0][:max_words]
-    down = [word for word in row.words if word.part < 0][:max_words]
+    limit = _WORDS_THEN if max_words is None else max_words
+    up = [word for word in row.words if word.part > 0][:limit]
+    down = [word for word in row.words if word.part < 0][:limit]
     strongest = sorted((*up, *down), key=lambda word: -abs(word.part))
     lines += (f"  {word.part:+9.3f}  {word.text}" for word in strongest)
     return "\n".join((*lines, ""))

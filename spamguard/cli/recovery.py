@@ -62,8 +62,7 @@ def add_undo(commands: arguments.Commands) -> None:
     what.add_argument("--user", action="append", dest="users", metavar="NAME", help=about)
     about = "the word list to take back; `status` names them"
     what.add_argument("--import", dest="word_list", metavar="NAME", help=about)
-    about = "only from then on: 2d, tuesday, 2026-11-17, '2026-11-17 08:00' (local time)"
-    parser.add_argument("--since", metavar="WHEN", help=about)
+    arguments.add_period(parser)
     about = "only what was taught there: cli, folder, 'folder Junk'"
     parser.add_argument("--origin", default="", metavar="TEXT", help=about)
     about = "only say what would be taken back"
@@ -83,9 +82,9 @@ def run_undo(options: argparse.Namespace) -> int:
             "--user is empty, as of a variable that is not set: say whose word to take back; "
             f"the site's is {arguments.SITE!r}"
         )
-    since = 0 if options.since is None else parse_since(options.since, datetime.now())
+    since, until = parse_period(options)
     selections = [
-        VoteSelection(arguments.parse_teacher(user), since, options.origin)
+        VoteSelection(arguments.parse_teacher(user), since, options.origin, until)
         for user in options.users
     ]
     with common.open_existing(options) as spam_filter:
@@ -124,6 +123,7 @@ def run_undo(options: argparse.Namespace) -> int:
         values = {
             "user": selection.user,
             "since": selection.since,
+            "until": selection.until,
             "origin": selection.origin,
             "taken_back": len(votes),
             "by_class": dict(sorted(labels.items())),
@@ -160,8 +160,8 @@ def _undo_import(options: argparse.Namespace) -> int:
     from spamguard.learning import importers
     from spamguard.learning.undo import UNDO_ORIGIN
 
-    if options.since is not None or options.origin:
-        raise UsageError("a word list is taken back whole: leave --since and --origin out")
+    if options.since is not None or options.until is not None or options.origin:
+        raise UsageError("a word list is taken back whole: leave --since, --until, --origin out")
     with common.open_existing(options) as spam_filter:
         removed = importers.remove_word_list(
             spam_filter, options.word_list, UNDO_ORIGIN, dry_run=options.dry_run
@@ -203,13 +203,22 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}(?::[0-9]
 _FORMS = "say it as 90m, 12h, 2d, 1w, today, yesterday, tuesday, 2026-11-17 or '2026-11-17 08:00'"
 
 
-def parse_since(text: str, now: datetime) -> int:
-    """The time that a text of --since names, in seconds since 1970.
+def parse_period(options: argparse.Namespace) -> tuple[int, int]:
+    """--since and --until in seconds since 1970; 0 where one is left out."""
+    now = datetime.now()
+    since, until = (
+        0 if text is None else parse_time(text, now) for text in (options.since, options.until)
+    )
+    return since, until
+
+
+def parse_time(text: str, now: datetime) -> int:
+    """The time that a text names, in seconds since 1970.
 
     A day means its beginning, a weekday the last such day, which may be today. now: local time,
     without a zone. UsageError: the text names no time, or one in the future.
     """
-    moment = _parse_time(text.strip().lower(), now)
+    moment = _find_time(text.strip().lower(), now)
     if moment is None:
         raise UsageError(f"{text!r} is no time: {_FORMS}")
     if moment > now:
@@ -217,7 +226,7 @@ def parse_since(text: str, now: datetime) -> int:
     return int(moment.timestamp())
 
 
-def _parse_time(text: str, now: datetime) -> datetime | None:
+def _find_time(text: str, now: datetime) -> datetime | None:
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if ago := _AGO.fullmatch(text):
         return max(now - timedelta(**{_UNITS[ago[2]]: int(ago[1])}), datetime(1971, 1, 1))

@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +85,7 @@ def add_shared(commands: arguments.Commands) -> None:
     undoing = arguments.add_action(actions, "undo", _undo, about)
     about = "its name or its id, as `status` has them"
     undoing.add_argument("--node", required=True, metavar="NAME", help=about)
-    about = "only from then on, as of `undo`; that machine may have lied about times"
-    undoing.add_argument("--since", metavar="WHEN", help=about)
+    arguments.add_period(undoing)  # that machine may have lied about times
     about = "only say what would be taken back"
     undoing.add_argument("--dry-run", action="store_true", help=about)
     about = "bring tables and functions of the database up to this version"
@@ -388,17 +386,17 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
 
 def _undo(options: argparse.Namespace) -> int:
     """Take back what one node has cast, user by user. Word lists and classes stay."""
-    from spamguard.cli.recovery import parse_since, undo_selections
+    from spamguard.cli.recovery import parse_period, undo_selections
     from spamguard.learning.undo import VoteSelection
 
-    since = 0 if options.since is None else parse_since(options.since, datetime.now())
+    since, until = parse_period(options)
     with common.open_existing(options) as spam_filter:
         _shared_log(spam_filter)
         node = _find_node(spam_filter, options.node)
         digests: dict[str, list[bytes]] = {}
         for user, digest in spam_filter.ledger.users.keys_of_node(node, since):
             digests.setdefault(user, []).append(digest)
-        selections = [VoteSelection(user, since, node=node) for user in digests]
+        selections = [VoteSelection(user, since, until=until, node=node) for user in digests]
         undone = undo_selections(
             spam_filter, list(digests.values()), selections, dry_run=options.dry_run
         )

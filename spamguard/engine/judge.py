@@ -163,13 +163,13 @@ class JudgingFilter:
         return self._make_verdict(joint, spam_from, nats, correction)
 
     def scan(
-        self, raw: bytes, words: int = 8, extra_fields: bytes = b"", users: Sequence[str] = ()
+        self, raw: bytes, words: int = 16, extra_fields: bytes = b"", users: Sequence[str] = ()
     ) -> Scan:
         """Judge as `judge`, and return what is kept of a message once it is gone.
 
         Parameters
         ----------
-        words : how many of the strongest words each way, with the default profile only.
+        words : how many of the strongest words, with the default profile only.
         extra_fields : as in `ExampleReader.read_with_words`.
         users : whose mail it is. Users with votes that count get a verdict of their own, with the
             default profile only.
@@ -253,7 +253,7 @@ class JudgingFilter:
             correction,
             texts,
             sender=nats,
-            cautious=spam_from > self._spam_from,
+            usual_spam_from=self._spam_from,
         )
 
     def _refresh(self) -> None:

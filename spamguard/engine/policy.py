@@ -29,7 +29,7 @@ HAM_THRESHOLD = 0.1
 MIN_LESSONS = 3
 # With fewer good lessons, spam stays unsure ("The first days"); with more than so many unwanted
 # lessons for each good one, most good mail does (corpora/RESULTS.md, "People who only move").
-_MIN_HAM_LESSONS, _MAX_SPAM_PER_HAM = 500, 3
+MIN_HAM_LESSONS, _MAX_SPAM_PER_HAM = 500, 3
 _MAX_LOG_ODDS = 1000.0  # nats; maximum likelihood may be infinitely sure, JSON may not
 REQUIRED_SCORE = 5.0  # score at the spam threshold, as in SpamAssassin
 
@@ -117,7 +117,7 @@ def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
             f"everything is unsure until {MIN_LESSONS} good messages and {MIN_LESSONS} "
             "unwanted ones have been taught"
         )
-    if good >= _MIN_HAM_LESSONS:
+    if good >= MIN_HAM_LESSONS:
         return ""
     if bad > _MAX_SPAM_PER_HAM * good:
         return (
@@ -125,7 +125,7 @@ def missing_lessons(lessons: Mapping[str, int], unwanted: Set[str]) -> str:
             f"{bad:,} unwanted ones"
         )
     return (
-        f"only plain spam is called spam, the rest is unsure: {good:,} of {_MIN_HAM_LESSONS} "
+        f"only plain spam is called spam, the rest is unsure: {good:,} of {MIN_HAM_LESSONS} "
         "good messages have been taught"
     )
 
@@ -271,7 +271,7 @@ def compute_caution(good: int, confidence: float) -> Caution | None:
 
     confidence, as in `bayes.experts.ExpertParameters`, holds the log-odds back as well.
     """
-    if good >= _MIN_HAM_LESSONS:
+    if good >= MIN_HAM_LESSONS:
         return None
     return Caution(good, confidence**3 / (1 + (good / _CAUTION_HALF_LESSONS) ** _CAUTION_STEEPNESS))
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -52,14 +53,15 @@ _opinion_key = attrgetter("label", "origin", "time")  # the same for a vote and 
 class VoteSelection(NamedTuple):
     """Which votes to take back.
 
-    since: seconds since 1970; 0: all. origin: as in `ledger.queries.origin_patterns`; "": any.
-    node: id of the node that cast them, of which nothing stays, also not what it has undone; "":
-    any.
+    since, until: seconds since 1970, the second excluded; 0: all. origin: as in
+    `ledger.queries.origin_patterns`; "": any. node: id of the node that cast them, of which nothing
+    stays, also not what it has undone; "": any.
     """
 
     user: str
     since: int = 0
     origin: str = ""
+    until: int = 0
     node: str = ""
 
     def matches(self, vote: Vote) -> bool:
@@ -67,7 +69,8 @@ class VoteSelection(NamedTuple):
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
         is_opinion = bool(self.node or not _is_end(vote)) and not is_site_note(vote.extractor)
         is_of_node = not self.node or vote.node.partition("+")[0] == self.node
-        return vote.time >= self.since and is_opinion and is_from and is_of_node
+        is_then = self.since <= vote.time < (self.until or inf)
+        return is_then and is_opinion and is_from and is_of_node
 
 
 class UndoneVote(NamedTuple):

@@ -372,6 +372,7 @@ def narrow_hashes(hashes: Hashes) -> NDArray[np.uint32]:
 
 _PAIR_SEPARATORS = ("", " ", " … ")  # between the two tokens of a pair, by their distance
 _MADE_OF_GRAM = 3  # the compiled functions' mark of a gram; smaller marks are such a distance
+_GRAM_LABEL = "letters:"
 
 
 class _NativeTokens(NamedTuple):
@@ -395,18 +396,18 @@ class _NativeTokens(NamedTuple):
         places = self.functions.places(
             *self.arguments, buckets.astype(np.uint32), self.max_skips, shift
         )
-        return tuple(
-            [
-                Word(place[0], self._token_text(*place[1:]), part)
-                for place, part in zip(places, parts.tolist(), strict=True)
-            ]
-        )
-
-    def _token_text(self, origin: int, section: int, text: bytes, partner: bytes) -> str:
-        if origin == _MADE_OF_GRAM:
-            return _label_token(_GRAM_SECTION, text.replace(b" ", b"_"))
-        label = _label_token(self.sections[section][0], text)
-        return label + _PAIR_SEPARATORS[origin] + _label_token(b"", partner) if origin else label
+        labels = [_section_label(name) for name, _ in self.sections]
+        words = []
+        for (token, made, section, text, partner), part in zip(places, parts.tolist(), strict=True):
+            name = text.decode("utf-8", "replace")
+            if made == _MADE_OF_GRAM:
+                name = _GRAM_LABEL + name.replace(" ", "_")
+            else:
+                name = labels[section] + name
+            if partner:
+                name += _PAIR_SEPARATORS[made] + partner.decode("utf-8", "replace")
+            words.append(Word(token, name, part))
+        return tuple(words)
 
 
 class _NumpyTokens(NamedTuple):
@@ -429,8 +430,10 @@ class _NumpyTokens(NamedTuple):
         if not len(buckets):
             return ()
         tokens = np.concatenate([group.tokens for group in self.groups])
-        in_bucket = buckets.astype(np.uint32)[:, np.newaxis] == tokens >> np.uint32(shift)
-        places = in_bucket.argmax(axis=1).tolist()
+        in_bucket = tokens >> np.uint32(shift)
+        order = in_bucket.argsort(kind="stable")
+        first = in_bucket.take(order).searchsorted(buckets.astype(np.uint32))
+        places = order.take(first).tolist()
         return tuple(
             [
                 Word(int(tokens[place]), self._token_text(place), part)
@@ -468,7 +471,9 @@ class TokenRun(NamedTuple):
     def token_text(self, number: int) -> str:
         """Readable text of one token."""
         section = self.sections[bisect_right(self.borders, number)]
-        return _label_token(section, self.buffer[self.starts[number] : self.ends[number]])
+        token = self.buffer[self.starts[number] : self.ends[number]]
+        text = token.decode("utf-8", "replace") if isinstance(token, bytes) else token
+        return _section_label(section) + text
 
 
 class _TokenGroup(NamedTuple):
@@ -492,7 +497,6 @@ class _TokenGroup(NamedTuple):
         return text + _PAIR_SEPARATORS[self.step] + right
 
 
-def _label_token(section: bytes, token: bytes | str) -> str:
-    """A token's text with its section in front, unless that is the body."""
-    text = token.decode("utf-8", "replace") if isinstance(token, bytes) else token
-    return f"{section.decode('utf-8', 'replace')}:{text}" if section else text
+def _section_label(section: bytes) -> str:
+    """What stands in front of a token's text: its section, unless that is the body."""
+    return f"{section.decode('utf-8', 'replace')}:" if section else ""

@@ -31,7 +31,14 @@ from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.log import message_name, quote_value
 from spamguard.mail.decode import decode_unstructured
 from spamguard.mail.headers import format_author
-from spamguard.proxy.history import COLUMNS, History, HistoryRow, RowValues, row_values
+from spamguard.proxy.history import (
+    COLUMNS,
+    LARGE_COLUMNS,
+    History,
+    HistoryRow,
+    RowValues,
+    row_values,
+)
 from spamguard.proxy.scorer import NotScanned
 from spamguard.records import EXTRACTOR, Scan, Verdict
 from spamguard.smtp.envelope import Envelope, Reply
@@ -39,8 +46,11 @@ from spamguard.smtp.envelope import Envelope, Reply
 _log = logging.getLogger("spamguard.history")
 
 NOT_SCANNED = "not-scanned"
-_SUBJECT_PREFIXES = ("subject:",)  # of words from the subject
-_ADDRESS_PREFIXES = ("address:", "from:", "to:", "cc:", "reply-to:", "sender:")
+# Words that are, or may be, from the subject; from header fields, which nearly all hold addresses.
+_SUBJECT_WORD = re.compile("(?:subject|letters):")
+_HEADER_WORD = re.compile(
+    "(?!(?:subject|letters|footer|end|url|host|tags|hidden|attachment|clue|names):)[^:]+:"
+)
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 _MAX_WORDS_LOGGED = 6
 _MAX_SUBJECT_BYTES = 1000
@@ -224,11 +234,8 @@ class DeliveryRecord:
         )
 
     def __str__(self) -> str:
-        """The log line: `key=value` for each fact; the digest is `message`, as for lessons."""
-        facts = [
-            ("message" if key == "digest" else key, fact) for key, fact in self.facts().items()
-        ]
-        return " ".join([f"{key}={quote_value(value)}" for key, value in facts])
+        """The log line: `key=value` for each fact."""
+        return " ".join([f"{key}={quote_value(value)}" for key, value in self.facts().items()])
 
     def facts(self) -> Mapping[str, str]:
         """The facts of the log line by name; the values are as strangers wrote them."""
@@ -238,7 +245,7 @@ class DeliveryRecord:
             "id": self.id,
             **({"copy-of": self.copy_of} if self.copy_of else {}),
             **({"queue": self.queue_id} if self.queue_id else {}),
-            **({"digest": message_name(self.scan.digest)} if self.scan else {}),
+            **({"message": message_name(self.scan.digest)} if self.scan else {}),
             "listener": self.listener.listen.text,
             "client": client.address,
             "helo": client.helo,
@@ -300,9 +307,9 @@ _MAX_BATCH_BYTES = 1 << 20
 _MAX_WAIT_SECONDS = 0.5  # that a row waits for others
 _MAX_QUEUE_ROWS = 4096
 _MAX_QUEUE_BYTES = 32 << 20
-_ROW_BYTES = 1024  # of a row without its features
+_ROW_BYTES = 1024  # of a row without its large columns
 _LOG_SECONDS = 60.0  # between two lines in the log
-_PACKED_INDEX = COLUMNS.index("packed")
+_LARGE_INDEXES = [COLUMNS.index(name) for name in LARGE_COLUMNS]
 
 
 class HistoryWriter:
@@ -406,7 +413,7 @@ class HistoryWriter:
 
 
 def _row_bytes(values: RowValues) -> int:
-    return len(values[_PACKED_INDEX]) + _ROW_BYTES
+    return sum(len(values[index]) for index in _LARGE_INDEXES) + _ROW_BYTES
 
 
 def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRow:
@@ -415,10 +422,10 @@ def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRo
     Addresses are those of sender, author, recipients, users and client, and the text of the next
     hop's reply behind its code.
     """
-    prefixes = (() if subjects else _SUBJECT_PREFIXES) + (() if addresses else _ADDRESS_PREFIXES)
-    if prefixes:
-        words = tuple(word for word in row.words if not word.text.startswith(prefixes))
-        row = replace(row, words=words)
+    hidden = [_SUBJECT_WORD] * (not subjects) + [_HEADER_WORD] * (not addresses)
+    if hidden:
+        words = (word for word in row.words if not any(form.match(word.text) for form in hidden))
+        row = replace(row, words=tuple(words))
     if not subjects:
         row = replace(row, subject="")
     if not addresses:

@@ -56,6 +56,9 @@ _COUNT_VERDICTS_AND_LESSONS = (
     "FROM judgements CROSS JOIN temp.taught ON taught.digest = judgements.digest "
     "WHERE {} GROUP BY 1, 2, 3"
 )
+_SELECT_NAMED = (
+    "SELECT id FROM judgements WHERE lower(hex(substr(digest, 1, 6))) = ? ORDER BY id DESC LIMIT 1"
+)
 _FROM_ASKED = "FROM judgements WHERE digest IN (SELECT digest FROM temp.asked)"
 _SELECT_BY_DIGEST = f"SELECT digest, label, personal {_FROM_ASKED}"
 _SELECT_NEWEST = (
@@ -207,6 +210,11 @@ class HistorySearch(History):
                 (*head, tuple(json.loads(recipients or "[]")), count)
                 for *head, recipients, count in rows
             ]
+
+    def find_named(self, name: str) -> HistoryRow | None:
+        """The newest row of a message with that name (`log.message_name`); looks at all rows."""
+        rows = self._db.query(_SELECT_NAMED, (name,))
+        return self.find(rows[0][0]) if rows else None
 
     def find_newest(self, digests: Iterable[bytes], parts: Sequence[str]) -> list[HistoryRow]:
         """The newest row of each of these messages, newest first; looks at all rows.

@@ -26,7 +26,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,10 +43,10 @@ READY, SCANNED, NOT_SCANNED = range(3)
 MAX_USERS = 200
 """How many users a request names; each has at most 255 bytes."""
 _MAX_ON_TOP_BYTES = (1 << 16) - 1
-_MAX_VERDICT_BYTES = 256 << 10
+_MAX_VERDICT_BYTES = 512 << 10
 _MAX_PACKED_BYTES = 4 << 20
-_MAX_WORDS = 64
-_MAX_WORD_LENGTH = 200  # characters
+_MAX_WORDS = 1000
+_MAX_WORD_LENGTH = 100  # characters
 _MAX_MEMORY_BYTES = 2 << 30  # of the process, beyond the tables
 _RETRY_SECONDS = 1.0  # between attempts to open a filter that cannot be opened
 _CHUNK_BYTES = 1 << 20
@@ -310,15 +309,16 @@ def encode_scan(scan: Scan) -> bytes:
         len(words),
         len(personal),
     )
-    numbers = [*classes.values(), *[word.part for word in words]]
+    tokens, word_texts, parts = zip(*words, strict=True) if words else ((), (), ())
+    numbers = [*classes.values(), *parts]
     for other in personal.values():
         numbers += other.probability, other.log_odds
         numbers += [other.probabilities[name] for name in classes]
     form = _NUMBERS_FORMAT.format(len(numbers), len(words))
-    numbers_bytes = struct.pack(form, *numbers, *[word.token for word in words])
-    word_texts = [word.text[:_MAX_WORD_LENGTH].replace("\0", " ") for word in words]
+    numbers_bytes = struct.pack(form, *numbers, *tokens)
+    cut = [text[:_MAX_WORD_LENGTH].replace("\0", " ") for text in word_texts]
     labels = [other.label for other in personal.values()]
-    texts = "\0".join([verdict.label, *classes, *word_texts, *personal, *labels])
+    texts = "\0".join([verdict.label, *classes, *cut, *personal, *labels])
     text = header + numbers_bytes + texts.encode("utf-8", "replace")
     return encode_answer(SCANNED, text, scan.packed)
 
@@ -360,7 +360,7 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         personal[user] = Verdict(label, probability, log_odds, probabilities)
     words_are_valid = (
         word_count <= _MAX_WORDS
-        and all(map(isfinite, parts))
+        and all(-1000.0 <= part <= 1000.0 for part in parts)
         and max(map(len, word_texts), default=0) <= _MAX_WORD_LENGTH
     )
     if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and words_are_valid):

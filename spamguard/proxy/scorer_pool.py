@@ -42,7 +42,7 @@ from spamguard.storage import Spool
 _log = logging.getLogger("spamguard.proxy")
 
 SCORER_COMMAND = (sys.executable, "-P", "-m", "spamguard.proxy.scorer")
-WORDS_PER_SIDE = 8  # as many as history and log show
+KEPT_WORDS = 100  # with their texts, in the history
 _SINGLE_THREAD_ENV = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
@@ -245,7 +245,7 @@ class ScorerPool:
     """The scorers of one worker.
 
     one_wrong_in: as in `Policy`. command: of a scorer. words: how many of the strongest words they
-    report for each side. authserv_ids, results_stripped: as in `Filter.open`.
+    report. authserv_ids, results_stripped: as in `Filter.open`.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class ScorerPool:
         scoring: Scoring,
         one_wrong_in: int = 0,
         command: Sequence[str] = SCORER_COMMAND,
-        words: int = WORDS_PER_SIDE,
+        words: int = KEPT_WORDS,
         authserv_ids: Collection[str] = (),
         *,
         results_stripped: bool = False,

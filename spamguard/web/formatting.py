@@ -363,6 +363,7 @@ def count_mistakes(cells: Sequence[ConfusionCell]) -> Mistakes:
 # ---- explanations
 
 _PAGE_FEATURES = 100  # on every page of features but the first
+_WORD_MARK = "\x00"  # on both sides of a stranger's word in a sentence, which is printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,25 +389,22 @@ class ExplanationRow:
 class ExplanationView:
     """An explanation as a sentence and tables, each of which sums to the total.
 
-    question: of what it gives the log-odds. features: one page of them, strongest first, and a row
-    for those on other pages. kinds: of these features, each with its sentence. unkept: words whose
-    text is no longer known. has_words: whether any word adds anything. flip: what would change the
-    verdict.
+    sentence: every second part is a word of the message. question: of what it gives the log-odds.
+    features: one page of them, strongest first, and a row for those on other pages. kinds: of these
+    features, each with its sentence. has_words: whether any word adds anything.
     """
 
     why: Explanation
-    sentence: str
+    sentence: Sequence[str]
     question: str
     groups: Sequence[ExplanationRow]
     features: Sequence[ExplanationRow]
     kinds: Sequence[tuple[str, str]]
-    unkept: int
     has_words: bool
     page: int
     pages: int
     experts: Sequence[ExplanationRow]
     total: float
-    flip: str
 
 
 def build_explanation(
@@ -440,10 +438,11 @@ def build_explanation(
         is_sum=True,
     )
     experts = [("prior", why.prior), *sorted(why.shares.items(), key=lambda item: -abs(item[1]))]
-    flip = explain_text.describe_flip(why)
     return ExplanationView(
         why,
-        sentence=explain_text.describe_verdict(why, groups, label_text),
+        sentence=explain_text.describe_verdict(
+            why, features, label_text, f"{_WORD_MARK}{{}}{_WORD_MARK}".format
+        ).split(_WORD_MARK),
         question=explain_text.describe_odds(why, label_text),
         groups=_make_rows(
             [
@@ -458,13 +457,11 @@ def build_explanation(
             for kind, about in explain_text.KINDS.items()
             if any(feature.kind == kind for feature in on_page)
         ],
-        unkept=sum(1 for clue in why.clues if not clue.text),
         has_words=any(clue.part for clue in why.clues),
         page=page,
         pages=pages,
         experts=_make_rows([ExplanationRow(*expert) for expert in experts], why.log_odds),
         total=round(why.log_odds, 3),
-        flip=f"{flip[0].upper()}{flip[1:]}.",
     )
 
 

@@ -467,7 +467,7 @@ def summarize_explanation(why: Explanation, max_words: int | None = None) -> Ver
     groups = explain_text.sum_groups(features)
     return VerdictExplanation(
         **asdict(why.verdict),
-        sentence=explain_text.describe_verdict(why, groups),
+        sentence=explain_text.describe_verdict(why, features),
         favoured=why.favoured,
         against=why.against,
         sum=why.log_odds,

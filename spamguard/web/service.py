@@ -18,7 +18,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -68,6 +68,7 @@ _TODAY_SECONDS = 10.0  # for which numbers of the last hours are fresh
 _MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
 _MAX_CACHED = 64  # pairs of a person and a number of hours
 _READ_THREADS = 2
+_MAX_WORDS = 60  # told with a verdict
 _UNDO_BATCH = 4 * BATCH_SIZE  # messages
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
@@ -137,7 +138,7 @@ class Service:
             digest=scan.digest.hex(),
             taught=standing.label or "",
             own=standing.user_label or "",
-            words=models.word_parts(scan.words),
+            words=models.word_parts(scan.words[:_MAX_WORDS]),
         )
 
     async def explain(self, person: Person, message: Spool) -> models.MessageExplanation:
@@ -250,9 +251,23 @@ class Service:
     async def why(self, person: Person, verdict_id: str) -> models.MessageExplanation:
         """Explain the verdict on a message that passed: as it was, and as it would be now."""
         row, judgement = await self._row(person, verdict_id)
-        lesson = partial(example_from_row, row=row)
-        why = await self._explain(person, lesson, row.words, row.sender_digest)
+        held = await self._read_held(person, verdict_id) if judgement.held else None
+
+        def lesson(spam_filter: Filter) -> Example:
+            if held and not judgement.can_teach:
+                return example_from_scan(held)
+            return example_from_row(spam_filter, row)
+
+        words = row.words + (held.words if held else ())
+        why = await self._explain(person, lesson, words, row.sender_digest)
         return models.MessageExplanation(judgement, why)
+
+    async def _read_held(self, person: Person, verdict_id: str) -> Scan | None:
+        with suppress(SpamguardError, OSError):  # gone meanwhile, or too many are being judged
+            entry = await self._read(lambda _: self._quarantine.entry(person, verdict_id))
+            with closing(self._quarantine.open_message(entry)) as message:
+                return await self._scan(person, message)
+        return None
 
     async def learn_passed(self, person: Person, verdict_id: str, label: str) -> LessonReceipt:
         """Teach a message that passed, with the features that the history has stored."""

@@ -252,7 +252,7 @@ def ensure_filter(state: Path) -> None:
 
 # ---- uploaded messages
 
-MAX_WORDS = 30  # words for spam, and words for ham, in the explanation of an uploaded message
+_MAX_WORDS = 1000  # in the explanation of a message that is there: nearly all that it has
 _MAX_MESSAGES = 32  # judged at once
 _MAX_MESSAGES_PER_PERSON = 8  # judged at once for a person who is not an operator
 _NEW_FILTER_SECONDS = 5.0  # within which scorers find a filter that has just been created
@@ -273,7 +273,7 @@ class UploadScanner:
             settings.state,
             settings.scoring,
             one_wrong_in,
-            words=MAX_WORDS,
+            words=_MAX_WORDS,
             authserv_ids=settings.authserv_ids,
         )
         self._settle = settle

@@ -435,7 +435,7 @@ def test_a_lesson_is_its_users_vote_and_has_one_line_in_the_log(way, caplog):
     assert len(told) == way.has_log
     for fact in told:
         assert (fact["user"].partition("@")[0], fact["class"]) == ("anna", "spam")
-        assert fact["digest"] == ExampleReader(way_key(way)).digest(MAIL[0]).hex()[:12]
+        assert fact["message"] == ExampleReader(way_key(way)).digest(MAIL[0]).hex()[:12]
 
 
 def way_key(way: Way) -> bytes:

@@ -484,7 +484,7 @@ def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
         running.lines("serving")
         raw = b"Subject: =?utf-8?q?a=0A=1B=5B2Jb?=\r\n" + daemon.unseen("ham", 1)[0]
         site.send(raw)
-        running.lines('"message": "handled"')
+        running.lines('"event": "handled"')
         os.kill(children(running.process.pid, "daemon.worker")[0], signal.SIGKILL)
         running.lines("SIGKILL")
     finally:
@@ -493,12 +493,12 @@ def test_the_log_under_systemd(state: Path, tmp_path: Path) -> None:
     lines = file.read_text().splitlines()
     objects = [json.loads(re.sub(r"^<[2346]>", "", line)) for line in lines]
     assert all(line.startswith("<") and line.isprintable() for line in lines)
-    assert all(list(entry)[:4] == ["level", "logger", "process", "message"] for entry in objects)
-    (handled,) = [entry for entry in objects if entry["message"] == "handled"]
+    assert all(list(entry)[:4] == ["level", "logger", "process", "event"] for entry in objects)
+    (handled,) = [entry for entry in objects if entry["event"] == "handled"]
     assert (handled["logger"], handled["from"], handled["client"]) == (
         "spamguard.mail",
         "<a@example.org>",
         "127.0.0.1",
     )
     assert {"id", "verdict", "action", "words", "reply", "judging", "size"} <= set(handled)
-    assert any(entry["level"] == "error" and "SIGKILL" in entry["message"] for entry in objects)
+    assert any(entry["level"] == "error" and "SIGKILL" in entry["event"] for entry in objects)

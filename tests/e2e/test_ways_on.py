@@ -5,6 +5,7 @@ lessons by id afterwards.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import smtplib
 import subprocess
@@ -119,6 +120,9 @@ def test_passed_mail_is_explained_taught_and_forgotten_by_its_id(state: Path) ->
         assert "verdict=spam" in line
     answer = json.loads(spamguard(state, "explain", "--json", name))
     assert answer["then"]["label"] == "spam"
+    assert len(answer["then"]["words"]) == 100
+    (by_message,) = re.findall(r" message=[0-9a-f]{12} ", line)
+    assert json.loads(spamguard(state, "explain", "--json", by_message.strip())) == answer
     assert json.loads(spamguard(state, "learn", "--json", "--as", "ham", "--id", name))[
         "taught"
     ] == {"ham": 1}

@@ -103,13 +103,13 @@ def test_objects_for_the_journal(tmp_path: Path) -> None:
     first, second = logged(tmp_path / "log").splitlines()
     assert first.startswith("<6>{")
     told = json.loads(first[3:])
-    assert list(told) == ["level", "logger", "process", "message"]
+    assert list(told) == ["level", "logger", "process", "event"]
     assert (told["level"], told["logger"]) == ("info", "spamguard.x")
-    assert told["message"] == "from=<a\nspamguard.x: forged \x1b[2J é>"
+    assert told["event"] == "from=<a\nspamguard.x: forged \x1b[2J é>"
     assert "é" in first
     assert second.startswith("<3>{")
     fault = json.loads(second[3:])
-    assert (fault["message"], fault["level"]) == ("a fault", "error")
+    assert (fault["event"], fault["level"]) == ("a fault", "error")
     assert "ValueError: b\n" in fault["exception"].replace("\n  ", "\n")
 
 
@@ -184,7 +184,7 @@ def test_facts_are_fields() -> None:
     found = parsed(
         log.JournalFormatter().format(
             record(
-                "id=1 from=<a>", {"id": "1", "from": "<a>", "level": "forged", "message": "forged"}
+                "id=1 from=<a>", {"id": "1", "from": "<a>", "level": "forged", "event": "forged"}
             )
         )
     )
@@ -192,7 +192,7 @@ def test_facts_are_fields() -> None:
         "level": "info",
         "logger": "spamguard.mail",
         "process": os.getpid(),
-        "message": "handled",
+        "event": "handled",
         "id": "1",
         "from": "<a>",
     }
@@ -208,13 +208,13 @@ def test_a_lesson_is_a_line_or_fields(caplog: pytest.LogCaptureFixture) -> None:
         "lesson user=\"anna b\" from='INBOX' to='Old junk' class=spam message=000000000000: learnt"
     )
     found = parsed(log.JournalFormatter().format(moved))
-    assert found["message"] == "lesson"
+    assert found["event"] == "lesson"
     told = {
         "user": "anna b",
         "from": "INBOX",
         "to": "Old junk",
         "class": "spam",
-        "digest": "000000000000",
+        "message": "000000000000",
         "outcome": "learnt",
     }
     assert told.items() <= found.items()
@@ -223,8 +223,8 @@ def test_a_lesson_is_a_line_or_fields(caplog: pytest.LogCaptureFixture) -> None:
 @given(st.text(), st.dictionaries(st.text(), st.text()))
 def test_nothing_breaks_an_object(message: str, facts: Mapping[str, str]) -> None:
     found = parsed(log.JournalFormatter().format(record(message, facts)))
-    assert found["message"] == "handled"
-    assert parsed(log.JournalFormatter().format(record(message)))["message"] == message
+    assert found["event"] == "handled"
+    assert parsed(log.JournalFormatter().format(record(message)))["event"] == message
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_nothing_breaks_an_object(message: str, facts: Mapping[str, str]) -> Non
 def test_odd_letters(text: str) -> None:
     line = log.JournalFormatter().format(record(text))
     assert line.encode("utf-8")
-    assert parsed(line)["message"] == ("\\udc80" if text == "\udc80" else text)
+    assert parsed(line)["event"] == ("\\udc80" if text == "\udc80" else text)
     told = log.TextFormatter(colours=False).format(record(text))
     assert told.isprintable()
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from spamguard.cli.recovery import parse_since
+from spamguard.cli.recovery import parse_time
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.errors import UsageError
@@ -37,7 +37,7 @@ NOW = datetime(2026, 11, 19, 10, 30)  # a Thursday
     ],
 )
 def test_times(text, meant):
-    assert parse_since(text, NOW) == int(meant.timestamp())
+    assert parse_time(text, NOW) == int(meant.timestamp())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_times(text, meant):
 )
 def test_texts_that_are_no_times(text):
     with pytest.raises(UsageError, match="say it as"):
-        parse_since(text, NOW)
+        parse_time(text, NOW)
 
 
 def test_a_user_is_taken_back(run, status_of, taught, new_spam):
@@ -75,6 +75,14 @@ def test_a_user_is_taken_back(run, status_of, taught, new_spam):
     assert status_of(taught)["classes"] == before
     assert status_of(taught)["unsettled"] == 0
     assert run(taught, "undo", "--user", "anna").out == "nothing to take back\n"
+
+
+def test_only_what_was_said_before_a_time_is_taken_back(run, taught, new_spam):
+    run(taught, "learn", "--as", "ham", "--user", "anna", new_spam)
+    early = run(taught, "undo", "--json", "--user", "anna", "--since", "2d", "--until", "1d").json
+    assert early["taken_back"] == 0
+    assert early["since"] < early["until"]
+    assert run(taught, "undo", "--user", "anna", "--until", "soon").failed("'soon' is no time")
 
 
 def test_a_slip_in_the_origin_gives_a_note(run, taught):

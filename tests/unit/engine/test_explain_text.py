@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,13 +14,6 @@ from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import TOKEN_SETS, Clue, Explanation, Verdict
 
 
-def why(*clues: Clue, flip: int | None = 1, to_threshold: float = -1.5) -> Explanation:
-    verdict = Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.01})
-    return Explanation(
-        verdict, "spam", "ham", 4.6, 0.1, 0.0, {}, {}, clues, {}, {}, to_threshold, flip
-    )
-
-
 def test_rounded_parts_add_up() -> None:
     parts = [1 / 3, 1 / 3, 1 / 3, 0.0004]
     assert sum(explain_text.round_parts(parts, sum(parts))) == round(
@@ -27,33 +21,11 @@ def test_rounded_parts_add_up() -> None:
     )
 
 
-def test_what_would_flip_it() -> None:
-    assert explain_text.describe_flip(why()).endswith(
-        "fall by 1.500: without its strongest word for spam they would"
-    )
-    assert explain_text.describe_flip(why(flip=3, to_threshold=2)).endswith(
-        "rise by 2.000: without its 3 strongest words against spam they would"
-    )
-    assert explain_text.describe_flip(why(flip=None)).endswith(
-        "its words alone do not keep it from that"
-    )
-    assert explain_text.describe_flip(replace(why(), few=True)).startswith(
-        "no words would change it"
-    )
-    cautious = explain_text.describe_flip(replace(why(), spam_from=8.25))
-    assert cautious.startswith(
-        "little good mail is known yet, so this message is called spam from +8.250 on; "
-        "for another label"
-    )
-
-
 def test_of_what_the_log_odds_are() -> None:
-    assert explain_text.describe_odds(why()) == "spam against ham"
-    three = replace(
-        why(), verdict=Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.005, "news": 0.005})
-    )
+    assert explain_text.describe_odds(explanation()) == "spam against ham"
+    three = Verdict("spam", 0.99, 4.6, {"spam": 0.99, "ham": 0.005, "news": 0.005})
     assert (
-        explain_text.describe_odds(three)
+        explain_text.describe_odds(explanation(verdict=three))
         == "unwanted mail against wanted, most likely spam against ham"
     )
 
@@ -75,8 +47,7 @@ def choose(explanation: Explanation, max_words: int | None = None) -> explain_te
 
 
 def describe(explanation: Explanation) -> str:
-    groups = explain_text.sum_groups(explain_text.list_features(explanation))
-    return explain_text.describe_verdict(explanation, groups)
+    return explain_text.describe_verdict(explanation, explain_text.list_features(explanation))
 
 
 @pytest.mark.parametrize(
@@ -108,15 +79,17 @@ def test_kind_group_and_name_of_a_token(clue: Clue, kind: str, group: str, name:
     assert KINDS[kind].group == group
 
 
-def test_tokens_without_text_go_by_their_set() -> None:
+def test_tokens_without_text_are_one_feature_the_last() -> None:
     clues = [Clue("", 1.0, {}, token_set) for token_set in TOKEN_SETS for _ in range(2)]
-    groups = explain_text.sum_groups(explain_text.list_features(explanation(*clues)))
-    assert [(group.name, group.part, group.features) for group in groups] == [
-        ("words", 2.0, 2),
-        ("letters", 2.0, 2),
-        ("header", 2.0, 2),
-        ("pairs", 2.0, 2),
-        ("start", 0.0, 2),
+    features = explain_text.list_features(explanation(*clues, Clue("money", 0.25, {})))
+    assert [(feature.part, feature.tokens) for feature in (features[0], features[-1])] == [
+        (0.25, 1),
+        (8.0, 8),
+    ]
+    assert [(group.name, group.part) for group in explain_text.sum_groups(features)] == [
+        ("words", 0.25),
+        ("unkept", 8.0),
+        ("start", 0.0),
     ]
 
 
@@ -165,15 +138,58 @@ def test_the_sentence_names_the_strong_groups_each_way() -> None:
         Clue("id-host:x_org", 0.0, {"spam": 0, "ham": 0}, "clues"),
     ]
     assert describe(explanation(*clues)) == (
-        "Spam: the words of its text and its links are those of spam taught here; its sender and "
-        "servers are those of ham; the server in its Message-ID is unknown here."
+        "Spam: the words of its text (“money”) and its links (“x”) are those of spam taught here; "
+        "its sender and servers are those of ham; the server in its Message-ID is unknown here."
     )
+
+
+def test_the_sentence_names_the_strongest_words_that_people_know() -> None:
+    clues = [
+        Clue("letters:_mone", 9.0, {}, "grams"),
+        Clue("cheap pills", 3.0, {}, "pairs"),
+        Clue("pills", 2.9, {}),
+        Clue("x" * 200, 2.8, {}),
+        Clue("meeting", -2.7, {}),
+        Clue("subject:win\x1b[2J", 2.6, {}, "clues"),
+        Clue("now", 2.5, {}),
+        Clue("here", 2.4, {}),
+    ]
+    assert re.findall("“(.*?)”", describe(explanation(*clues))) == [
+        "cheap pills",
+        "win\ufffd[2J",
+        "now",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"spam": 9, "ham": 0}, "in its language is spam"),
+        ({"spam": 0, "ham": 9}, "in its language is ham"),
+        ({"spam": 9, "ham": 1}, ""),
+        ({"spam": 3, "ham": 0}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_language_of_one_class_is_told(counts: dict[str, int], told: str) -> None:
+    words = [Clue(f"w{number}", 0.1, counts) for number in range(14)]
+    both = [Clue(f"b{number}", 0.1, {"spam": 7, "ham": 7}) for number in range(6)]
+    sentence = describe(explanation(*words, *both))
+    assert told in sentence
+    assert ("language" in sentence) == bool(told)
+    assert "language" not in describe(explanation(*words[:5]))
+
+
+def test_caution_is_told_where_it_decides() -> None:
+    cautious = replace(explanation(Clue("money", 5.0, {}), verdict=UNSURE), cautious=True)
+    assert "enough for spam once 500 ham have been taught" in describe(cautious)
 
 
 def test_the_sentence_of_an_unsure_verdict() -> None:
     clue = Clue("money", 0.4, {})
     assert describe(explanation(clue, verdict=UNSURE)) == (
-        "Unsure: the words of its text are those of spam taught here; that does not decide it."
+        "Unsure: the words of its text (“money”) are those of spam taught here; "
+        "that does not decide it."
     )
     assert describe(explanation(verdict=UNSURE, few=True)) == (
         "Unsure: it has hardly anything in common with the mail taught here; "
@@ -183,6 +199,7 @@ def test_the_sentence_of_an_unsure_verdict() -> None:
 
 def test_hidden_counts_are_not_called_unknown() -> None:
     assert "unknown" not in describe(explanation(Clue("host:x", 0.0, {}, "clues")))
+    assert "unknown" in describe(explanation(Clue("host:x", 0.0, {"spam": 0}, "clues")))
 
 
 def test_every_kind_has_a_group_and_every_trait_a_kind() -> None:

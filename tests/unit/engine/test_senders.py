@@ -175,7 +175,7 @@ def test_the_explanation_shows_the_word_and_still_sums(
     assert sum(group.part for group in groups) == pytest.approx(why.log_odds)
     assert [group.part for group in groups if group.name == "said"] == [nats]
     sentence = "its sender was called " + ("wanted" if nats < 0 else "unwanted")
-    assert sentence in describe_verdict(why, groups)
+    assert sentence in describe_verdict(why, features)
     assert without.sender == 0
     assert "sender" not in without.shares
 

@@ -87,15 +87,23 @@ def take_back(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
-    steps, st.integers(0, 24), st.integers(-1, 24), st.sampled_from(["", "folder Junk", "folder"])
+    steps,
+    st.integers(0, 24),
+    st.none() | st.integers(0, 24),
+    st.integers(-1, 24),
+    st.sampled_from(["", "folder Junk", "folder"]),
 )
-def test_undone_votes_leave_no_trace(monkeypatch, history, cut, settle_at, origin):
+def test_undone_votes_leave_no_trace(monkeypatch, history, cut, end, settle_at, origin):
     timed = [(-1, ("cleo", 7, "spam")), *enumerate(history)]
-    chosen = VoteSelection("anna", NOW + cut, origin)
+    chosen = VoteSelection("anna", NOW + cut, origin, 0 if end is None else NOW + end)
     without = [
         (at, step)
         for at, step in timed
-        if not (step[0] == "anna" and at >= cut and (not origin or (step[1] % 2 and step[2])))
+        if not (
+            step[0] == "anna"
+            and cut <= at < (len(timed) if end is None else end)
+            and (not origin or (step[1] % 2 and step[2]))
+        )
     ]
     with (
         TemporaryDirectory() as place,

@@ -21,6 +21,7 @@ from spamguard.proxy.history import (
     MAX_RECIPIENTS,
     MIN_BYTES,
     HistoryRow,
+    row_from_values,
     row_values,
 )
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
@@ -141,6 +142,13 @@ def test_texts_of_strangers_are_bounded_and_printable(tmp_path: Path) -> None:
         assert len(text) <= 500
     assert found.words[0].part == pytest.approx(1 / 3, abs=1e-6)
     assert taken(tmp_path) < 200_000
+
+
+def test_a_hundred_words_are_kept_in_little_more_than_their_letters() -> None:
+    words = tuple(Word(number << 20, f"word{number:05}", number / 8) for number in range(120))
+    values = row_values(row(1, words=words))
+    assert row_from_values(values[: len(COLUMNS)]).words == words[:100]
+    assert len(values[COLUMNS.index("words")]) < 100 * (len("word00000") + 10)
 
 
 def test_an_author_takes_no_more_than_its_letters() -> None:

@@ -220,7 +220,16 @@ def test_what_is_not_to_be_kept() -> None:
     words = tuple(
         Word(number, text, 1.0)
         for number, text in enumerate(
-            ("offer", "subject:offer", "from:anna", "address:a-at-b b", "to:ben")
+            (
+                "offer",
+                "subject:offer",
+                "letters:_offe",
+                "from:anna",
+                "address:a-at-b b",
+                "to:ben",
+                "received:for anna",
+                "tags:font",
+            )
         )
     )
     whole: HistoryRow = row(1, words=words, author="Anna <anna@example.org>")
@@ -234,11 +243,20 @@ def test_what_is_not_to_be_kept() -> None:
         dict(bare.personal),
     ) == ("", "", (), "", "250", {})
     assert bare.author == ""
-    assert [word.text for word in bare.words] == ["offer"]
+    assert [word.text for word in bare.words] == ["offer", "tags:font"]
     assert redact_row(whole, subjects=True, addresses=True) == whole
     assert [word.text for word in redact_row(whole, subjects=False, addresses=True).words] == [
         "offer",
         "from:anna",
         "address:a-at-b b",
         "to:ben",
+        "received:for anna",
+        "tags:font",
+    ]
+    without_addresses = redact_row(whole, subjects=True, addresses=False).words
+    assert [word.text for word in without_addresses] == [
+        "offer",
+        "subject:offer",
+        "letters:_offe",
+        "tags:font",
     ]

@@ -18,7 +18,7 @@ from spamguard import process
 from spamguard.engine.filter import Filter
 from spamguard.proxy import scorer_pool
 from spamguard.proxy.scorer import NotScanned
-from spamguard.proxy.scorer_pool import SCORER_COMMAND
+from spamguard.proxy.scorer_pool import KEPT_WORDS, SCORER_COMMAND
 from spamguard.records import Scan
 from spamguard.storage import MAX_MEMORY_BYTES
 from tests.support.processes import alive
@@ -49,9 +49,11 @@ def test_a_thousand_messages_are_judged_as_the_filter_does(state: Path) -> None:
             )
         with opened(state) as spam_filter:
             for raw, scan in zip((*raws, large), results, strict=False):
-                assert scan == spam_filter.scan(raw)
+                assert scan == spam_filter.scan(raw, KEPT_WORDS)
                 assert scan.verdict == spam_filter.judge(raw)
-            assert results[-1] == spam_filter.scan(raws[0], extra_fields=b"Received: from x\r\n")
+            assert results[-1] == spam_filter.scan(
+                raws[0], KEPT_WORDS, extra_fields=b"Received: from x\r\n"
+            )
 
     raws = [raw + b"%d\n" % number for number in range(4) for _, raw in MAIL]
     large = MAIL[0][1] + b"and so on\n" * 100_000
@@ -66,7 +68,7 @@ def test_a_lesson_is_in_force_at_the_next_message(tmp_path: Path) -> None:
             with opened(tmp_path) as spam_filter:
                 teach(spam_filter, MAIL[:20])
                 after = await judge(MAIL[0][1])
-                assert after == spam_filter.scan(MAIL[0][1])
+                assert after == spam_filter.scan(MAIL[0][1], KEPT_WORDS)
             assert before != after
 
     opened(tmp_path).close()
@@ -507,5 +509,5 @@ def test_a_large_message_takes_a_bounded_room(state: Path) -> None:
     ] + b"twenty megabytes of text in lines of an ordinary length, more or less\n" * (20 * 15_000)
     assert len(large) > 20 << 20
     with Filter.open(state) as spam_filter:
-        expected = spam_filter.scan(large)
+        expected = spam_filter.scan(large, KEPT_WORDS)
     run(work())

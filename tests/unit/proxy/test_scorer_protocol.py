@@ -129,7 +129,7 @@ def test_answers_come_in_pieces_of_any_size() -> None:
 def test_long_words_are_cut_and_odd_ones_replaced() -> None:
     odd = replace(SCAN, words=tuple(Word(1, text, 1.0) for text in ("x" * 5000, "a\0b", "\ud800")))
     assert [word.text for word in decode_scan(only(encode_scan(odd))).words] == [
-        "x" * 200,
+        "x" * 100,
         "a b",
         "?",
     ]
@@ -159,6 +159,7 @@ WRONG = (
     replace(SCAN, verdict=replace(VERDICT, probabilities={"h\0am": 0.1})),
     replace(SCAN, threshold=math.nan),
     replace(SCAN, words=(Word(1, "x", math.nan),)),
+    replace(SCAN, words=(Word(1, "x", 1e300),)),
     replace(SCAN, digest=b"short", words=(Word(1, "x", math.inf),)),
 )
 

@@ -30,6 +30,7 @@ from tests.unit.web.office import (
     OPERATOR,
     PASSED,
     asked,
+    hold,
     name,
     passed,
     remember,
@@ -334,6 +335,23 @@ def test_then_and_now(state: Path) -> None:
         assert why.now.verdict == spam_filter.judge(PASSED[0][1])
     assert {word.text for word in why.then.words} <= {clue.text for clue in why.now.clues}
     assert asked(state, lambda service: service.judgement(ANNA, name(0))) == why.then
+
+
+def test_all_words_of_a_held_message_are_named(state: Path) -> None:
+    raw = PASSED[0][1]
+    with opened(state) as spam_filter:
+        kept = {"action": "quarantine", "words": (), "recipients": ("anna@example.org",)}
+        row = passed(spam_filter, -1, raw, **kept)
+        older = replace(row, id=name(-2), extractor=row.extractor - 1)
+        now = spam_filter.judge(raw)
+    remember(state, [row, older])
+    with pytest.raises(UsageError, match="another version"):
+        asked(state, lambda service: service.why(ANNA, older.id))
+    for number in (-1, -2):
+        hold(state, number, raw, "anna@example.org")
+        why = asked(state, lambda service, number=number: service.why(ANNA, name(number))).now
+        assert why.verdict == now
+        assert all(clue.text for clue in why.clues if clue.part)
 
 
 def test_mail_that_was_not_scanned_has_no_present_verdict(state: Path) -> None:

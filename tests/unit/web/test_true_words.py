@@ -36,10 +36,10 @@ def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> 
     )
     page = get(service, tmp_path, f"/history/{NAME}")[0].text
     assert "None of its words adds anything" in page
-    assert "no longer known" not in page
+    assert "text not kept" not in page
     assert "By expert" in page
     service.reasons = replace(service.reasons, clues=[Clue("", 0.5, {"ham": 0, "spam": 1})])
-    assert "no longer known" in get(service, tmp_path, f"/history/{NAME}")[0].text
+    assert "text not kept" in get(service, tmp_path, f"/history/{NAME}")[0].text
 
 
 def test_data_that_is_not_kept_is_called_not_kept(tmp_path: Path) -> None:
