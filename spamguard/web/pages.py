@@ -44,7 +44,7 @@ from spamguard.web.context import (
     render_page,
 )
 from spamguard.web.formatting import build_explanation, count_noun, day, tone
-from spamguard.web.health import judge_model
+from spamguard.web.health import judge_health
 from spamguard.web.models import (
     Judgement,
     JudgementPage,
@@ -81,6 +81,8 @@ async def today_page(pages: PageContext, request: Request) -> Response:
     tones = {label: tone(label, classes) for label in totals}
     nothing_decided = list(totals) == [UNSURE]
     charted = formatting.hours_with_data(today.hours)
+    health = await pages.monitor.look() if person.operator else None
+    model = await pages.service.model(person) if health or nothing_decided else None
     return render_page(
         request,
         "today.html",
@@ -94,8 +96,9 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         mistakes=formatting.count_mistakes(today.wrong),
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),
-        missing=(await pages.service.model(person)).missing if nothing_decided else "",
-        health=await pages.monitor.look() if person.operator else None,
+        model=model,
+        health=health,
+        findings=judge_health(health, model, time.time()) if model else (),
     )
 
 
@@ -328,12 +331,15 @@ _MAX_USERS = _MAX_LESSONS = 200  # rows
 @page("GET", "/model")
 async def model_page(pages: PageContext, request: Request) -> Response:
     """Show what has been learnt, how well it holds, and how much each person has taught."""
-    model = await pages.service.model(current_person(request))
+    person = current_person(request)
+    model = await pages.service.model(person)
+    health = await pages.monitor.look() if person.operator else None
     return render_page(
         request,
         "model.html",
         model=model,
-        findings=judge_model(model, time.time()),
+        health=health,
+        findings=judge_health(health, model, time.time()),
         growth=formatting.growth_chart(model.growth),
         calibration=formatting.calibration_chart(model.calibration),
         max_users=_MAX_USERS,
