@@ -1,7 +1,8 @@
 """Search in the history, counts for statistics, and lessons from its rows.
 
 A search looks through some rows at a time, newest first, and says how far it came; it reads no
-features or words. Classes that were taught are compared in temporary tables of this connection.
+features, and words only for those who ask. Classes that were taught are compared in temporary
+tables of this connection.
 Must never write into the history itself, let an error of SQLite out unmapped, or take features of
 another extractor or another key for comparable.
 """
@@ -35,6 +36,10 @@ _MAX_PARTS = 400
 _ABOVE_ALL_IDS = "~"  # after every id
 
 _SELECT_ROWS = f"SELECT {', '.join(SMALL_COLUMNS)} FROM judgements"
+_SELECT_ROWS_WITH_WORDS = (
+    f"SELECT {', '.join(SMALL_COLUMNS)}, words "
+    "FROM judgements JOIN contents ON judgement = judgements.rowid"
+)
 _SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
 _HAS_LESSON = "EXISTS (SELECT 1 FROM temp.taught WHERE taught.digest = judgements.digest)"
 _HAS_LESSON_LABEL = (
@@ -152,7 +157,7 @@ def first_id(seconds: float) -> str:
 
 
 class HistoryRows(NamedTuple):
-    """The rows of one search, newest first, without features and words.
+    """The rows of one search, newest first, without features.
 
     next_before: `HistoryFilter.before` of the next search; "": all rows were seen.
     """
@@ -170,14 +175,17 @@ class HistorySearch(History):
         for statement in _TEMP_TABLES:
             db.query(statement)
 
-    def find_page(self, conditions: HistoryFilter, limit: int) -> HistoryRows:
+    def find_page(
+        self, conditions: HistoryFilter, limit: int, *, with_words: bool = False
+    ) -> HistoryRows:
         """At most so many rows, of the next `WINDOW_ROWS`."""
         before = conditions.before or _ABOVE_ALL_IDS
         window = self._db.query(_SELECT_WINDOW_END, (before, WINDOW_ROWS - 1))
         border = window[0][0] if window else ""
         condition, values = conditions._replace(first=max(border, conditions.first)).where_clause()
+        select = _SELECT_ROWS_WITH_WORDS if with_words else _SELECT_ROWS
         rows = self._select_rows(
-            f"{_SELECT_ROWS} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit)
+            f"{select} WHERE {condition} ORDER BY id DESC LIMIT ?", (*values, limit)
         )
         if len(rows) == limit:
             return HistoryRows(rows, rows[-1].id)
@@ -270,9 +278,9 @@ class HistorySearch(History):
                 self._db.executemany(statement, values)
 
     def _select_rows(self, query: str, values: Sequence[object]) -> list[HistoryRow]:
-        rows = self._db.query(query, values)
+        rows, names = self._db.query(query, values), (*SMALL_COLUMNS, "words")
         with self._db.errors(ValueError, TypeError):
-            return [row_from_values(row, SMALL_COLUMNS) for row in rows]
+            return [row_from_values(row, names[: len(row)]) for row in rows]
 
 
 # ---- lessons from the history

@@ -469,8 +469,10 @@ async def openapi(call: Call) -> Mapping[str, Any]:
 
 
 @router.get("/docs", include_in_schema=False)
-async def docs(request: Request, _: Call) -> Response:
-    return render_page(request, "api.html", api=describe_api(), problems=_PROBLEMS)
+async def docs(request: Request, call: Call) -> Response:
+    waiting = await call.service.waiting(call.person)
+    api = describe_api()
+    return render_page(request, "api.html", api=api, problems=_PROBLEMS, waiting=waiting)
 
 
 @cache

@@ -162,6 +162,7 @@ class AccessMiddleware:
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
         # Requests being answered, by person, or by address for anonymous clients.
         self._running = Counter[Person | str]()
+        self._discards = asyncio.Semaphore(MAX_ANONYMOUS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -169,7 +170,7 @@ class AccessMiddleware:
             return
         scope["state"] = {"spool": self._spool, "visitor": None, "secure": False, "root": ""}
         scope["state"]["offers_links"] = self._offers_links
-        body = RequestBody(scope, receive, self._max_bytes)
+        body = RequestBody(scope, receive, self._max_bytes, self._discards)
         answer = _LoggedResponse(scope, body, send)
         try:
             self._admit(scope, answer)
@@ -213,11 +214,14 @@ class AccessMiddleware:
             state["visitor"], answer.user = visitor, person.name
             wait = self._person_rates.take((person.name, person.operator), now)
             check_rate(wait, "by this person")
-            length = context.header(b"content-length")
         if visitor is None or visitor.auth_method is not AuthMethod.TOKEN:
             _check_origin(scope, context, visitor)
-        if visitor is not None and length.isdecimal() and int(length[:20]) > self._max_bytes:
-            raise RefusalError(413, f"more than {self._max_bytes:,} bytes")
+        length = context.header(b"content-length")
+        limit = _MAX_LOGIN_BYTES if visitor is None else self._max_bytes
+        if length.isdecimal() and int(length[:20]) > limit:  # however slowly they would come
+            if visitor is None and not scope["path"].startswith("/login"):
+                raise UnauthenticatedError("you need a one-time link or a token here")
+            raise RefusalError(413, f"more than {limit:,} bytes")
 
     @contextmanager
     def _count_request(
@@ -274,9 +278,16 @@ _DISCARD_SECONDS = 2.0
 
 
 class RequestBody:
-    """The body of a request, limited in size and time."""
+    """The body of a request, limited in size and time.
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+    discards: taken while unread bytes of an anonymous client are dropped. Without a free one its
+    connection ends at once, so that those who are refused leave room for others.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, max_bytes: int, discards: asyncio.Semaphore
+    ) -> None:
+        self._state, self._discards = scope["state"], discards
         self._receive = receive
         self._max_bytes = max_bytes
         self._size = 0
@@ -307,14 +318,23 @@ class RequestBody:
 
     async def drain(self) -> bool:
         """Drop unread bytes, within limits. Returns whether the whole body has been read."""
-        if self._more_expected and not self._awaits_continue:
-            dropped = 0
-            try:
-                async with asyncio.timeout(_DISCARD_SECONDS):
-                    while self._more_expected and dropped <= _MAX_DISCARD_BYTES:
-                        dropped += self._count_bytes(await self._receive())
-            except (TimeoutError, ClientDisconnect):
-                return False
+        if not self._more_expected or self._awaits_continue:
+            return not self._more_expected
+        if self._state["visitor"] is not None:
+            return await self._discard()
+        if self._discards.locked():
+            return False
+        async with self._discards:
+            return await self._discard()
+
+    async def _discard(self) -> bool:
+        dropped = 0
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while self._more_expected and dropped <= _MAX_DISCARD_BYTES:
+                    dropped += self._count_bytes(await self._receive())
+        except (TimeoutError, ClientDisconnect):
+            return False
         return not self._more_expected
 
     def _count_bytes(self, message: Message) -> int:
@@ -448,7 +468,9 @@ class _PageConnection(H11Protocol):
                 and connection is not self
             ]
             if silent:  # the one whose header has been awaited for longest goes
-                min(silent, key=lambda silent: silent.next_check.when()).transport.abort()
+                oldest = min(silent, key=lambda silent: silent.next_check.when())
+                self.connections.discard(oldest)  # now: a request may come before its loss is told
+                oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.next_check.cancel()

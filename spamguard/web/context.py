@@ -42,7 +42,7 @@ from spamguard.web import formatting
 from spamguard.web.auth import AuthMethod, Person, SessionManager
 from spamguard.web.formatting import count_noun, label_text
 from spamguard.web.mailer import Mailer
-from spamguard.web.models import LessonReceipt, PreviewDetails, ReleaseResult
+from spamguard.web.models import LessonReceipt, PreviewDetails, ReleaseResult, Waiting
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.queries import Search
 from spamguard.web.requests import CSRF_FIELD, Problem, csrf_token, current_visitor, root_path
@@ -129,6 +129,15 @@ class PageContext:
         self.notices = UserTtlStore[Notice](20, 2000, 600.0)
         self.drafts = UserTtlStore[Draft](3, 40, 1800.0, drop=lambda draft: draft.message.close())
         templates()  # now, so that an upgrade does not mix two versions in this process
+
+    async def render(
+        self, request: Request, name: str, /, status: int = 200, **values: Any
+    ) -> HTMLResponse:
+        """Make an answer with a template, and what waits for the person in its navigation."""
+        visitor = current_visitor(request)
+        if visitor is not None:
+            values["waiting"] = await self.service.waiting(visitor.person)
+        return render_page(request, name, status, **values)
 
     def redirect(self, person: Person, path: str, notice: Notice, anchor: str = "") -> Response:
         """Lead to a page and show a notice there. anchor: an id on the page."""
@@ -375,7 +384,7 @@ def _day_start(day: str, days: int = 0) -> float:
 
 NAVIGATION = (
     ("/", "Today"),
-    ("/queue", "Your word"),
+    ("/queue", "Unsure"),
     ("/history", "History"),
     ("/teach", "Teach"),
     ("/quarantine", "Quarantine"),
@@ -402,7 +411,7 @@ _TITLES = {
 
 
 def render_page(request: Request, name: str, /, status: int = 200, **values: Any) -> HTMLResponse:
-    """Make an answer with a template."""
+    """Make an answer with a template. Views use `PageContext.render`."""
     visitor = current_visitor(request)
     common = {
         "person": visitor.person if visitor else None,
@@ -412,6 +421,7 @@ def render_page(request: Request, name: str, /, status: int = 200, **values: Any
         "here": request.url.path,
         "offers_links": request.scope["state"].get("offers_links", False),
         "notice": request.scope["state"].get("notice"),
+        "waiting": Waiting(),
     }
     return HTMLResponse(templates().get_template(name).render(common | values), status)
 

@@ -1,9 +1,9 @@
-"""Whether all is well, in words: the parts of the daemon for *Today*, the filter for *Model*.
+"""Whether all is well, in words.
 
 `check_daemon` looks at the listeners, the other processes, folders and disk, and at the latency of
 messages; what it is told of filter and next hops comes from `HealthReporter`, which asks them.
-`judge_model` says in a sentence each what the numbers of the model mean, and whether anything needs
-to be done.
+`judge_health` puts the problems of these parts beside sentences on the numbers of the model, and
+says which need something to be done. *Today* and *Model* both show what it says.
 
 People teach mostly where the filter was wrong. So the share of wrong verdicts among taught messages
 is no error rate, and no sentence here may read like one.
@@ -176,27 +176,28 @@ _SURE = 3.0  # standard deviations
 
 
 class Finding(NamedTuple):
-    """A sentence about the model. worry: something needs to be done."""
+    """A sentence about daemon or model. worry: something needs to be done."""
 
     worry: bool
     text: str
 
 
-def judge_model(model: Model, now: float) -> list[Finding]:
-    """Say what the numbers mean, worries first; nothing before the first lesson.
+def judge_health(daemon: DaemonHealth | None, model: Model, now: float) -> list[Finding]:
+    """Say how the filter is, worries first: all is well if there is none.
 
-    now: seconds since 1970.
+    daemon: None for people who are not operators. now: seconds since 1970.
     """
     lessons = sum(row.messages for row in model.classes.values())
-    if not lessons:
-        return []
-    findings = [
-        _judge_balance(model, lessons),
-        *_judge_rare_classes(model, lessons),
-        _judge_growth(model, now),
-        _judge_settling(model, lessons),
-        _judge_calibration(model.calibration),
-    ]
+    findings = [Finding(True, line) for line in daemon.problems] if daemon else []
+    if lessons or model.missing:
+        findings.append(_judge_balance(model, lessons))
+    if lessons:
+        findings += [
+            *_judge_rare_classes(model, lessons),
+            _judge_growth(model, now),
+            _judge_settling(model, lessons),
+            _judge_calibration(model.calibration),
+        ]
     return sorted(findings, key=lambda finding: not finding.worry)
 
 

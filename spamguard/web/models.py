@@ -18,7 +18,7 @@ from pydantic import Field, PlainSerializer, TypeAdapter
 
 from spamguard.engine import explain_text
 from spamguard.log import rfc3339
-from spamguard.records import Explanation, Verdict, Word
+from spamguard.records import Clue, Explanation, Verdict, Word
 
 if TYPE_CHECKING:
     from spamguard.proxy.history import HistoryRow
@@ -49,6 +49,27 @@ class WordPart:
 def word_parts(words: Sequence[Word]) -> list[WordPart]:
     """Return the words of a verdict."""
     return [WordPart(word.text, word.part) for word in words]
+
+
+_READABLE_KINDS = ("word", "pair", "subject", "closing", "link host", "attachment")
+
+
+def strongest_words(words: Sequence[Word], number: int = 3) -> tuple[Word, ...]:
+    """Return the strongest words that a reader of the message sees in it, each said once.
+
+    words: strongest first.
+    """
+    chosen: list[Word] = []
+    said: set[str] = set()
+    for word in words:
+        kind, name = explain_text.describe_clue(Clue(word.text, word.part, {}))
+        parts = set(name.split()) - {"…"}  # which stands between the words of a pair
+        if kind in _READABLE_KINDS and parts and said.isdisjoint(parts):
+            said |= parts
+            chosen.append(word._replace(text=name))
+            if len(chosen) == number:
+                break
+    return tuple(chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +139,17 @@ class JudgementPage:
     judgements: Sequence[Judgement]
     following: str = ""
     absent: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many messages wait for a decision, as the navigation shows it: unsure, and held ones.
+
+    "" for none, and where it is not known; "50+" for so many at least.
+    """
+
+    unsure: str = ""
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class PeerRow:
 
 @dataclass(frozen=True, slots=True)
 class PeerPage:
-    """A page of the history of one node. Its rows have no features and words."""
+    """A page of the history of one node. Its rows have no features, and words if asked for."""
 
     __pydantic_config__: ClassVar = ConfigDict(val_json_bytes="hex")
     rows: Sequence[PeerRow]
@@ -266,6 +266,7 @@ class NodeService(Service):
             await super().delete(person, verdict_id)
         except NotThereError as error:
             await self._act(person, verdict_id, "DELETE", "", _read_nothing, error)
+            self._waiting.clear()
 
     async def _find(
         self,

@@ -41,10 +41,9 @@ from spamguard.web.context import (
     page_number,
     path_id,
     redirect,
-    render_page,
 )
 from spamguard.web.formatting import build_explanation, count_noun, day, tone
-from spamguard.web.health import judge_model
+from spamguard.web.health import judge_health
 from spamguard.web.models import (
     Judgement,
     JudgementPage,
@@ -81,7 +80,9 @@ async def today_page(pages: PageContext, request: Request) -> Response:
     tones = {label: tone(label, classes) for label in totals}
     nothing_decided = list(totals) == [UNSURE]
     charted = formatting.hours_with_data(today.hours)
-    return render_page(
+    health = await pages.monitor.look() if person.operator else None
+    model = await pages.service.model(person) if health or nothing_decided else None
+    return await pages.render(
         request,
         "today.html",
         today=today,
@@ -94,8 +95,9 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         mistakes=formatting.count_mistakes(today.wrong),
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),
-        missing=(await pages.service.model(person)).missing if nothing_decided else "",
-        health=await pages.monitor.look() if person.operator else None,
+        model=model,
+        health=health,
+        findings=judge_health(health, model, time.time()) if model else (),
     )
 
 
@@ -122,7 +124,7 @@ async def history_page(pages: PageContext, request: Request) -> Response:
     digest = rows_digest(rows.judgements, rows.absent)
     if request.query_params.get("seen") == digest:
         return Response(status_code=204)
-    return render_page(
+    return await pages.render(
         request,
         "history.html",
         422 if error_text else 200,
@@ -153,7 +155,7 @@ async def message_page(pages: PageContext, request: Request) -> Response:
         message = why.then
     except UsageError as error:
         message, unexplained = await pages.service.judgement(person, verdict_id), str(error)
-    return render_page(
+    return await pages.render(
         request,
         "message.html",
         message=message,
@@ -216,7 +218,7 @@ _HEADER_END = re.compile(rb"\n\r?\n")
 async def teach_page(pages: PageContext, request: Request) -> Response:
     """Show the form to upload a message."""
     classes = await pages.service.classes(current_person(request))
-    return render_page(request, "teach.html", classes=classes)
+    return await pages.render(request, "teach.html", classes=classes)
 
 
 @page("POST", "/teach")
@@ -263,7 +265,7 @@ async def preview_page(pages: PageContext, request: Request) -> Response:
     """Show what teaching the message would change."""
     name, draft = _get_draft(pages, request)
     head = _HEADER_END.split(draft.message.read_start(_MAX_HEAD_BYTES), 1)[0]
-    return render_page(
+    return await pages.render(
         request,
         "preview.html",
         name=name,
@@ -328,12 +330,15 @@ _MAX_USERS = _MAX_LESSONS = 200  # rows
 @page("GET", "/model")
 async def model_page(pages: PageContext, request: Request) -> Response:
     """Show what has been learnt, how well it holds, and how much each person has taught."""
-    model = await pages.service.model(current_person(request))
-    return render_page(
+    person = current_person(request)
+    model = await pages.service.model(person)
+    health = await pages.monitor.look() if person.operator else None
+    return await pages.render(
         request,
         "model.html",
         model=model,
-        findings=judge_model(model, time.time()),
+        health=health,
+        findings=judge_health(health, model, time.time()),
         growth=formatting.growth_chart(model.growth),
         calibration=formatting.calibration_chart(model.calibration),
         max_users=_MAX_USERS,
@@ -350,7 +355,7 @@ async def undo_page(pages: PageContext, request: Request) -> Response:
     since = float(int(time.time() - int(hours) * 3600)) if hours else 0.0
     receipts = await pages.service.undo(person, user, since, dry=True)
     shown = receipts[:_MAX_LESSONS]
-    return render_page(
+    return await pages.render(
         request,
         "undo.html",
         user=user,
@@ -394,7 +399,7 @@ async def words_page(pages: PageContext, request: Request) -> Response:
     except UsageError as error:
         error_text = str(error)
     longest = max((abs(row.part) for row in rows), default=0.0)
-    return render_page(
+    return await pages.render(
         request,
         "words.html",
         422 if error_text else 200,
@@ -409,34 +414,36 @@ async def words_page(pages: PageContext, request: Request) -> Response:
 
 
 @page("GET", "/help")
-async def help_page(_: PageContext, request: Request) -> Response:
+async def help_page(pages: PageContext, request: Request) -> Response:
     """Show the first page of the documentation."""
-    return await _documentation(request, next(iter(documentation.PAGES)))
+    return await _documentation(pages, request, next(iter(documentation.PAGES)))
 
 
 @page("GET", "/help/{topic}")
-async def topic_page(_: PageContext, request: Request) -> Response:
+async def topic_page(pages: PageContext, request: Request) -> Response:
     """Show a page of the documentation."""
-    return await _documentation(request, str(request.path_params["topic"]))
+    return await _documentation(pages, request, str(request.path_params["topic"]))
 
 
-async def _documentation(request: Request, topic: str) -> Response:
+async def _documentation(pages: PageContext, request: Request, topic: str) -> Response:
     current_person(request)  # all pages need a login
     text = await asyncio.to_thread(documentation.render_page, topic, root_path(request))
     topics = {name: name.replace("-", " ").capitalize() for name in documentation.PAGES}
-    return render_page(request, "help.html", topic=topic, topics=topics, text=text)
+    return await pages.render(request, "help.html", topic=topic, topics=topics, text=text)
 
 
 # ---- login
 
 
 @page("GET", "/login")
-async def login_page(_: PageContext, request: Request) -> Response:
+async def login_page(pages: PageContext, request: Request) -> Response:
     """Show the login button, or without a link how to get one."""
     link = request.query_params.get("link", "")
     if not link and current_visitor(request):
         return redirect("/")
-    return render_page(request, "login.html", link=link, asked="asked" in request.query_params)
+    return await pages.render(
+        request, "login.html", link=link, asked="asked" in request.query_params
+    )
 
 
 @page("POST", "/login")

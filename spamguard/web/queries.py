@@ -95,7 +95,8 @@ class Search:
     sender: matches `from` and `author`. label: a class, "unsure" or "not-scanned". taught: a class,
     or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
     most `models.MAX_ROWS`. words: each matches subject, `from`, `author` or, for operators, a
-    recipient. seconds: after which a page ends, where that is before `PAGE_SECONDS`.
+    recipient. seconds: after which a page ends, where that is before `PAGE_SECONDS`. with_clues:
+    whether rows have their words as of `models.strongest_words`.
     """
 
     sender: str = ""
@@ -109,6 +110,7 @@ class Search:
     limit: int = 50
     words: tuple[str, ...] = ()
     seconds: float = inf
+    with_clues: bool = False
 
 
 class HistoryQueries:
@@ -157,8 +159,14 @@ class HistoryQueries:
         )
 
         def look(before: str, limit: int) -> tuple[list[HistoryRow], str]:
-            page = reading.history.find_page(history_filter._replace(before=before), limit)
-            rows = [row for row in page.rows if self._is_visible(person, row, search)]
+            page = reading.history.find_page(
+                history_filter._replace(before=before), limit, with_words=search.with_clues
+            )
+            rows = [
+                replace(row, words=models.strongest_words(row.words))
+                for row in page.rows
+                if self._is_visible(person, row, search)
+            ]
             return rows, page.next_before
 
         return find_page(look, start, search.limit, search.seconds)

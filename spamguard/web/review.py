@@ -24,8 +24,13 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spamguard.engine.policy import UNSURE
-from spamguard.errors import SpamguardError, UsageError
+from spamguard.errors import (
+    BusyError,
+    NotAllowedError,
+    NotThereError,
+    SpamguardError,
+    UsageError,
+)
 from spamguard.keys import is_id
 from spamguard.proxy.history import fold_text
 from spamguard.web import api, context
@@ -34,16 +39,16 @@ from spamguard.web.context import (
     PageContext,
     SearchQuery,
     page,
+    page_number,
     path_id,
-    render_page,
 )
-from spamguard.web.formatting import count_noun, label_text
+from spamguard.web.formatting import build_explanation, count_noun, label_text
 from spamguard.web.models import MAX_ROWS, Judgement, JudgementPage, LessonReceipt, QuarantinePage
 from spamguard.web.requests import current_person, problem_from_error, read_form
+from spamguard.web.service import UNSURE_DAYS
 
 # ---- the queue
 
-QUEUE_DAYS = 14
 QUEUE_GROUPS = 50
 """Groups on the page."""
 _DAY_SECONDS = 86_400
@@ -104,21 +109,18 @@ async def queue_page(pages: PageContext, request: Request) -> Response:
     query = _queue_query(request)
     found = JudgementPage(())
     try:
-        search = replace(query, label=UNSURE).to_search()
-        since = search.since or now - QUEUE_DAYS * _DAY_SECONDS
-        found = await pages.service.history(person, replace(search, since=since, limit=MAX_ROWS))
+        found = await pages.service.unsure(person, replace(query.to_search(), with_clues=True))
     except UsageError as error:
         error_text = str(error)
-    messages = [row for row in found.judgements if row.can_teach and not row.taught]
-    groups = order_groups(group_messages(messages), now)
-    return render_page(
+    groups = order_groups(group_messages(found.judgements), now)
+    return await pages.render(
         request,
         "queue.html",
         422 if error_text else 200,
         text=query.text,
         error_text=error_text,
         target=query.ending(),
-        days=QUEUE_DAYS,
+        days=UNSURE_DAYS,
         groups=groups[:QUEUE_GROUPS],
         more=len(groups) > QUEUE_GROUPS,
         absent=found.absent,
@@ -215,7 +217,7 @@ async def quarantine_page(pages: PageContext, request: Request) -> Response:
         held = await pages.service.quarantine(person, before, _QUARANTINE_ROWS, search)
     except UsageError as error:
         error_text = str(error)
-    return render_page(
+    return await pages.render(
         request,
         "quarantine.html",
         422 if error_text else 200,
@@ -234,7 +236,7 @@ async def act_on_held(pages: PageContext, request: Request) -> Response:
     person, form = current_person(request), await read_form(request)
     action, ids = form.get("do", ""), _verdict_ids([form[name] for name in form if is_id(name)])
     if action == "ask":
-        return render_page(request, "delete.html", ids=ids)
+        return await pages.render(request, "delete.html", ids=ids)
     if action == "delete":
         deleted, trouble = await _for_each(ids, lambda name: pages.service.delete(person, name))
         text = f"Deleted: {count_noun(len(deleted), 'message')}, gone for good.{trouble}"
@@ -252,11 +254,19 @@ async def act_on_held(pages: PageContext, request: Request) -> Response:
 
 @page("GET", "/quarantine/{name}")
 async def held_page(pages: PageContext, request: Request) -> Response:
-    """Show a held message with its text and header section."""
+    """Show a held message with its text, why it was judged so, and its header section."""
     person, verdict_id = current_person(request), path_id(request)
     held = await pages.service.held(person, verdict_id)
     text = await pages.service.preview_held(person, verdict_id)
-    return render_page(request, "held.html", message=held, text=text)
+    explained = then = None
+    try:
+        why = await pages.service.why(person, verdict_id)
+        explained, then = build_explanation(why.now, why.then, page_number(request)), why.then
+    except (UsageError, NotAllowedError, NotThereError, BusyError):  # held longer than remembered
+        pass
+    return await pages.render(
+        request, "held.html", message=held, text=text, explained=explained, message_then=then
+    )
 
 
 @page("POST", "/quarantine/{name}/release")
@@ -265,15 +275,17 @@ async def release_held(pages: PageContext, request: Request) -> Response:
     person, verdict_id = current_person(request), path_id(request)
     await read_form(request)
     released = await pages.service.release(person, verdict_id)
-    path = "/quarantine" if released.released else f"/quarantine/{verdict_id}"
-    return pages.redirect(person, path, context.released_notice(released))
+    notice = context.released_notice(released)
+    if not released.released:
+        return pages.redirect(person, f"/quarantine/{verdict_id}", notice)
+    return pages.redirect(person, "/quarantine", notice, f"m-{verdict_id}")
 
 
 @page("GET", "/quarantine/{name}/delete")
 async def confirm_delete_page(pages: PageContext, request: Request) -> Response:
     """Ask whether to delete a held message."""
     held = await pages.service.held(current_person(request), path_id(request))
-    return render_page(request, "delete.html", message=held, ids=())
+    return await pages.render(request, "delete.html", message=held, ids=())
 
 
 @page("POST", "/quarantine/{name}/delete")

@@ -17,7 +17,7 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,6 +29,7 @@ from spamguard.delivery.next_hop import run_in_thread
 from spamguard.delivery.quarantine import QuarantineEntry
 from spamguard.engine.filter import Filter
 from spamguard.engine.fold import unpack_features
+from spamguard.engine.policy import UNSURE
 from spamguard.engine.prepare import Example
 from spamguard.errors import BusyError, NotAllowedError, SpamguardError, UsageError
 from spamguard.learning.lessons import LessonService, NewClass
@@ -66,12 +67,18 @@ _log = logging.getLogger("spamguard.web")
 
 _TODAY_SECONDS = 10.0  # for which numbers of the last hours are fresh
 _MODEL_SECONDS = 60.0  # for which numbers of the ledger are fresh; they cost more
-_MAX_CACHED = 64  # pairs of a person and a number of hours
+_WAITING_SECONDS = 3.0  # for which the numbers of the navigation are fresh
+_MAX_CACHED = 64  # persons, or pairs of a person and a number of hours
+_MAX_COUNT_SECONDS = 0.2  # for one of them: a history may be long
+_MAX_WAIT_SECONDS = 0.5  # of a page for them
+_HELD_ROWS = 50  # that are counted
+UNSURE_DAYS = 14
 _READ_THREADS = 2
 _MAX_WORDS = 60  # told with a verdict
 _UNDO_BATCH = 4 * BATCH_SIZE  # messages
 _DRAIN_SECONDS = 0.5  # for unfinished work at the end: a reload waits for it
 
+Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 
@@ -231,6 +238,15 @@ class Service:
     async def history(self, person: Person, search: Search) -> models.JudgementPage:
         """Return a page of the messages that passed."""
         return await self._read(lambda reading: self._history.search(reading, person, search))
+
+    async def unsure(self, person: Person, search: Search | None = None) -> models.JudgementPage:
+        """Return the unsure mail of the last days that nobody has spoken about."""
+        search = search or Search()
+        since = search.since or time.time() - UNSURE_DAYS * 86_400
+        search = replace(search, label=UNSURE, since=since, limit=models.MAX_ROWS)
+        page = await self.history(person, search)
+        rows = [row for row in page.judgements if row.can_teach and not row.taught]
+        return replace(page, judgements=rows)
 
     async def judgement(self, person: Person, verdict_id: str) -> JudgementDetails:
         """Return one of them, with its words."""
@@ -408,6 +424,7 @@ class Service:
         """Drop the numbers, so that a lesson shows at once."""
         self._today: OrderedDict[tuple[bool | str, int], AsyncTtlCache[models.Today]]
         self._today = OrderedDict()
+        self._waiting = OrderedDict[Person, AsyncTtlCache[models.Waiting]]()
         self._ledger_summary = AsyncTtlCache(
             lambda: self._readers.run(statistics.summarize_ledger), _MODEL_SECONDS, WAIT_SECONDS
         )
@@ -416,14 +433,25 @@ class Service:
         """Return numbers of the last hours."""
         self._history.check_searchable(person, Search())
         key = (person.operator or person.name, hours)
-        if key not in self._today:
-            look = partial(
-                statistics.summarize_hours, visibility=self._visibility, person=person, hours=hours
-            )
-            self._today[key] = AsyncTtlCache(lambda: self._read(look), _TODAY_SECONDS, WAIT_SECONDS)
-        while len(self._today) > _MAX_CACHED:
-            self._today.popitem(last=False)
-        return await self._today[key].get()
+        look = partial(
+            statistics.summarize_hours, visibility=self._visibility, person=person, hours=hours
+        )
+        new = AsyncTtlCache(lambda: self._read(look), _TODAY_SECONDS, WAIT_SECONDS)
+        return await _known_cache(self._today, key, new).get()
+
+    async def waiting(self, person: Person) -> models.Waiting:
+        """Count what waits for the person; what is not known at once is left out."""
+
+        async def count() -> models.Waiting:
+            unsure = self.unsure(person, Search(seconds=_MAX_COUNT_SECONDS))
+            held = self.quarantine(person, limit=_HELD_ROWS)
+            return models.Waiting(*await asyncio.gather(_count_page(unsure), _count_page(held)))
+
+        try:
+            new = AsyncTtlCache(count, _WAITING_SECONDS, _MAX_WAIT_SECONDS)
+            return await _known_cache(self._waiting, person, new).get()
+        except BusyError:
+            return models.Waiting()
 
     async def model(self, person: Person) -> models.Model:
         """Return what has been learnt."""
@@ -480,6 +508,7 @@ class Service:
 
     async def _release(self, person: Person, entry: QuarantineEntry) -> models.ReleaseResult:
         now, released = await self._quarantine.release(person, entry)
+        self._waiting.clear()
         if not now.delivered:
             return released
         try:
@@ -506,6 +535,28 @@ class Service:
     async def delete(self, person: Person, verdict_id: str) -> None:
         """Delete a held message; for operators only."""
         await self._read(lambda _: self._quarantine.delete(person, verdict_id))
+        self._waiting.clear()
+
+
+def _known_cache(
+    caches: OrderedDict[Key, AsyncTtlCache[Result]], key: Key, new: AsyncTtlCache[Result]
+) -> AsyncTtlCache[Result]:
+    known = caches.setdefault(key, new)
+    while len(caches) > _MAX_CACHED:
+        caches.popitem(last=False)
+    return known
+
+
+async def _count_page(look: Awaitable[models.JudgementPage | models.QuarantinePage]) -> str:
+    try:
+        page = await look
+    except (SpamguardError, OSError):  # the list of this mail tells of it
+        return ""
+    if isinstance(page, models.QuarantinePage):
+        number = sum(not message.released for message in page.messages)
+    else:
+        number = len(page.judgements)
+    return f"{number:,}{'+' if page.following or page.absent else ''}" if number else ""
 
 
 def _label(vote: Vote | None) -> str:

@@ -310,8 +310,8 @@ def test_letters_may_be_twice_as_large(tmp_path: Path, browser: Chrome, width: i
 
 
 def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
-    """The first stop skips the navigation; the next are the fields and the first button, which
-    teaches; Undo follows it.
+    """The first stop skips the navigation; the next are the help, the fields and the first button,
+    which teaches by Space; the message follows it.
     """
     service = Fixed([judgement(OTHER, label="ham"), judgement(NAME)])
     with served(tmp_path, service=service) as server:
@@ -328,17 +328,63 @@ def test_by_keyboard_alone(tmp_path: Path, browser: Chrome) -> None:
 
         assert press_keys(Keys.TAB) == "Skip to the content"
         assert press_keys(Keys.ENTER) == "main"
-        stops = [press_keys(Keys.TAB) for _ in range(9)]
-        assert stops[6:8] == ["Search", "Solar panels"]
-        assert "Spam" in stops[8]
+        stops = [press_keys(Keys.TAB) for _ in range(10)]
+        assert stops[7:9] == ["Search", "Solar panels"]
+        assert "Spam" in stops[9]
         outline = browser.execute_script(
             "return getComputedStyle(document.activeElement).outlineStyle"
         )
         assert outline == "solid"
-        press_keys(Keys.ENTER)
+        press_keys(Keys.SPACE)
         shows(browser, "Learnt as spam.", "#notice")
         assert service.calls == [("learn_passed", "", OTHER, "spam")]
-        assert browser.switch_to.active_element.tag_name == "button"
+        assert browser.switch_to.active_element.text == "Solar panels"
+
+
+@pytest.mark.parametrize("path", ["/queue", "/history", "/quarantine"])
+def test_enter_opens_why_and_never_teaches_or_releases(
+    tmp_path: Path, browser: Chrome, path: str
+) -> None:
+    service = Fixed([judgement(label="unsure")])
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+
+        def press_enter(selector: str, number: int = 0) -> None:
+            browser.get(server.url + path)
+            for box in browser.find_elements("css selector", ".mail [type=checkbox]"):
+                box.click()
+            script = "document.querySelectorAll(arguments[0])[arguments[1]].focus()"
+            browser.execute_script(script, selector, number)
+            ActionChains(browser).send_keys(Keys.ENTER).perform()
+
+        for selector in (".mail a.subject", ".mail [type=checkbox]", ".mail button"):
+            browser.get(server.url + path)
+            for number in range(len(browser.find_elements("css selector", selector))):
+                press_enter(selector, number)
+                shows(browser, "What would change it", "h2")
+        for number in range(len(browser.find_elements("css selector", ".several button"))):
+            press_enter(".several button", number)
+        browser.get(server.url + path)
+        assert service.calls == []
+
+
+@pytest.mark.parametrize("path", ["/queue", "/history", "/quarantine"])
+def test_on_a_phone_a_list_begins_on_the_first_screen(
+    tmp_path: Path, browser: Chrome, path: str
+) -> None:
+    """What the list is, and its keys, stand behind the question mark."""
+    service = Fixed([judgement(label="unsure")])
+    with served(tmp_path, service=service) as server:
+        enter(browser, server)
+        shape(browser, PHONE)
+        browser.get(server.url + path)
+        first = browser.find_element("css selector", ".mail li").rect
+        assert first["y"] + first["height"] < PHONE[1]
+        assert not browser.find_element("id", "keys").is_displayed()
+        ActionChains(browser).send_keys("?").perform()
+        assert "Enter why" in text(browser, "#keys")
+        assert not too_wide(browser)
+        shape(browser, DESK)
 
 
 def test_times_are_the_readers_own(tmp_path: Path, browser: Chrome) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
-from selenium.webdriver import ActionChains, Chrome
+from selenium.webdriver import ActionChains, Chrome, Keys
 
 from tests.e2e import daemon
 from tests.e2e.moving import sibling
@@ -71,6 +72,12 @@ def focused(browser: Chrome) -> str:
     return str(steadily(lambda: browser.execute_script(script)))
 
 
+def counted(browser: Chrome, page: str) -> int:
+    """The number beside the name of a page in the navigation; 0 if there is none."""
+    match = re.search(rf"{page}\s+([0-9]+)", text(browser, "#pages"))
+    return int(match[1]) if match else 0
+
+
 def has(browser: Chrome, subjects: list[str]) -> None:
     eventually(
         lambda: [line for line in texts(browser, ".mail .subject") if line] == subjects, "the rows"
@@ -82,10 +89,13 @@ def test_keys(site: Site) -> None:
         first, second, third, fourth, *rest = opened(site, browser, "anna")
         assert "alike" in (first, second, third, fourth, *rest)
         assert focused(browser) == first
+        assert len(list(filter(None, texts(browser, ".mail .clues bdi")))) == 3 * 6
+        assert counted(browser, "Unsure") == 8
         keys(browser, "jjk")
         assert focused(browser) == second
         keys(browser, "s")
         shows(browser, "Learnt as spam: ", "#notice")
+        assert counted(browser, "Unsure") == (5 if second == "alike" else 7)
         has(browser, [first, third, fourth, *rest])
         assert focused(browser) == third
         keys(browser, "u")
@@ -171,4 +181,40 @@ def test_held_mail_is_released_several_at_a_time(site: Site) -> None:
         shows(browser, "Deleted: 2 messages", "#notice")
         search(browser, "to:anna")
         shows(browser, "No held message matches")
+        assert complaints(browser) == []
+
+
+def test_keys_in_history_and_quarantine(site: Site) -> None:
+    site.send(*daemon.unseen("spam", 6)[-4:-2], held=True, to=[address("clara")])
+    with chromium() as browser:
+        log_in(browser, site.link("--user", "clara"))
+
+        def listed(path: str) -> int:
+            browser.get(f"{site.url}{path}")
+            return len(texts(browser, ".mail li"))
+
+        eventually(lambda: listed("/history") == 2, "the history has them")
+        keys(browser, "jj")
+        second = focused(browser)
+        keys(browser, "h")
+        shows(browser, "You said: ham", ".mail li:nth-child(2)")
+        assert "You said" not in text(browser, ".mail li")
+        assert focused(browser) == second
+        keys(browser, "u")
+        shows(browser, "Ham", ".mail li:nth-child(2)")
+        keys(browser, Keys.ENTER)
+        shows(browser, "What would change it", "h2")
+        assert text(browser, "h1") == second
+
+        assert listed("/quarantine") == 2
+        assert counted(browser, "Quarantine") == 2
+        keys(browser, "jr")
+        shows(browser, "Released to 1 recipient. Learnt as ham.", "#notice")
+        shows(browser, "released", ".mail li")
+        assert counted(browser, "Quarantine") == 1
+        keys(browser, "jkr")  # it has nothing to release any more
+        keys(browser, "j")
+        assert focused(browser) == texts(browser, ".mail .subject")[1]
+        keys(browser, Keys.ENTER)
+        shows(browser, "What would change it", "h2")
         assert complaints(browser) == []

@@ -95,7 +95,7 @@ def _lived_in(site: Site, driver: Chrome, place: Path) -> Mapping[str, str]:
             "href"
         )
     )
-    pages = {name: f"/{name}" for name in ("history", "teach", "quarantine", "model")}
+    pages = {name: f"/{name}" for name in ("queue", "history", "teach", "quarantine", "model")}
     pages |= {
         "today": "/",
         "login": "/login?link=shown",

@@ -31,7 +31,13 @@
 
   // ---- a form's change appears in the page without loading it again
 
-  const read = (text) => new DOMParser().parseFromString(text, "text/html");
+  function read(text) { // and take over the counts of its navigation
+    const page = new DOMParser().parseFromString(text, "text/html");
+    local(page);
+    const pages = $("pages", page);
+    if (pages && !$("pages")?.contains(document.activeElement)) $("pages")?.replaceWith(pages);
+    return page;
+  }
 
   async function send(form, button) {
     const data = new FormData(form, button);
@@ -41,13 +47,12 @@
     if (answer.redirected && !answer.ok) { location.assign(answer.url); return; } // it is done; only the next page failed
     if (!answer.ok) throw new Error(String(answer.status));
     const page = read(await answer.text());
-    local(page);
     const row = form.closest("[id^='m-']") || $(`m-${new URL(form.action).pathname.split("/").at(-2)}`); // the second: of "Undo" in a notice
     const next = row && $(row.id, page);
     const notice = $("notice", page);
     if (!notice || (row && !next) || row?.closest(".verdicts")) { location.assign(answer.url); return; }
     $("notice").replaceChildren(...notice.childNodes);
-    if (row) { row.replaceWith(next); (next.querySelector("button") || next.querySelector("a")).focus(); }
+    if (row) { row.replaceWith(next); go(next); }
     else if (queue && $("queue", page) && !sending) renew(page, true);
   }
 
@@ -77,26 +82,57 @@
     });
   });
 
-  // ---- the queue: a word hides its rows at once, and they are sent one after the other
+  // ---- lists: one is at the row that has the focus, or to which the address leads; keys press its buttons
 
   const queue = $("queue");
-  const rows = () => [...queue.querySelectorAll("li:not([hidden])")];
+  const rows = () => [...document.querySelectorAll(".mail li:not([hidden])")];
   const box = (row) => row?.querySelector("input[type=checkbox]");
-  const here = () => document.activeElement?.closest("#queue li:not([hidden])");
+  const here = () => document.activeElement?.closest(".mail li:not([hidden])")
+    ?? (document.activeElement === document.body ? document.querySelector(".mail li:target") : null);
+  const go = (row, how) => row?.querySelector("a.subject").focus(how);
+  const find = (root, key) => root?.querySelector(`[data-key="${CSS.escape(key)}"]`);
+
+  document.addEventListener("keydown", (event) => {
+    const { key, target } = event;
+    if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
+    if (target.matches("input:not([type=checkbox]), textarea, select")) return;
+    const shown = rows();
+    const row = here();
+    const step = { j: 1, k: -1 }[key];
+    const chosen = shown.some((one) => box(one)?.checked) ? document.querySelector(".several") : row;
+    if (key === "Enter" && target.matches(".mail button, .mail input, .several button")) row?.querySelector("a.subject").click();
+    else if (key === "/") document.querySelector("input[type=search]")?.focus();
+    else if (key === "?" && $("help")) $("help").open = !$("help").open;
+    else if (key === " " && box(row) && target.matches("a")) box(row).checked = !box(row).checked;
+    else if (step && shown.length) go(row ? shown[shown.indexOf(row) + step] : shown[0]);
+    else if (event.repeat) return;
+    else if (key === "u" && queue) last = last.then(() => find($("notice"), key)?.click());
+    else if (find(chosen, key)) find(chosen, key).click();
+    else if (shown.length && !chosen && find(document, key)) go(shown[0]);
+    else return;
+    event.preventDefault();
+  });
+
+  if ($("keys")) {
+    $("keys").hidden = false;
+    if (queue && document.activeElement === document.body && !location.hash) go(rows()[0], { preventScroll: true });
+  }
+
+  // ---- the queue: a word hides its rows at once, and they are sent one after the other
+
   let sending = 0;
   let last = Promise.resolve();
 
   function say(button) {
     const own = button.closest("li");
     const chosen = own ? [own] : rows().filter((row) => box(row).checked);
-    if (!chosen.length && here()) chosen.push(here());
-    if (!chosen.length) { box(rows()[0])?.focus(); return; }
+    if (!chosen.length) { go(rows()[0]); return; }
     const body = new URLSearchParams({ csrf: queue.elements.csrf.value, [button.name]: button.value });
     if (!own) for (const row of chosen) body.append(box(row).name, box(row).value);
     const shown = rows();
     const at = shown.indexOf(chosen.at(-1));
     for (const row of chosen) row.hidden = true;
-    box([...shown.slice(at), ...shown.slice(0, at).reverse()].find((row) => !row.hidden))?.focus();
+    go([...shown.slice(at), ...shown.slice(0, at).reverse()].find((row) => !row.hidden));
     sending += 1;
     last = last.then(() => tell(body, chosen, button));
   }
@@ -106,7 +142,6 @@
     sending -= 1;
     if (answer?.ok) {
       const page = read(await answer.text());
-      local(page);
       $("notice").replaceChildren(...$("notice", page).childNodes);
       if (!sending) renew(page, false); // else it shows rows that are still to be sent
     } else {
@@ -123,7 +158,7 @@
     queue.replaceChildren(...$("queue", page).childNodes);
     for (const row of rows()) box(row).checked = before.get(row.id) || false;
     const back = undone && rows().find((row) => !before.has(row.id));
-    if (free) box(back || $(focused) || rows()[0])?.focus();
+    if (free) go(back || $(focused) || rows()[0]);
   }
 
   document.addEventListener("click", (event) => {
@@ -134,27 +169,6 @@
     const checked = boxes.some((one) => !one.checked);
     for (const one of boxes) one.checked = checked;
   });
-
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
-    if (event.target.matches("input:not([type=checkbox]), textarea, select")) return;
-    const step = { j: 1, k: -1 }[event.key];
-    const pressed = queue?.querySelector(`button[data-key="${CSS.escape(event.key)}"]`);
-    const undo = event.key === "u" && queue && (() => $("notice").querySelector("form button")?.click());
-    if (event.key === "/") document.querySelector("input[type=search]")?.focus();
-    else if (undo) last = last.then(undo);
-    else if (pressed) say(pressed);
-    else if (step && queue) {
-      const shown = rows();
-      box(here() ? shown[shown.indexOf(here()) + step] : shown[0])?.focus();
-    } else return;
-    event.preventDefault();
-  });
-
-  if (queue) {
-    $("keys").hidden = false;
-    if (document.activeElement === document.body && !location.hash) box(rows()[0])?.focus({ preventScroll: true });
-  }
 
   // ---- new mail appears by itself, but nothing moves under a pointer
 
@@ -195,7 +209,6 @@
       const whole = read(await answer.text());
       const page = $("mail", whole);
       if ($("absent").innerHTML !== $("absent", whole).innerHTML) $("absent").replaceWith($("absent", whole));
-      local(page);
       const seen = page.dataset.seen;
       if (take(page)) list.dataset.seen = seen;
       const text = waiting ? `${waiting} new: move the pointer off the list to see ${waiting === 1 ? "it" : "them"}` : "";

@@ -49,11 +49,13 @@ from spamguard.web.models import (
     Today,
     TokenCounts,
     User,
+    Waiting,
     WordPart,
 )
 from spamguard.web.monitor import MonitorAnswer
 from spamguard.web.queries import Search
 from spamguard.web.requests import problem_from_error
+from spamguard.web.service import Service
 
 NOW = 1_790_000_000.0
 NAME = "06gvk961gretkbe9"
@@ -188,6 +190,11 @@ class Fixed:
         self._may()
         self.searches.append(search)
         return JudgementPage(self.judgements, OTHER if len(self.judgements) > 1 else "")
+
+    unsure = Service.unsure
+
+    async def waiting(self, person: Person) -> Waiting:
+        return Waiting("2", "1")
 
     async def judgement(self, person: Person, name: str) -> JudgementDetails:
         found = next((judgement for judgement in self.judgements if judgement.id == name), None)

@@ -65,6 +65,29 @@ def test_strangers_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert [running.client(ANNA).get(CLASSES).status_code for _ in range(5)] == [200] * 5
 
 
+@pytest.mark.parametrize("length", [999, 20_000])
+def test_strangers_who_are_refused_leave_room_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Because there are too many of them, or for the length of their body, which never comes."""
+    monkeypatch.setattr(app, "MAX_CONNECTIONS", 12)
+    monkeypatch.setattr(app, "MAX_ANONYMOUS", 3)
+    request = LOGIN.replace(b"999", b"%d" % length)
+    with served(tmp_path) as running, connections(running, 40, request):
+        clients = [running.client(ANNA) for _ in range(5)]
+        assert [client.get(CLASSES).status_code for client in clients] == [200] * 5
+
+
+@pytest.mark.parametrize(("path", "status"), [("/login", 413), (f"{ROOT}/judge", 401)])
+def test_a_body_beyond_the_limit_of_strangers_is_refused_at_the_head(
+    tmp_path: Path, path: str, status: int
+) -> None:
+    """Nobody waits for what would come slowly, until that is too late (408)."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n"
+    with served(tmp_path) as running:
+        assert running.raw(head.encode()).startswith(b"HTTP/1.1 %d" % status)
+
+
 def test_authenticated_clients_keep_their_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

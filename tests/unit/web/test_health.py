@@ -15,7 +15,8 @@ from spamguard import storage
 from spamguard.config.options import Hop, Listener, Position, Settings, Watch, parse_endpoint
 from spamguard.counters import BUCKET_BOUNDS, MASTER_SLOT, WATCHER_SLOT, CounterBoard
 from spamguard.learning.status_files import WATCHER_FILE, WatcherStatus, WatcherTrouble
-from spamguard.web.health import DaemonHealth, check_daemon, judge_model, quantile
+from spamguard.web.auth import Person
+from spamguard.web.health import DaemonHealth, check_daemon, judge_health, quantile
 from spamguard.web.models import Bin, Class, Growth, Model, User
 from tests.unit.web.fixed import ANNA, NOW, OPERATOR, Fixed
 from tests.unit.web.test_views import get
@@ -106,17 +107,17 @@ def model(**changes: Any) -> Model:
 
 
 def worries(model: Model) -> list[str]:
-    return [finding.text for finding in judge_model(model, NOW) if finding.worry]
+    return [finding.text for finding in judge_health(None, model, NOW) if finding.worry]
 
 
 def test_a_usual_model_is_nothing_to_worry_about() -> None:
     assert worries(model()) == []
-    texts = " ".join(finding.text for finding in judge_model(model(), NOW))
+    texts = " ".join(finding.text for finding in judge_health(None, model(), NOW))
     assert "Enough good mail has been taught: 600 of 1,000" in texts
     assert "100 lessons more than seven days ago" in texts
     assert "but for 4" in texts
     assert "The probabilities are reliable" in texts
-    assert judge_model(model(classes={}), NOW) == []
+    assert judge_health(None, model(classes={}), NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -147,17 +148,18 @@ def test_a_usual_model_is_nothing_to_worry_about() -> None:
 def test_a_worry_is_a_sentence(changes: dict[str, Any], words: str) -> None:
     (text,) = worries(model(**changes))
     assert text.startswith(words)
-    assert judge_model(model(**changes), NOW)[0].text == text  # worries come first
+    findings = judge_health(None, model(**changes), NOW)
+    assert findings[0].text == text  # worries come first
 
 
 def test_few_messages_say_nothing_about_the_probabilities() -> None:
     few = model(calibration=(Bin(0.0, 0.1, 20, 0.02, 0.9),))
     assert worries(few) == []
-    assert "Too few messages" in judge_model(few, NOW)[-1].text
+    assert "Too few messages" in judge_health(None, few, NOW)[-1].text
 
 
 def test_operators_see_that_all_is_well_and_others_their_day(tmp_path: Path) -> None:
-    service = Fixed()
+    service = Fixed(growth=[Growth(time.time(), 120)])
     (page,) = get(service, tmp_path, "/", person=OPERATOR)
     for words in (
         "All is well.",
@@ -172,4 +174,20 @@ def test_operators_see_that_all_is_well_and_others_their_day(tmp_path: Path) -> 
     (page,) = get(service, tmp_path, "/", person=OPERATOR)
     assert "All is well" not in page.text
     assert "Other processes: there is a problem" in page.text
-    assert "Is there anything to worry about?" in get(service, tmp_path, "/model")[0].text
+
+
+@pytest.mark.parametrize("problems", [[], ["next hop smtp://127.0.0.1:10026: refused"]])
+@pytest.mark.parametrize("missing", ["", "much good mail is unsure: 5 of 500"])
+def test_today_and_model_give_one_verdict(
+    tmp_path: Path, problems: list[str], missing: str
+) -> None:
+    class Lopsided(Fixed):
+        async def model(self, person: Person) -> Model:
+            return model(growth=(Growth(time.time(), 1000),), missing=missing)
+
+    service = Lopsided()
+    service.monitor.found = problems
+    for page in get(service, tmp_path, "/", "/model", person=OPERATOR):
+        assert ("All is well" in page.text) == (not problems and not missing)
+        assert ("refused" in page.text) == bool(problems)
+        assert ("Much good mail is unsure" in page.text) == bool(missing)

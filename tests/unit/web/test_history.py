@@ -18,7 +18,7 @@ from spamguard.proxy import history_search
 from spamguard.records import Word
 from spamguard.web import queries, workers
 from spamguard.web.auth import Person
-from spamguard.web.models import MAX_ROWS, JudgementPage
+from spamguard.web.models import MAX_ROWS, JudgementPage, Waiting
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened
@@ -483,6 +483,40 @@ def test_many_lessons_request_settling(state: Path) -> None:
 
     asyncio.run(run())
     assert settled
+
+
+def test_what_waits_is_counted_and_has_its_strongest_words(state: Path) -> None:
+    """Words that a reader sees, each once, whatever else weighed."""
+    dora, words = Person("dora"), ("received:x", "roof offer", "offer", "host:a_b", "subject:now")
+    with opened(state) as spam_filter:
+        rows = [
+            passed(
+                spam_filter,
+                -number,
+                PASSED[number][1],
+                label="unsure",
+                words=tuple(Word(at, text, 9.0 - 4 * at) for at, text in enumerate(words)),
+                recipients=("dora@example.org",),
+            )
+            for number in (1, 2)
+        ]
+    remember(state, rows)
+    hold(state, -3, PASSED[3][1], "dora@example.org")
+
+    async def work(service: Service) -> None:
+        async def counted(person: Person) -> Waiting:
+            await service.unsure(person)  # so that reading has begun
+            return await service.waiting(person)
+
+        (first, _) = (await service.unsure(dora, Search(with_clues=True))).judgements
+        assert [word.text for word in first.words] == ["roof offer", "a.b", "now"]
+        assert [word.part > 0 for word in first.words] == [True, False, False]
+        assert await counted(dora) == Waiting("2", "1")
+        await service.learn_passed(dora, name(-1), "spam")
+        assert await counted(dora) == Waiting("1", "1")
+        assert await counted(Person("emil")) == Waiting()
+
+    asked(state, work)
 
 
 def test_words_are_as_they_were_kept(state: Path) -> None:

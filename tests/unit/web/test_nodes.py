@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import time
@@ -98,6 +99,14 @@ def test_why_of_a_message_that_passed_elsewhere(three: Cluster) -> None:
     assert here.get(path).json() == there.get(path).json()
     assert here.get(f"{path}/why").json() == there.get(f"{path}/why").json()
     assert "All features" in three.nodes[0].browser(OPERATOR).get(f"/history/{name(1)}").text
+
+
+def test_unsure_mail_has_its_words_on_each_node(three: Cluster) -> None:
+    lists = [node.browser(OPERATOR).get("/queue").text for node in three.nodes]
+    words = [re.findall('<p class="clues">(.*?)</p>', text) for text in lists]
+    assert words[0] == words[1] == words[2]
+    assert len(words[0]) == lists[0].count('<li id="m-')
+    assert words[0]
 
 
 def test_a_message_that_no_node_has(three: Cluster) -> None:

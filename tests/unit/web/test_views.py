@@ -517,6 +517,15 @@ def test_an_incomplete_search_links_to_the_rest(tmp_path: Path, service: Fixed) 
 # ---- the rest
 
 
+@pytest.mark.parametrize("path", ["/queue", "/history", f"/history/{NAME}", "/teach"])
+def test_ham_stands_before_spam(tmp_path: Path, path: str) -> None:
+    row = judgement(label="unsure", authenticated=True)
+    (page,) = get(Fixed([row]), tmp_path, path)
+    choices = re.findall(r'name="class" value="(ham|spam)"|name="(ham|spam)" value', page.text)
+    assert choices
+    assert ["".join(names) for names in choices] == ["ham", "spam"] * (len(choices) // 2)
+
+
 def test_the_model_names_missing_lessons(service: Fixed, tmp_path: Path) -> None:
     async def lopsided(_person: Person) -> Model:
         return replace(
