@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spamguard.bayes import experts
 from spamguard.bayes.experts import Floats
@@ -267,6 +267,7 @@ _CLUE_NAMES = {
 _HOST_SECTIONS = frozenset(("host", "id-host", "address"))  # whose tokens have "_" for "."
 _NAMED_BY_SECTION = ("header field", "structure")  # kinds
 _GRAMS = TOKEN_SETS[3]
+Said = TypeVar("Said")
 _GAP = " … "  # of a pair that is no gram
 
 
@@ -468,7 +469,13 @@ def describe_verdict(
         ][:_MAX_GROUPS]
         if strong:
             speaking = [f for f in features if f.group in strong and f.part * side > 0]
-            words = [] if clauses else readable_words(speaking)
+            words = (
+                []
+                if clauses
+                else readable_words(
+                    (feature, feature.kind, feature.name) for feature in speaking if feature.text
+                )
+            )
             *phrases, last = [_phrase(group, words, quote) for group in strong]
             subject = f"{', '.join(phrases)} and {last}" if phrases else last
             suffix = "" if clauses else " taught here"
@@ -497,18 +504,23 @@ def describe_verdict(
     return f"{title[:1].upper()}{title[1:]}: {'; '.join(clauses)}."
 
 
-def readable_words(features: Iterable[ExplainedFeature], number: int = 3) -> list[ExplainedFeature]:
-    """The first that a reader would know again in the message, no two with a word in common."""
-    chosen: list[ExplainedFeature] = []
+def readable_words(described: Iterable[tuple[Said, str, str]], number: int = 3) -> list[Said]:
+    """The first that a reader would know again in the message, no two with a word in common.
+
+    described: each with its kind and its name, as of `describe_clue`; the strongest first.
+    """
+    chosen: list[Said] = []
     seen: set[str] = set()
-    for feature in features:
-        name, words = feature.name, feature.name.split()
+    for each, kind, name in described:
+        words = name.split()
         is_short = len(name) <= _MAX_NAME_LENGTH and _GAP not in name
-        is_word = feature.text and feature.kind in _NAMED_KINDS and any(map(str.isalpha, name))
+        is_word = kind in _NAMED_KINDS and any(map(str.isalpha, name))
         if is_short and is_word and seen.isdisjoint(words):
             seen.update(words)
-            chosen.append(feature)
-    return chosen[:number]
+            chosen.append(each)
+            if len(chosen) == number:
+                break
+    return chosen
 
 
 def _phrase(group: str, words: Sequence[ExplainedFeature], quote: Callable[[str], str]) -> str:

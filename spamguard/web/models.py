@@ -10,7 +10,7 @@ never import FastAPI, because commands use this module too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,25 +51,16 @@ def word_parts(words: Sequence[Word]) -> list[WordPart]:
     return [WordPart(word.text, word.part) for word in words]
 
 
-_READABLE_KINDS = ("word", "pair", "subject", "closing", "link host", "attachment")
-
-
-def strongest_words(words: Sequence[Word], number: int = 3) -> tuple[Word, ...]:
+def strongest_words(words: Iterable[Word]) -> tuple[Word, ...]:
     """Return the strongest words that a reader of the message sees in it, each said once.
 
     words: strongest first.
     """
-    chosen: list[Word] = []
-    said: set[str] = set()
-    for word in words:
-        kind, name = explain_text.describe_clue(Clue(word.text, word.part, {}))
-        parts = set(name.split()) - {"…"}  # which stands between the words of a pair
-        if kind in _READABLE_KINDS and parts and said.isdisjoint(parts):
-            said |= parts
-            chosen.append(word._replace(text=name))
-            if len(chosen) == number:
-                break
-    return tuple(chosen)
+    described = (
+        (word, *explain_text.describe_clue(Clue(word.text, word.part, {}))) for word in words
+    )
+    named = ((word._replace(text=name), kind, name) for word, kind, name in described)
+    return tuple(explain_text.readable_words(named))
 
 
 @dataclass(frozen=True, slots=True)
