@@ -491,7 +491,7 @@ class SqliteLedger(LedgerFile):
         """Somebody knows of them."""
         with self._writing():
             self._db.execute("DELETE FROM meta WHERE key = ?", (_LOST_KEY,))
-            self._last_number.write(0)
+            self._last_number.write(0 if self.shared is not None else self.last_seq())
 
     # ---- help
 
