@@ -165,6 +165,11 @@ class TeachByMail:
     ] = TeachingUser.ADDRESS
 
 
+StripsResults = Annotated[
+    types.Flag, "The mail server removes Authentication-Results that came with the message"
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One door for mail, and where its mail goes."""
@@ -198,10 +203,7 @@ class Listener:
     speed_adjust: Annotated[
         types.Flag, "Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
     ] = False
-    strips_authentication_results: Annotated[
-        types.Flag,
-        "The mail server removes Authentication-Results that came with the message",
-    ] = False
+    strips_authentication_results: StripsResults = False
 
     @property
     def believes_results(self) -> bool:
@@ -264,10 +266,7 @@ class Scanner:
         "Probability from which clients shall defer a message; null: never",
     ] = None
     hostname: Annotated[types.HostName, "Name in header fields; empty: this machine's name"] = ""
-    strips_authentication_results: Annotated[
-        types.Flag,
-        "The mail server removes Authentication-Results that came with the message",
-    ] = False
+    strips_authentication_results: StripsResults = False
 
     @property
     def believes_results(self) -> bool:
