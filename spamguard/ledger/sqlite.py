@@ -192,10 +192,8 @@ class SqliteLedger(LedgerFile):
             for batch in batches(check_votes(votes), _MERGE_BATCH):
                 with self._casting():
                     added += sum(map(self._merge_vote, batch))
-                    clock, last = (
-                        max(vote.clock for vote in batch),
-                        self._read_number("ledger.clock"),
-                    )
+                    last = self._read_number("ledger.clock")
+                    clock = max(vote.clock for vote in batch)
                     if clock - last > MAX_CLOCK_STEP:
                         raise LedgerError(
                             f"a vote to be merged has clock {clock}, far above all here: it was "

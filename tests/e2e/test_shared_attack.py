@@ -13,6 +13,7 @@ import pytest
 from spamguard.ledger.events import encode_event
 from spamguard.ledger.votes import add_version, make_class_vote
 from tests.e2e.test_shared_page import SPAM, PageSite, postgres_server, shared_database, site
+from tests.e2e.test_shared_settling import lineage, settle
 from tests.support.postgres import MAC as NODES
 from tests.support.postgres import TestDatabase, needs_postgres
 from tests.support.waiting import eventually
@@ -82,6 +83,8 @@ def test_who_has_the_password_alone_can_call_nothing(site: PageSite) -> None:
 def test_rows_without_our_mac_are_ignored_counted_and_stop_nobody(site: PageSite) -> None:
     nodes = a, b = site.join(2)
     database = site.site.database
+    settle(a.node, b.node)
+    eventually(lambda: lineage(a.node) == lineage(b.node) != "", "both have the settled tables")
     before = [node.node.score(SPAM[0]) for node in nodes]
     token = make_token(database)
     write_rows(database)
