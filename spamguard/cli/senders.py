@@ -61,7 +61,7 @@ def _check_counts(options: argparse.Namespace) -> None:
 
     if getattr(options, "config", None):
         settings = common.load_config(options)
-        servers, is_personal = settings.authserv_ids, settings.personal
+        servers, is_personal = settings.believed_servers, settings.personal
     else:
         state = common.state_directory(options)
         daemon = ask_daemon(state) or {}
@@ -75,7 +75,8 @@ def _check_counts(options: argparse.Namespace) -> None:
     if not servers:
         missing.append(
             "`authserv_ids: [mx.example.org]`, with the name that your mail server gives itself "
-            "in Authentication-Results"
+            "in Authentication-Results, and a listener behind it (position after-queue, LMTP, or "
+            "`strips_authentication_results: true`)"
         )
     if options.user and not is_personal:
         missing.append("`personal: true`, or else leave out --user to say it for everybody")

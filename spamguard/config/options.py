@@ -457,3 +457,8 @@ class Settings:
     def doors(self) -> tuple[Listener | Scanner, ...]:
         """All that listens in the workers, in the order of their sockets."""
         return self.listeners + self.scanners
+
+    @property
+    def believed_servers(self) -> tuple[str, ...]:
+        """The `authserv_ids`, if any door believes them."""
+        return self.authserv_ids if any(door.believes_results for door in self.doors) else ()

@@ -224,7 +224,7 @@ def describe_daemon(settings: Settings, board: CounterBoard) -> dict[str, object
         "scanners": [str(scanner.listen) for scanner in settings.scanners],
         "metrics": settings.metrics and str(settings.metrics),
         "web": settings.web and {"listen": str(settings.web), "page": settings.web.page_url},
-        "authserv_ids": settings.authserv_ids,
+        "authserv_ids": settings.believed_servers,
         "personal": settings.personal,
         "not_served": find_absent(board, time.monotonic_ns()),
         "scoring": not find_missing_scorers(board),

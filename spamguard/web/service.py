@@ -96,7 +96,7 @@ class Service:
         open_filter = partial(Filter.open, settings.state, one_wrong_in=one_wrong_in)
         open_reading = partial(ReadConnection.open, settings)
         self.keep_held = settings.quarantine.keep  # days
-        self._authserv_ids, self._personal = settings.authserv_ids, settings.personal
+        self._authserv_ids, self._personal = settings.believed_servers, settings.personal
         self._settle = settle
         self._ask_daemon = ask_daemon
         self._filter = ResourceThread("filter", open_filter)
