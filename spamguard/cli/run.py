@@ -31,7 +31,7 @@ from spamguard import log
 from spamguard.cli import arguments, common, status
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
 from spamguard.log import printable
-from spamguard.storage import account_owner, directory_owner
+from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
 
 if TYPE_CHECKING:
     from spamguard.config.options import Settings
@@ -56,15 +56,12 @@ SIGHUP: read the configuration again, no connection is lost; SIGTERM: finish run
 seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or
 the limit on memory (`ulimit -v`) is too low."""
 RUN_EXAMPLE = """  spamguard run
-  spamguard --state /var/lib/spamguard run --config /etc/spamguard/spamguard.yaml
   spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
 
 
 def add_run(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "run", run_run, RUN_ABOUT, RUN_EXAMPLE)
-    about = "the configuration (YAML); see config/spamguard.yaml"
-    parser.add_argument("--config", type=arguments.parse_file, metavar="FILE", help=about)
     about = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says"
     parser.add_argument("--listen", metavar="ENDPOINT", help=about)
     about = (
@@ -101,7 +98,8 @@ def run_run(options: argparse.Namespace) -> int:
 
     def read_and_warn() -> Settings:
         settings = read()
-        for warning in schema.find_warnings(settings):
+        unknown = [problem.text for problem in schema.unknown_classes(settings, None)]
+        for warning in (*schema.find_warnings(settings), *unknown):
             _log.warning("%s", warning)
         return settings
 
@@ -134,15 +132,16 @@ CHECK_ABOUT = """\
 Check a configuration. Prints everything that is in force, defaults too, as YAML that ends with
 `# ok`; or every mistake with its line.
 
-Without FILE: the configuration that holds without a file. Warnings go to standard error and leave
-the exit status 0. Run as root, or as the daemon's user, it warns of watched mailboxes that this
-user cannot read; run as root, also of files that this user cannot, and where the daemon would not
-start: no such user, or a state directory of another user.
+Without FILE: that of --config, or of the service; else what holds without a file. Warnings go to
+standard error and leave the exit status 0. Run as root, or as the daemon's user, it warns of
+watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
+where the daemon would not start: no such user, or a state directory of another user.
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you
 type. Begin the file with `# yaml-language-server: $schema=PATH`, or name it in the settings of your
 editor."""
-CHECK_EXAMPLE = """  spamguard check /etc/spamguard/spamguard.yaml
+CHECK_EXAMPLE = """  spamguard check
+  spamguard check spamguard.yaml
   spamguard check --schema > /etc/spamguard/schema.json"""
 
 
@@ -163,28 +162,43 @@ def run_check(options: argparse.Namespace) -> int:
     if options.schema:
         print(common.to_json(schema.schema_for_editors(), indent=2))
         return 0
+    options.config = file = options.file or options.config
     warnings: list[str] = []
-    in_force: dict[str, Any] = {}
-    problems: tuple[str, ...] = ()
+    problems: list[str] = []
+    settings: Settings | None
     try:
-        settings = common.config_reader(options, options.file)()
-        warnings += _find_warnings(settings, options.file)
-        if unreadable := _unreadable_files(settings, startup.required_files(settings)):
-            raise ConfigError(*unreadable)
-        in_force = schema.to_plain(settings)
+        settings = common.config_reader(options, file, find_classes=_read_classes)()
     except ConfigError as error:
-        problems = error.problems
+        problems += error.problems
+        settings = error.settings
+    if settings is not None:
+        warnings += _find_warnings(settings, file)
+        problems += _unreadable_files(settings, startup.required_files(settings))
+    is_right = settings is not None and not problems
     if options.json:
-        values = {"ok": not problems, "problems": problems, "warnings": warnings}
-        print(common.to_json(values | {"settings": in_force or None}))
-        return common.EXIT_ERROR if problems else 0
+        values = {"ok": is_right, "problems": problems, "warnings": warnings}
+        in_force = schema.to_plain(settings) if is_right else None
+        print(common.to_json(values | {"settings": in_force}))
+        return 0 if is_right else common.EXIT_ERROR
     for warning in warnings:
         common.say(f"warning: {warning}")
-    if problems:
+    if settings is None or problems:
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok" + (f", with {common.count_text(len(warnings), 'warning')}" if warnings else ""))
     return 0
+
+
+def _read_classes(state: Path) -> frozenset[str] | None:
+    """The classes of a filter, without opening it for writing; None if there is none to be read."""
+    import sqlite3
+
+    try:
+        ledger = sqlite3.connect(f"{(state / LEDGER_FILE).as_uri()}?mode=ro", uri=True)
+        with closing(ledger):
+            return frozenset(name for (name,) in ledger.execute("SELECT name FROM classes"))
+    except sqlite3.Error:
+        return None
 
 
 def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
@@ -255,10 +269,6 @@ def add_open_mailboxes(commands: arguments.Commands) -> None:
     parser = arguments.add_command(
         commands, "open-mailboxes", run_open_mailboxes, OPEN_MAILBOXES_ABOUT, OPEN_MAILBOXES_EXAMPLE
     )
-    about = "the configuration of the daemon (YAML)"
-    parser.add_argument(
-        "--config", type=arguments.parse_file, metavar="FILE", required=True, help=about
-    )
     about = "the user to become when started as root (default: %(default)s)"
     parser.add_argument("--user", metavar="NAME", default=DEFAULT_USER, help=about)
 
@@ -267,6 +277,8 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     from spamguard.daemon.mailbox_broker import MailboxBroker
 
+    if options.config is None:
+        options.wrong_usage("the following arguments are required: --config")
     read = common.config_reader(options, options.config.absolute())
     log.configure(os.environ)
     try:
@@ -288,9 +300,9 @@ it, the running daemon must learn from that mailbox, within 10 seconds; it needs
 
 Exit status: 0 if nothing failed, 1 otherwise."""
 DOCTOR_EXAMPLE = """  spamguard doctor
-  spamguard doctor --config /etc/spamguard/spamguard.yaml
-  spamguard --state /var/lib/spamguard doctor --user anna
-  spamguard --state /var/lib/spamguard doctor --maildir /var/vmail/example.org/anna/Maildir"""
+  spamguard doctor --config spamguard.yaml
+  spamguard doctor --user anna
+  spamguard doctor --maildir /var/vmail/example.org/anna/Maildir"""
 
 EXIT_FAILED = 1
 _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
@@ -299,8 +311,6 @@ _POLL_SECONDS = 0.1
 
 def add_doctor(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "doctor", run_doctor, DOCTOR_ABOUT, DOCTOR_EXAMPLE)
-    about = "also check the daemon, Postfix, next hops and folders that it names"
-    parser.add_argument("--config", type=arguments.parse_file, metavar="FILE", help=about)
     about = "act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
     parser.add_argument("--user", metavar="NAME", help=about)
     about = "a mailbox that the running daemon watches"

@@ -58,10 +58,6 @@ def add_setup(commands: arguments.Commands) -> None:
     parser.add_argument("--position", choices=POSITIONS["postfix"], metavar="POSITION", help=about)
     about = "Maildirs in which moving mail teaches, such as /home/*/Maildir"
     parser.add_argument("--mailboxes", metavar="PATTERN", help=about)
-    about = "the configuration to write (default: %(default)s)"
-    parser.add_argument(
-        "--config", type=arguments.parse_file, default=CONFIG, metavar="FILE", help=about
-    )
     about = "change the files of the mail server too, and start the service"
     parser.add_argument("--apply", action="store_true", help=about)
 
@@ -109,7 +105,7 @@ def run_setup(options: argparse.Namespace) -> int:
     answers = _ask(options)
     if is_root := os.geteuid() == 0:
         _check_account()
-    config = Edit(options.config.absolute(), make_config(answers, is_root=is_root))
+    config = Edit((options.config or CONFIG).absolute(), make_config(answers, is_root=is_root))
     plan = make_plan(answers)
     print(f"{config.path}:\n{_indent(config.text)}")
     _write(config)
