@@ -1,11 +1,11 @@
 """`run`, `check`, `doctor` and `open-mailboxes`: the daemon, and whether it can work here.
 
 `run` is the daemon in the foreground. `check` prints the configuration that is in force, or every
-mistake in it, and warns of what would keep the daemon from working. `doctor` shows that moving mail
-teaches here, from the file to the verdict: each step of `spamguard.doctor` is a line. First come
-the state directory and the daemon, then everything around them that the configuration names, at
-last the proof. `open-mailboxes` is the process that opens people's mail for the daemon, so that the
-code that parses mail needs no right to do so.
+mistake in it, and warns of what would keep the daemon from working. `doctor` shows that mail passes
+here and that moving it teaches: each step of `spamguard.doctor` is a line. First come the state
+directory and the daemon, then everything around them that the configuration names, at last a
+message through the mail server, and the proof. `open-mailboxes` is the process that opens people's
+mail for the daemon, so that the code that parses mail needs no right to do so.
 
 A configuration with mistakes has an exit status of its own, because restarting would not mend it.
 `check` must never write and never connect, `doctor` never leave a message or a lesson behind, and
@@ -290,19 +290,24 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
 # ---- doctor
 
 DOCTOR_ABOUT = """\
-Show that moving mail teaches. A marked message is put into a Maildir and moved to Junk: the filter
-must learn it, and is shown to have forgotten it afterwards. Each step is a line; what fails comes
-with a remedy.
+Show that mail passes and that moving it teaches. Each step is a line; what fails comes with a
+remedy.
 
-Without --maildir that is a Maildir of its own in a temporary directory, and nothing need run. With
-it, the running daemon must learn from that mailbox, within 10 seconds; it needs a Junk folder. With
---config, a daemon must run that serves what the file says.
+Moving: a marked message is put into a Maildir and moved to Junk; the filter must learn it, and is
+shown to have forgotten it afterwards. That is a Maildir and a filter of its own in a temporary
+directory, and nothing need run. With --maildir or --user the running daemon must learn from that
+mailbox, within 10 seconds; it needs a Junk folder, and the ledger keeps that the lesson was taken
+back.
+
+Passing: with a configuration, a daemon must run that serves what it says, and a marked message goes
+to the mail server of this machine, which must let it be judged once and file it as spam. It goes
+into that mailbox, or the first that is there, teaches nothing and is removed.
 
 Exit status: 0 if nothing failed, 1 otherwise."""
 DOCTOR_EXAMPLE = """  spamguard doctor
   spamguard doctor --config spamguard.yaml
   spamguard doctor --user anna
-  spamguard doctor --maildir /var/vmail/example.org/anna/Maildir"""
+  spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org"""
 
 EXIT_FAILED = 1
 _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
@@ -315,6 +320,10 @@ def add_doctor(commands: arguments.Commands) -> None:
     parser.add_argument("--user", metavar="NAME", help=about)
     about = "a mailbox that the running daemon watches"
     parser.add_argument("--maildir", type=arguments.parse_directory, metavar="PATH", help=about)
+    about = "where this machine takes mail (default: %(default)s)"
+    parser.add_argument("--smtp", metavar="ADDRESS:PORT", default="127.0.0.1:25", help=about)
+    about = "an address whose mail comes into the mailbox (default: of its user, at localhost)"
+    parser.add_argument("--to", metavar="ADDRESS", help=about)
     arguments.add_json(parser)
 
 
@@ -352,8 +361,7 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
                 yield doctor.check_mailboxes(settings, startup.service_account(settings))
             except StartError as error:
                 yield doctor.failed("mailboxes", str(error), "")
-        yield from doctor.check_postfix(settings)
-        yield from doctor.check_filing(settings)
+        yield from doctor.check_mail_servers(settings)
         yield from doctor.check_next_hops(settings)
     yield from _filter_steps(options, settings)
 
@@ -421,10 +429,15 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
                 )
             yield from doctor.check_old_lessons(spam_filter.ledger)
             spam_filter.require_receipts()
+            if settings:
+                yield from _mail_steps(options, spam_filter, settings)
             if options.maildir is None and options.user is None:
                 question = "is the temporary directory on a disk that can be watched?"
-                with proof.scratch_mailbox(spam_filter) as mailbox:
-                    yield from proof.prove(spam_filter, mailbox, question)
+                with (
+                    proof.scratch_filter(spam_filter.key) as scratch,
+                    proof.scratch_mailbox(scratch) as mailbox,
+                ):
+                    yield from proof.prove(scratch, mailbox, question)
             else:
                 yield from _mailbox_steps(options, spam_filter, settings)
     except (SpamguardError, OSError) as error:
@@ -439,22 +452,10 @@ def _mailbox_steps(
     from spamguard.doctor import proof
     from spamguard.folders import roles
 
-    maildir, owner = options.maildir, None
-    if options.user is not None:
-        try:
-            account = pwd.getpwnam(options.user)
-        except KeyError:
-            raise UsageError(
-                f"{options.user!r} is no user of this system: name the mailbox with --maildir"
-            ) from None
-        if os.geteuid() not in (0, account.pw_uid):
-            raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
-        maildir, owner = maildir or Path(account.pw_dir) / "Maildir", account_owner(account)
-    # as the daemon names it: symbolic links stay
-    path = Path(os.path.abspath(maildir))  # noqa: PTH100  resolve() would follow them
+    path, account = _named_mailbox(options)
     special_uses = roles.read_dovecot().special_uses
     try:
-        owner = owner or directory_owner(path)
+        owner = account_owner(account) if account else directory_owner(path)
         with owner.impersonate():
             junk = proof.find_junk(path, settings.watch if settings else (), special_uses)
     except OSError as error:
@@ -470,3 +471,55 @@ def _mailbox_steps(
     )
     question = f"does the daemon run, does its `watch` name {path}, may it read it? See its log"
     yield from proof.prove(spam_filter, mailbox, question)
+
+
+def _named_mailbox(options: argparse.Namespace) -> tuple[Path, pwd.struct_passwd | None]:
+    """The mailbox of --maildir or --user, and that user."""
+    maildir, account = options.maildir, None
+    if options.user is not None:
+        try:
+            account = pwd.getpwnam(options.user)
+        except KeyError:
+            raise UsageError(
+                f"{options.user!r} is no user of this system: name the mailbox with --maildir"
+            ) from None
+        if os.geteuid() not in (0, account.pw_uid):
+            raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
+        maildir = maildir or Path(account.pw_dir) / "Maildir"
+    # as the daemon names it: symbolic links stay
+    return Path(os.path.abspath(maildir)), account  # noqa: PTH100  resolve() would follow them
+
+
+def _mail_steps(
+    options: argparse.Namespace, spam_filter: Filter, settings: Settings
+) -> Iterator[Step]:
+    """A message through the mail server into a mailbox that is watched."""
+    from spamguard import doctor
+    from spamguard.config import types
+    from spamguard.doctor import probe
+    from spamguard.folders import roles
+    from spamguard.folders.mailboxes import LocalMailboxes
+
+    try:
+        server = types.check_host_port(options.smtp)
+    except ValueError as error:
+        raise UsageError(f"--smtp: {error}") from error
+    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
+        mailboxes = [mailbox for mailbox in backend.find_mailboxes() if mailbox.user]
+    if options.maildir or options.user:
+        path, _ = _named_mailbox(options)
+        mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == str(path)]
+    if not mailboxes:
+        detail = "there is no mailbox yet in which a message could be looked for"
+        yield doctor.skipped("mail", detail)
+        return
+    mailbox = mailboxes[0]
+    has_domain = "@" in mailbox.user
+    recipient = options.to or (
+        mailbox.user if has_domain else f"{mailbox.user}@{doctor.find_local_domain()}"
+    )
+    special_uses = roles.read_dovecot().special_uses
+    owner = directory_owner(Path(mailbox.path))
+    yield from probe.try_mail(
+        spam_filter, settings, special_uses, mailbox, owner, recipient, server
+    )
