@@ -114,14 +114,14 @@ def run_setup(options: argparse.Namespace) -> int:
         ]
         _carry_out(changes, apply=options.apply, takes_out_filter=True)
         return 0
-    if is_root := os.geteuid() == 0:
-        _check_account()
 
     def read(file: Path) -> Settings:
         return common.config_reader(options, file)()
 
     old = read(path) if path.exists() else None
     answers = _ask(options, old)
+    if is_root := os.geteuid() == 0:
+        _check_account()
     text = make_config(path, old, answers, is_root=is_root)
     settings = check_config(path, text, read)
     one_recipient = bool(settings.listeners) and (
@@ -275,7 +275,8 @@ def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Set
             status = _run_command("check", file.name)
         if status != 0:
             lines = said.getvalue().replace(file.name, str(path)).splitlines()
-            raise ConfigError(*(line.removeprefix("spamguard: ") for line in lines))
+            text = "what setup would write has mistakes, and nothing was changed:"
+            raise ConfigError(text, *(line.removeprefix("spamguard: ") for line in lines))
         return read(Path(file.name))
 
 
@@ -331,7 +332,7 @@ def edit_yaml(text: str, values: Mapping[str, Any]) -> str:
         if values[name] == old[name]:
             continue
         begin, end = key.start_mark.index, node.end_mark.index
-        if node.flow_style or isinstance(node, yaml.ScalarNode):
+        if text[end - 1] != "\n":  # a word or brackets; other values end where the next key begins
             end = text.find("\n", end) + 1 or len(text)
         lines = text[begin:end].splitlines(True)
         while not lines[-1].strip() or lines[-1].lstrip().startswith("#"):

@@ -105,6 +105,83 @@ cp -r /etc /run/etc
 echo "--- changed: $(diff -r /etc /run/etc)"
 """
 
+# Does what systemd does with the units: there is none in these namespaces.
+SYSTEMCTL = """#!/bin/bash
+serve() {
+    : >/run/$1.log
+    setsid "$PYTHON" -m spamguard $1 --config /etc/spamguard/spamguard.yaml \\
+        >>/run/$1.log 2>&1 </dev/null &
+    echo $! >/run/$1.pid
+    until grep -q "$2" /run/$1.log; do sleep 0.1; done
+}
+end() {
+    [ ! -e /run/$1.pid ] || kill $(cat /run/$1.pid) 2>/dev/null || true
+    while [ -e /run/$1.pid ] && kill -0 $(cat /run/$1.pid) 2>/dev/null; do sleep 0.1; done
+}
+case "$*" in
+"stop spamguard.socket spamguard.service") end run ;;
+"restart spamguard-watch.service") end open-mailboxes; serve open-mailboxes "opening" ;;
+"start spamguard.socket spamguard.service") serve run "serving" ;;
+esac
+"""
+# What a mail server does: it tries again. The first and the last message share a connection.
+SENDER = """
+import smtplib, sys, time
+def connect():
+    return smtplib.SMTP("127.0.0.1", 25, timeout=60)
+def send(client, number):
+    text = f"Subject: {sys.argv[1]}.{number}\\n\\nFor your street.\\n"
+    client.sendmail("post@roofs.example", ["anna@example.net"], text)
+def send_new(number):
+    for _ in range(300):
+        try:
+            with connect() as client:
+                return send(client, number)
+        except OSError as error:
+            if "550" in str(error) or "554" in str(error):
+                raise
+            time.sleep(0.2)
+    raise SystemExit("it never got through")
+count, pause = int(sys.argv[2]), float(sys.argv[3])
+held = connect()
+send(held, 0)
+for number in range(1, count - 1):
+    send_new(number)
+    time.sleep(pause)
+try:
+    send(held, count - 1)
+except OSError:
+    send_new(count - 1)
+"""
+WALK = """
+mkdir -p /run/systemd/system /run/bin
+printf '%s' "$SYSTEMCTL" >/run/bin/systemctl
+chmod +x /run/bin/systemctl
+export PATH=/run/bin:$PATH
+setup() { "$PYTHON" -m spamguard setup --apply "$@" </dev/null >/run/setup.log 2>&1 || [ $? = 1 ]; }
+cp /etc/postfix/main.cf /run/main.cf
+postconf -M | sort >/run/services
+find /etc/dovecot | sort >/run/files
+walk="after-queue before-queue milter - before-queue after-queue"
+for position in $walk milter before-queue - milter after-queue -; do
+    echo "to $position"
+    "$PYTHON" -c "$SENDER" during 10 0.3 &
+    sender=$!
+    if [ $position = - ]; then setup --remove; else setup --position $position; fi
+    wait $sender
+    "$PYTHON" -c "$SENDER" after 10 0
+    await 'mailq | grep -q "queue is empty"'
+    grep -hE '^(Subject|X-Spamguard):' /home/anna/Maildir/new/*
+    rm /home/anna/Maildir/new/*
+    postconf -h content_filter smtpd_milters
+done
+echo "as it was:"
+diff /etc/postfix/main.cf /run/main.cf
+postconf -M | sort | diff - /run/services
+find /etc/dovecot | sort | diff - /run/files
+ls /etc/postfix /etc/spamguard
+"""
+
 
 def run_inside(script: str, directory: Path) -> str:
     """What a script prints in namespaces of its own."""
