@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -38,13 +38,14 @@ Command = tuple[str, ...]
 class Change:
     """What one server needs. files: their whole text; None: it shall not be there. commands: run in
     this order once the files are there; the first ones check them. ours: texts of which no copy is
-    needed.
+    needed. is_step: on the way only; mail under way is then waited for.
     """
 
     files: dict[Path, str | None] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ours: set[str] = field(default_factory=set)
+    is_step: bool = False
 
     def set_own(self, path: Path, text: str, is_used: bool) -> None:
         """A file that is ours as a whole is to be there, or not."""
@@ -101,129 +102,170 @@ _FILTER = f"spamguard:[127.0.0.1]:{SMTP.rpartition(':')[2]}"
 _OUR_MILTER = f"{{ inet:{MILTER}, default_action=tempfail }}"
 _MILTERS = re.compile(r"\{[^{}]*\}|[^\s,{}]+")
 _LIMIT_NOTE = re.compile(r"^# (\S+) had process_limit (\S+)$", re.MULTILINE)
+_BACK_PART = "\n# Back from spamguard"
 _QUEUE_PATIENCE = 60.0  # seconds until mail under way must have left or be deferred
 
-Postconf = Callable[..., str]
 
+def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> list[Change]:
+    """Postfix's files with spamguard in a position, or in none (""); []: there is no Postfix.
 
-def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> Change | None:
-    """Postfix's files with spamguard in a position, or in none (""); None: there is no Postfix.
-
-    one_recipient: spamguard needs one in each transaction. plain_milter: a milter at our address
-    without default_action is ours, as earlier versions and the snippet once had it. UsageError: it
-    cannot be put in.
+    In three steps, if something has to change. First mail passes by spamguard, while our services
+    stay for mail under way; then come the services of the new position, and spamguard has to start
+    anew, because it keeps connections to the old ones; then mail goes to it. one_recipient: it
+    needs one in each transaction. plain_milter: a milter at our address without default_action is
+    ours, as earlier versions and the snippet once had it. UsageError: it cannot be put in.
     """
     if not shutil.which("postconf"):
-        return None
-    directory = Path(run_command("postconf", "-h", "config_directory").strip() or "/etc/postfix")
-    change = Change()
+        return []
+    reload = [("postfix", "reload")] if succeeds("postfix", "status") else []
+    steps: list[Change] = []
     with TemporaryDirectory() as copy:
-        main, master = Path(copy, "main.cf"), Path(copy, "master.cf")
+        postfix = _PostfixFiles(Path(copy), position)
 
-        def postconf(*words: str) -> str:
-            line = ["postconf", "-c", copy, *words]
-            done = subprocess.run(line, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise SpamguardError(f"postconf {' '.join(words)}: {done.stderr.strip()}")
-            return done.stdout.strip()
+        def add(*commands: Command, is_step: bool = True) -> None:
+            ours = {text for step in steps for text in step.files.values() if text}
+            commands = (*commands, *reload)
+            steps.append(Change(postfix.files(), list(commands), ours=ours, is_step=is_step))
 
-        def append(path: Path, text: str) -> None:
-            write_text(path, (read_text(path) or "") + _block(text))
+        postfix.pass_by(plain_milter=plain_milter)
+        add()
+        postfix.take_out_services()
+        postfix.put_in_services()
+        add(("postfix", "check"))
+        postfix.use(one_recipient=one_recipient)
+        add(("postfix", "check"), is_step=False)
+    return steps if steps[-1].open_files() else steps[-1:]
 
-        limits: dict[str, str] = {}
-        for path in (main, master):
-            text = read_text(directory / path.name) or ""
-            limits |= _LIMIT_NOTE.findall(text)
-            text = _without_ours(
-                text, "postfix/after-queue.main.cf", "postfix/after-queue.master.cf"
-            )
-            write_text(path, text)
-        _take_out_of_postfix(postconf, limits, plain_milter=plain_milter)
-        if position == "after-queue":
-            if used := postconf("-h", "content_filter"):
+
+class _PostfixFiles:
+    """Copies of main.cf and master.cf, which postconf edits."""
+
+    def __init__(self, place: Path, position: str) -> None:
+        self._place = place
+        self._position = position
+        self._directory = Path(run_command("postconf", "-h", "config_directory").strip())
+        for name in ("main.cf", "master.cf"):
+            write_text(place / name, read_text(self._directory / name) or "")
+        master = read_text(place / "master.cf") or ""
+        self._limits: dict[str, str] = dict(_LIMIT_NOTE.findall(master))
+
+    def files(self) -> dict[Path, str | None]:
+        names = ("main.cf", "master.cf")
+        return {self._directory / name: read_text(self._place / name) for name in names}
+
+    def _postconf(self, *words: str) -> str:
+        line = ["postconf", "-c", str(self._place), *words]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SpamguardError(f"postconf {' '.join(words)}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def _edit(self, name: str, change: Callable[[str], str]) -> None:
+        write_text(self._place / name, change(read_text(self._place / name) or ""))
+
+    def _options(self) -> dict[str, str]:
+        """Parameters of services, such as smtp/inet/smtpd_proxy_filter."""
+        lines = self._postconf("-P").splitlines()
+        return dict(line.split(" = ", 1) for line in lines if " = " in line)
+
+    def pass_by(self, *, plain_milter: bool) -> None:
+        """No mail goes to spamguard."""
+        self._edit("main.cf", lambda text: _without_ours(text, "postfix/after-queue.main.cf"))
+        if self._postconf("-h", "content_filter").startswith("spamguard:"):
+            self._postconf("-X", "content_filter", "spamguard_destination_recipient_limit")
+        ours = [_OUR_MILTER, *([f"inet:{MILTER}"] if plain_milter else [])]
+        for name in ("smtpd_milters", "non_smtpd_milters"):
+            milters = _MILTERS.findall(self._postconf("-h", name))
+            others = [milter for milter in milters if milter not in ours]
+            if not others and milters:
+                self._postconf("-X", name)
+            elif others != milters:
+                self._postconf("-e", f"{name} = {', '.join(others)}")
+        options = self._options()
+        for setting, value in options.items():
+            service = setting.removesuffix("/smtpd_proxy_filter")
+            if service == setting or value != SMTP:
+                continue
+            for option in _proxy_options():
+                name, _, our_value = option.partition("=")
+                if options.get(f"{service}/{name}") == our_value:
+                    self._postconf("-PX", f"{service}/{name}")
+            if self._postconf("-Fh", f"{service}/process_limit") == "20":
+                limit = self._limits.get(service, "-")
+                self._postconf("-F", f"{service}/process_limit={limit}")
+
+    def take_out_services(self) -> None:
+        """The way to spamguard, and back."""
+        self._edit("master.cf", lambda text: _without_ours(text, "postfix/after-queue.master.cf"))
+        if self._options().get(f"{BACK}/inet/syslog_name") == "postfix/back":
+            self._postconf("-MX", f"{BACK}/inet")
+        self._postconf("-MX", "spamguard/unix", "spamguard-back/unix")
+
+    def put_in_services(self) -> None:
+        """The way to spamguard, and back."""
+        if self._position == "after-queue":
+            services = snippet("postfix/after-queue.master.cf")
+        elif self._position == "before-queue":
+            limit = self._postconf("-Fh", f"{self._door()}/process_limit")
+            note = f"# {self._door()} had process_limit {limit}"
+            snippet_parts = snippet("postfix/before-queue.master.cf").partition(_BACK_PART)
+            services = f"{note}{_BACK_PART}{snippet_parts[2]}"
+        else:
+            return
+        self._edit("master.cf", lambda text: text + _block(services))
+
+    def use(self, *, one_recipient: bool) -> None:
+        """Mail goes to spamguard."""
+        if self._position == "after-queue":
+            if used := self._postconf("-h", "content_filter"):
                 raise UsageError(
                     f"Postfix passes its mail to {used} already (content_filter in "
-                    f"{directory / 'main.cf'}): remove that first, or choose --position milter"
+                    f"{self._directory / 'main.cf'}): remove that first, or choose "
+                    "--position milter"
                 )
-            text = snippet("postfix/after-queue.main.cf")
-            append(main, text.replace("\n#spamguard_", "\nspamguard_") if one_recipient else text)
-            append(master, snippet("postfix/after-queue.master.cf"))
-        elif position == "before-queue":
-            append(master, _put_before_queue(postconf))
-        elif position == "milter":
-            for name in ("smtpd_milters", "non_smtpd_milters"):
-                if _OUR_MILTER not in postconf("-xh", name):  # it may be $smtpd_milters
-                    value = ", ".join([*_MILTERS.findall(postconf("-h", name)), _OUR_MILTER])
-                    postconf("-e", f"{name} = {value}")
-        change.files = {directory / path.name: read_text(path) for path in (main, master)}
-    change.commands = [("postfix", "check")]
-    if succeeds("postfix", "status"):
-        change.commands.append(("postfix", "reload"))
-    return change
-
-
-def _take_out_of_postfix(
-    postconf: Postconf, limits: Mapping[str, str], *, plain_milter: bool
-) -> None:
-    """What has no marks. limits: the process_limit of services before ours."""
-    if postconf("-h", "content_filter").startswith("spamguard:"):
-        postconf("-X", "content_filter", "spamguard_destination_recipient_limit")
-    for name in ("smtpd_milters", "non_smtpd_milters"):
-        milters = _MILTERS.findall(postconf("-h", name))
-        ours = [_OUR_MILTER, *([f"inet:{MILTER}"] if plain_milter else [])]
-        others = [milter for milter in milters if milter not in ours]
-        if not others and milters:
-            postconf("-X", name)
-        elif others != milters:
-            postconf("-e", f"{name} = {', '.join(others)}")
-    options = dict(line.split(" = ", 1) for line in postconf("-P").splitlines() if " = " in line)
-    for setting, value in options.items():
-        service, _, name = setting.rpartition("/")
-        if name == "syslog_name" and value == "postfix/back" and service == f"{BACK}/inet":
-            postconf("-MX", service)
-        elif name == "smtpd_proxy_filter" and value == SMTP:
+            main = snippet("postfix/after-queue.main.cf")
+            if one_recipient:
+                main = main.replace("\n#spamguard_", "\nspamguard_")
+            self._edit("main.cf", lambda text: text + _block(main))
+        elif self._position == "before-queue":
             for option in _proxy_options():
-                name, _, ours_value = option.partition("=")
-                if options.get(f"{service}/{name}") == ours_value:
-                    postconf("-PX", f"{service}/{name}")
-            if postconf("-Fh", f"{service}/process_limit") == "20":
-                postconf("-F", f"{service}/process_limit={limits.get(service, '-')}")
-    postconf("-MX", "spamguard/unix")
-    postconf("-MX", "spamguard-back/unix")
+                self._postconf("-P", f"{self._door()}/{option}")
+            self._postconf("-F", f"{self._door()}/process_limit=20")
+        elif self._position == "milter":
+            for name in ("smtpd_milters", "non_smtpd_milters"):
+                if _OUR_MILTER not in self._postconf("-xh", name):  # it may be $smtpd_milters
+                    milters = [*_MILTERS.findall(self._postconf("-h", name)), _OUR_MILTER]
+                    self._postconf("-e", f"{name} = {', '.join(milters)}")
 
-
-def _proxy_options() -> list[str]:
-    front = snippet("postfix/before-queue.master.cf").partition("\n# Back from spamguard")[0]
-    return re.findall(r"^    -o (\S+)$", front, re.MULTILINE)
-
-
-def _put_before_queue(postconf: Postconf) -> str:
-    """Give the service that takes mail from outside our options; returns the block for master.cf.
-
-    That is `smtpd pass` where postscreen has port 25.
-    """
-    services = {
-        "/".join(words[:2]): words[7]
-        for line in postconf("-M").splitlines()
-        if (words := line.split())
-    }
-    doors = [name for name in ("smtp/inet", "smtpd/pass") if services.get(name) == "smtpd"]
-    if not doors:
+    def _door(self) -> str:
+        """The service that takes mail from outside: `smtpd pass` where postscreen has port 25."""
+        lines = [line.split() for line in self._postconf("-M").splitlines()]
+        smtpds = ["/".join(words[:2]) for words in lines if words[7] == "smtpd"]
+        for name in ("smtp/inet", "smtpd/pass"):
+            if name in smtpds:
+                return name
         raise UsageError(
             "Postfix has no service `smtp inet … smtpd` or `smtpd pass … smtpd` in master.cf: put "
             "in the lines of config/postfix/before-queue.master.cf by hand"
         )
-    limit = postconf("-Fh", f"{doors[0]}/process_limit")
-    for option in _proxy_options():
-        postconf("-P", f"{doors[0]}/{option}")
-    postconf("-F", f"{doors[0]}/process_limit=20")
-    back = snippet("postfix/before-queue.master.cf").partition("\n# Back from spamguard")[2]
-    return f"# {doors[0]} had process_limit {limit}\n# Back from spamguard{back}"
+
+
+def _proxy_options() -> list[str]:
+    front = snippet("postfix/before-queue.master.cf").partition(_BACK_PART)[0]
+    return re.findall(r"^    -o (\S+)$", front, re.MULTILINE)
 
 
 def sessions() -> set[str]:
-    """Processes of Postfix's smtpd. Those of before a reload end with their client's session."""
-    return set(run_command("pgrep", "-x", "smtpd").split())
+    """Sessions of Postfix with clients. Those of before a reload go on as they began."""
+    lines = run_command("pgrep", "-a", "-x", "smtpd").splitlines()
+    return {line.split()[0] for line in lines if f" {BACK} " not in line}
+
+
+def drain() -> None:
+    """Wait until the mail that Postfix has begun to pass to spamguard is back."""
+    until = time.monotonic() + _QUEUE_PATIENCE
+    while _filtered("incoming", "active") and time.monotonic() < until:
+        time.sleep(0.2)
 
 
 def requeue(old_sessions: set[str]) -> str:
@@ -232,28 +274,28 @@ def requeue(old_sessions: set[str]) -> str:
 
     old_sessions: may still queue such mail. Returns what is left to do, if anything.
     """
-    queue = Path(run_command("postconf", "-h", "queue_directory").strip())
     until = time.monotonic() + _QUEUE_PATIENCE
-    while True:
-        under_way = _count_filtered(queue, "incoming", "active")
-        if deferred := _count_filtered(queue, "deferred"):
+    while time.monotonic() < until:
+        under_way = _filtered("incoming", "active")
+        if deferred := _filtered("deferred"):
             lines = "\n".join(deferred)
             words = ["postsuper", "-r", "-", "deferred"]
             subprocess.run(words, input=lines, text=True, capture_output=True, check=False)
+            run_command("postkick", "public", "pickup", "W")  # which else looks once a minute
         elif not under_way and not old_sessions & sessions():
             return ""
-        if time.monotonic() > until:
-            return (
-                "Some clients are still connected from before, or mail is still under way. If "
-                '`mailq` later says "mail transport unavailable", run this command again.'
-            )
         time.sleep(0.2)
+    return (
+        'Some clients are still connected from before. If `mailq` later says "mail transport '
+        'unavailable", run this command again.\n'
+    )
 
 
-def _count_filtered(queue: Path, *names: str) -> list[str]:
+def _filtered(*queues: str) -> list[str]:
     """Ids of queue files that name our content_filter."""
+    directory = Path(run_command("postconf", "-h", "queue_directory").strip())
     found = []
-    for path in (path for name in names for path in (queue / name).rglob("*")):
+    for path in (path for queue in queues for path in (directory / queue).rglob("*")):
         try:
             with path.open("rb") as file:
                 if _FILTER.encode() in file.read(1 << 16):  # it stands before the recipients

@@ -108,7 +108,7 @@ def run_setup(options: argparse.Namespace) -> int:
     is_milter = f"milter://{MILTER}" in (mail_servers.read_text(path) or "")
     if options.remove:
         changes = [
-            mail_servers.plan_postfix("", one_recipient=False, plain_milter=is_milter),
+            *mail_servers.plan_postfix("", one_recipient=False, plain_milter=is_milter),
             mail_servers.plan_exim(is_used=False),
             mail_servers.plan_dovecot(is_used=False),
         ]
@@ -128,9 +128,13 @@ def run_setup(options: argparse.Namespace) -> int:
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
     )
     position = answers.position if answers.server == "postfix" else ""
+    postfix = mail_servers.plan_postfix(
+        position, one_recipient=one_recipient, plain_milter=is_milter
+    )
     changes = [
+        *postfix[:-1],
         _plan_service(path, text, answers.position),
-        mail_servers.plan_postfix(position, one_recipient=one_recipient, plain_milter=is_milter),
+        *postfix[-1:],
         mail_servers.plan_exim(is_used=answers.server == "exim"),
         mail_servers.plan_dovecot(is_used=True),
     ]
@@ -379,7 +383,8 @@ def _has_units() -> bool:
 
 
 def _carry_out(changes: Sequence[Change | None], *, apply: bool, takes_out_filter: bool) -> None:
-    """Show the changes, or make them in this order: spamguard is ready before a server asks it.
+    """Show the changes, or make them in this order: spamguard starts anew while no mail passes
+    through it, and is ready before a server asks it.
 
     takes_out_filter: mail in Postfix's queue may name a filter that is no longer there.
     """
@@ -390,8 +395,10 @@ def _carry_out(changes: Sequence[Change | None], *, apply: bool, takes_out_filte
         is_service = ("systemctl", "daemon-reload") in change.commands
         if apply and (open_files or is_service):
             _apply(change)
-        elif open_files:
+        elif open_files and not change.is_step:
             _show(change)
+        if apply and change.is_step:
+            mail_servers.drain()
         is_done &= not open_files
         for note in change.notes:
             print(note)

@@ -42,6 +42,7 @@ mynetworks = 127.0.0.0/8
 inet_interfaces = 127.0.0.1
 alias_maps =
 alias_database =
+notify_classes =
 mailbox_transport = lmtp:unix:private/dovecot-lmtp
 maillog_file = /var/log/postfix.log
 END
@@ -124,7 +125,8 @@ case "$*" in
 "start spamguard.socket spamguard.service") serve run "serving" ;;
 esac
 """
-# What a mail server does: it tries again. The first and the last message share a connection.
+# What a mail server does: it tries again. The first and the last message share a connection, which
+# is open while Postfix reads its files again.
 SENDER = """
 import smtplib, sys, time
 def connect():
@@ -142,12 +144,14 @@ def send_new(number):
                 raise
             time.sleep(0.2)
     raise SystemExit("it never got through")
-count, pause = int(sys.argv[2]), float(sys.argv[3])
+count, reload = int(sys.argv[2]), sys.argv[3]
 held = connect()
 send(held, 0)
 for number in range(1, count - 1):
     send_new(number)
-    time.sleep(pause)
+    time.sleep(0.3 if reload else 0)
+while reload and reload not in open("/run/setup.log").read():
+    time.sleep(0.3)
 try:
     send(held, count - 1)
 except OSError:
@@ -165,11 +169,12 @@ find /etc/dovecot | sort >/run/files
 walk="after-queue before-queue milter - before-queue after-queue"
 for position in $walk milter before-queue - milter after-queue -; do
     echo "to $position"
-    "$PYTHON" -c "$SENDER" during 10 0.3 &
+    : >/run/setup.log
+    "$PYTHON" -c "$SENDER" during 10 "postfix reload" &
     sender=$!
     if [ $position = - ]; then setup --remove; else setup --position $position; fi
     wait $sender
-    "$PYTHON" -c "$SENDER" after 10 0
+    "$PYTHON" -c "$SENDER" after 10 ""
     await 'mailq | grep -q "queue is empty"'
     grep -hE '^(Subject|X-Spamguard):' /home/anna/Maildir/new/*
     rm /home/anna/Maildir/new/*
