@@ -21,7 +21,6 @@ import re
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ from spamguard.folders.mailboxes import LocalMailboxes, Mailbox, owner_name
 from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname, local_time
+from spamguard.process import run_command
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner, describe_disk
 
@@ -54,7 +54,6 @@ MAILDIR_REMEDY = (
 BROKER_REMEDY = (
     "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
 )
-_TIMEOUT = 10.0  # of another program
 _SEARCH_TIMEOUT = 10.0  # to look for a Maildir: homes may have thousands of directories
 _MAX_CLOCK_SKEW = 60.0  # between machines that share a disk
 _MAX_LINES = 5  # of the watcher's troubles, and of its doubts
@@ -345,17 +344,6 @@ def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
 
 
 # ---- other programs
-
-
-def run_command(*command: str) -> str:
-    """Standard output of a program; "" if there is no such program, or if it fails."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode(errors="replace")
 
 
 def check_dovecot(settings: Settings | None) -> Step:
