@@ -3,8 +3,9 @@
 Its Message-ID is signed with the installation's key (`keys.make_probe_id`). By that the doors call
 this one message spam and tag it, whatever they know and whatever the rules say, and the folder
 watcher lets it teach nothing. It is looked for in the mailbox of its recipient: only files that
-came since are opened. The history says how often it was judged, its header by whom, its folder
-whether spam is filed.
+came since are opened. The history says how often it was judged, and whether results of
+authentication are believed that a stranger has written; its header by whom it was judged, its
+folder whether spam is filed.
 
 Must never leave the message behind, let a mail server send a bounce, or touch any other message.
 """
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from spamguard import keys
 from spamguard.config.options import HistorySettings, HostPort, Settings, Watch
 from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
-from spamguard.doctor.proof import SPAM_ROLE, make_message
+from spamguard.doctor.proof import FROM_ADDRESS, SPAM_ROLE, make_message
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import ExampleReader
 from spamguard.folders.mailboxes import (
@@ -36,7 +37,7 @@ from spamguard.folders.mailboxes import (
     parse_file_name,
 )
 from spamguard.folders.roles import RoleLookup, display_folder, role_lookup
-from spamguard.proxy.history import HISTORY_FILE
+from spamguard.proxy.history import HISTORY_FILE, HistoryRow
 from spamguard.proxy.history_search import HistoryFilter, HistorySearch
 from spamguard.storage import Owner
 
@@ -81,7 +82,7 @@ def try_mail(
     started = time.time()
     key = keys.derive_key(spam_filter.key, b"verdict")
     name = keys.make_probe_id(key, started, os.urandom(keys.RANDOM_BYTES))
-    raw = make_message(name)
+    raw = _forged_results(settings) + make_message(name)
     digest = ExampleReader(spam_filter.key).digest(raw)
     with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
         inbox = _ProbedMailbox(mailboxes, mailbox, owner, name)
@@ -92,7 +93,9 @@ def try_mail(
                 return
             arrivals = inbox.wait()
             rows = _find_rows(spam_filter.directory, digest, started)
-            yield _check_judgements(key, digest, arrivals, rows)
+            yield _check_judgements(key, digest, arrivals, len(rows))
+            if settings.authserv_ids and rows:
+                yield _check_results(settings.authserv_ids[0], rows)
             if arrivals:
                 watch = settings.watch[mailbox.watch]
                 yield _check_filing(watch, role_lookup(watch, special_uses), arrivals)
@@ -130,14 +133,31 @@ def _words(error: Exception) -> str:
     return str(error)
 
 
-def _find_rows(state: Path, digest: bytes, since: float) -> int:
-    """How often the message was judged, as the history says."""
+def _forged_results(settings: Settings) -> bytes:
+    """A field in the name of a server that is believed, as a stranger can write one."""
+    if not settings.authserv_ids:
+        return b""
+    server, domain = settings.authserv_ids[0], FROM_ADDRESS.partition("@")[2]
+    return f"Authentication-Results: {server}; dmarc=pass header.from={domain}\n".encode()
+
+
+def _check_results(server: str, rows: Sequence[HistoryRow]) -> Step:
+    """Whether the forged field has authenticated the sender."""
+    if not any(row.sender_digest for row in rows):
+        return ok("authentication", f"results that a stranger writes as {server} are not believed")
+    detail = f"what a stranger writes as the results of {server} is believed"
+    remedy = "let the mail server remove such fields from mail that comes in"
+    return failed("authentication", detail, remedy)
+
+
+def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
+    """The judgements of the message that are in the history."""
     if not (state / HISTORY_FILE).exists():
-        return 0
+        return []
     limits = HistorySettings()  # nothing is appended, so any limits will do
     with HistorySearch.open(state / HISTORY_FILE, limits.size, limits.age) as history:
         rows = history.find_page(HistoryFilter(since=since), _MAX_ROWS).rows
-    return sum(row.digest == digest for row in rows)
+    return [row for row in rows if row.digest == digest]
 
 
 def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], rows: int) -> Step:

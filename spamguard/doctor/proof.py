@@ -40,6 +40,7 @@ from spamguard.storage import KEY_FILE, Owner
 STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
 _JUNK_FOLDER = ".Junk"
+FROM_ADDRESS = "doctor@localhost.invalid"
 SPAM_ROLE = Role(FolderKind.CLASS, "spam")
 _REBUILD_REMEDY = "build the tables again: spamguard rebuild"
 
@@ -162,7 +163,7 @@ def make_message(message_id: str = "") -> bytes:
     mark = secrets.token_hex(8)
     words = ["".join(secrets.choice(ascii_lowercase) for _ in range(9)) for _ in range(40)]
     lines = (
-        "From: spamguard doctor <doctor@localhost.invalid>",
+        f"From: spamguard doctor <{FROM_ADDRESS}>",
         "To: undisclosed-recipients:;",
         f"Message-ID: {message_id or f'<{mark}@doctor.invalid>'}",
         f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S +0000', time.gmtime())}",

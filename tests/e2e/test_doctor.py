@@ -91,13 +91,15 @@ def test_whether_spam_is_filed_is_tried_with_exim(tmp_path, monkeypatch, junk, f
             f"listeners:\n  - {{listen: smtp://127.0.0.1:{port}, position: after-queue, "
             f"next_hop: smtp://127.0.0.1:{back}, rules: [{{when: spam, action: quarantine}}]}}\n"
             f"watch: [{{maildir: '{server.root}/mail/*', we_file: true}}]\n"
+            "authserv_ids: [mx.example.net]\n"
         )
         arguments = ("--config", str(file), "--smtp", f"127.0.0.1:{server.port}")
         with daemon.running(state, "--config", str(file), port=port) as running:
             running.lines(f"{box}: seen for the first time")
             _, outcomes, told = doctor(state, *arguments, "--to", "anna@example.net")
-            names = ("Exim", "mail", "judgement", "filing", "removal")
-            assert [outcomes[name] for name in names] == ["ok", "ok", "ok", filing, "ok"], told
+            expected = {"Exim": "ok", "mail": "ok", "judgement": "ok", "authentication": "ok"}
+            expected |= {"filing": filing, "removal": "ok"}
+            assert {name: outcomes[name] for name in expected} == expected, told
             assert "4.9" in told  # the version of Exim
             _, outcomes, told = doctor(state, *arguments, "--to", "nobody@example.org")
             assert (outcomes["mail"], "judgement" in outcomes) == ("failed", False), told
