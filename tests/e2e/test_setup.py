@@ -232,13 +232,14 @@ END
     rm -rf /run/exim4.before
     cp -r /etc/exim4 /run/exim4.before
     ports() { ss -Hltn "sport = :25 or sport = :10026" | awk '{print $4}' | sort | xargs; }
+    await '[ "$(ports)" ]'
     echo "=== ports: $(ports)"
     change --server exim
     echo "=== ports: $(ports)"
     change --remove
     echo "=== ports: $(ports)"
     diff -r -x '*.before-spamguard*' /etc/exim4 /run/exim4.before
-    echo "nothing is left"
+    echo "=== nothing is left"
 done
 """
 ENVIRONMENT = {
