@@ -115,12 +115,13 @@ def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> l
     needs one in each transaction. plain_milter: a milter at our address without default_action is
     ours, as earlier versions and the snippet once had it. UsageError: it cannot be put in.
     """
-    if not shutil.which("postconf"):
+    directory = Path(run_command("postconf", "-h", "config_directory").strip())
+    if not (directory / "main.cf").is_file():
         return []
     reload = [("postfix", "reload")] if succeeds("postfix", "status") else []
     steps: list[Change] = []
     with TemporaryDirectory() as copy:
-        postfix = _PostfixFiles(Path(copy), position)
+        postfix = _PostfixFiles(directory, Path(copy), position)
 
         def add(*commands: Command, is_step: bool = True) -> None:
             ours = {text for step in steps for text in step.files.values() if text}
@@ -140,10 +141,10 @@ def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> l
 class _PostfixFiles:
     """Copies of main.cf and master.cf, which postconf edits."""
 
-    def __init__(self, place: Path, position: str) -> None:
+    def __init__(self, directory: Path, place: Path, position: str) -> None:
+        self._directory = directory
         self._place = place
         self._position = position
-        self._directory = Path(run_command("postconf", "-h", "config_directory").strip())
         for name in ("main.cf", "master.cf"):
             write_text(place / name, read_text(self._directory / name) or "")
         master = read_text(place / "master.cf") or ""
@@ -342,9 +343,14 @@ def plan_exim(*, is_used: bool) -> Change | None:
             begin = f"\nbegin {part}s\n"
             text = text.replace(begin, begin + _block(parts[part]), 1)
         change.files[template] = text
-    change.commands = [("update-exim4.conf",), ("exim4", "-bV"), ("service", "exim4", "restart")]
-    # What waits for spamguard is tried at once; the queue may be long.
-    change.commands.append(("sh", "-c", "exim4 -qf >/dev/null 2>&1 </dev/null &"))
+    if shutil.which("update-exim4.conf"):
+        change.commands = [
+            ("update-exim4.conf",),
+            ("exim4", "-bV"),
+            ("service", "exim4", "restart"),
+        ]
+        # What waits for spamguard is tried at once; the queue may be long.
+        change.commands.append(("sh", "-c", "exim4 -qf >/dev/null 2>&1 </dev/null &"))
     return change
 
 
@@ -397,7 +403,8 @@ def plan_dovecot(*, is_used: bool) -> Change | None:
             change.set_own(sieve.with_name(name), snippet(f"dovecot/{name}"), False)
         for compiled in sieve.parent.glob("*.svbin"):
             change.set_own(compiled, read_text(compiled) or "", False)
-    change.commands.append(("doveconf", "-n"))
+    if shutil.which("doveconf"):
+        change.commands.append(("doveconf", "-n"))
     if succeeds("doveadm", "who"):  # it runs
         change.commands.append(("doveadm", "reload"))
     return change

@@ -253,10 +253,10 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
     """
     text = mail_servers.read_text(path) or "# Written by `spamguard setup`.\n"
     values = dict(parse_yaml(text.encode("utf-8", "surrogateescape")).value or {})
-    if is_root:
-        values = {"state": "/var/lib/spamguard", "user": ACCOUNT} | values
+    if is_root and old is None:
+        values = {"state": "/var/lib/spamguard", "user": ACCOUNT}
         if _has_units():
-            values.setdefault("watch_socket", "/run/spamguard-watch/mailboxes.sock")
+            values["watch_socket"] = "/run/spamguard-watch/mailboxes.sock"
     values |= _doors(values, old, answers.position)
     watch = list(values.get("watch") or [{}])
     if old is None or not old.watch or old.watch[0].maildir != answers.mailboxes:
