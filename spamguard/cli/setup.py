@@ -58,9 +58,9 @@ SERVERS = {
     "other": "you get the two addresses between which mail has to pass",
 }
 POSITIONS = {
-    "after-queue": "mail is queued, judged and tagged; none is refused or waits for spamguard",
-    "before-queue": "judged while the sender waits; spam can be refused, but no spamguard, no mail",
-    "milter": "as before-queue, but mail does not pass through; no verdict for each recipient",
+    "after-queue": "mail is queued first, then judged and tagged; none can be refused",
+    "before-queue": "mail is judged while its sender waits, so spam can be refused",
+    "milter": "as before-queue, but mail does not pass through spamguard, and rules do not apply",
 }
 POSITIONS_OF = {"postfix": tuple(POSITIONS)}  # of other servers: after-queue
 CONFIG = Path("/etc/spamguard/spamguard.yaml")
@@ -102,7 +102,9 @@ class Answers:
 
 def run_setup(options: argparse.Namespace) -> int:
     """Ask, show or apply, and prove."""
-    if not options.apply:
+    if options.apply:
+        os.umask(0o022)  # servers must be able to read what root writes
+    else:
         print("This changes nothing, it shows what --apply would do.\n")
     path = options.config.absolute()
     is_milter = f"milter://{MILTER}" in (mail_servers.read_text(path) or "")
@@ -123,6 +125,8 @@ def run_setup(options: argparse.Namespace) -> int:
     if is_root := os.geteuid() == 0:
         _check_account()
     text = make_config(path, old, answers, is_root=is_root)
+    if answers.position == "milter" and old and any(door.policy.rules for door in old.listeners):
+        print("A milter has no rules: those of the listener go.\n")
     settings = check_config(path, text, read)
     one_recipient = bool(settings.listeners) and (
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
@@ -398,7 +402,7 @@ def _carry_out(changes: Sequence[Change | None], *, apply: bool, takes_out_filte
         elif open_files and not change.is_step:
             _show(change)
         if apply and change.is_step:
-            mail_servers.drain()
+            mail_servers.requeue(set())
         is_done &= not open_files
         for note in change.notes:
             print(note)

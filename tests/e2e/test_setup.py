@@ -190,10 +190,13 @@ LAST_COMMAND="postfix reload"
 # Another milter, which is not there
 postconf -e "smtpd_milters = inet:127.0.0.1:9" "milter_default_action = accept" \\
     'non_smtpd_milters = $smtpd_milters'
-postfix reload
+postconf -F smtp/inet/process_limit=50
 cp /etc/postfix/main.cf /run/main.cf
 postconf -M | sort >/run/services
 find /etc/dovecot | sort >/run/files
+cat config/postfix/after-queue.main.cf >>/etc/postfix/main.cf # as people do by hand
+cat config/postfix/after-queue.master.cf >>/etc/postfix/master.cf
+postfix reload
 walk="after-queue before-queue milter - before-queue after-queue"
 for position in $walk milter before-queue - milter after-queue; do
     if [ $position = - ]; then change --remove; else change --position $position; fi
