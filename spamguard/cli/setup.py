@@ -66,9 +66,7 @@ POSITIONS_OF = {"postfix": tuple(POSITIONS)}  # of other servers: after-queue
 CONFIG = Path("/etc/spamguard/spamguard.yaml")
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
-_UNIT_DIRECTORIES = tuple(
-    map(Path, ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"))
-)
+_UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
 _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
 _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
@@ -489,11 +487,15 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         return
     print("\nNext:")
     if settings.web is not None:
+        command = ("spamguard", "--state", str(settings.state), "login-link", "--operator")
+        # only for a person: who has the link is let in
+        link = run_command(sys.executable, "-m", *command) if sys.stdout.isatty() else ""
         host, port = settings.web.listen.host, settings.web.listen.port
         here = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2] or hostname()
-        print(f"  spamguard --state {settings.state} login-link --operator")
-        print("      prints a link that lets you into the page once. From your own machine, first:")
-        print(f"      ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
+        print(f"  {link.strip() or ' '.join(command)}")
+        print(f"      {'lets' if link else 'prints a link that lets'} you into the page once")
+        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
+        print("      before that, if you are at another machine")
     print(f"  spamguard --state {settings.state} teach-folders --config {path} --dry-run")
     patterns = ", ".join(watch.maildir for watch in settings.watch)
     print(f"      shows what {patterns} would teach; without --dry-run it is learnt")
