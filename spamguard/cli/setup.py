@@ -390,7 +390,8 @@ def _carry_out(changes: Sequence[Change | None], *, apply: bool, takes_out_filte
 
     takes_out_filter: mail in Postfix's queue may name a filter that is no longer there.
     """
-    before = mail_servers.sessions() if takes_out_filter and apply else set()
+    has_filter = run_command("postconf", "-h", "content_filter").startswith("spamguard:")
+    before = mail_servers.sessions() if apply and takes_out_filter and has_filter else set()
     is_done = True
     for change in filter(None, changes):
         open_files = change.open_files()

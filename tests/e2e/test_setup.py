@@ -297,7 +297,6 @@ def steps(output: str) -> list[tuple[str, list[str], int]]:
 SENT = sorted(f"{when}.{number}" for when in ("during", "after") for number in range(10))
 
 
-@pytest.mark.timeout(300)
 def test_each_position_follows_each_other_and_is_removed(tmp_path: Path) -> None:
     output = run_inside(BEGIN + POSTFIX, tmp_path)
     changes = steps(output)
