@@ -11,6 +11,7 @@ Must never change a file of a server itself: `setup` writes what these functions
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -38,7 +39,7 @@ Command = tuple[str, ...]
 class Change:
     """What one server needs. files: their whole text; None: it shall not be there. commands: run in
     this order once the files are there; the first ones check them. ours: texts of which no copy is
-    needed. is_step: on the way only; mail under way is then waited for.
+    needed. is_step: on the way only.
     """
 
     files: dict[Path, str | None] = field(default_factory=dict)
@@ -67,8 +68,15 @@ def read_text(path: Path) -> str | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same way back."""
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    """The same way back, at once: a server may read the file at any time."""
+    path = path.resolve()  # a link stays one
+    draft = path.with_name(f"{path.name}.spamguard-draft")
+    draft.write_bytes(text.encode("utf-8", "surrogateescape"))
+    if path.exists():
+        status = path.stat()
+        os.chown(draft, status.st_uid, status.st_gid)
+        draft.chmod(status.st_mode & 0o7777)
+    draft.replace(path)
 
 
 @cache
@@ -115,17 +123,19 @@ def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> l
     needs one in each transaction. plain_milter: a milter at our address without default_action is
     ours, as earlier versions and the snippet once had it. UsageError: it cannot be put in.
     """
-    if not shutil.which("postconf"):
+    directory = Path(run_command("postconf", "-h", "config_directory").strip() or "/etc/postfix")
+    if not (shutil.which("postconf") and (directory / "main.cf").is_file()):
         return []
     reload = [("postfix", "reload")] if succeeds("postfix", "status") else []
     steps: list[Change] = []
     with TemporaryDirectory() as copy:
-        postfix = _PostfixFiles(Path(copy), position)
+        postfix = _PostfixFiles(directory, Path(copy), position)
 
         def add(*commands: Command, is_step: bool = True) -> None:
-            ours = {text for step in steps for text in step.files.values() if text}
-            commands = (*commands, *reload)
-            steps.append(Change(postfix.files(), list(commands), ours=ours, is_step=is_step))
+            change = Change(postfix.files(), [*commands, *reload], is_step=is_step)
+            for step in steps:
+                change.ours |= {new for _, new in step.open_files().values() if new}
+            steps.append(change)
 
         postfix.pass_by(plain_milter=plain_milter)
         add()
@@ -140,10 +150,10 @@ def plan_postfix(position: str, *, one_recipient: bool, plain_milter: bool) -> l
 class _PostfixFiles:
     """Copies of main.cf and master.cf, which postconf edits."""
 
-    def __init__(self, place: Path, position: str) -> None:
+    def __init__(self, directory: Path, place: Path, position: str) -> None:
+        self._directory = directory
         self._place = place
         self._position = position
-        self._directory = Path(run_command("postconf", "-h", "config_directory").strip())
         for name in ("main.cf", "master.cf"):
             write_text(place / name, read_text(self._directory / name) or "")
         master = read_text(place / "master.cf") or ""
@@ -261,16 +271,10 @@ def sessions() -> set[str]:
     return {line.split()[0] for line in lines if f" {BACK} " not in line}
 
 
-def drain() -> None:
-    """Wait until the mail that Postfix has begun to pass to spamguard is back."""
-    until = time.monotonic() + _QUEUE_PATIENCE
-    while _filtered("incoming", "active") and time.monotonic() < until:
-        time.sleep(0.2)
-
-
 def requeue(old_sessions: set[str]) -> str:
-    """Take up anew all mail in Postfix's queue that is still to go by our content_filter, which
-    stands in each queue file: without the transport it would wait, and bounce after days.
+    """Wait for mail that Postfix has begun to pass to our content_filter, and take up anew what it
+    deferred: each queue file names its filter, and without that it would wait, and bounce after
+    days.
 
     old_sessions: may still queue such mail. Returns what is left to do, if anything.
     """
@@ -298,7 +302,7 @@ def _filtered(*queues: str) -> list[str]:
     for path in (path for queue in queues for path in (directory / queue).rglob("*")):
         try:
             with path.open("rb") as file:
-                if _FILTER.encode() in file.read(1 << 16):  # it stands before the recipients
+                if _FILTER.encode() in file.read(1 << 12):  # it stands near the beginning
                     found.append(path.name)
         except (IsADirectoryError, FileNotFoundError):
             continue
@@ -342,9 +346,14 @@ def plan_exim(*, is_used: bool) -> Change | None:
             begin = f"\nbegin {part}s\n"
             text = text.replace(begin, begin + _block(parts[part]), 1)
         change.files[template] = text
-    change.commands = [("update-exim4.conf",), ("exim4", "-bV"), ("service", "exim4", "restart")]
-    # What waits for spamguard is tried at once; the queue may be long.
-    change.commands.append(("sh", "-c", "exim4 -qf >/dev/null 2>&1 </dev/null &"))
+    if shutil.which("update-exim4.conf"):
+        change.commands = [
+            ("update-exim4.conf",),
+            ("exim4", "-bV"),
+            ("service", "exim4", "restart"),
+        ]
+        # What waits for spamguard is tried at once; the queue may be long.
+        change.commands.append(("sh", "-c", "exim4 -qf >/dev/null 2>&1 </dev/null &"))
     return change
 
 
@@ -397,7 +406,8 @@ def plan_dovecot(*, is_used: bool) -> Change | None:
             change.set_own(sieve.with_name(name), snippet(f"dovecot/{name}"), False)
         for compiled in sieve.parent.glob("*.svbin"):
             change.set_own(compiled, read_text(compiled) or "", False)
-    change.commands.append(("doveconf", "-n"))
+    if shutil.which("doveconf"):
+        change.commands.append(("doveconf", "-n"))
     if succeeds("doveadm", "who"):  # it runs
         change.commands.append(("doveadm", "reload"))
     return change

@@ -58,17 +58,15 @@ SERVERS = {
     "other": "you get the two addresses between which mail has to pass",
 }
 POSITIONS = {
-    "after-queue": "mail is queued, judged and tagged; none is refused or waits for spamguard",
-    "before-queue": "judged while the sender waits; spam can be refused, but no spamguard, no mail",
-    "milter": "as before-queue, but mail does not pass through; no verdict for each recipient",
+    "after-queue": "mail is queued first, then judged and tagged; none can be refused",
+    "before-queue": "mail is judged while its sender waits, so spam can be refused",
+    "milter": "as before-queue, but mail does not pass through spamguard, and rules do not apply",
 }
 POSITIONS_OF = {"postfix": tuple(POSITIONS)}  # of other servers: after-queue
 CONFIG = Path("/etc/spamguard/spamguard.yaml")
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
-_UNIT_DIRECTORIES = tuple(
-    map(Path, ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"))
-)
+_UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
 _DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
 _FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
@@ -98,7 +96,9 @@ class Answers:
 
 def run_setup(options: argparse.Namespace) -> int:
     """Ask, show or apply, and prove."""
-    if not options.apply:
+    if options.apply:
+        os.umask(0o022)  # servers must be able to read what root writes
+    else:
         print("This changes nothing, it shows what --apply would do.\n")
     options.config = path = (options.config or CONFIG).absolute()
     is_milter = f"milter://{MILTER}" in (mail_servers.read_text(path) or "")
@@ -119,6 +119,8 @@ def run_setup(options: argparse.Namespace) -> int:
     if is_root := os.geteuid() == 0:
         _check_account()
     text = make_config(path, old, answers, is_root=is_root)
+    if answers.position == "milter" and old and any(door.policy.rules for door in old.listeners):
+        print("A milter has no rules: those of the listener go.\n")
     settings = check_config(path, text, read)
     one_recipient = bool(settings.listeners) and (
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
@@ -249,10 +251,10 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
     """
     text = mail_servers.read_text(path) or "# Written by `spamguard setup`.\n"
     values = dict(parse_yaml(text.encode("utf-8", "surrogateescape")).value or {})
-    if is_root:
-        values = {"state": "/var/lib/spamguard", "user": ACCOUNT} | values
+    if is_root and old is None:
+        values = {"state": "/var/lib/spamguard", "user": ACCOUNT}
         if _has_units():
-            values.setdefault("watch_socket", "/run/spamguard-watch/mailboxes.sock")
+            values["watch_socket"] = "/run/spamguard-watch/mailboxes.sock"
     values |= _doors(values, old, answers.position)
     watch = list(values.get("watch") or [{}])
     if old is None or not old.watch or old.watch[0].maildir != answers.mailboxes:
@@ -384,7 +386,8 @@ def _carry_out(changes: Sequence[Change | None], *, apply: bool, takes_out_filte
 
     takes_out_filter: mail in Postfix's queue may name a filter that is no longer there.
     """
-    before = mail_servers.sessions() if takes_out_filter and apply else set()
+    has_filter = run_command("postconf", "-h", "content_filter").startswith("spamguard:")
+    before = mail_servers.sessions() if apply and takes_out_filter and has_filter else set()
     is_done = True
     for change in filter(None, changes):
         open_files = change.open_files()
@@ -394,7 +397,7 @@ def _carry_out(changes: Sequence[Change | None], *, apply: bool, takes_out_filte
         elif open_files and not change.is_step:
             _show(change)
         if apply and change.is_step:
-            mail_servers.drain()
+            mail_servers.requeue(set())
         is_done &= not open_files
         for note in change.notes:
             print(note)
@@ -481,11 +484,15 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         return
     print("\nNext:")
     if settings.web is not None:
+        command = ("spamguard", "--state", str(settings.state), "login-link", "--operator")
+        # only for a person: who has the link is let in
+        link = run_command(sys.executable, "-m", *command) if sys.stdout.isatty() else ""
         host, port = settings.web.listen.host, settings.web.listen.port
         here = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2] or hostname()
-        print(f"  spamguard --state {settings.state} login-link --operator")
-        print("      prints a link that lets you into the page once. From your own machine, first:")
-        print(f"      ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
+        print(f"  {link.strip() or ' '.join(command)}")
+        print(f"      {'lets' if link else 'prints a link that lets'} you into the page once")
+        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
+        print("      before that, if you are at another machine")
     print(f"  spamguard --state {settings.state} teach-folders --config {path} --dry-run")
     patterns = ", ".join(watch.maildir for watch in settings.watch)
     print(f"      shows what {patterns} would teach; without --dry-run it is learnt")

@@ -109,7 +109,7 @@ def running(filter_port: int, back_port: int, junk: str = "") -> Iterator[Exim]:
             (root / name).mkdir()
             shutil.chown(root / name, USER, USER)
         listens = {
-            "0.0.0.0.25": f"127.0.0.1.{exim.port}",
+            "::0 ; 0.0.0.0": f"127.0.0.1.{exim.port}",
             "127.0.0.1.10026": f"127.0.0.1.{back_port}",
         }
         parts = {
