@@ -8,6 +8,10 @@ mail client.
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spamguard.config.options import Settings
 
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _REMEDY_BY_ERRNO = {
@@ -68,12 +72,14 @@ class MemoryLimitError(SpamguardError):
 class ConfigError(SpamguardError):
     """The configuration cannot be used.
 
-    problems: all of them, a line for each, with file, line and column where there is one.
+    problems: all of them, a line for each, with file, line and column where there is one. settings:
+    what the rest of it says, if that is known.
     """
 
-    def __init__(self, *problems: str) -> None:
+    def __init__(self, *problems: str, settings: Settings | None = None) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.settings = settings
 
 
 class StartError(SpamguardError):

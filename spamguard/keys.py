@@ -1,4 +1,4 @@
-"""The installation's key, the signed verdict in a header field, and ids of messages.
+"""The installation's key, what it signs (verdicts, Message-IDs of probes), and ids of messages.
 
 One key of 32 bytes, in a file of its own, keys all hashes. Without it everything must be taught
 again, so every backup holds it.
@@ -185,6 +185,41 @@ def _compute_tag(key: bytes, label: bytes, name: bytes, payload: bytes, digest: 
     parts = (digest, label, name, payload)
     sealed = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
     return blake2b(sealed, key=key, digest_size=_TAG_BYTES, person=b"tag").digest()
+
+
+# ---- the Message-ID of a probe
+
+PROBE_DOMAIN = "doctor.invalid"
+_PROBE_SECONDS = 600.0  # for which it is one
+_PROBE_ID = re.compile(
+    rb"^Message-ID:[ \t\r\n]*<([0-9a-v]{16})\.([A-Za-z0-9_-]{16})@%s>" % PROBE_DOMAIN.encode(),
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def make_probe_id(key: bytes, now: float, random: bytes) -> str:
+    """The Message-ID of a message by which `doctor` tries the way of the mail.
+
+    For some minutes it is called spam and teaches nothing. key: as for `sign_verdict`. now, random:
+    as for `new_id`.
+    """
+    name = new_id(now, random)
+    tag = urlsafe_b64encode(_probe_tag(key, name.encode())).decode()
+    return f"<{name}.{tag}@{PROBE_DOMAIN}>"
+
+
+def is_probe(key: bytes, header: bytes, now: float) -> bool:
+    """Whether a header section has the Message-ID of a probe of ours, made a few minutes ago."""
+    match = _PROBE_ID.search(header) if PROBE_DOMAIN.encode() in header else None
+    return (
+        match is not None
+        and compare_digest(urlsafe_b64decode(match[2]), _probe_tag(key, match[1]))
+        and abs(now - id_time(match[1].decode())) < _PROBE_SECONDS
+    )
+
+
+def _probe_tag(key: bytes, name: bytes) -> bytes:
+    return blake2b(name, key=key, digest_size=_TAG_BYTES, person=b"probe").digest()
 
 
 # ---- ids of messages

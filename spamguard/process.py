@@ -372,3 +372,23 @@ class Notifier:
         kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
         with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as channel:
             channel.sendto("\n".join(lines).encode(), address)
+
+
+# ---- other programs
+
+_PROGRAM_SECONDS = 10.0
+
+
+def run_command(*command: str) -> str:
+    """Standard output of a program; "" if there is no such program, or if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_PROGRAM_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")

@@ -75,5 +75,6 @@ def _run_command(words: Sequence[str]) -> int:
             return judge.pass_unscanned("wrong usage")
         sys.stdout.flush()  # the help may have no reader either
         raise
+    common.choose_service(options)
     status: int = options.run(options)
     return status

@@ -113,8 +113,15 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "--state",
         type=parse_directory,
         metavar="DIR",
-        help="directory of the filter (default: $SPAMGUARD_STATE, or spamguard in "
-        "$XDG_STATE_HOME, or ~/.local/state/spamguard)",
+        help="directory of the filter (default: `state` in the configuration, or "
+        "$SPAMGUARD_STATE, or spamguard in $XDG_STATE_HOME, or ~/.local/state/spamguard)",
+    )
+    top.add_argument(
+        "--config",
+        type=parse_file,
+        metavar="FILE",
+        help="the configuration (YAML). Default for root, if no filter is named: that of the "
+        "service, /etc/spamguard/spamguard.yaml, if it is there",
     )
     top.add_argument(
         "--profile",
@@ -130,7 +137,8 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         module = import_module(f"spamguard.cli.{COMMANDS[name]}")
         getattr(module, f"add_{name.replace('-', '_')}")(commands)
     # argparse would leave out the command, because the help suppresses it
-    top.usage = f"{top.prog} [-h] [--version] [--state DIR] [--profile NAME] COMMAND ..."
+    options = "[-h] [--version] [--state DIR] [--config FILE] [--profile NAME]"
+    top.usage = f"{top.prog} {options} COMMAND ..."
     if len(names) == len(COMMANDS):
         lines = [_ABOUT]
         for title, group in GROUPS.items():
@@ -204,12 +212,20 @@ def add_command(
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     """Allow the options of the program behind the command too: most people write them there."""
+    about = "(default: see `spamguard --help`)"
     parser.add_argument(
         "--state",
         type=parse_directory,
         default=argparse.SUPPRESS,
         metavar="DIR",
-        help="directory of the filter (default: see `spamguard --help`)",
+        help=f"directory of the filter {about}",
+    )
+    parser.add_argument(
+        "--config",
+        type=parse_file,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help=f"the configuration (YAML) {about}",
     )
     parser.add_argument("--profile", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 

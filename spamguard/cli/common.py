@@ -47,7 +47,8 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h: a service that restarting would not
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-SERVICE_STATE = Path("/var/lib/spamguard")  # as systemd/spamguard.service has it
+SERVICE_STATE = Path("/var/lib/spamguard")  # as systemd/spamguard.service has both
+SERVICE_CONFIG = Path("/etc/spamguard/spamguard.yaml")
 MEMORY_REMEDY = "free some, or raise the limit on it (`ulimit -v`)"
 _NEW_FILTER_NOTE = (
     "is a new filter; another one, such as the daemon's, is named by --state or $SPAMGUARD_STATE"
@@ -151,7 +152,7 @@ def config_reader(
     """
     from spamguard.config.load import settings_from_command_line
 
-    default_state = state_directory(options)  # as it is now: a service becomes another user
+    default_state = _usual_state(options)  # as it is now: a service becomes another user
     return lambda: settings_from_command_line(
         file, usual_state=default_state, state=options.state, **overrides
     )
@@ -164,12 +165,35 @@ def load_config(options: argparse.Namespace) -> Settings:
     return settings
 
 
+def choose_service(options: argparse.Namespace) -> None:
+    """Where root names no other filter, take the configuration of the service on this machine."""
+    if (
+        options.config is None
+        and options.state is None
+        and not os.environ.get("SPAMGUARD_STATE")
+        and os.geteuid() == 0
+        and SERVICE_CONFIG.exists()
+    ):
+        options.config = SERVICE_CONFIG
+
+
 def state_directory(options: argparse.Namespace) -> Path:
-    """The filter's directory: of --state, of the environment, or the default of XDG."""
+    """The filter's directory: of --state, of the configuration, or the usual one. ConfigError."""
     if options.state is not None:
         return Path(options.state)
+    if options.config is not None:
+        from spamguard.config.load import read_state
+
+        return read_state(options.config) or _usual_state(options)
+    return _usual_state(options)
+
+
+def _usual_state(options: argparse.Namespace) -> Path:
+    """The directory of a filter whose configuration names none."""
     if from_environment := os.environ.get("SPAMGUARD_STATE"):
         return Path(from_environment)
+    if options.config == SERVICE_CONFIG:
+        return SERVICE_STATE
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         return (base if base.is_absolute() else Path.home() / ".local" / "state") / "spamguard"
@@ -181,7 +205,7 @@ def state_directory(options: argparse.Namespace) -> Path:
 
 def warn_of_service(options: argparse.Namespace) -> None:
     """Say that the service on this machine has another filter, unless somebody chose this one."""
-    if options.state or os.environ.get("SPAMGUARD_STATE"):
+    if options.state or options.config or os.environ.get("SPAMGUARD_STATE"):
         return
     try:
         is_there = (SERVICE_STATE / LEDGER_FILE).exists()
@@ -254,7 +278,7 @@ def open_for_dry_run(options: argparse.Namespace) -> Iterator[Filter]:
         return
     with (
         tempfile.TemporaryDirectory() as place,
-        _open_filter(argparse.Namespace(state=place, profile=options.profile)) as spam_filter,
+        _open_filter(argparse.Namespace(**vars(options) | {"state": place})) as spam_filter,
     ):
         yield spam_filter
 

@@ -116,7 +116,7 @@ _SOURCE_COLUMNS = 56
 _FIRST_OPTION_LINE = """\
 The configuration of spamguard(1): where mail comes in and goes on, what is done about it, and whose
 folders teach. It is YAML, and only what differs from the defaults needs to be said. `spamguard
-check FILE` reports every mistake with its line, or prints the settings in force."""
+check` reports every mistake with its line, or prints the settings in force."""
 _UNITS = """\
 Durations are written 30s, 10m, 2h or 1d; sizes 64MiB (2**20 bytes each), 20MB (millions), 512KiB or
 100B. `spamguard check --schema` prints the same options as a JSON Schema for editors, and `kill

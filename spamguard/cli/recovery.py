@@ -302,7 +302,7 @@ Where systemd listens for the daemon, stop that too: the next mail would start i
 The file is read to its end, its ledger opened and all tables made from it before anything there is
 touched; with --replace what was there is kept beside it in a directory before-restore-TIME."""
 RESTORE_EXAMPLE = """  systemctl stop spamguard.socket spamguard
-  spamguard --state /var/lib/spamguard restore --replace backup
+  spamguard restore --replace backup
   systemctl start spamguard.socket spamguard
   spamguard --state /new/place restore backup"""
 

@@ -1,11 +1,11 @@
 """`run`, `check`, `doctor` and `open-mailboxes`: the daemon, and whether it can work here.
 
 `run` is the daemon in the foreground. `check` prints the configuration that is in force, or every
-mistake in it, and warns of what would keep the daemon from working. `doctor` shows that moving mail
-teaches here, from the file to the verdict: each step of `spamguard.doctor` is a line. First come
-the state directory and the daemon, then everything around them that the configuration names, at
-last the proof. `open-mailboxes` is the process that opens people's mail for the daemon, so that the
-code that parses mail needs no right to do so.
+mistake in it, and warns of what would keep the daemon from working. `doctor` shows that mail passes
+here and that moving it teaches: each step of `spamguard.doctor` is a line. First come the state
+directory and the daemon, then everything around them that the configuration names, at last a
+message through the mail server, and the proof. `open-mailboxes` is the process that opens people's
+mail for the daemon, so that the code that parses mail needs no right to do so.
 
 A configuration with mistakes has an exit status of its own, because restarting would not mend it.
 `check` must never write and never connect, `doctor` never leave a message or a lesson behind, and
@@ -31,7 +31,7 @@ from spamguard import log
 from spamguard.cli import arguments, common, status
 from spamguard.errors import ConfigError, SpamguardError, StartError, UsageError
 from spamguard.log import printable
-from spamguard.storage import account_owner, directory_owner
+from spamguard.storage import LEDGER_FILE, account_owner, directory_owner
 
 if TYPE_CHECKING:
     from spamguard.config.options import Settings
@@ -56,15 +56,12 @@ SIGHUP: read the configuration again, no connection is lost; SIGTERM: finish run
 seconds. Exit status 78: the configuration has mistakes (`spamguard check FILE` tells the same), or
 the limit on memory (`ulimit -v`) is too low."""
 RUN_EXAMPLE = """  spamguard run
-  spamguard --state /var/lib/spamguard run --config /etc/spamguard/spamguard.yaml
   spamguard run --config /etc/spamguard/spamguard.yaml --watch '/home/*/Maildir'
   spamguard run --listen smtp://127.0.0.1:10025 --next-hop lmtp:/run/dovecot/lmtp"""
 
 
 def add_run(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "run", run_run, RUN_ABOUT, RUN_EXAMPLE)
-    about = "the configuration (YAML); see config/spamguard.yaml"
-    parser.add_argument("--config", type=arguments.parse_file, metavar="FILE", help=about)
     about = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT, instead of what the file says"
     parser.add_argument("--listen", metavar="ENDPOINT", help=about)
     about = (
@@ -101,7 +98,8 @@ def run_run(options: argparse.Namespace) -> int:
 
     def read_and_warn() -> Settings:
         settings = read()
-        for warning in schema.find_warnings(settings):
+        unknown = [problem.text for problem in schema.unknown_classes(settings, None)]
+        for warning in (*schema.find_warnings(settings), *unknown):
             _log.warning("%s", warning)
         return settings
 
@@ -134,15 +132,16 @@ CHECK_ABOUT = """\
 Check a configuration. Prints everything that is in force, defaults too, as YAML that ends with
 `# ok`; or every mistake with its line.
 
-Without FILE: the configuration that holds without a file. Warnings go to standard error and leave
-the exit status 0. Run as root, or as the daemon's user, it warns of watched mailboxes that this
-user cannot read; run as root, also of files that this user cannot, and where the daemon would not
-start: no such user, or a state directory of another user.
+Without FILE: that of --config, or of the service; else what holds without a file. Warnings go to
+standard error and leave the exit status 0. Run as root, or as the daemon's user, it warns of
+watched mailboxes that this user cannot read; run as root, also of files that this user cannot, and
+where the daemon would not start: no such user, or a state directory of another user.
 
 With --schema: instead, the JSON Schema of the file, with which editors complete and check it as you
 type. Begin the file with `# yaml-language-server: $schema=PATH`, or name it in the settings of your
 editor."""
-CHECK_EXAMPLE = """  spamguard check /etc/spamguard/spamguard.yaml
+CHECK_EXAMPLE = """  spamguard check
+  spamguard check spamguard.yaml
   spamguard check --schema > /etc/spamguard/schema.json"""
 
 
@@ -163,28 +162,43 @@ def run_check(options: argparse.Namespace) -> int:
     if options.schema:
         print(common.to_json(schema.schema_for_editors(), indent=2))
         return 0
+    options.config = file = options.file or options.config
     warnings: list[str] = []
-    in_force: dict[str, Any] = {}
-    problems: tuple[str, ...] = ()
+    problems: list[str] = []
+    settings: Settings | None
     try:
-        settings = common.config_reader(options, options.file)()
-        warnings += _find_warnings(settings, options.file)
-        if unreadable := _unreadable_files(settings, startup.required_files(settings)):
-            raise ConfigError(*unreadable)
-        in_force = schema.to_plain(settings)
+        settings = common.config_reader(options, file, find_classes=_read_classes)()
     except ConfigError as error:
-        problems = error.problems
+        problems += error.problems
+        settings = error.settings
+    if settings is not None:
+        warnings += _find_warnings(settings, file)
+        problems += _unreadable_files(settings, startup.required_files(settings))
+    is_right = settings is not None and not problems
     if options.json:
-        values = {"ok": not problems, "problems": problems, "warnings": warnings}
-        print(common.to_json(values | {"settings": in_force or None}))
-        return common.EXIT_ERROR if problems else 0
+        values = {"ok": is_right, "problems": problems, "warnings": warnings}
+        in_force = schema.to_plain(settings) if is_right else None
+        print(common.to_json(values | {"settings": in_force}))
+        return 0 if is_right else common.EXIT_ERROR
     for warning in warnings:
         common.say(f"warning: {warning}")
-    if problems:
+    if settings is None or problems:
         return common.fail(*problems)
     print(schema.dump_settings(settings), end="")
     print("# ok" + (f", with {common.count_text(len(warnings), 'warning')}" if warnings else ""))
     return 0
+
+
+def _read_classes(state: Path) -> frozenset[str] | None:
+    """The classes of a filter, without opening it for writing; None if there is none to be read."""
+    import sqlite3
+
+    try:
+        ledger = sqlite3.connect(f"{(state / LEDGER_FILE).as_uri()}?mode=ro", uri=True)
+        with closing(ledger):
+            return frozenset(name for (name,) in ledger.execute("SELECT name FROM classes"))
+    except sqlite3.Error:
+        return None
 
 
 def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
@@ -255,10 +269,6 @@ def add_open_mailboxes(commands: arguments.Commands) -> None:
     parser = arguments.add_command(
         commands, "open-mailboxes", run_open_mailboxes, OPEN_MAILBOXES_ABOUT, OPEN_MAILBOXES_EXAMPLE
     )
-    about = "the configuration of the daemon (YAML)"
-    parser.add_argument(
-        "--config", type=arguments.parse_file, metavar="FILE", required=True, help=about
-    )
     about = "the user to become when started as root (default: %(default)s)"
     parser.add_argument("--user", metavar="NAME", default=DEFAULT_USER, help=about)
 
@@ -267,6 +277,8 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     from spamguard.daemon.mailbox_broker import MailboxBroker
 
+    if options.config is None:
+        options.wrong_usage("the following arguments are required: --config")
     read = common.config_reader(options, options.config.absolute())
     log.configure(os.environ)
     try:
@@ -278,19 +290,24 @@ def run_open_mailboxes(options: argparse.Namespace) -> int:
 # ---- doctor
 
 DOCTOR_ABOUT = """\
-Show that moving mail teaches. A marked message is put into a Maildir and moved to Junk: the filter
-must learn it, and is shown to have forgotten it afterwards. Each step is a line; what fails comes
-with a remedy.
+Show that mail passes and that moving it teaches. Each step is a line; what fails comes with a
+remedy.
 
-Without --maildir that is a Maildir of its own in a temporary directory, and nothing need run. With
-it, the running daemon must learn from that mailbox, within 10 seconds; it needs a Junk folder. With
---config, a daemon must run that serves what the file says.
+Moving: a marked message is put into a Maildir and moved to Junk; the filter must learn it, and is
+shown to have forgotten it afterwards. That is a Maildir and a filter of its own in a temporary
+directory, and nothing need run. With --maildir or --user the running daemon must learn from that
+mailbox, within 10 seconds; it needs a Junk folder, and the ledger keeps that the lesson was taken
+back.
+
+Passing: with a configuration, a daemon must run that serves what it says, and a marked message goes
+to the mail server of this machine, which must let it be judged once and file it as spam. It goes
+into that mailbox, or the first that is there, teaches nothing and is removed.
 
 Exit status: 0 if nothing failed, 1 otherwise."""
 DOCTOR_EXAMPLE = """  spamguard doctor
-  spamguard doctor --config /etc/spamguard/spamguard.yaml
-  spamguard --state /var/lib/spamguard doctor --user anna
-  spamguard --state /var/lib/spamguard doctor --maildir /var/vmail/example.org/anna/Maildir"""
+  spamguard doctor --config spamguard.yaml
+  spamguard doctor --user anna
+  spamguard doctor --maildir /var/vmail/example.org/anna/Maildir --to anna@example.org"""
 
 EXIT_FAILED = 1
 _OUTCOMES = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
@@ -299,12 +316,14 @@ _POLL_SECONDS = 0.1
 
 def add_doctor(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "doctor", run_doctor, DOCTOR_ABOUT, DOCTOR_EXAMPLE)
-    about = "also check the daemon, Postfix, next hops and folders that it names"
-    parser.add_argument("--config", type=arguments.parse_file, metavar="FILE", help=about)
     about = "act with the rights of this user (as root); in ~NAME/Maildir unless --maildir is given"
     parser.add_argument("--user", metavar="NAME", help=about)
     about = "a mailbox that the running daemon watches"
     parser.add_argument("--maildir", type=arguments.parse_directory, metavar="PATH", help=about)
+    about = "where this machine takes mail (default: %(default)s)"
+    parser.add_argument("--smtp", metavar="ADDRESS:PORT", default="127.0.0.1:25", help=about)
+    about = "an address whose mail comes into the mailbox (default: of its user, at localhost)"
+    parser.add_argument("--to", metavar="ADDRESS", help=about)
     arguments.add_json(parser)
 
 
@@ -342,8 +361,7 @@ def _all_steps(options: argparse.Namespace) -> Generator[Step]:
                 yield doctor.check_mailboxes(settings, startup.service_account(settings))
             except StartError as error:
                 yield doctor.failed("mailboxes", str(error), "")
-        yield from doctor.check_postfix(settings)
-        yield from doctor.check_filing(settings)
+        yield from doctor.check_mail_servers(settings)
         yield from doctor.check_next_hops(settings)
     yield from _filter_steps(options, settings)
 
@@ -411,10 +429,15 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
                 )
             yield from doctor.check_old_lessons(spam_filter.ledger)
             spam_filter.require_receipts()
+            if settings:
+                yield from _mail_steps(options, spam_filter, settings)
             if options.maildir is None and options.user is None:
                 question = "is the temporary directory on a disk that can be watched?"
-                with proof.scratch_mailbox(spam_filter) as mailbox:
-                    yield from proof.prove(spam_filter, mailbox, question)
+                with (
+                    proof.scratch_filter(spam_filter.key) as scratch,
+                    proof.scratch_mailbox(scratch) as mailbox,
+                ):
+                    yield from proof.prove(scratch, mailbox, question)
             else:
                 yield from _mailbox_steps(options, spam_filter, settings)
     except (SpamguardError, OSError) as error:
@@ -429,22 +452,10 @@ def _mailbox_steps(
     from spamguard.doctor import proof
     from spamguard.folders import roles
 
-    maildir, owner = options.maildir, None
-    if options.user is not None:
-        try:
-            account = pwd.getpwnam(options.user)
-        except KeyError:
-            raise UsageError(
-                f"{options.user!r} is no user of this system: name the mailbox with --maildir"
-            ) from None
-        if os.geteuid() not in (0, account.pw_uid):
-            raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
-        maildir, owner = maildir or Path(account.pw_dir) / "Maildir", account_owner(account)
-    # as the daemon names it: symbolic links stay
-    path = Path(os.path.abspath(maildir))  # noqa: PTH100  resolve() would follow them
+    path, account = _named_mailbox(options)
     special_uses = roles.read_dovecot().special_uses
     try:
-        owner = owner or directory_owner(path)
+        owner = account_owner(account) if account else directory_owner(path)
         with owner.impersonate():
             junk = proof.find_junk(path, settings.watch if settings else (), special_uses)
     except OSError as error:
@@ -460,3 +471,55 @@ def _mailbox_steps(
     )
     question = f"does the daemon run, does its `watch` name {path}, may it read it? See its log"
     yield from proof.prove(spam_filter, mailbox, question)
+
+
+def _named_mailbox(options: argparse.Namespace) -> tuple[Path, pwd.struct_passwd | None]:
+    """The mailbox of --maildir or --user, and that user."""
+    maildir, account = options.maildir, None
+    if options.user is not None:
+        try:
+            account = pwd.getpwnam(options.user)
+        except KeyError:
+            raise UsageError(
+                f"{options.user!r} is no user of this system: name the mailbox with --maildir"
+            ) from None
+        if os.geteuid() not in (0, account.pw_uid):
+            raise UsageError(f"to act as {options.user} run this as root, or as {options.user}")
+        maildir = maildir or Path(account.pw_dir) / "Maildir"
+    # as the daemon names it: symbolic links stay
+    return Path(os.path.abspath(maildir)), account  # noqa: PTH100  resolve() would follow them
+
+
+def _mail_steps(
+    options: argparse.Namespace, spam_filter: Filter, settings: Settings
+) -> Iterator[Step]:
+    """A message through the mail server into a mailbox that is watched."""
+    from spamguard import doctor
+    from spamguard.config import types
+    from spamguard.doctor import probe
+    from spamguard.folders import roles
+    from spamguard.folders.mailboxes import LocalMailboxes
+
+    try:
+        server = types.check_host_port(options.smtp)
+    except ValueError as error:
+        raise UsageError(f"--smtp: {error}") from error
+    with closing(LocalMailboxes(settings.watch, notify=False)) as backend:
+        mailboxes = [mailbox for mailbox in backend.find_mailboxes() if mailbox.user]
+    if options.maildir or options.user:
+        path, _ = _named_mailbox(options)
+        mailboxes = [mailbox for mailbox in mailboxes if mailbox.path == str(path)]
+    if not mailboxes:
+        detail = "there is no mailbox yet in which a message could be looked for"
+        yield doctor.skipped("mail", detail)
+        return
+    mailbox = mailboxes[0]
+    has_domain = "@" in mailbox.user
+    recipient = options.to or (
+        mailbox.user if has_domain else f"{mailbox.user}@{doctor.find_local_domain()}"
+    )
+    special_uses = roles.read_dovecot().special_uses
+    owner = directory_owner(Path(mailbox.path))
+    yield from probe.try_mail(
+        spam_filter, settings, special_uses, mailbox, owner, recipient, server
+    )

@@ -1,68 +1,87 @@
 """`setup`: the configuration for this mail server, and the lines that the server itself needs.
 
-It looks at what is installed here, asks at most three questions, and makes a `Plan`: files to write
-or to append to, and commands to run. The lines for servers are the snippets of `config/`, which the
-installation holds in `share/spamguard`, so nothing about a server is said twice. The configuration
-of spamguard is written in any case; everything else is only shown, unless --apply is given. At the
-end `doctor` says what works.
+It looks at what is installed here, asks at most three questions, and plans what to change:
+spamguard.yaml and the service, and the files of mail servers (`mail_servers`). It shows that;
+--apply does it. The present configuration gives the proposals, and keeps what is not asked.
+--remove plans the opposite: nothing of ours in the files of mail servers.
 
-It must never change a file of which it keeps no copy, and never do anything twice: a snippet that
-is there already stays as it is.
+It must never change anything without --apply, write a configuration that `check` refuses, or change
+a file of somebody else of which it keeps no copy. A server whose new files are refused gets its old
+ones back.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import difflib
+import getpass
+import io
 import os
 import pwd
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
 
-from spamguard.cli import arguments
-from spamguard.errors import SpamguardError, UsageError
-from spamguard.web.documentation import read_shared_file
+import yaml
+
+from spamguard.cli import arguments, common, mail_servers
+from spamguard.cli.mail_servers import BACK, MILTER, SMTP, Change
+from spamguard.config.load import parse_yaml
+from spamguard.config.options import Position, Protocol, Settings
+from spamguard.errors import ConfigError, SpamguardError, UsageError
+from spamguard.log import hostname
+from spamguard.process import run_command
 
 SETUP_ABOUT = """\
-Set spamguard up for the mail server of this machine. It asks three questions, writes
-spamguard.yaml, shows the lines that the mail server needs, and ends with `doctor`.
+Set spamguard up for the mail server of this machine. It asks up to three questions and shows what
+it would change: spamguard.yaml, the service, and the files of Postfix, Exim or Dovecot.
 
-With --apply it also puts these lines into the files of Postfix, Exim or Dovecot, has them read, and
-starts the service where systemd and its units are there. It keeps a copy of each file that it
-changes, as FILE.before-spamguard. An option answers a question; without a terminal, what it
-proposes is the answer."""
+With --apply it does that, in place of what an earlier `setup` did, has the servers read their
+files, starts the service where systemd and its units are there, and ends with `doctor`. It keeps a
+copy of each file that it changes, as FILE.before-spamguard, FILE.before-spamguard.1 and so on.
+--remove takes spamguard out of these servers; what it has learnt and spamguard.yaml stay. An option
+answers a question; without a terminal, what it proposes is the answer."""
 SETUP_EXAMPLE = """  spamguard setup
   spamguard setup --apply
-  spamguard setup --server postfix --position after-queue --mailboxes '/home/*/Maildir' --apply"""
+  spamguard setup --server postfix --position after-queue --mailboxes '/home/*/Maildir' --apply
+  spamguard setup --remove --apply"""
 
-SERVERS = ("postfix", "exim", "other")
-POSITIONS = {"postfix": ("after-queue", "before-queue", "milter"), "exim": ("after-queue",)}
+SERVERS = {
+    "postfix": "its files are changed",
+    "exim": "as Debian configures it, its files are changed; otherwise you get the lines",
+    "other": "you get the two addresses between which mail has to pass",
+}
+POSITIONS = {
+    "after-queue": "mail is queued first, then judged and tagged; none can be refused",
+    "before-queue": "mail is judged while its sender waits, so spam can be refused",
+    "milter": "as before-queue, but mail does not pass through spamguard, and rules do not apply",
+}
+POSITIONS_OF = {"postfix": tuple(POSITIONS)}  # of other servers: after-queue
 CONFIG = Path("/etc/spamguard/spamguard.yaml")
 ACCOUNT = "spamguard"
 _COPY_SUFFIX = ".before-spamguard"
-_SMTP, _BACK, _MILTER = "127.0.0.1:10025", "127.0.0.1:10026", "127.0.0.1:11332"
 _UNIT_DIRECTORIES = tuple(map(Path, ("/etc/systemd/system", "/lib/systemd/system")))
-_EXIM = Path("/etc/exim4")
-_DOVECOT = Path("/etc/dovecot")
+_DROP_IN = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
+_FRONT = (Position.AFTER_QUEUE, Position.BEFORE_QUEUE)
 
 
 def add_setup(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "setup", run_setup, SETUP_ABOUT, SETUP_EXAMPLE)
     about = "the mail server: " + ", ".join(SERVERS)
-    parser.add_argument("--server", choices=SERVERS, metavar="NAME", help=about)
-    about = "where spamguard stands: after-queue, before-queue or milter"
-    parser.add_argument("--position", choices=POSITIONS["postfix"], metavar="POSITION", help=about)
+    parser.add_argument("--server", choices=tuple(SERVERS), metavar="NAME", help=about)
+    about = "where spamguard stands: " + ", ".join(POSITIONS)
+    parser.add_argument("--position", choices=tuple(POSITIONS), metavar="POSITION", help=about)
     about = "Maildirs in which moving mail teaches, such as /home/*/Maildir"
     parser.add_argument("--mailboxes", metavar="PATTERN", help=about)
-    about = "the configuration to write (default: %(default)s)"
-    parser.add_argument(
-        "--config", type=arguments.parse_file, default=CONFIG, metavar="FILE", help=about
-    )
-    about = "change the files of the mail server too, and start the service"
+    about = "take spamguard out of Postfix, Exim and Dovecot"
+    parser.add_argument("--remove", action="store_true", help=about)
+    about = "do it: without this option nothing is changed"
     parser.add_argument("--apply", action="store_true", help=about)
 
 
@@ -75,54 +94,63 @@ class Answers:
     mailboxes: str
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A change of one file. append: the text goes to its end; otherwise it is the whole file."""
-
-    path: Path
-    text: str
-    append: bool = False
-
-    def is_done(self) -> bool:
-        """Whether the file has the text already."""
-        try:
-            content = self.path.read_text("utf-8", "surrogateescape")
-        except FileNotFoundError:
-            return False
-        return self.text in content if self.append else content == self.text
-
-
-@dataclass(slots=True)
-class Plan:
-    """What is to be done on this machine, in order: `copies` are made first, then the edits, then
-    the commands run.
-    """
-
-    copies: list[Path] = field(default_factory=list)
-    edits: list[Edit] = field(default_factory=list)
-    commands: list[tuple[str, ...]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def run_setup(options: argparse.Namespace) -> int:
-    """Ask, write, show or apply, and prove."""
-    answers = _ask(options)
+    """Ask, show or apply, and prove."""
+    if options.apply:
+        os.umask(0o022)  # servers must be able to read what root writes
+    else:
+        print("This changes nothing, it shows what --apply would do.\n")
+    options.config = path = (options.config or CONFIG).absolute()
+    is_milter = f"milter://{MILTER}" in (mail_servers.read_text(path) or "")
+    if options.remove:
+        changes = [
+            *mail_servers.plan_postfix("", one_recipient=False, plain_milter=is_milter),
+            mail_servers.plan_exim(is_used=False),
+            mail_servers.plan_dovecot(is_used=False),
+        ]
+        _carry_out(changes, apply=options.apply, takes_out_filter=True)
+        return 0
+
+    def read(file: Path) -> Settings:
+        return common.config_reader(options, file)()
+
+    old = read(path) if path.exists() else None
+    answers = _ask(options, old)
     if is_root := os.geteuid() == 0:
         _check_account()
-    config = Edit(options.config.absolute(), make_config(answers, is_root=is_root))
-    plan = make_plan(answers)
-    print(f"{config.path}:\n{_indent(config.text)}")
-    _write(config)
+    text = make_config(path, old, answers, is_root=is_root)
+    if answers.position == "milter" and old and any(door.policy.rules for door in old.listeners):
+        print("A milter has no rules: those of the listener go.\n")
+    settings = check_config(path, text, read)
+    one_recipient = bool(settings.listeners) and (
+        settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
+    )
+    position = answers.position if answers.server == "postfix" else ""
+    postfix = mail_servers.plan_postfix(
+        position, one_recipient=one_recipient, plain_milter=is_milter
+    )
+    changes = [
+        *postfix[:-1],
+        _plan_service(path, text, answers.position),
+        *postfix[-1:],
+        mail_servers.plan_exim(is_used=answers.server == "exim"),
+        mail_servers.plan_dovecot(is_used=True),
+    ]
+    _carry_out(changes, apply=options.apply, takes_out_filter=position != "after-queue")
+    if answers.server == "other":
+        print(f"Let the mail server pass its mail to smtp://{SMTP}, and take it back on {BACK}.")
+    status = 0
     if options.apply:
-        _apply(plan)
-    else:
-        _show(plan)
-    for note in plan.notes:
-        print(note)
-    print("\nspamguard doctor:", flush=True)
-    words = ["doctor", "--config", str(config.path)]
-    doctor = arguments.build_parser(words).parse_args(words)
-    return int(doctor.run(doctor))
+        print("\nspamguard doctor:", flush=True)
+        status = _run_command("doctor", "--config", str(path))
+    _show_next_steps(path, settings, applied=options.apply)
+    return status
+
+
+def _run_command(*words: str) -> int:
+    """Another command of ours, in this process."""
+    options = arguments.build_parser(words).parse_args(words)
+    return int(options.run(options))
 
 
 def _check_account() -> None:
@@ -138,30 +166,53 @@ def _check_account() -> None:
 # ---- the answers
 
 
-def _ask(options: argparse.Namespace) -> Answers:
-    server = options.server or _question("Mail server", _find_server(), SERVERS)
-    positions = POSITIONS.get(server, POSITIONS["exim"])
+def _ask(options: argparse.Namespace, old: Settings | None) -> Answers:
+    asked = [options.server, options.position, options.mailboxes].count(None)
+    if asked and sys.stdin.isatty():
+        print(
+            f"{asked} question{'s' if asked > 1 else ''} at most. Enter takes what stands in "
+            "brackets, ? explains.\n"
+        )
+    server = options.server or _question(
+        "Mail server", _find_server(), SERVERS, "Through which program mail comes in here."
+    )
+    positions = POSITIONS_OF.get(server, ("after-queue",))
     if options.position and options.position not in positions:
         raise UsageError(f"the position for {server} is {' or '.join(positions)}")
-    position = options.position or _question("Position", positions[0], positions)
-    title = "Mailboxes in which moving mail teaches"
-    mailboxes = options.mailboxes or _question(title, _find_mailboxes())
+    proposal = _find_position(old)
+    position = options.position or _question(
+        "Position",
+        proposal if proposal in positions else positions[0],
+        {name: POSITIONS[name] for name in positions},
+        "Where spamguard stands in the path of the mail. It can be changed later.",
+    )
+    mailboxes = options.mailboxes or _question(
+        "Mailboxes in which moving mail teaches",
+        old.watch[0].maildir if old and old.watch else _find_mailboxes(),
+        {},
+        "The Maildirs of your users. * stands for the name of a user, or of a domain. Moving mail\n"
+        "there into Junk teaches spam, and out of it ham.",
+    )
     return Answers(server, position, mailboxes)
 
 
-def _question(title: str, proposal: str, choices: Sequence[str] = ()) -> str:
+def _question(title: str, proposal: str, choices: Mapping[str, str], about: str) -> str:
     """The answer of the person at the terminal. Without a terminal, or choice: the proposal."""
     if len(choices) == 1 or not sys.stdin.isatty():
         return proposal
-    choice = f" ({', '.join(choices)})" if choices else ""
+    print("".join(f"  {name}: {text}\n" for name, text in choices.items()), end="")
     while True:
         try:
-            answer = input(f"{title}{choice} [{proposal}]: ").strip() or proposal
+            answer = input(f"{title} [{proposal}]: ").strip() or proposal
         except EOFError:
             return proposal
-        if not choices or answer in choices:
+        if answer in choices or (not choices and answer.startswith("/")):
+            print()
             return answer
-        print(f"There is no {answer!r} here.")
+        if answer != "?":
+            expected = f"one of {', '.join(choices)}" if choices else "a path that begins with /"
+            print(f"Expected {expected}, found {answer!r}.")
+        print(about)
 
 
 def _find_server() -> str:
@@ -170,9 +221,18 @@ def _find_server() -> str:
     return "exim" if shutil.which("exim4") or shutil.which("exim") else "other"
 
 
+def _find_position(old: Settings | None) -> str:
+    if old is None:
+        return ""
+    found = [str(each.position) for each in old.listeners if each.position in _FRONT]
+    return (found or ["milter" for each in old.scanners if "milter:" in str(each.listen)] or [""])[
+        0
+    ]
+
+
 def _find_mailboxes() -> str:
     """The pattern of Dovecot's Maildirs, where it says so; otherwise the usual one."""
-    location = _output("doveconf", "-h", "mail_location").strip()
+    location = run_command("doveconf", "-h", "mail_location").strip()
     path = location.removeprefix("maildir:").partition(":")[0]
     if not location.startswith("maildir:/"):
         return "/home/*/Maildir"
@@ -181,222 +241,260 @@ def _find_mailboxes() -> str:
     return path
 
 
-def _output(*command: str) -> str:
-    from spamguard.doctor import run_command
-
-    return run_command(*command)
+# ---- the configuration
 
 
-def _succeeds(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: bool) -> str:
+    """The new text of spamguard.yaml. UsageError: setup cannot change what it says.
 
-
-# ---- what follows from them
-
-
-def make_config(answers: Answers, *, is_root: bool) -> str:
-    """The text of spamguard.yaml. is_root: it is for the service, not for one person."""
-    lines = ["# Written by `spamguard setup`. Check it: spamguard check FILE"]
-    if is_root:
-        lines += ["state: /var/lib/spamguard", f"user: {ACCOUNT}"]
+    old: what the file says now. is_root: it is for the service, not for one person.
+    """
+    text = mail_servers.read_text(path) or "# Written by `spamguard setup`.\n"
+    values = dict(parse_yaml(text.encode("utf-8", "surrogateescape")).value or {})
+    if is_root and old is None:
+        values = {"state": "/var/lib/spamguard", "user": ACCOUNT}
         if _has_units():
-            lines.append("watch_socket: /run/spamguard-watch/mailboxes.sock")
-    if answers.position == "milter":
-        lines += ["scanners:", f"  - listen: milter://{_MILTER}"]
-    else:
-        lines += [
-            "listeners:",
-            f"  - listen: smtp://{_SMTP}",
-            f"    position: {answers.position}",
-            f"    next_hop: smtp://{_BACK}",
-        ]
-        if answers.position == "before-queue":
-            lines.append("    speed_adjust: true")
-    filing = ", we_file: true" if _has_dovecot_sieve() else ""
-    lines += [
-        "watch:",
-        f"  - {{maildir: {json.dumps(answers.mailboxes)}{filing}}}",
-        "web: 127.0.0.1:10088",
-    ]
-    return "\n".join(lines) + "\n"
+            values["watch_socket"] = "/run/spamguard-watch/mailboxes.sock"
+    values |= _doors(values, old, answers.position)
+    watch = list(values.get("watch") or [{}])
+    if old is None or not old.watch or old.watch[0].maildir != answers.mailboxes:
+        entry = watch[0] if isinstance(watch[0], dict) else {}
+        watch[0] = entry | {"maildir": answers.mailboxes}
+    if mail_servers.has_dovecot_sieve():
+        entry = watch[0] if isinstance(watch[0], dict) else {"maildir": watch[0]}
+        watch[0] = entry | {"we_file": entry.get("we_file", True)}
+    values["watch"] = watch
+    values.setdefault("web", "127.0.0.1:10088")
+    return edit_yaml(text, values)
 
 
-def make_plan(answers: Answers) -> Plan:
-    """What the mail server and the service need."""
-    plan = Plan()
-    if answers.server == "postfix":
-        _plan_postfix(plan, answers.position)
-    elif answers.server == "exim":
-        _plan_exim(plan)
+def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Settings:
+    """What the new text says. ConfigError: `check` refuses it."""
+    with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
+            status = _run_command("check", file.name)
+        if status != 0:
+            lines = said.getvalue().replace(file.name, str(path)).splitlines()
+            text = "what setup would write has mistakes, and nothing was changed:"
+            raise ConfigError(text, *(line.removeprefix("spamguard: ") for line in lines))
+        return read(Path(file.name))
+
+
+def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> dict[str, Any]:
+    """The values of `listeners` and `scanners` for a position; None: there are none.
+
+    The listener of the other position becomes that of this one, with its rules.
+    """
+    listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
+    front: dict[str, Any] = {}
+    asked: dict[str, Any] = {}
+    for number, listener in enumerate(old.listeners if old else ()):
+        if listener.position in _FRONT:
+            _check_address(str(listener.listen), f"smtp://{SMTP}")
+            front = listeners.pop(number)
+            break
+    for number, scanner in enumerate(old.scanners if old else ()):
+        if scanner.listen.protocol is Protocol.MILTER:
+            _check_address(str(scanner.listen), f"milter://{MILTER}")
+            asked = scanners.pop(number)
+            break
+    if position == "milter":
+        scanners.insert(0, asked or {"listen": f"milter://{MILTER}"})
     else:
-        plan.notes.append(
-            f"Let the mail server pass its mail to smtp://{_SMTP}, and take it back on {_BACK}."
+        usual = {"listen": f"smtp://{SMTP}", "position": "", "next_hop": f"smtp://{BACK}"}
+        front = usual | front | {"position": position}
+        front.pop("speed_adjust", None)
+        if position == "before-queue":
+            front["speed_adjust"] = True
+        listeners.insert(0, front)
+    return {"listeners": listeners or None, "scanners": scanners or None}
+
+
+def _check_address(found: str, expected: str) -> None:
+    if found != expected:
+        raise UsageError(
+            f"the configuration listens on {found}, and setup knows {expected} alone: put in the "
+            "lines of config/ by hand"
         )
-    if _has_dovecot_sieve():
-        _plan_dovecot(plan)
-    _plan_service(plan, answers.position)
-    return plan
 
 
-def _plan_postfix(plan: Plan, position: str) -> None:
-    directory = Path(_output("postconf", "-h", "config_directory").strip() or "/etc/postfix")
-    plan.copies += [directory / "main.cf", directory / "master.cf"]
-    if position == "after-queue":
-        used = _output("postconf", "-h", "content_filter").strip()
-        if used and not used.startswith("spamguard:"):
-            raise UsageError(
-                f"Postfix passes its mail to {used} already (content_filter in "
-                f"{directory / 'main.cf'}): remove that first, or choose --position milter"
-            )
-        for part in ("main", "master"):
-            text = read_shared_file(f"config/postfix/after-queue.{part}.cf")
-            plan.edits.append(Edit(directory / f"{part}.cf", text, append=True))
-    elif position == "before-queue":
-        snippet = read_shared_file("config/postfix/before-queue.master.cf")
-        front, _, back = snippet.partition("\n# Back from spamguard")
-        plan.edits.append(
-            Edit(directory / "master.cf", f"# Back from spamguard{back}", append=True)
-        )
-        settings = [
-            line.split("-o ", 1)[1] for line in front.splitlines() if line.startswith("    -o ")
-        ]
-        plan.commands += [("postconf", "-P", f"smtp/inet/{setting}") for setting in settings]
-        plan.commands.append(("postconf", "-F", "smtp/inet/process_limit=20"))
-    else:
-        milter = f"inet:{_MILTER}"
-        for name in ("smtpd_milters", "non_smtpd_milters"):
-            others = _output("postconf", "-h", name).split()
-            milters = ", ".join(dict.fromkeys((*(each.strip(",") for each in others), milter)))
-            plan.commands.append(("postconf", "-e", f"{name} = {milters}"))
-        plan.commands.append(("postconf", "-e", "milter_default_action = tempfail"))
-    plan.commands.append(("postfix", "check"))
-    if _succeeds("postfix", "status"):
-        plan.commands.append(("postfix", "reload"))
+def edit_yaml(text: str, values: Mapping[str, Any]) -> str:
+    """A document with these values, None for a key that is not to be there. What is equal keeps its
+    text, with its comments.
+    """
+    old = parse_yaml(text.encode("utf-8", "surrogateescape")).value or {}
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if isinstance(root, yaml.MappingNode) and root.flow_style:  # the document is in braces
+        return _dump({key: value for key, value in values.items() if value is not None})
+    missing = {key: value for key, value in values.items() if value is not None and key not in old}
+    for key, node in reversed(root.value if root is not None else []):
+        name = key.value
+        if values[name] == old[name]:
+            continue
+        begin, end = key.start_mark.index, node.end_mark.index
+        if text[end - 1] != "\n":  # a word or brackets; other values end where the next key begins
+            end = text.find("\n", end) + 1 or len(text)
+        lines = text[begin:end].splitlines(True)
+        while not lines[-1].strip() or lines[-1].lstrip().startswith("#"):
+            end -= len(lines.pop())  # what stands before the next key belongs to it
+        new = "" if values[name] is None else _dump({name: values[name]})
+        text = text[:begin] + new + text[end:]
+    return f"{text.rstrip()}\n{_dump(missing)}" if missing else text
 
 
-def _plan_exim(plan: Plan) -> None:
-    """Debian's Exim with its split configuration; elsewhere the three parts are only shown."""
-    parts = {
-        name: read_shared_file(f"config/exim/{name}.conf")
-        for name in ("main", "router", "transport")
-    }
-    if not (_EXIM / "conf.d").is_dir():
-        plan.notes += [
-            f"Put this into Exim's configuration ({name}):\n{_indent(text)}"
-            for name, text in parts.items()
-        ]
-        return
-    main = parts["main"].replace("\nlocal_interfaces", "\nMAIN_LOCAL_INTERFACES")
-    debian = _EXIM / "update-exim4.conf.conf"
-    plan.copies.append(debian)
-    plan.edits += [
-        Edit(_EXIM / "conf.d/main/00_spamguard", main + "IGNORE_SMTP_LINE_LENGTH_LIMIT = 1\n"),
-        Edit(_EXIM / "conf.d/router/050_spamguard", parts["router"]),
-        Edit(_EXIM / "conf.d/transport/30_spamguard", parts["transport"]),
-        Edit(debian, "dc_use_split_config='true'\n", append=True),
-    ]
-    plan.commands += [("update-exim4.conf",), ("exim4", "-bV"), ("service", "exim4", "restart")]
+def _dump(values: Mapping[str, Any]) -> str:
+    text: str = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=1000)
+    return text
 
 
-def _plan_dovecot(plan: Plan) -> None:
-    """Dovecot files what spamguard calls spam into Junk."""
-    sieve = _DOVECOT / "spamguard/file-by-header.sieve"
-    lmtp = read_shared_file("config/dovecot/lmtp.conf")
-    plan.edits += [
-        Edit(_DOVECOT / "conf.d/95-spamguard-lmtp.conf", lmtp),
-        Edit(sieve, read_shared_file("config/dovecot/file-by-header.sieve")),
-    ]
-    plan.commands.append(("sievec", str(sieve)))
-    if _succeeds("doveadm", "who"):  # it runs
-        plan.commands.append(("doveadm", "reload"))
+# ---- the service
 
 
-def _plan_service(plan: Plan, position: str) -> None:
+def _plan_service(path: Path, text: str, position: str) -> Change:
+    change = Change({path: text})
     if not (_has_units() and Path("/run/systemd/system").is_dir()):
-        plan.notes.append(
-            "Start spamguard before mail comes: spamguard run --config FILE "
+        change.notes.append(
+            f"Start spamguard before mail comes: spamguard run --config {path} "
             "(there is no service on this machine)"
         )
-        return
-    if position == "milter":
-        drop_in = Path("/etc/systemd/system/spamguard.socket.d/setup.conf")
-        plan.edits.append(Edit(drop_in, f"[Socket]\nListenStream=\nListenStream={_MILTER}\n"))
+        return change
+    milter = f"[Socket]\nListenStream=\nListenStream={MILTER}\n"
+    change.set_own(_DROP_IN, milter, position == "milter")
     door = ("spamguard.socket", "spamguard.service")
-    plan.commands[:0] = [  # before the mail server passes mail on
+    change.commands = [
         ("systemctl", "daemon-reload"),
         ("systemctl", "enable", *door, "spamguard-watch.service"),
         ("systemctl", "stop", *door),  # `restart` would open the socket while its service runs
         ("systemctl", "restart", "spamguard-watch.service"),
         ("systemctl", "start", *door),
     ]
+    return change
 
 
 def _has_units() -> bool:
     return any((directory / "spamguard-watch.service").exists() for directory in _UNIT_DIRECTORIES)
 
 
-def _has_dovecot_sieve() -> bool:
-    """Whether the snippets fit: Dovecot 2.3 with Pigeonhole, in its usual place."""
-    version = _output("dovecot", "--version")
-    return bool(shutil.which("sievec")) and version.startswith("2.3") and _DOVECOT.is_dir()
-
-
 # ---- doing it
 
 
-def _show(plan: Plan) -> None:
-    for edit in plan.edits:
-        if not edit.is_done():
-            lines = (line for line in edit.text.splitlines(True) if not line.startswith("#"))
-            text = "".join(lines).strip("\n")
-            print(f"{'add to ' if edit.append else ''}{edit.path}:\n{_indent(text)}\n")
-    print("then run:")
-    print("\n".join("    " + " ".join(command) for command in plan.commands))
-    print("\n`spamguard setup --apply` does all of this.")
+def _carry_out(changes: Sequence[Change | None], *, apply: bool, takes_out_filter: bool) -> None:
+    """Show the changes, or make them in this order: spamguard starts anew while no mail passes
+    through it, and is ready before a server asks it.
+
+    takes_out_filter: mail in Postfix's queue may name a filter that is no longer there.
+    """
+    has_filter = run_command("postconf", "-h", "content_filter").startswith("spamguard:")
+    before = mail_servers.sessions() if apply and takes_out_filter and has_filter else set()
+    is_done = True
+    for change in filter(None, changes):
+        open_files = change.open_files()
+        is_service = ("systemctl", "daemon-reload") in change.commands
+        if apply and (open_files or is_service):
+            _apply(change)
+        elif open_files and not change.is_step:
+            _show(change)
+        if apply and change.is_step:
+            mail_servers.requeue(set())
+        is_done &= not open_files
+        for note in change.notes:
+            print(note)
+    if is_done:
+        print("The files are as they shall be.")
+    if apply and takes_out_filter and mail_servers.succeeds("postfix", "status"):
+        print(mail_servers.requeue(before), end="")
 
 
-def _apply(plan: Plan) -> None:
-    for path in plan.copies:
-        _keep_copy(path)
-    for edit in plan.edits:
-        _write(edit)
-    for command in plan.commands:
-        print("  " + " ".join(command), flush=True)
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise SpamguardError(f"{command[0]}: {error.strerror}") from error
-        if done.returncode != 0:
-            reason = (done.stderr or done.stdout).strip()
-            raise SpamguardError(
-                f"`{' '.join(command)}` failed, and nothing after it ran: {reason}"
-            )
+def _show(change: Change) -> None:
+    for path, (old, new) in change.open_files().items():
+        print(f"{path}:")
+        lines = difflib.unified_diff((old or "").splitlines(), (new or "").splitlines(), n=0)
+        for line in list(lines)[2:]:
+            if line[0] in "+-" and line[1:].strip() and not line[1:].lstrip().startswith("#"):
+                print(f"  {line[0]} {line[1:]}")
+        if new is None:
+            print("    (the file goes)")
+    if change.commands:
+        print("then run:")
+        print("\n".join("    " + " ".join(command) for command in change.commands))
+    print()
 
 
-def _write(edit: Edit) -> None:
-    if edit.is_done():
-        print(f"  {edit.path} is as it shall be")
-        return
+def _apply(change: Change) -> None:
+    files = change.open_files()
+    for path, (old, new) in files.items():
+        if old is not None and old not in change.ours:
+            _keep_copy(path)
+        _put(path, new)
     try:
-        _keep_copy(edit.path)
-        edit.path.parent.mkdir(parents=True, exist_ok=True)
-        with edit.path.open("a" if edit.append else "w", encoding="utf-8") as file:
-            file.write(("\n" if edit.append else "") + edit.text)
+        for command in change.commands:
+            print("  " + " ".join(command), flush=True)
+            _run(command)
+    except SpamguardError as error:
+        for path, (old, _) in files.items():
+            _put(path, old)
+        for command in change.commands:
+            mail_servers.succeeds(*command)
+        raise SpamguardError(f"{error}; these files are as they were before") from error
+
+
+def _run(command: tuple[str, ...]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise SpamguardError(f"{command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        reason = (done.stderr or done.stdout).strip()
+        raise SpamguardError(f"`{' '.join(command)}` failed, and nothing after it ran: {reason}")
+
+
+def _put(path: Path, text: str | None) -> None:
+    """Write a file, or take it away with the directories of ours that are then empty."""
+    try:
+        if text is None:
+            path.unlink(missing_ok=True)
+            if "spamguard" in path.parent.name and not any(path.parent.iterdir()):
+                path.parent.rmdir()
+            print(f"  removed {path}")
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mail_servers.write_text(path, text)
     except OSError as error:
         raise SpamguardError(
-            f"{edit.path} cannot be written: {error.strerror}; run this as root, or name another "
+            f"{path} cannot be written: {error.strerror}; run this as root, or name another "
             "file with --config"
         ) from error
-    print(f"  {'added to' if edit.append else 'wrote'} {edit.path}")
+    print(f"  wrote {path}")
 
 
 def _keep_copy(path: Path) -> None:
-    """Keep the file as it was before the first change."""
-    copy = path.with_name(path.name + _COPY_SUFFIX)
-    if path.exists() and not copy.exists():
-        shutil.copy2(path, copy)
-        print(f"  kept {copy}")
+    number, copy = 0, path.with_name(path.name + _COPY_SUFFIX)
+    while copy.exists():
+        number += 1
+        copy = path.with_name(f"{path.name}{_COPY_SUFFIX}.{number}")
+    shutil.copy2(path, copy)
+    print(f"  kept {copy}")
 
 
-def _indent(text: str) -> str:
-    return "".join(f"    {line}" if line.strip() else line for line in text.splitlines(True))
+def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
+    if not applied:
+        print("`spamguard setup --apply` does all of this.")
+        return
+    print("\nNext:")
+    if settings.web is not None:
+        command = ("spamguard", "--state", str(settings.state), "login-link", "--operator")
+        # only for a person: who has the link is let in
+        link = run_command(sys.executable, "-m", *command) if sys.stdout.isatty() else ""
+        host, port = settings.web.listen.host, settings.web.listen.port
+        here = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2] or hostname()
+        print(f"  {link.strip() or ' '.join(command)}")
+        print(f"      {'lets' if link else 'prints a link that lets'} you into the page once")
+        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
+        print("      before that, if you are at another machine")
+    print(f"  spamguard --state {settings.state} teach-folders --config {path} --dry-run")
+    patterns = ", ".join(watch.maildir for watch in settings.watch)
+    print(f"      shows what {patterns} would teach; without --dry-run it is learnt")
+    print("  spamguard setup --remove --apply")
+    print("      undoes it: takes spamguard out of the mail servers again")

@@ -333,7 +333,7 @@ daemon does not do this by itself: messages that lie in a mailbox when it first 
 only later moves do."""
 TEACH_FOLDERS_EXAMPLE = """  spamguard teach-folders --dry-run '/home/*/Maildir'
   spamguard teach-folders ~/Maildir
-  spamguard teach-folders --config /etc/spamguard/spamguard.yaml"""
+  spamguard teach-folders --config spamguard.yaml"""
 
 _ORIGIN = "folders, before they were watched"
 
@@ -344,8 +344,6 @@ def add_teach_folders(commands: arguments.Commands) -> None:
     )
     about = "only say what each folder would teach"
     parser.add_argument("--dry-run", action="store_true", help=about)
-    about = "take state directory, mailboxes and roles of folders from it"
-    parser.add_argument("--config", type=arguments.parse_file, metavar="FILE", help=about)
     arguments.add_json(parser)
     about = "a Maildir, or a pattern of several, such as '/home/*/Maildir'"
     parser.add_argument(
@@ -390,10 +388,10 @@ def _chosen_watches(options: argparse.Namespace) -> tuple[list[Watch], Path | No
     """
     from spamguard.config.options import Watch
 
-    if bool(options.maildirs) == bool(options.config):
-        raise UsageError("say either which MAILDIR to teach from, or --config FILE")
     if options.maildirs:
         return [Watch(str(path.absolute())) for path in options.maildirs], None
+    if options.config is None:
+        raise UsageError("say which MAILDIR to teach from, or --config FILE")
     settings = common.load_config(options)
     if not settings.watch:
         raise UsageError(f"{options.config}: watches no mailboxes: name some under `watch`")

@@ -14,7 +14,7 @@ and aliases are bounded. Plain words mean what they mean in YAML 1.2: `off` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,13 +24,16 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from spamguard.config import schema, types
-from spamguard.config.options import Listener, Position, Scanner, Settings, Web
-from spamguard.config.schema import FILE_PART, KeyPath, Part, all_parts, part_in, part_model
+from spamguard.config.options import Position, Settings
+from spamguard.config.schema import FILE_PART, ConfigProblem, KeyPath, Part, all_parts, part_in
 from spamguard.config.values import describe_value
 from spamguard.errors import ConfigError
 
 DEFAULT_LISTEN = "smtp://127.0.0.1:10025"
 _DEFAULT_PAGE = "127.0.0.1:10088"  # not 10080: browsers refuse that port
+
+ClassFinder = Callable[[Path], Collection[str] | None]
+"""Tells which classes the filter in a directory knows; None: there is none that can be asked."""
 
 
 def load_settings(path: Path) -> Settings:
@@ -46,12 +49,14 @@ def settings_from_command_line(
     listen: str | None = None,
     next_hop: str | None = None,
     watch: Sequence[str] = (),
+    find_classes: ClassFinder | None = None,
 ) -> Settings:
     """The settings of a file, or the usual ones, with options of the command line in the place of
     what the file says. ConfigError.
 
     Without a file, mail is kept in a Maildir in the state directory, where moving it teaches: good
     for a first try, harmless everywhere. usual_state: used where neither says a state directory.
+    find_classes: if a class that nothing teaches is a mistake.
     """
     if file is not None:
         document = _read_document(file)
@@ -75,7 +80,16 @@ def settings_from_command_line(
         document.override_in_listener("next_hop", next_hop, "--next-hop")
     if watch:
         document.override(("watch",), list(watch), "--watch")
-    return _build_settings(document)
+    return _build_settings(document, find_classes)
+
+
+def read_state(path: Path) -> Path | None:
+    """The state directory that a file names, whatever else is wrong with it. ConfigError: it cannot
+    be read.
+    """
+    value = _read_document(path).tree.value
+    state = value.get("state") if isinstance(value, dict) else None
+    return Path(state) if isinstance(state, str) else None
 
 
 def _read_document(path: Path) -> _Document:
@@ -131,65 +145,122 @@ class _Document:
         return place, f"{self.name}:{place.line}:{place.column}"
 
 
-def _build_settings(document: _Document) -> Settings:
+def _build_settings(document: _Document, find_classes: ClassFinder | None = None) -> Settings:
     tree = document.tree
     problems = [
         (place, f"{document.name}:{place.line}:{place.column}: {text}")
         for place, text in tree.problems
     ]
     unreadable = {place for place, _ in tree.problems}  # what has no value has no wrong one either
-    for path, text in [] if tree.broken else _find_problems(document.tree.value):
+    found, settings = ([], None) if tree.broken else _examine(tree.value, find_classes)
+    for path, text, _ in found:
         if tree.value_positions.get(path) not in unreadable:
             place, where = document.locate(path)
             about = text.removeprefix(f"{path[-1]}: ") if path in document.overrides else text
             problems.append((place, f"{where}: {about}"))
-    if problems:
-        raise ConfigError(*dict.fromkeys(text for _, text in sorted(problems)))
-    settings: Settings = FILE_PART.model_validate(tree.value).build()
+    if problems or settings is None:
+        raise ConfigError(*dict.fromkeys(text for _, text in sorted(problems)), settings=settings)
     return settings
 
 
-def _find_problems(value: Any) -> Iterator[schema.ConfigProblem]:
-    try:
-        FILE_PART.model_validate(value)
-    except ValidationError as error:
-        for details in error.errors(include_url=False):
-            # "[key]" is pydantic's word for a key that is wrong itself
-            path = tuple(part for part in details["loc"] if part != "[key]")
-            if details["type"] == "missing":
-                example = _EXAMPLES.get(str(path[-1]))
-                hint = f", as in {path[-1]}: {example}" if example else ""
-                yield path[:-1], f"expected the key {path[-1]!r}{hint}"
-            else:
-                path = _written_path(path, value)
-                yield path, _describe_problem(details, path)
-    if not isinstance(value, dict):
-        return
-    if "state" not in value:
-        yield (), "expected the key 'state', the directory of the filter"
-    yield from schema.missing_listener_problems(value)
-    yield from schema.find_contradictions(
-        _valid_entries(value.get("listeners"), Listener),
-        _valid_entries(value.get("scanners"), Scanner),
-    )
-    web_entry = types.Shorthand("listen").expand(value.get("web"))
-    for web, _ in _valid_entries([web_entry], Web).values():
-        yield from schema.web_problems(web, has_next_hop=bool(value.get("listeners")))
-    if isinstance(aliases := value.get("aliases"), dict):
-        yield from schema.duplicate_alias_problems(aliases)
+def _examine(
+    value: Any, find_classes: ClassFinder | None
+) -> tuple[list[ConfigProblem], Settings | None]:
+    """All that is wrong, and the settings that the rest makes, if it makes any.
 
-
-def _valid_entries(entries: Any, kind: Any) -> dict[int, tuple[Any, dict[str, Any]]]:
-    """Settings and plain values of those that are valid alone: a wrong entry must not hide what the
-    others contradict.
+    What is wrong is left out and the rest looked at again, so that no mistake hides another.
     """
-    valid = {}
-    for number, entry in enumerate(entries if isinstance(entries, list) else []):
+    problems: list[ConfigProblem] = []
+    wrong: set[KeyPath] = set()
+    while True:
+        numbers: dict[KeyPath, list[int]] = {}
+        rest = _prune(value, wrong, numbers)
         try:
-            valid[number] = (part_model(kind).model_validate(entry).build(), entry)
-        except ValidationError:
-            continue
-    return valid
+            part = FILE_PART.model_validate(rest)
+            break
+        except ValidationError as error:
+            before = len(wrong)
+            for details in error.errors(include_url=False):
+                problems += _note_error(details, rest, numbers, wrong)
+            if len(wrong) == before or () in wrong:
+                return problems, None
+    has_state = "state" in rest
+    if not has_state:
+        part = FILE_PART.model_validate(rest | {"state": "/"})
+    settings: Settings = part.build()
+    if "state" not in value:
+        problems.append(ConfigProblem((), "expected the key 'state', the directory of the filter"))
+    problems += schema.missing_listener_problems(value)
+    if isinstance(aliases := value.get("aliases"), dict):
+        problems += schema.duplicate_alias_problems(aliases)
+    contradictions = list(
+        schema.find_contradictions(settings, rest, has_next_hop=bool(value.get("listeners")))
+    )
+    if find_classes and has_state:
+        contradictions += schema.unknown_classes(settings, find_classes(settings.state))
+    for problem in contradictions:
+        path = _path_in_file(problem.path, numbers)
+        if not any((*path[:-1], key) in wrong for key in problem.lacking):
+            problems.append(ConfigProblem(path, problem.text))
+    return problems, settings if has_state else None
+
+
+def _note_error(
+    details: ErrorDetails, rest: Any, numbers: dict[KeyPath, list[int]], wrong: set[KeyPath]
+) -> Iterator[ConfigProblem]:
+    """Add the path of what is wrong; the problem, unless it is that something was left out."""
+    # "[key]" is pydantic's word for a key that is wrong itself
+    found = tuple(part for part in details["loc"] if part != "[key]")
+    is_missing = details["type"] == "missing"
+    written = _written_path(found[:-1] if is_missing else found, rest)
+    path = _path_in_file(written, numbers)
+    wrong.add(path)
+    if not is_missing:
+        yield ConfigProblem(path, _describe_problem(details, written))
+    elif (*path, found[-1]) not in wrong:
+        example = _EXAMPLES.get(str(found[-1]))
+        hint = f", as in {found[-1]}: {example}" if example else ""
+        yield ConfigProblem(path, f"expected the key {found[-1]!r}{hint}")
+
+
+def _prune(
+    value: Any,
+    wrong: set[KeyPath],
+    numbers: dict[KeyPath, list[int]],
+    path: KeyPath = (),
+    pruned_path: KeyPath = (),
+) -> Any:
+    """A copy of the value without what is wrong, and without that of which nothing is left.
+
+    numbers: gets, for each list in the copy, the numbers that its entries have in the file.
+    """
+    if not isinstance(value, dict | list):
+        return value
+    is_list = isinstance(value, list)
+    kept: list[tuple[Any, Any]] = []
+    entries: Iterable[tuple[Any, Any]] = (
+        enumerate(value) if isinstance(value, list) else value.items()
+    )
+    for key, entry in entries:
+        place = len(kept) if is_list else key
+        if (*path, key) not in wrong:
+            rest = _prune(entry, wrong, numbers, (*path, key), (*pruned_path, place))
+            if isinstance(entry, dict | list) and entry and not rest:
+                wrong.add((*path, key))
+            else:
+                kept.append((key, rest))
+    if not is_list:
+        return dict(kept)
+    numbers[pruned_path] = [key for key, _ in kept]
+    return [rest for _, rest in kept]
+
+
+def _path_in_file(path: KeyPath, numbers: dict[KeyPath, list[int]]) -> KeyPath:
+    """The path in the file of what stands at this path in the copy."""
+    return tuple(
+        numbers[path[:length]][part] if isinstance(part, int) else part
+        for length, part in enumerate(path)
+    )
 
 
 # ---- pydantic's errors in words

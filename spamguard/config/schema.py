@@ -14,14 +14,24 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from ipaddress import ip_address
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pydantic
 import yaml
@@ -36,8 +46,17 @@ from spamguard.config.values import Action, Position, Protocol, reaches
 MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
 
 KeyPath = tuple[str | int, ...]
-ConfigProblem = tuple[KeyPath, str]
 Entry = Mapping[str, Any]
+
+
+class ConfigProblem(NamedTuple):
+    """What is wrong at a path. lacking: the keys beside it of which it is a complaint that none is
+    there.
+    """
+
+    path: KeyPath
+    text: str
+    lacking: Sequence[str] = ()
 
 
 # ---- the models, option by option
@@ -246,40 +265,46 @@ def missing_listener_problems(value: Entry) -> Iterator[ConfigProblem]:
     """A file without any door."""
     if not value.get("scanners"):
         if "listeners" not in value:
-            yield (), "expected the key 'listeners', or 'scanners'"
+            yield ConfigProblem((), "expected the key 'listeners', or 'scanners'")
         elif value["listeners"] == []:
-            yield ("listeners",), "listeners: expected at least one, found none"
+            yield ConfigProblem(("listeners",), "listeners: expected at least one, found none")
 
 
 def find_contradictions(
-    listeners: Mapping[int, tuple[Listener, Entry]], scanners: Mapping[int, tuple[Scanner, Entry]]
+    settings: Settings, value: Entry, *, has_next_hop: bool
 ) -> Iterator[ConfigProblem]:
-    """Everything that contradicts, by the number of the listener or scanner in the file."""
-    doors: list[tuple[str, str, int, Listener | Scanner, Entry]] = [
-        *(("listener", "send", number, *door) for number, door in listeners.items()),
-        *(("scanner", "ask", number, *door) for number, door in scanners.items()),
+    """Everything that contradicts.
+
+    value: of the file. has_next_hop: whether the page can send mail.
+    """
+    doors: list[tuple[str, str, int, Listener | Scanner]] = [
+        *(("listener", "send", *entry) for entry in enumerate(settings.listeners)),
+        *(("scanner", "ask", *entry) for entry in enumerate(settings.scanners)),
     ]
     names: dict[tuple[str, int], str] = {}
-    for kind, verb, number, door, entry in doors:
-        here, name, listen = (f"{kind}s", number), f"{kind} {number + 1}", door.listen
+    for kind, verb, number, door in doors:
+        here, name, listen = (f"{kind}s", number, "listen"), f"{kind} {number + 1}", door.listen
         address = (str(listen.path or listen.host), listen.port)
         if address in names:
-            yield (*here, "listen"), f"{names[address]} listens there already"
+            yield ConfigProblem(here, f"{names[address]} listens there already")
         names.setdefault(address, name)
         is_exposed = listen.path is None and not ip_address(listen.host).is_loopback
-        if is_exposed and "clients" not in entry:
+        if is_exposed and "clients" not in value[f"{kind}s"][number]:
             remedy = f"list the networks that may {verb}, as in clients: [192.0.2.0/24]"
-            yield (*here, "listen"), f"{listen} can be reached from other machines: {remedy}"
-    for number, (listener, entry) in listeners.items():
-        for path, text in _listener_problems(listener, entry):
-            yield ("listeners", number, *path), text
+            text = f"{listen} can be reached from other machines: {remedy}"
+            yield ConfigProblem(here, text, ["clients"])
+    for number, listener in enumerate(settings.listeners):
+        for path, text, lacking in _listener_problems(listener, value["listeners"][number]):
+            yield ConfigProblem(("listeners", number, *path), text, lacking)
         target = listener.next_hop.to
-        if any(reaches(target, other.listen) for other, _ in listeners.values()):
+        if any(reaches(target, other.listen) for other in settings.listeners):
             text = f"mail would come back: {target} is where this daemon listens"
-            yield ("listeners", number, "next_hop"), text
-    for number, (scanner, _) in scanners.items():
+            yield ConfigProblem(("listeners", number, "next_hop"), text)
+    for number, scanner in enumerate(settings.scanners):
         for key, text in _scanner_problems(scanner):
-            yield ("scanners", number, key), text
+            yield ConfigProblem(("scanners", number, key), text)
+    if settings.web is not None:
+        yield from _web_problems(settings.web, has_next_hop=has_next_hop)
 
 
 def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProblem]:
@@ -289,37 +314,43 @@ def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProbl
         and listener.listen.protocol is Protocol.SMTP
         and target.protocol is not Protocol.SMTP
     ):
-        yield (
+        yield ConfigProblem(
             ("speed_adjust",),
             "with speed_adjust Postfix sends all recipients in one transaction, and the answers "
             f"of {target.protocol} for each cannot become one: switch it off there, or hand on by "
             "SMTP",
         )
     if target.port == 0 and target.path is None:
-        yield ("next_hop",), "expected a port from 1 to 65535"
+        yield ConfigProblem(("next_hop",), "expected a port from 1 to 65535")
     for number, rule in enumerate(listener.policy.rules):
-        problems = _rule_problems(rule, entry["rules"][number], listener.position)
-        yield from ((("rules", number, key), text) for key, text in problems)
+        for key, text, lacking in _rule_problems(rule, entry["rules"][number], listener.position):
+            yield ConfigProblem(("rules", number, key), text, lacking)
 
 
-def _rule_problems(rule: Rule, entry: Entry, position: Position) -> Iterator[tuple[str, str]]:
+def _rule_problems(
+    rule: Rule, entry: Entry, position: Position
+) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Key, text, and what is lacking as in `ConfigProblem`."""
     action, probability = rule.action, rule.from_probability
     where = "from_probability" if "from_probability" in entry else "action"
     if action in (Action.REJECT, Action.DEFER):
         if position is Position.AFTER_QUEUE:
             reason = "after the queue Postfix would bounce to forged senders"
-            yield "action", f"{action} is for before-queue and standalone: {reason}"
+            yield "action", f"{action} is for before-queue and standalone: {reason}", ()
+        lacking = ["from_probability"]
         if action is Action.REJECT and probability < MIN_REFUSAL_PROBABILITY:
-            yield where, f"reject needs a from_probability of {MIN_REFUSAL_PROBABILITY} or more"
+            text = f"reject needs a from_probability of {MIN_REFUSAL_PROBABILITY} or more"
+            yield where, text, lacking
         if action is Action.DEFER and not probability:
-            yield where, "defer needs a from_probability above 0"
+            yield where, "defer needs a from_probability above 0", lacking
         if rule.subject_prefix:
             text = f"{action} leaves no message whose subject could be changed"
-            yield "subject_prefix", text
+            yield "subject_prefix", text, ()
     if action is Action.REDIRECT and not rule.to:
-        yield "action", "redirect needs the address to redirect to, as in to: held@example.org"
+        text = "redirect needs the address to redirect to, as in to: held@example.org"
+        yield "action", text, ["to"]
     if rule.to and action is not Action.REDIRECT:
-        yield "to", f"only redirect has an address, {action} has none"
+        yield "to", f"only redirect has an address, {action} has none", ()
 
 
 _UNSUPPORTED_KEYS = {
@@ -342,27 +373,32 @@ def _scanner_problems(scanner: Scanner) -> Iterator[tuple[str, str]]:
         yield key, f"nobody can teach by {protocol}: leave it out"
 
 
-def web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
+def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
     """A page that is open without a secret way, or does not know its names; mail without a hop."""
     address, here = ip_address(web.listen.host), ("web", "listen")
     if web.tls is None and web.proxy is None and not address.is_loopback:
-        yield (
+        yield ConfigProblem(
             here,
             f"{web.listen} can be reached from other machines: give it a certificate with tls, "
             "or name the reverse proxy with proxy",
+            ["tls", "proxy"],
         )
     if not web.hosts and (address.is_unspecified or web.proxy is not None):
-        yield (
+        yield ConfigProblem(
             here,
             "say by which names it is asked for, as in hosts: [spam.example.org]: others are "
             "refused",
+            ["hosts"],
         )
     if web.proxy is not None and web.proxy.operators and not web.proxy.user_header:
-        yield ("web", "proxy", "operators"), "nobody is named without user_header"
+        text = "nobody is named without user_header"
+        yield ConfigProblem(("web", "proxy", "operators"), text, ["user_header"])
     if web.mail_from and not has_next_hop:
-        yield ("web", "mail_from"), "mail needs the next hop of a listener, and there is none"
+        text = "mail needs the next hop of a listener, and there is none"
+        yield ConfigProblem(("web", "mail_from"), text)
     if web.digest and not web.mail_from:
-        yield ("web", "digest"), "say who sends it, as in mail_from: spamguard@example.org"
+        text = "say who sends it, as in mail_from: spamguard@example.org"
+        yield ConfigProblem(("web", "digest"), text, ["mail_from"])
 
 
 def duplicate_alias_problems(aliases: Iterable[object]) -> Iterator[ConfigProblem]:
@@ -371,7 +407,27 @@ def duplicate_alias_problems(aliases: Iterable[object]) -> Iterator[ConfigProble
     for alias in aliases:
         if isinstance(alias, str) and first.setdefault(alias.lower(), alias) != alias:
             text = f"{first[alias.lower()]} stands there already, which is the same address"
-            yield ("aliases", alias), text
+            yield ConfigProblem(("aliases", alias), text)
+
+
+_USUAL_CLASSES = ("spam", "ham", "unsure")
+
+
+def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterator[ConfigProblem]:
+    """Rules for a class that nothing teaches.
+
+    known: the filter's classes; None: they are not known, and only slips are found.
+    """
+    taught = {label for _, label in _taught_classes(settings)}
+    for number, listener in enumerate(settings.listeners):
+        for place, rule in enumerate(listener.policy.rules):
+            label = rule.when
+            near = _near_class(label, _USUAL_CLASSES)
+            if label in (*_USUAL_CLASSES, *taught, *(known or ())) or (known is None and not near):
+                continue
+            hint = f"did you mean {near}?" if near else "make it with `spamguard learn --as CLASS`"
+            path = ("listeners", number, "rules", place, "when")
+            yield ConfigProblem(path, f"there is no class {label}: {hint}")
 
 
 # ---- warnings
@@ -390,23 +446,31 @@ def find_warnings(settings: Settings) -> Sequence[str]:
 
 def _misspelt_classes(settings: Settings) -> Iterator[str]:
     """Spam that is moved to a folder of class `spamm` would be learnt as good mail."""
-    labels: list[tuple[str, str]] = []  # each with the place where it stands
-    for listener in settings.listeners:
-        for rule in listener.policy.rules:
-            labels.append((f"{listener.listen}: rule for {rule.when}", rule.when))
-        for address, label in listener.teach.addresses if listener.teach is not None else ():
-            labels.append((f"{listener.listen}: teach: {address}", label))
-    for watch in settings.watch:
-        for pattern, label in watch.folders:
-            labels.append((f"{watch.maildir}: folders: {pattern}", label))
-    usual_names = ("spam", "ham", "unsure", *NON_TEACHING_ROLES)
-    for where, label in labels:
-        near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
+    usual_names = (*_USUAL_CLASSES, *NON_TEACHING_ROLES)
+    for where, label in _taught_classes(settings):
+        near = _near_class(label, usual_names)
         if near and label not in usual_names:
             yield (
                 f"{where}: {label} is a class of its own, of good mail unless it was made with "
-                f"`learn --unwanted`: did you mean {near[0]}?"
+                f"`learn --unwanted`: did you mean {near}?"
             )
+
+
+def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Where something is taught, or not, and as which class or role."""
+    for listener in settings.listeners:
+        for address, label in listener.teach.addresses if listener.teach is not None else ():
+            yield f"{listener.listen}: teach: {address}", label
+    for watch in settings.watch:
+        for pattern, label in watch.folders:
+            yield f"{watch.maildir}: folders: {pattern}", label
+
+
+def _near_class(label: str, names: Sequence[str]) -> str:
+    """The name that was meant, maybe; empty: none."""
+    if label == "junk":
+        return "spam"
+    return next(iter(get_close_matches(label, names, 1, 0.7)), "")
 
 
 def _shadowed_rules(settings: Settings) -> Iterator[str]:

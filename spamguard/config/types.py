@@ -392,7 +392,7 @@ def _check_network(value: object) -> str:
     raise _mismatch("a network such as 192.0.2.0/24 or 2001:db8::/32", value)
 
 
-def _check_host_port(value: object) -> HostPort:
+def check_host_port(value: object) -> HostPort:
     match = _HOST_PORT_PATTERN.fullmatch(value) if isinstance(value, str) else None
     try:
         if match and 1 <= int(match[3]) <= 65535:
@@ -427,7 +427,7 @@ _HOST_PORT_SCHEMA = _text_schema(_HOST_PORT_PATTERN.pattern)
 ListenerEndpoint = Annotated[Endpoint, Option(_check_listener, _LISTENER_SCHEMA, str)]
 ScannerEndpoint = Annotated[Endpoint, Option(_check_scanner, _SCANNER_SCHEMA, str)]
 NextHopEndpoint = Annotated[Endpoint, Option(_check_next_hop, _NEXT_HOP_SCHEMA, str)]
-ListenAddress = Annotated[HostPort, Option(_check_host_port, _HOST_PORT_SCHEMA, str)]
+ListenAddress = Annotated[HostPort, Option(check_host_port, _HOST_PORT_SCHEMA, str)]
 Network = Annotated[str, Option(_check_network, _NETWORK_SCHEMA)]
 Host = Annotated[str, Option(_check_host, _HOST_SCHEMA)]
 ServerName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name")]

@@ -3,8 +3,9 @@
 Each check looks at one thing that it rests on (state directory, kernel, watcher, mailboxes,
 Dovecot, Postfix, next hops) and returns a `Step`, or yields some: its outcome, what was seen, and
 the remedy if it failed. Other programs are asked for their configuration, with a deadline; of a
-program that is missing or fails, nothing is known. `proof` then does it: a message of ours goes
-into a Maildir and is moved to Junk, the filter must learn it, and everything is taken back.
+program that is missing or fails, nothing is known. `probe` sends a message through the mail server,
+which must be judged once and filed. `proof` moves one of ours to Junk, which the filter must learn,
+and takes everything back.
 
 Must never leave a message or a lesson behind, and never repair anything. The checks must never
 change or create anything, and never open a message for more than a moment, with the rights of the
@@ -18,8 +19,8 @@ import os
 import pwd
 import re
 import shlex
+import shutil
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ from spamguard.folders.mailboxes import LocalMailboxes, Mailbox, owner_name
 from spamguard.folders.roles import find_unmatched_watches, is_maildir
 from spamguard.learning import status_files
 from spamguard.log import hostname, local_time
+from spamguard.process import run_command
 from spamguard.records import EXTRACTOR
 from spamguard.storage import KEY_FILE, LEDGER_FILE, account_owner, describe_disk
 
@@ -52,10 +54,8 @@ MAILDIR_REMEDY = (
 BROKER_REMEDY = (
     "let spamguard-watch.service open them: watch_socket: /run/spamguard-watch/mailboxes.sock"
 )
-_TIMEOUT = 10.0  # of another program
 _SEARCH_TIMEOUT = 10.0  # to look for a Maildir: homes may have thousands of directories
 _MAX_CLOCK_SKEW = 60.0  # between machines that share a disk
-_MAX_SCRIPT_BYTES = 1 << 20  # of a Sieve script
 _MAX_LINES = 5  # of the watcher's troubles, and of its doubts
 _WATCH_LIMIT_FILE = Path("/proc/sys/fs/inotify/max_user_watches")
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -346,17 +346,6 @@ def check_mailboxes(settings: Settings, account: pwd.struct_passwd) -> Step:
 # ---- other programs
 
 
-def run_command(*command: str) -> str:
-    """Standard output of a program; "" if there is no such program, or if it fails."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, check=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode(errors="replace")
-
-
 def check_dovecot(settings: Settings | None) -> Step:
     """How Dovecot keeps mail; without mailboxes to watch it may do so as it likes."""
     dovecot = roles.read_dovecot()
@@ -376,58 +365,12 @@ def check_dovecot(settings: Settings | None) -> Step:
     return skipped("Dovecot", f"{detail}, so the Maildirs that are watched are not its own")
 
 
-_SCRIPT_SETTING = re.compile(
-    r"^\s*(?:sieve_(?:before|after|default)\w*|path)\s*=\s*(?:file:)?(/[^;\s]+)", re.MULTILINE
-)
-_SIEVE_SETTING = re.compile(r"^\s*(?:mail_plugins\s*=.*\bsieve\b|sieve\s*=\s*yes)", re.MULTILINE)
-
-
-def check_filing(settings: Settings, configuration: str = "") -> Iterator[Step]:
-    """Whether Dovecot's scripts for all users file tagged spam; their own rules cannot be seen.
-
-    No step where no mailboxes are watched, where we file spam ourselves, or without Dovecot.
-    configuration: path of Dovecot's, if not the usual one.
-    """
-    hops = [listener.next_hop.to.protocol for listener in settings.listeners]
-    if not settings.watch or Protocol.MAILDIR in hops:
-        return
-    dovecot = run_command("doveconf", "-n", *(("-c", configuration) if configuration else ()))
-    if not dovecot:
-        return
-    for script in _SCRIPT_SETTING.findall(dovecot):
-        if _files_spam(Path(script)):
-            yield ok("filing", f"{script} files what is tagged as spam")
-            return
-    reason = "no Sieve where it delivers"
-    if _SIEVE_SETTING.search(dovecot):
-        reason = "no script for all that asks for X-Spam-Flag"
-    detail = (
-        "what is tagged as spam stays in INBOX, unless people's own rules file it: Dovecot runs"
-    )
-    remedy = "see config/dovecot, lmtp.conf and file-by-header.sieve"
-    if any(watch.we_file for watch in settings.watch):
-        yield failed("filing", f"{detail} {reason}", remedy)
-    else:
-        yield skipped("filing", f"{detail} {reason} ({remedy})")
-
-
-def _files_spam(path: Path) -> bool:
-    """Whether a script, or one in a directory of scripts, files by our header fields."""
-    with suppress(OSError):
-        for script in sorted(path.glob("*.sieve")) if path.is_dir() else [path]:
-            if script.is_file():
-                with script.open(errors="replace") as file:
-                    text = file.read(_MAX_SCRIPT_BYTES)
-                if re.search(r"(?i)X-Spam-", text) and "fileinto" in text:
-                    return True
-    return False
-
-
+_DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 _TABLE_SETTING = re.compile(r"\w*transport_maps(?= = \S)|header_checks(?= = \S)|check_\w+_access")
 
 
-def check_postfix(settings: Settings) -> Iterator[Step]:
-    """Whether Postfix names the doors that it is to connect to; no step if there are none."""
+def check_mail_servers(settings: Settings) -> Iterator[Step]:
+    """Whether Postfix or Exim names the doors that it is to connect to; no step without any."""
     doors = [
         listener.listen
         for listener in settings.listeners
@@ -437,39 +380,68 @@ def check_postfix(settings: Settings) -> Iterator[Step]:
     doors += [listen for listen in listens if listen.protocol is Protocol.MILTER]
     if not doors:
         return
-    postfix = read_postconf()
-    unnamed = find_unnamed(postfix, doors)
-    detail = f"no parameter of it (postconf -n, -P) names {', '.join(map(str, unnamed))}"
-    if not postfix:
-        yield skipped("Postfix", "there is none here, or it does not say how it is configured")
-    elif not unnamed:
-        yield ok("Postfix", f"names {', '.join(map(str, doors))}")
-    elif table := _TABLE_SETTING.search(postfix):
-        yield skipped("Postfix", f"{detail}; whether a table does ({table[0]}) is not looked at")
-    else:
-        remedy = "see config/postfix, then `postfix reload`"
-        yield failed("Postfix", f"{detail}, nor are there tables that might", remedy)
+    servers = {"Postfix": read_postconf(), "Exim": read_exim()}
+    steps = [
+        _check_names(name, version, configuration, doors)
+        for name, (version, configuration) in servers.items()
+        if configuration
+    ]
+    # of two that are installed, as one often is for mail of this machine alone, one is enough
+    yield from [step for step in steps if step.outcome is StepOutcome.OK] or steps
+    if not steps:
+        detail = "neither Postfix nor Exim is here, or they do not say how they are configured"
+        yield skipped("mail server", detail)
 
 
-def read_postconf(directory: str = "") -> str:
-    """main.cf and master.cf as `postconf` prints them: lines of `parameter = value`.
+def _check_names(name: str, version: str, configuration: str, doors: Sequence[Endpoint]) -> Step:
+    unnamed = ", ".join(map(str, find_unnamed(configuration, doors)))
+    if not unnamed:
+        return ok(name, f"version {version}, names {', '.join(map(str, doors))}")
+    detail = f"version {version}; nothing in its configuration names {unnamed}"
+    if table := _TABLE_SETTING.search(configuration):
+        return skipped(name, f"{detail}; whether a table does ({table[0]}) is not looked at")
+    remedy = f"`spamguard setup` shows the lines; see config/{name.lower()}"
+    return failed(name, detail, remedy)
+
+
+def read_postconf(directory: str = "") -> tuple[str, str]:
+    """Version, and main.cf and master.cf as `postconf` prints them: lines of `parameter = value`.
 
     directory: of the configuration, if not the usual one.
     """
     where = ("-c", directory) if directory else ()
-    return "".join(run_command("postconf", *where, option) for option in ("-n", "-P"))
+    version = run_command("postconf", *where, "-h", "mail_version").strip()
+    return version, "".join(run_command("postconf", *where, option) for option in ("-n", "-P"))
 
 
-def find_unnamed(postfix: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
-    """The doors that no value names. postfix: as of `read_postconf`.
+def read_exim() -> tuple[str, str]:
+    """Version and configuration of Exim, which root may ask for."""
+    version = re.search(r"Exim version (\S+)", run_command(_exim_program(), "-bV"))
+    return version[1] if version else "", run_command(_exim_program(), "-bP", "config")
+
+
+def _exim_program() -> str:
+    return next(filter(None, map(shutil.which, ("exim4", "exim"))), "exim")
+
+
+def find_local_domain() -> str:
+    """A domain whose mail Postfix or Exim delivers on this machine to its users."""
+    postfix = re.split(r"[,\s]+", run_command("postconf", "-x", "-h", "mydestination"))
+    exim = run_command(_exim_program(), "-be", "${listnamed:local_domains}").split(":")
+    names = [name for name in map(str.strip, (*postfix, *exim)) if _DOMAIN.fullmatch(name)]
+    return "localhost" if "localhost" in names or not names else names[0]
+
+
+def find_unnamed(configuration: str, doors: Sequence[Endpoint]) -> list[Endpoint]:
+    """The doors that no value names. configuration: as of `read_postconf` or `read_exim`.
 
     A port counts by its number. A socket counts by its file name, because the directory that
     Postfix sees depends on its chroot.
     """
-    values = "\n".join(line.partition(" = ")[2] for line in postfix.splitlines())
+    values = "\n".join(line.partition("=")[2] for line in configuration.splitlines())
 
     def is_named(door: Endpoint) -> bool:
-        name = f":{door.port}" if door.path is None else f"/{re.escape(door.path.name)}"
+        name = rf"\b{door.port}" if door.path is None else f"/{re.escape(door.path.name)}"
         return re.search(rf"{name}\b", values) is not None
 
     return [door for door in doors if not is_named(door)]

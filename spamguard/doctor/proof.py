@@ -4,9 +4,9 @@
 one in a temporary directory with a watcher of its own; in a person's mailbox the daemon watches.
 Afterwards message and lesson are taken back, and every count in the tables must be as before.
 
-Must leave neither message nor lesson behind, whatever happens in between. (The ledger keeps that a
-vote was taken back, as always.) Must never touch a file but its own message, make a folder in a
-person's mailbox, or act there with more rights than its owner.
+Must leave neither message nor lesson behind, whatever happens in between. (Of a lesson in a
+person's mailbox the ledger keeps that it was taken back, as always.) Must never touch a file but
+its own message, make a folder in a person's mailbox, or act there with more rights than its owner.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from string import ascii_lowercase
 from tempfile import TemporaryDirectory
 
+from spamguard import keys
 from spamguard.bayes.tables import counted_arrays
 from spamguard.config.options import Settings, Watch
 from spamguard.doctor import Step, failed, ok
@@ -34,12 +35,13 @@ from spamguard.folders.roles import FolderKind, Role, role_lookup
 from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.folders.watcher import Watcher
 from spamguard.records import Vote
-from spamguard.storage import Owner
+from spamguard.storage import KEY_FILE, Owner
 
 STEP_TIMEOUT = 10.0  # for each step of the watcher
 _DEBOUNCE_SECONDS = 0.05
 _JUNK_FOLDER = ".Junk"
-_SPAM_ROLE = Role(FolderKind.CLASS, "spam")
+FROM_ADDRESS = "doctor@localhost.invalid"
+SPAM_ROLE = Role(FolderKind.CLASS, "spam")
 _REBUILD_REMEDY = "build the tables again: spamguard rebuild"
 
 
@@ -156,14 +158,14 @@ class _LearnedState:
 # ---- the mailbox
 
 
-def make_message() -> bytes:
+def make_message(message_id: str = "") -> bytes:
     """A message of random words to nobody, which resembles no other mail."""
     mark = secrets.token_hex(8)
     words = ["".join(secrets.choice(ascii_lowercase) for _ in range(9)) for _ in range(40)]
     lines = (
-        "From: spamguard doctor <doctor@localhost.invalid>",
+        f"From: spamguard doctor <{FROM_ADDRESS}>",
         "To: undisclosed-recipients:;",
-        f"Message-ID: <{mark}@doctor.invalid>",
+        f"Message-ID: {message_id or f'<{mark}@doctor.invalid>'}",
         f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S +0000', time.gmtime())}",
         f"Subject: spamguard doctor {mark}",
         "Auto-Submitted: auto-generated",
@@ -190,7 +192,7 @@ def find_junk(
             if mailbox.path == str(path):
                 role = role_lookup(entries[mailbox.watch], special_uses)
                 directories = [folder.directory for folder in mailboxes.list_folders(mailbox)]
-                return next((name for name in directories if role(name) == _SPAM_ROLE), None)
+                return next((name for name in directories if role(name) == SPAM_ROLE), None)
     return None
 
 
@@ -261,6 +263,15 @@ class ProofMailbox:
                 return None
             self._run_watcher()
         return time.monotonic() - started
+
+
+@contextmanager
+def scratch_filter(key: bytes) -> Iterator[Filter]:
+    """A filter in a temporary directory, so that the proof leaves no event in the real ledger."""
+    with TemporaryDirectory(prefix="spamguard-doctor-") as directory:
+        keys.store_key(Path(directory) / KEY_FILE, key)
+        with Filter.open(directory) as spam_filter:
+            yield spam_filter
 
 
 @contextmanager

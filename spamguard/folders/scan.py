@@ -119,11 +119,13 @@ class StoredMessage(NamedTuple):
     """A message out of a file, taken apart once.
 
     signed: our verdict, if the header has one with a valid signature. received: as in `Arrival`.
+    is_probe: whether `doctor` has sent it.
     """
 
     message: SplitMessage
     signed: SignedVerdict | None
     received: int
+    is_probe: bool = False
 
     @property
     def digest(self) -> bytes:
@@ -293,6 +295,8 @@ class FolderScanner:
             self._warn_unreadable(new.folder, new.file, error)
             result.unreadable |= error.errno not in _PERMANENT_ERRORS
             return None
+        if stored.is_probe:  # teaches nothing, wherever it is put
+            return Arrival(folder, new.name, b"")
         arrival = Arrival(folder, new.name, stored.digest, stored.signed, stored.received)
         if may_teach(arrival):
             result.keep_example(new, stored)
@@ -330,10 +334,11 @@ class FolderScanner:
         # No two deliveries have the same topmost Received field, and mail programs leave it alone.
         received = _RECEIVED_FIELD.search(header)
         received_hash = short_hash(b" ".join(received[1].split())) if received else 0
+        is_probe = keys.is_probe(self._verdict_key, header, time.time())
         for value in islice(_VERDICT_FIELD.finditer(header), _MAX_VERDICT_FIELDS):
             if signed := keys.verify_verdict(self._verdict_key, value[1], message.digest):
-                return StoredMessage(message, signed, received_hash)
-        return StoredMessage(message, None, received_hash)
+                return StoredMessage(message, signed, received_hash, is_probe)
+        return StoredMessage(message, None, received_hash, is_probe)
 
     def _warn_unreadable(
         self, folder: Folder, file: MessageFile, error: UnreadableFileError | OSError

@@ -30,6 +30,7 @@ from spamguard.delivery.next_hop import (
 )
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.engine import policy
+from spamguard.engine.policy import Decision
 from spamguard.mail.message import OutgoingMessage, has_received_on_top
 from spamguard.proxy.delivery_log import DeliveryRecord, RecipientGroup, group_recipients
 from spamguard.proxy.scorer import NotScanned
@@ -165,6 +166,10 @@ class PolicyJudge:
             self._context.settle()
         if isinstance(scan, NotScanned):
             return None
+        if keys.is_probe(self._context.key(), header, record.time):
+            verdict = replace(scan.verdict, label="spam")
+            decision = Decision(Action.TAG, is_unwanted=True, spam_from=scan.threshold)
+            return scan, [RecipientGroup(range(len(names)), verdict, decision)]
         users = [""] * len(names)
         if resolver and scan.personal:
             users = resolver.resolve(names, scan.personal)

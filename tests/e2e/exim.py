@@ -51,7 +51,7 @@ begin transports
 maildir:
   driver = appendfile
   maildir_format
-  directory = {root}/mail/${{if eq{{$local_part}}{{anna}}{{anna}}{{ben}}}}
+  directory = {root}/mail/${{if eq{{$local_part}}{{anna}}{{anna}}{{ben}}}}{junk}
 begin retry
 * * F,1h,1s
 """
@@ -101,15 +101,17 @@ class Exim:
 
 
 @contextmanager
-def running(filter_port: int, back_port: int) -> Iterator[Exim]:
-    """An Exim that has spamguard at filter_port, and takes mail back at back_port."""
+def running(filter_port: int, back_port: int, junk: str = "") -> Iterator[Exim]:
+    """An Exim that has spamguard at filter_port, and takes mail back at back_port. junk: added to
+    the Maildir's path, such as for a folder below it.
+    """
     with open_directory() as root:
         exim = Exim(root, free_port())
         for name in ("spool", "mail"):
             (root / name).mkdir()
             shutil.chown(root / name, USER, USER)
         listens = {
-            "0.0.0.0.25": f"127.0.0.1.{exim.port}",
+            "::0 ; 0.0.0.0": f"127.0.0.1.{exim.port}",
             "127.0.0.1.10026": f"127.0.0.1.{back_port}",
         }
         parts = {
@@ -119,7 +121,9 @@ def running(filter_port: int, back_port: int) -> Iterator[Exim]:
                 "exim/transport.conf", **{"port = 10025": f"port = {filter_port}"}
             ),
         }
-        (root / "exim.conf").write_text(_CONFIGURATION.format(root=root, program=PROGRAM, **parts))
+        (root / "exim.conf").write_text(
+            _CONFIGURATION.format(root=root, program=PROGRAM, junk=junk, **parts)
+        )
         process = subprocess.Popen(
             [str(PROGRAM), "-C", root / "exim.conf", "-bdf", "-q1s"],
             stdout=subprocess.DEVNULL,

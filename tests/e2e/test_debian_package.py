@@ -20,6 +20,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.handlers import Message as MessageHandler
 
+from tests.e2e.test_setup import PREPARE
 from tests.support.bare_debian import BareDebian, bare_debian, network_of, why_not
 from tests.support.confined import options
 from tests.support.waiting import PATIENCE, eventually
@@ -27,7 +28,6 @@ from tests.support.waiting import PATIENCE, eventually
 ROOT = Path(__file__).parents[2]
 UNITS = ("spamguard-watch.service", "spamguard.service")
 SETTINGS = "/etc/spamguard/spamguard.yaml"
-STATE = ("spamguard", "--state", "/var/lib/spamguard")
 MAIL = b"From: a@offers.example\r\nTo: anna@example.net\r\nSubject: offer\r\n\r\nvelvet copper\r\n"
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -103,7 +103,7 @@ def serving(machine: BareDebian, log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 def status(machine: BareDebian) -> dict[str, object]:
-    text = machine.run(*STATE, "status", "--json", network=False)
+    text = machine.run("spamguard", "status", "--json", network=False)
     return dict(json.loads(text))
 
 
@@ -156,7 +156,7 @@ def test_its_units_are_enabled_and_its_pages_are_there(debian: BareDebian) -> No
     assert debian.run("systemctl", "is-enabled", *UNITS, "spamguard.socket") == 3 * "enabled\n"
     assert debian.run("spamguard", "--version").endswith("(kernel: compiled)\n")
     assert debian.run("spamguard", "help", "service").startswith("# As a service")
-    assert debian.run("spamguard", "check", SETTINGS).endswith("# ok\n")
+    assert debian.run("spamguard", "check").endswith("# ok\n")  # root's is the service's
     assert (debian.root / "usr/share/man/man1/spamguard.1.gz").is_file()
 
 
@@ -195,3 +195,73 @@ def test_it_learns_is_upgraded_and_is_purged(
     assert mentions(debian) == set()
     assert "spamguard" not in (debian.root / "etc/passwd").read_text()
     assert "spamguard" not in (debian.root / "etc/group").read_text()
+
+
+# Postfix, which delivers by Dovecot, and both running.
+SERVERS = PREPARE.partition("ip link set lo up\n")[2].partition("cp systemd/")[0]
+LEAVING = """
+set -e
+await() {
+    for _ in $(seq 600); do
+        if eval "$1"; then return; fi
+        sleep 0.1
+    done
+    echo "never: $1"
+    cat /run/*.log /var/log/postfix.log /var/log/dovecot.log
+    exit 1
+}
+send() {
+    python3 - "$1" <<END
+import smtplib, sys
+text = f"Subject: {sys.argv[1]}\\n\\nFor your street.\\n"
+smtplib.SMTP("127.0.0.1", 25).sendmail("post@roofs.example", ["anna@example.net"], text)
+END
+}
+arrived() { grep -ls "^Subject: $1" /home/anna/Maildir/new/*; }
+spamguard setup --apply </dev/null || true # no daemon runs yet
+(BROKER) 2>/run/broker.log &
+(DAEMON) 2>/run/daemon.log &
+await 'grep -q "serving smtp" /run/daemon.log'
+send first
+await 'arrived first >/dev/null'
+grep -q "^X-Spamguard: unsure" $(arrived first)
+kill -- $(jobs -p)
+wait
+send waits
+await 'mailq | grep -q "Connection refused"'
+printf 'plugin {\\n  ours = spamguard\\n}\\n' >/etc/dovecot/conf.d/99-ours.conf
+apt-get remove -y spamguard 2>&1 | tee /run/told
+[ -d /opt/spamguard ] && echo "--- refused"
+grep "^/etc/dovecot/conf.d/99-ours.conf:2:.*spamguard" /run/told
+rm /etc/dovecot/conf.d/99-ours.conf
+apt-get purge -y spamguard
+echo "--- purged"
+await 'arrived waits >/dev/null'
+doveadm stop
+dovecot
+postfix reload
+send last
+await 'arrived last >/dev/null'
+grep -c "^X-Spamguard" $(arrived last) || true
+getent passwd spamguard || echo "--- nobody"
+"""
+
+
+def test_the_mail_server_works_without_it(
+    tmp_path_factory: pytest.TempPathFactory, package: Path
+) -> None:
+    """Nothing of it is in the way, and mail that waited for it is delivered."""
+    with bare_debian(tmp_path_factory) as machine:
+        put(package, machine)
+        machine.install(
+            f"/root/{package.name}", "postfix", "dovecot-lmtpd", "dovecot-imapd", "dovecot-sieve"
+        )
+        broker, daemon = (as_its_unit_says(machine, name) for name in UNITS)
+        script = SERVERS + LEAVING.replace("BROKER", broker).replace("DAEMON", daemon)
+        told = machine.run("bash", "-c", script, network=False)
+        assert [line for line in told.splitlines() if line.startswith("--- ")] == [
+            "--- refused",
+            "--- purged",
+            "--- nobody",
+        ], told
+        assert "\n0\n--- nobody\n" in told, "no verdict in the last message"

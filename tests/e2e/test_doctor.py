@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from spamguard.engine.filter import Filter
-from tests.e2e import daemon
+from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
+from tests.e2e import daemon, exim
+from tests.e2e.exim import PROGRAM
 from tests.e2e.ports import free_port
-from tests.support.waiting import COMMAND_SECONDS
+from tests.e2e.test_setup import pytestmark as needs_namespaces
+from tests.e2e.test_setup import run_inside
+from tests.support.waiting import COMMAND_SECONDS, eventually
 from tests.unit.filters import held
 from tests.unit.folders.maildirs import maildir
 
@@ -64,3 +73,109 @@ def test_the_daemon_learns_the_move_of_doctor_and_nothing_remains(tmp_path):
         assert held(spam_filter) == before
     status, outcomes, _ = doctor(state)
     assert outcomes["lesson"] == "ok"
+
+
+@pytest.mark.skipif(not PROGRAM or os.getuid() != 0, reason="needs root, and an Exim")
+@pytest.mark.parametrize(
+    ("junk", "filing"), [("", "failed"), ("${if eq{$h_X-Spam-Flag:}{YES}{/.Junk}}", "ok")]
+)
+def test_whether_spam_is_filed_is_tried_with_exim(tmp_path, monkeypatch, junk, filing):
+    """A message passes all doors, is found where it lies, and teaches nothing wherever that is."""
+    state, port, back = daemon.taught(tmp_path / "state"), free_port(), free_port()
+    with exim.running(port, back, junk) as server:
+        box = maildir(server.root / "mail" / "anna", ".Junk")
+        for path in (box, *box.rglob("*")):
+            shutil.chown(path, exim.USER, exim.USER)
+        program = tmp_path / "bin" / "exim4"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {PROGRAM} -C {server.root}/exim.conf "$@"\n')
+        program.chmod(0o755)
+        monkeypatch.setitem(daemon.ENVIRONMENT, "PATH", f"{program.parent}:{os.environ['PATH']}")
+        file = tmp_path / "spamguard.yaml"
+        file.write_text(
+            f"listeners:\n  - {{listen: smtp://127.0.0.1:{port}, position: after-queue, "
+            f"next_hop: smtp://127.0.0.1:{back}, rules: [{{when: spam, action: quarantine}}]}}\n"
+            f"watch: [{{maildir: '{server.root}/mail/*', we_file: true}}]\n"
+            "authserv_ids: [mx.example.net]\n"
+        )
+        arguments = ("--config", str(file), "--smtp", f"127.0.0.1:{server.port}")
+        with daemon.running(state, "--config", str(file), port=port) as running:
+            running.lines(f"{box}: seen for the first time")
+            _, outcomes, told = doctor(state, *arguments, "--to", "anna@example.net")
+            expected = {"Exim": "ok", "mail": "ok", "judgement": "ok", "authentication": "ok"}
+            expected |= {"filing": filing, "removal": "ok"}
+            assert {name: outcomes[name] for name in expected} == expected, told
+            assert "4.9" in told  # the version of Exim
+            _, outcomes, told = doctor(state, *arguments, "--to", "nobody@example.org")
+            assert (outcomes["mail"], "judgement" in outcomes) == ("failed", False), told
+
+            def seen() -> int:
+                with Sightings.open(state / SIGHTINGS_FILE) as sightings:
+                    return sum(len(sightings.name_keys(str(box), name)) for name in ("", ".Junk"))
+
+            eventually(lambda: seen() == 0, "the sighting is forgotten")
+            assert not running.log().count("lesson ")
+        assert [
+            path for path in box.rglob("*") if path.is_file() and path.parent.name != "tmp"
+        ] == []
+    with Filter.open(state) as spam_filter:
+        assert spam_filter.ledger.event_count() == daemon.MESSAGES
+
+
+INSIDE = """
+cat >/etc/spamguard/spamguard.yaml <<END
+state: /var/lib/spamguard
+user: spamguard
+watch_socket: /run/spamguard-watch/mailboxes.sock
+listeners:
+  - {listen: smtp://127.0.0.1:10025, position: after-queue, next_hop: smtp://127.0.0.1:10026}
+watch:
+  - {maildir: /home/*/Maildir, we_file: true}
+END
+cat config/postfix/after-queue.main.cf >>/etc/postfix/main.cf
+cat config/postfix/after-queue.master.cf >>/etc/postfix/master.cf
+spamguard() { "$PYTHON" -m spamguard "$@"; }
+spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
+spamguard run 2>/run/daemon.log &
+await 'grep -q "serving smtp" /run/daemon.log && grep -q "first time" /run/daemon.log'
+prove() {
+    (postfix stop && postfix start) >/dev/null 2>&1  # a process that serves keeps its settings
+    echo "--- $1"
+    spamguard doctor || echo "status $?"
+}
+postconf -e mailbox_transport= home_mailbox=Maildir/
+prove "into INBOX"
+postconf -e mailbox_transport=lmtp:unix:private/dovecot-lmtp
+mkdir /etc/dovecot/spamguard
+cp config/dovecot/lmtp.conf /etc/dovecot/conf.d/95-spamguard-lmtp.conf
+cp config/dovecot/file-by-header.sieve /etc/dovecot/spamguard/
+sievec /etc/dovecot/spamguard/file-by-header.sieve
+doveadm reload
+prove "into Junk"
+sed -i 's/ *-o content_filter=.*/&spamguard:[127.0.0.1]:10025/' /etc/postfix/master.cf
+prove "in a loop"
+echo "--- left"
+find /home/anna/Maildir -type f ! -name 'dovecot*' ! -name maildirfolder ! -name subscriptions
+spamguard status --json | grep -o '"events": [0-9]*'
+"""
+
+
+@needs_namespaces
+def test_what_postfix_and_dovecot_do_with_spam_is_tried(tmp_path):
+    told = run_inside(INSIDE, tmp_path)
+    parts = dict(part.partition("\n")[::2] for part in told.split("--- ")[1:])
+    steps = {
+        name: {line[8:].partition(":")[0]: line for line in part.splitlines()}
+        for name, part in parts.items()
+    }
+    for name in ("into INBOX", "into Junk"):
+        for step in ("Postfix", "mail", "judgement", "removal"):
+            assert steps[name][step].startswith("ok "), told
+    assert steps["into INBOX"]["filing"].startswith("FAILED "), told
+    assert parts["into INBOX"].endswith("status 1\n"), told
+    assert steps["into Junk"]["filing"].startswith("ok "), told
+    assert "status" not in parts["into Junk"], told
+    judged = re.search(r"judged (\d+) times", steps["in a loop"]["judgement"])
+    assert judged is not None, told
+    assert int(judged[1]) > 1
+    assert parts["left"] == '"events": 0\n', told

@@ -85,12 +85,18 @@ def name_of(raw: bytes) -> str:
 
 
 @contextmanager
-def asked(directory: Path, state: Path, more: str = "", main: str = "") -> Iterator[MilterSite]:
-    """more: of the scanner's settings. main: lines of main.cf."""
+def asked(
+    directory: Path, state: Path, more: str = "", action: str = "tempfail"
+) -> Iterator[MilterSite]:
+    """more: of the scanner's settings. action: what Postfix does while we are not there."""
     hop, smtp, rspamd = Hop(), free_port(), free_port()
     file = directory / "spamguard.yaml"
     with (
-        postfix.running("milter", main=f"local_header_rewrite_clients =\n{main}") as server,
+        postfix.running(
+            "milter",
+            main="local_header_rewrite_clients =\n",
+            replace={"default_action=tempfail": f"default_action={action}"},
+        ) as server,
         hop.serving(),
     ):
         file.write_text(
@@ -406,7 +412,7 @@ def test_killed_in_between(state: Path, tmp_path: Path, action: str, code: int) 
     """Postfix decides itself what it does meanwhile. No mail is lost, and all works again once the
     daemon is back.
     """
-    with asked(tmp_path, state, main=f"milter_default_action = {action}\n") as place:
+    with asked(tmp_path, state, action=action) as place:
         place.sent(MAIL["ham"][0])
         assert (
             int(killed_while_judging(place.running, place.server.smtp_port, MAIL["ham"][1])[:3])

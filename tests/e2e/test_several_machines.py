@@ -112,7 +112,8 @@ def states(server: PostgresServer, place: Path) -> Iterator[dict[str, Path]]:
         steps = steps.replace("/root/", f"{place}/").replace("-o spamguard", "-o root")
         address = f"host=localhost hostaddr=127.0.0.1 port={server.port}"
         steps = steps.replace("host=db.example", f"{address} sslrootcert={server.authority}")
-        lines = type_in(steps, functions, PGPASSFILE=str(passwords))
+        state = str(states[node])  # which the service's configuration would name
+        lines = type_in(steps, functions, PGPASSFILE=str(passwords), SPAMGUARD_STATE=state)
         lines = lines.partition("shared:")[2]
         (place / f"{node}.yaml").write_text(f"shared:{lines}")
     yield states

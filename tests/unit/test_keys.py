@@ -305,3 +305,20 @@ def test_too_little_or_too_much_randomness_is_refused(random: bytes) -> None:
 )
 def test_what_is_no_name(text: str) -> None:
     assert not is_id(text)
+
+
+def test_only_the_key_makes_a_probe_and_for_minutes_only() -> None:
+    now = 1_800_000_000.0
+    name = keys.make_probe_id(KEY, now, b"abcd")
+    head = f"From: x\r\nMessage-ID: {name}\r\nSubject: y\r\n".encode()
+    assert keys.is_probe(KEY, head, now + 60)
+    assert keys.is_probe(KEY, head.replace(b"\r\n", b"\n"), now)
+    assert not keys.is_probe(KEY, head, now + 3600)
+    assert not keys.is_probe(KEY, head, now - 3600)
+    assert not keys.is_probe(KEY[::-1], head, now)
+    assert not keys.is_probe(KEY, head.replace(b"Message-ID", b"References"), now)
+    place = head.index(b"<")
+    for offset in range(1, len(name) - 1):
+        changed = bytearray(head)
+        changed[place + offset] ^= 1
+        assert not keys.is_probe(KEY, bytes(changed), now), bytes(changed)

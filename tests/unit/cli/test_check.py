@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from spamguard.cli import common
 from spamguard.config.load import DEFAULT_LISTEN
 from spamguard.learning import queue
 from tests.support.reachable import let_others_pass
@@ -65,6 +66,63 @@ def test_every_mistake_is_a_line_or_a_text_in_json(run, tmp_path):
     done = run(None, "check", "--json", file)
     assert (done.status, done.err) == (2, "")
     assert done.json == {"ok": False, "problems": problems, "warnings": [], "settings": None}
+
+
+def test_no_mistake_hides_another(run, taught, tmp_path):
+    """Those of a whole door, of classes and of files are told beside those of single options."""
+    file = tmp_path / "x.yaml"
+    file.write_text(f"""\
+state: {taught}
+user: nobody
+listeners:
+  - listen: smtp://127.0.0.1:10025
+    position: after-queue
+    next_hop: smtp://127.0.0.1:10025
+    rules:
+      - {{when: spam, action: rejct}}
+      - {{when: spm, from_probability: 0.99, action: reject}}
+      - {{when: newsletter, action: quarantine}}
+      - {{when: bulk, action: quarantine}}
+web: {{listen: 0.0.0.0:80, tls: x}}
+watch:
+  - {{maildir: /home/*/Maildir, folder: {{Spam: spam}}, folders: {{News: newsletter}}}}
+""")
+    done = run(None, "check", file)
+    assert done.status == 2
+    expected = (
+        ("6:5", "would come back"),
+        ("8:22", "rejct"),
+        ("9:10", "spm"),
+        ("9:45", "before-queue"),
+        ("11:10", "bulk"),
+        ("12:7", "hosts"),
+        ("12:27", "tls"),
+        ("14:32", "folder"),
+    )
+    lines = [line for line in done.err.splitlines() if ": warning: " not in line]
+    assert len(lines) == len(expected), done.err
+    for line, (place, word) in zip(lines, expected, strict=True):
+        assert f"{file}:{place}: " in line
+        assert word in line
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the service's filter is root's to ask")
+def test_what_root_types_is_about_the_service(run, taught, tmp_path, monkeypatch):
+    file = tmp_path / "spamguard.yaml"
+    file.write_text(f"state: {taught}\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\n")
+    for name in ("SPAMGUARD_STATE", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    named = run(None, "status", "--json", "--config", file)
+    monkeypatch.setattr(common, "SERVICE_CONFIG", file)
+    assert "spamd://127.0.0.1:783" in run(None, "check").out
+    assert run(None, "status", "--json").json == named.json
+    assert named.json["classes"]["spam"]["messages"] > 0
+    assert "state directory" in run(None, "doctor").out.splitlines()[0]
+    assert run(tmp_path / "other", "status").failed(f"{tmp_path}/other: no filter there")
+    file.write_text("stat: 1\n")  # a mistake keeps nobody from looking
+    monkeypatch.setattr(common, "SERVICE_STATE", taught)
+    assert run(None, "status").status == 0
 
 
 def test_a_warning_is_no_mistake(run, tmp_path):

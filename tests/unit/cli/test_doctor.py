@@ -101,7 +101,8 @@ def test_a_state_directory_of_somebody_else(run, taught, tmp_path):
 def configuration(taught, tmp_path, monkeypatch) -> Path:
     """A configuration whose next hop is down, on a machine whose Postfix does not name us."""
     monkeypatch.setattr(roles, "read_dovecot", lambda: roles.DovecotSettings("maildir"))
-    monkeypatch.setattr(doctor, "read_postconf", lambda: "inet_interfaces = all\n")
+    monkeypatch.setattr(doctor, "read_postconf", lambda: ("3.7.11", "inet_interfaces = all\n"))
+    monkeypatch.setattr(doctor, "read_exim", lambda: ("", ""))
     path = maildir(tmp_path / "anna", ".Junk")
     file = tmp_path / "spamguard.yaml"
     file.write_text(
@@ -133,8 +134,8 @@ def test_the_configuration_is_compared_with_the_machine(run, configuration, tmp_
             "`watch` in its configuration"
         ),
         (
-            "Postfix: no parameter of it (postconf -n, -P) names smtp://127.0.0.1:10025, "
-            "nor are there tables that might -> see config/postfix, then `postfix reload`"
+            "Postfix: version 3.7.11; nothing in its configuration names smtp://127.0.0.1:10025 -> "
+            "`spamguard setup` shows the lines; see config/postfix"
         ),
         (
             f"next hop: lmtp:{tmp_path}/none: connect: No such file or directory -> start "

@@ -39,7 +39,8 @@ def test_without_a_command_there_is_the_help(capsys):
 def test_help_is_a_table_of_contents(capsys):
     """Each command has one line of at most 80 columns, in a group by purpose."""
     usage, *lines = text_of(capsys, "--help").splitlines()
-    assert usage == "usage: spamguard [-h] [--version] [--state DIR] [--profile NAME] COMMAND ..."
+    options = "[-h] [--version] [--state DIR] [--config FILE] [--profile NAME]"
+    assert usage == f"usage: spamguard {options} COMMAND ..."
     contents = lines[lines.index("run it:") : lines.index("options:")]
     assert [line[2:18].strip() for line in contents if line.startswith("  ")] == list(COMMANDS)
     assert all(len(line) <= 80 and line[18:].strip() for line in contents if line.startswith("  "))

@@ -6,44 +6,97 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.cli.setup import Answers, Edit, make_config, make_plan
-from spamguard.config.load import load_settings
-from spamguard.config.options import Position
+from spamguard.cli.setup import Answers, check_config, edit_yaml, make_config
+from spamguard.config.load import load_settings, parse_yaml
+from spamguard.config.options import Position, Settings
+from spamguard.errors import ConfigError
 from tests.unit.cli.conftest import Run
 
+PRESENT = """\
+# ours
+state: /var/lib/spamguard
+listeners:
+  - listen: smtp://127.0.0.1:10025
+    position: after-queue
+    next_hop: smtp://127.0.0.1:10026
+    rules: [{when: spam, from_probability: 0.999, action: quarantine}]
 
-@pytest.mark.parametrize("position", ["after-queue", "before-queue"])
-def test_the_configuration_of_a_proxy_can_be_read(position: str, tmp_path: Path) -> None:
-    file = tmp_path / "spamguard.yaml"
-    file.write_text(make_config(Answers("postfix", position, "/home/*/Maildir"), is_root=True))
-    settings = load_settings(file)
-    (listener,) = settings.listeners
-    assert listener.position is Position(position)
-    assert str(listener.next_hop.to) == "smtp://127.0.0.1:10026"
-    assert [watch.maildir for watch in settings.watch] == ["/home/*/Maildir"]
+# two kinds of mailboxes
+watch:
+  - /home/*/Maildir   # of people
+  - {maildir: /srv/*, folders: {Lists: ham}}
+web: {listen: 127.0.0.1:10099, mail_from: spamguard@example.org, digest: daily}   # the page
+"""
+
+
+def made(file: Path, position: str, mailboxes: str = "/home/*/Maildir") -> Settings:
+    """What the configuration says once setup has changed it."""
+    old = load_settings(file) if file.exists() else None
+    answers = Answers("postfix", position, mailboxes)
+    text = make_config(file, old, answers, is_root=True)
+    settings = check_config(file, text, load_settings)
+    file.write_text(text)
+    return settings
+
+
+@pytest.mark.parametrize("position", ["after-queue", "before-queue", "milter"])
+def test_a_new_configuration(position: str, tmp_path: Path) -> None:
+    settings = made(tmp_path / "spamguard.yaml", position, "/srv/it's/*")
+    for listener in settings.listeners:
+        assert listener.position is Position(position)
+        assert str(listener.next_hop.to) == "smtp://127.0.0.1:10026"
+    listens = [str(scanner.listen) for scanner in settings.scanners]
+    assert listens == (["milter://127.0.0.1:11332"] if position == "milter" else [])
+    assert [watch.maildir for watch in settings.watch] == ["/srv/it's/*"]
     assert settings.user == "spamguard"
 
 
-def test_the_configuration_of_a_milter_can_be_read(tmp_path: Path) -> None:
+def test_what_is_not_asked_stays(tmp_path: Path) -> None:
     file = tmp_path / "spamguard.yaml"
-    file.write_text(make_config(Answers("postfix", "milter", "/srv/it's/*"), is_root=True))
-    settings = load_settings(file)
-    assert [str(scanner.listen) for scanner in settings.scanners] == ["milter://127.0.0.1:11332"]
-    assert [watch.maildir for watch in settings.watch] == ["/srv/it's/*"]
+    file.write_text(PRESENT)
+    before = load_settings(file)
+    settings = made(file, "before-queue")
+    (listener,) = settings.listeners
+    assert listener.position is Position.BEFORE_QUEUE
+    assert listener.policy == before.listeners[0].policy
+    assert settings.web == before.web
+    assert [watch.maildir for watch in settings.watch] == ["/home/*/Maildir", "/srv/*"]
+    assert all(comment in file.read_text() for comment in ("# ours", "# two kinds", "# the page"))
+    made(file, "before-queue", "/var/vmail/*/*")
+    assert [watch.maildir for watch in load_settings(file).watch] == ["/var/vmail/*/*", "/srv/*"]
 
 
-def test_another_server_gets_both_addresses() -> None:
-    notes = " ".join(make_plan(Answers("other", "after-queue", "/home/*/Maildir")).notes)
-    assert "127.0.0.1:10025" in notes
-    assert "127.0.0.1:10026" in notes
+def test_positions_follow_one_another(tmp_path: Path) -> None:
+    file = tmp_path / "spamguard.yaml"
+    for position in ("milter", "after-queue", "milter", "before-queue", "after-queue"):
+        settings = made(file, position)
+        doors = [str(listener.position) for listener in settings.listeners]
+        doors += [str(scanner.listen.protocol) for scanner in settings.scanners]
+        assert doors == [position]
+    text = file.read_text()
+    made(file, "after-queue")
+    assert file.read_text() == text
 
 
-def test_an_edit_is_done_once(tmp_path: Path) -> None:
-    file = tmp_path / "main.cf"
-    edit = Edit(file, "content_filter = spamguard\n", append=True)
-    assert not edit.is_done()
-    file.write_text("myhostname = mx\n" + edit.text)
-    assert edit.is_done()
+def test_what_check_would_refuse_is_not_taken(tmp_path: Path) -> None:
+    file = tmp_path / "spamguard.yaml"
+    with pytest.raises(ConfigError, match=r"spamguard\.yaml:\d+:\d+: maildir"):
+        made(file, "after-queue", "?")
+    file.write_text(PRESENT)
+    with pytest.raises(ConfigError, match="mail needs"):
+        made(file, "milter")
+    assert file.read_text() == PRESENT
+
+
+@pytest.mark.parametrize(
+    "text", [PRESENT, "", "# nothing\n", "{state: /x, watch: [/y]}", "a: 1\n\n"]
+)
+def test_a_document_has_the_values_that_it_is_given(text: str) -> None:
+    old = parse_yaml(text.encode()).value or {}
+    assert edit_yaml(text, old) == text or text.startswith("{")
+    for change in ({"watch": ["/*"]}, {"state": None}, {"new": {"a": [1, {"b": "10:30"}]}}):
+        wanted = {key: value for key, value in (old | change).items() if value is not None}
+        assert (parse_yaml(edit_yaml(text, old | change).encode()).value or {}) == wanted
 
 
 def test_a_position_that_the_server_lacks_is_refused(run: Run, tmp_path: Path) -> None:

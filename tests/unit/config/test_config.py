@@ -422,10 +422,8 @@ WARNINGS = {
     _ALIASES + "personal: true\n": [],
     _ALIASES + "web: 127.0.0.1:8080\n": [],
     # A class that a file names is made, and is good mail: spam moved to its folder was learnt so.
-    "    rules: [{when: spamm, action: tag}, {when: unsure, action: tag}, {when: newsletter, "
-    f"action: tag}}]\n    teach: {_TAUGHT}\nwatch: [{{maildir: /x, folders: {{Old: trahs, "
+    f"    teach: {_TAUGHT}\nwatch: [{{maildir: /x, folders: {{Old: trahs, "
     "Bin: trash, Work: work, News: newsletter}}]\n": [
-        f"smtp://127.0.0.1:10025: rule for spamm: spamm {_OWN_CLASS} spam?",
         f"smtp://127.0.0.1:10025: teach: a@b.example: junk {_OWN_CLASS} spam?",
         f"/x: folders: Old: trahs {_OWN_CLASS} trash?",
     ],

@@ -39,7 +39,7 @@ def configured(tmp_path):
                 (SNIPPETS / snippet).read_text() for snippet in snippets if snippet.endswith(name)
             ]
             (tmp_path / name).write_text("\n".join([*parts, main if name == "main.cf" else ""]))
-        return doctor.read_postconf(str(tmp_path))
+        return doctor.read_postconf(str(tmp_path))[1]
 
     return say
 
@@ -76,7 +76,7 @@ def test_what_is_named_elsewhere_does_not_count(configured):
 
 @needs_postfix
 def test_nothing_is_known_of_what_cannot_be_asked(tmp_path):
-    assert doctor.read_postconf(str(tmp_path / "none")) == ""
+    assert doctor.read_postconf(str(tmp_path / "none"))[1] == ""
 
 
 def settings(*doors: Listener | Scanner) -> Settings:
@@ -92,14 +92,17 @@ def test_the_step(monkeypatch):
         for position in (Position.AFTER_QUEUE, Position.STANDALONE)
     )
     milter, other = Scanner(MILTER), Scanner(parse_scanner("spamd://127.0.0.1:783"))
-    monkeypatch.setattr(
-        doctor, "read_postconf", lambda: "content_filter = spamguard:[127.0.0.1]:10025\n"
-    )
-    assert list(doctor.check_postfix(settings(alone, other))) == []  # the world asks these
-    assert [step.outcome for step in doctor.check_postfix(settings(after, other))] == [
-        StepOutcome.OK
-    ]
-    (failed,) = doctor.check_postfix(settings(after, milter))
+    monkeypatch.setattr(doctor, "read_exim", lambda: ("", ""))
+
+    def steps(postfix, *doors):
+        monkeypatch.setattr(doctor, "read_postconf", lambda: ("3.7.11", postfix))
+        return list(doctor.check_mail_servers(settings(*doors)))
+
+    names_it = "content_filter = spamguard:[127.0.0.1]:10025\n"
+    assert steps(names_it, alone, other) == []  # the world asks these
+    (named,) = steps(names_it, after, other)
+    assert (named.outcome, "3.7.11" in named.detail) == (StepOutcome.OK, True)
+    (failed,) = steps(names_it, after, milter)
     assert (failed.outcome, str(MILTER) in failed.detail, str(PROXY) in failed.detail) == (
         StepOutcome.FAILED,
         True,
@@ -109,11 +112,8 @@ def test_the_step(monkeypatch):
         "transport_maps = hash:/etc/transport",
         "smtpd_client_restrictions = check_client_access cidr:/etc/filter",
     ):
-        monkeypatch.setattr(doctor, "read_postconf", lambda told=table: f"{told}\n")
-        (unknown,) = doctor.check_postfix(settings(after))
+        (unknown,) = steps(f"{table}\n", after)
         assert unknown.outcome is StepOutcome.SKIPPED
         assert "whether a table does" in unknown.detail
-    monkeypatch.setattr(doctor, "read_postconf", lambda: "transport_maps =\n")
-    assert [step.outcome for step in doctor.check_postfix(settings(after))] == [StepOutcome.FAILED]
-    monkeypatch.setattr(doctor, "read_postconf", lambda: "")
-    assert [step.outcome for step in doctor.check_postfix(settings(after))] == [StepOutcome.SKIPPED]
+    assert [step.outcome for step in steps("transport_maps =\n", after)] == [StepOutcome.FAILED]
+    assert [step.outcome for step in steps("", after)] == [StepOutcome.SKIPPED]

@@ -327,7 +327,7 @@ def test_an_old_primary_and_another_server_are_refused(
 
     async def connect(known: Server | None, *ports: int) -> tuple[Server, str]:
         settings = shared_database.settings(*ports)
-        database = await SharedDatabase.connect(settings, NODE, known=known)
+        database = await SharedDatabase.connect(settings, NODE, MAC, known)
         database.close()
         return database.server, database.refused
 

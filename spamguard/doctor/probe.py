@@ -1,0 +1,260 @@
+"""The probe: a marked message goes in where mail comes in, and must be judged once and filed.
+
+Its Message-ID is signed with the installation's key (`keys.make_probe_id`). By that the doors call
+this one message spam and tag it, whatever they know and whatever the rules say, and the folder
+watcher lets it teach nothing. It is looked for in the mailbox of its recipient: only files that
+came since are opened. The history says how often it was judged, and whether results of
+authentication are believed that a stranger has written; its header by whom it was judged, its
+folder whether spam is filed.
+
+Must never leave the message behind, let a mail server send a bounce, or touch any other message.
+"""
+
+from __future__ import annotations
+
+import os
+import smtplib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+from typing import NamedTuple
+
+from spamguard import keys
+from spamguard.config.options import HistorySettings, HostPort, Settings, Watch
+from spamguard.doctor import Step, StepOutcome, failed, ok, skipped
+from spamguard.doctor.proof import FROM_ADDRESS, SPAM_ROLE, make_message
+from spamguard.engine.filter import Filter
+from spamguard.engine.prepare import ExampleReader
+from spamguard.folders.mailboxes import (
+    Folder,
+    LocalMailboxes,
+    Mailbox,
+    MessageFile,
+    iter_files,
+    parse_file_name,
+)
+from spamguard.folders.roles import RoleLookup, display_folder, role_lookup
+from spamguard.proxy.history import HISTORY_FILE, HistoryRow
+from spamguard.proxy.history_search import HistoryFilter, HistorySearch
+from spamguard.storage import Owner
+
+ARRIVAL_SECONDS = 30.0
+_SERVER_SECONDS = 60.0  # for each answer of the mail server, which may wait for us before the queue
+_AGAIN_SECONDS = 2.0  # in which a second copy, or a second judgement, would come
+_POLL_SECONDS = 0.2
+_MAX_BYTES = 256 << 10
+_MAX_ROWS = 1000  # of the history
+_FILING_REMEDY = (
+    "let Dovecot deliver, with Sieve (config/dovecot, lmtp.conf and file-by-header.sieve), or let "
+    "the server file by X-Spam-Flag; or write `we_file: false`, if mail programs shall"
+)
+
+
+class Arrival(NamedTuple):
+    """A copy of the probe in a mailbox, and its header."""
+
+    folder: Folder
+    file: MessageFile
+    header: Message
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder.mailbox.path, self.folder.directory, self.file.part, self.file.name)
+
+
+def try_mail(
+    spam_filter: Filter,
+    settings: Settings,
+    special_uses: Mapping[tuple[str, ...], str],
+    mailbox: Mailbox,
+    owner: Owner,
+    recipient: str,
+    server: HostPort,
+) -> Iterator[Step]:
+    """Send a probe, and say what becomes of it.
+
+    special_uses: of folders, as Dovecot names them. mailbox, owner: where the recipient's mail
+    comes, by its number in `watch`, and whose that is.
+    """
+    started = time.time()
+    key = keys.derive_key(spam_filter.key, b"verdict")
+    name = keys.make_probe_id(key, started, os.urandom(keys.RANDOM_BYTES))
+    raw = _forged_results(settings) + make_message(name)
+    digest = ExampleReader(spam_filter.key).digest(raw)
+    with closing(LocalMailboxes(settings.watch, notify=False)) as mailboxes:
+        inbox = _ProbedMailbox(mailboxes, mailbox, owner, name)
+        try:
+            sent = _send(raw, recipient, server)
+            yield sent
+            if sent.outcome is not StepOutcome.OK:
+                return
+            arrivals = inbox.wait()
+            rows = _find_rows(spam_filter.directory, digest, started)
+            yield _check_judgements(key, digest, arrivals, len(rows))
+            if settings.authserv_ids and rows:
+                yield _check_results(settings.authserv_ids[0], rows)
+            if arrivals:
+                watch = settings.watch[mailbox.watch]
+                yield _check_filing(watch, role_lookup(watch, special_uses), arrivals)
+        finally:
+            inbox.remove()
+    if list(spam_filter.ledger.users.votes_on_message(digest)):
+        yield failed("removal", "the message was learnt", "spamguard undo --since 1h")
+    else:
+        yield ok("removal", "the message was removed, and nothing was learnt from it")
+
+
+def _send(raw: bytes, recipient: str, server: HostPort) -> Step:
+    """Hand the message to the mail server, with the null sender, to whom nothing bounces."""
+    try:
+        with smtplib.SMTP(timeout=_SERVER_SECONDS) as client:
+            _, greeting = client.connect(server.host, server.port)
+            client.sendmail("", [recipient], raw.replace(b"\n", b"\r\n"))
+    except ConnectionRefusedError:
+        return skipped("mail", f"no mail server is at {server}: name one with --smtp")
+    except (OSError, smtplib.SMTPException) as error:
+        detail = f"the server at {server} does not take a message to {recipient}: {_words(error)}"
+        return failed("mail", detail, "see its log, or name another recipient with --to")
+    words = greeting.decode(errors="replace").partition("\n")[0]
+    return ok("mail", f"sent to {recipient} at {server} ({words})")
+
+
+def _words(error: Exception) -> str:
+    """What the server has said, or the system."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        error = smtplib.SMTPResponseException(*next(iter(error.recipients.values())))
+    if isinstance(error, smtplib.SMTPResponseException):
+        text = error.smtp_error
+        words = text.decode(errors="replace") if isinstance(text, bytes) else text
+        return f"{error.smtp_code} {words}"
+    return str(error)
+
+
+def _forged_results(settings: Settings) -> bytes:
+    """A field in the name of a server that is believed, as a stranger can write one."""
+    if not settings.authserv_ids:
+        return b""
+    server, domain = settings.authserv_ids[0], FROM_ADDRESS.partition("@")[2]
+    return f"Authentication-Results: {server}; dmarc=pass header.from={domain}\n".encode()
+
+
+def _check_results(server: str, rows: Sequence[HistoryRow]) -> Step:
+    """Whether the forged field has authenticated the sender."""
+    if not any(row.sender_digest for row in rows):
+        return ok("authentication", f"results that a stranger writes as {server} are not believed")
+    detail = f"what a stranger writes as the results of {server} is believed"
+    remedy = "let the mail server remove such fields from mail that comes in"
+    return failed("authentication", detail, remedy)
+
+
+def _find_rows(state: Path, digest: bytes, since: float) -> list[HistoryRow]:
+    """The judgements of the message that are in the history."""
+    if not (state / HISTORY_FILE).exists():
+        return []
+    limits = HistorySettings()  # nothing is appended, so any limits will do
+    with HistorySearch.open(state / HISTORY_FILE, limits.size, limits.age) as history:
+        rows = history.find_page(HistoryFilter(since=since), _MAX_ROWS).rows
+    return [row for row in rows if row.digest == digest]
+
+
+def _check_judgements(key: bytes, digest: bytes, arrivals: Sequence[Arrival], rows: int) -> Step:
+    """Whether it was judged once, here, and came once."""
+    step = "judgement"
+    if not arrivals or len(arrivals) > 1 or rows > 1:
+        came = (
+            f"came {len(arrivals)} times"
+            if arrivals
+            else f"has not come in {ARRIVAL_SECONDS:.0f} s"
+        )
+        remedy = "look for its Message-ID in the log of the mail server, and into its queue"
+        if rows > 1:
+            remedy = (
+                "what comes back must not go to spamguard again: see config/postfix, config/exim"
+            )
+        return failed(step, f"it {came}, and was judged {rows} times", remedy)
+    values = arrivals[0].header.get_all("X-Spamguard", [])
+    if not values:
+        remedy = "let the mail server pass its mail to spamguard: `spamguard setup`"
+        return failed(step, "it came, but nobody has judged it", remedy)
+    if len(values) > 1:
+        return failed(step, f"it has {len(values)} verdicts", "let one spamguard judge it")
+    signed = keys.verify_verdict(key, str(values[0]).encode(errors="replace"), digest)
+    if signed is None or signed.label != "spam":
+        detail = f"it was not judged as spam by this filter: {values[0]}"
+        return failed(step, detail, "see the log of the daemon")
+    once = "judged once" if rows else "judged, how often the history does not say"
+    return ok(step, f"{once}, by this filter, and tagged as spam (id={signed.id})")
+
+
+def _check_filing(watch: Watch, role: RoleLookup, arrivals: Sequence[Arrival]) -> Step:
+    folders = {arrival.folder.directory for arrival in arrivals}
+    names = " and ".join(sorted(map(display_folder, folders)))
+    if all(role(folder) == SPAM_ROLE for folder in folders):
+        return ok("filing", f"what is tagged as spam comes into {names}")
+    if watch.we_file is False:
+        return skipped("filing", f"what is tagged as spam comes into {names}: nothing files it")
+    return failed("filing", f"what is tagged as spam comes into {names}", _FILING_REMEDY)
+
+
+def _kept_name(file: MessageFile) -> str:
+    """The name that a file keeps when it is moved, or gets flags."""
+    name = parse_file_name(file.name)
+    return name.base if name else file.name
+
+
+class _ProbedMailbox:
+    """The mailbox in which the probe shall arrive. name: its Message-ID."""
+
+    def __init__(
+        self, mailboxes: LocalMailboxes, mailbox: Mailbox, owner: Owner, name: str
+    ) -> None:
+        self._mailboxes = mailboxes
+        self._mailbox = mailbox
+        self._owner = owner
+        self._name = name
+        self._other_names = frozenset(_kept_name(file) for _, file in self._list_files())
+
+    def _list_files(self) -> list[tuple[Folder, MessageFile]]:
+        files: list[tuple[Folder, MessageFile]] = []
+        with self._owner.impersonate(), suppress(FileNotFoundError):
+            for folder in self._mailboxes.list_folders(self._mailbox):
+                with suppress(FileNotFoundError):
+                    names = self._mailboxes.list_files(folder)
+                    files += [(folder, file) for file in iter_files(names)]
+        return files
+
+    def find(self) -> list[Arrival]:
+        """The copies of the probe that are there now."""
+        found = []
+        for folder, file in self._list_files():
+            is_new = _kept_name(file) not in self._other_names
+            if is_new and (header := self._read(folder, file)):
+                found.append(Arrival(folder, file, header))
+        return found
+
+    def _read(self, folder: Folder, file: MessageFile) -> Message | None:
+        """The header of a file, if it is the probe."""
+        try:
+            with self._owner.impersonate():
+                descriptor = self._mailboxes.open_file(folder, file)
+            with os.fdopen(descriptor, "rb") as stream:
+                header = message_from_bytes(stream.read(_MAX_BYTES))
+        except FileNotFoundError:
+            return None
+        return header if str(header["Message-ID"]).strip() == self._name else None
+
+    def wait(self) -> list[Arrival]:
+        """The copies that have come in time, and soon after the first."""
+        deadline = time.monotonic() + ARRIVAL_SECONDS
+        while not self.find() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        time.sleep(_AGAIN_SECONDS)
+        return self.find()
+
+    def remove(self) -> None:
+        for arrival in self.find():
+            with self._owner.impersonate(), suppress(FileNotFoundError):
+                arrival.path.unlink()
