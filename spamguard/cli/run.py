@@ -410,7 +410,6 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
                     "ledger", common.count_text(spam_filter.ledger.event_count(), "event")
                 )
             yield from doctor.check_old_lessons(spam_filter.ledger)
-            spam_filter.require_receipts()
             if options.maildir is None and options.user is None:
                 question = "is the temporary directory on a disk that can be watched?"
                 with proof.scratch_mailbox(spam_filter) as mailbox:
