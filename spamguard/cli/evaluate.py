@@ -1,14 +1,12 @@
-"""`corpus` and `evaluate`: get public labelled mail, and measure the filter on labelled mail.
+"""`evaluate`: measure the filter on labelled mail.
 
-`evaluate` teaches a new filter in a temporary directory and judges each message before it is
-taught. Must never touch the user's own filter, and never judge a message that was taught. `corpus`
-is the only command that needs the network.
+It teaches a new filter in a temporary directory and judges each message before it is
+taught. Must never touch the user's own filter, and never judge a message that was taught.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import cache
@@ -23,96 +21,6 @@ from spamguard.users import is_class_name
 if TYPE_CHECKING:
     from spamguard.engine.evaluate import ScoredMessage, Trial
 
-
-# ---- corpus
-
-CORPUS_ABOUT = """\
-Fetch public corpora of labelled mail, to measure on. `list` names them, `fetch` makes a directory
-with a TREC-style index.
-
-Some must be fetched by hand, after agreeing to their terms: give the archive with --archive. An
-archive with another SHA-256 than the known or given one is not kept. Never send such mail to
-anybody."""
-CORPUS_EXAMPLE = """  spamguard corpus list
-  spamguard corpus fetch spamassassin /srv/corpora/spamassassin
-  spamguard evaluate /srv/corpora/spamassassin/index
-  spamguard corpus fetch trec07p /srv/corpora/trec07p --archive trec07p.tgz"""
-
-
-def add_corpus(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "corpus", run_corpus, CORPUS_ABOUT, CORPUS_EXAMPLE)
-    actions = arguments.add_actions(parser)
-    arguments.add_action(actions, "list", _list_corpora, "the corpora, with their terms")
-    fetching = arguments.add_action(actions, "fetch", _fetch_corpus, "make a directory of one")
-    fetching.add_argument("name", metavar="NAME", help="as `list` has it")
-    about = "the directory to make (default: NAME, here)"
-    fetching.add_argument(
-        "directory", nargs="?", type=arguments.parse_directory, metavar="DIR", help=about
-    )
-    about = "an archive that was fetched already; may be repeated"
-    fetching.add_argument(
-        "--archive",
-        action="append",
-        default=[],
-        type=arguments.parse_file,
-        metavar="FILE",
-        help=about,
-    )
-    about = "the checksum that an archive must have; may be repeated"
-    fetching.add_argument("--sha256", action="append", default=[], metavar="HEX", help=about)
-
-
-def run_corpus(options: argparse.Namespace) -> int:
-    """Perform the action."""
-    return int(options.work(options))
-
-
-def _list_corpora(options: argparse.Namespace) -> int:
-    from spamguard.corpus import RECIPES
-
-    width = max(map(len, RECIPES))
-    lines, values = [], []
-    for recipe in RECIPES.values():
-        name, about, licence = recipe.name, recipe.about, recipe.licence
-        lines += [f"{name:{width}}  {about}", f"{'':{width}}  {licence}"]
-        by_hand = not recipe.archives
-        values.append({"name": name, "about": about, "licence": licence, "by_hand": by_hand})
-    common.print_answer(options, "\n".join(lines), values)
-    return 0
-
-
-def _fetch_corpus(options: argparse.Namespace) -> int:
-    from spamguard.corpus import RECIPES, make_corpus
-
-    if options.name not in RECIPES:
-        raise UsageError(f"no corpus {options.name!r}: choose one of {', '.join(RECIPES)}")
-    recipe, target = RECIPES[options.name], options.directory or Path(options.name)
-    pinned = {checksum.lower() for checksum in options.sha256}
-    if not all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in pinned):
-        raise UsageError("--sha256 takes 64 hexadecimal digits")
-    with common.progress(None, "B") as advance:
-        made = make_corpus(recipe, target, options.archive, pinned, advance)
-    if not made.all_verified:
-        common.say(
-            "note: no checksum of these archives is known, so they were not checked; "
-            "--sha256 pins it the next time"
-        )
-    numbers = ", ".join(
-        f"{common.count_text(number)} of {label}" for label, number in sorted(made.messages.items())
-    )
-    checksums = "".join(f"\n{digest}  {source}" for source, digest in made.digests.items())
-    values = {
-        "directory": str(target),
-        "messages": made.messages,
-        "sha256": made.digests,
-        "checked": made.all_verified,
-    }
-    text = f"{target / 'index'}: {numbers}; {recipe.licence}{checksums}"
-    common.print_answer(options, text, values)
-    return 0
-
-
-# ---- evaluate
 
 EVALUATE_ABOUT = """\
 Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
