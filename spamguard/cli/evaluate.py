@@ -19,7 +19,7 @@ from spamguard.errors import UsageError
 from spamguard.users import is_class_name
 
 if TYPE_CHECKING:
-    from spamguard.engine.evaluate import ScoredMessage, Trial
+    from spamguard.engine.evaluate import Trial
 
 
 EVALUATE_ABOUT = """\
@@ -28,7 +28,6 @@ Measure how good the filter is on labelled mail. That is a TREC index, or folder
 A new filter in a temporary directory judges every message before it is taught (or not taught at
 all, `split`). Protocols:
   online       every message is taught right after it was judged
-  delayed      every message is taught some messages later
   corrections  only messages judged wrong or unsure are taught
   split        the first part is taught, the rest judged
 
@@ -36,8 +35,7 @@ Folders are read side by side, each in its own order; an index in the order of i
 may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted."""
 EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
-  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
-  spamguard evaluate corpus/index --against scores.csv"""
+  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json"""
 
 
 def add_evaluate(commands: arguments.Commands) -> None:
@@ -51,17 +49,13 @@ def add_evaluate(commands: arguments.Commands) -> None:
     parser.add_argument("--ham", action="append", default=[], metavar="PATH", help=about)
     about = "unwanted mail (may be given again)"
     parser.add_argument("--spam", action="append", default=[], metavar="PATH", help=about)
-    protocols = ("online", "delayed", "corrections", "split")
+    protocols = ("online", "corrections", "split")
     parser.add_argument("--protocol", choices=protocols, default="online", help="default: online")
-    about = "messages until feedback, in `delayed` (default: 500)"
-    parser.add_argument("--delay", type=arguments.parse_count, default=500, metavar="N", help=about)
     about = "part that is taught first, in `split` (default: 0.7)"
     parser.add_argument("--share", type=_share_argument, default=0.7, metavar="X", help=about)
     about = "write n,gold,label,score,trained of every judged message"
     parser.add_argument("--scores", type=arguments.parse_file, metavar="FILE.csv", help=about)
-    about = "compare with another run on the same mail (its --scores)"
-    parser.add_argument("--against", type=arguments.parse_file, metavar="FILE.csv", help=about)
-    about = "draw ROC, calibration, scores and learning curve"
+    about = "draw ROC and calibration"
     parser.add_argument("--plots", type=arguments.parse_directory, metavar="DIR", help=about)
 
 
@@ -78,7 +72,6 @@ def run_evaluate(options: argparse.Namespace) -> int:
     from spamguard.engine.policy import unwanted_classes
 
     # Mistakes in names of files show before the work.
-    baseline = evaluate.read_scores(options.against) if options.against else None
     if options.scores:
         evaluate.check_writable(options.scores)
     if options.plots:
@@ -95,7 +88,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         return label == "spam" or (label != "ham" and label in known_unwanted())
 
     paths = [*options.paths, *options.ham, *options.spam]
-    settings = evaluate.TrialSettings(options.profile, options.delay, options.share, is_unwanted)
+    settings = evaluate.TrialSettings(options.profile, options.share, is_unwanted)
     trial = evaluate.run_trial(options.protocol, _message_source(options), settings)
     with common.terminate_cleanly(), closing(trial) as running:
         trials = list(common.with_progress(running, common.expected_count(paths)))
@@ -103,17 +96,12 @@ def run_evaluate(options: argparse.Namespace) -> int:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     labels = {label for trial in trials for label in (trial.row.gold, trial.row.label)}
     unwanted = unwanted_classes({label: is_unwanted(label) for label in labels - {"unsure"}})
-    _report(options, trials, unwanted, baseline)
+    _report(options, trials, unwanted)
     return 0
 
 
-def _report(
-    options: argparse.Namespace,
-    trials: list[Trial],
-    unwanted: frozenset[str],
-    baseline: list[ScoredMessage] | None,
-) -> None:
-    """Print the figures and write the files. baseline: the run to compare with."""
+def _report(options: argparse.Namespace, trials: list[Trial], unwanted: frozenset[str]) -> None:
+    """Print the figures and write the files."""
     from spamguard.engine import evaluate, measures
 
     name = f"{options.profile}, {options.protocol}"
@@ -121,28 +109,19 @@ def _report(
     gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
     labels = [row.label for row in rows]
     measured = measures.measures(gold, score, labels, probability=probability, unwanted=unwanted)
-    curve = measures.learning_curve(gold, score, labels, unwanted=unwanted)
-    gain = None
     try:
         if options.scores:
             evaluate.write_scores(options.scores, rows)
         if options.plots:
-            evaluate.write_plots(
-                options.plots, gold, score, curve, probability=probability, name=name
-            )
-        gain = None if baseline is None else evaluate.roca_difference(rows, baseline, unwanted)
-    finally:
-        # The work is done: print its figures even if a disk is full, or the other run was on other
-        # mail.
+            evaluate.write_plots(options.plots, gold, score, probability, name)
+    finally:  # the work is done: print its figures even if a disk is full
         matrix = measures.confusion([row.gold for row in rows], labels)
         if options.json:
-            document = measures.report_document({name: measured}, matrix, curve, gain)
+            document = measures.report_document({name: measured}, matrix)
             print(common.to_json(document))
         else:
             print(measures.measures_table(name, measured))
             print(f"\n{measures.confusion_table(matrix)}")
-            if gain is not None:
-                print(f"\n{measures.describe_gain(gain, str(options.against))}")
 
 
 def _message_source(
