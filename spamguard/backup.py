@@ -289,7 +289,6 @@ def _find_damage(path: Path, fingerprint: str) -> str:
         return damage
     with SqliteLedger.open(path, fingerprint, durable=False) as ledger:
         try:
-            ledger.word_lists()
             with ledger.large_page_cache():
                 refuse_damaged_lessons(ledger.lessons(EXTRACTOR))
         except LedgerError as error:

@@ -17,12 +17,6 @@ first. The weights of the logistic experts are the mean of both directions; thos
 weighted by how much each direction had to learn from. So much of what they owe to the order alone
 is gone (corpora/RESULTS.md, "There and back", "Last words, and fusion from both ends"). Everything
 is in whole numbers, or rounded to such at once: the same lessons give the same bits.
-
-Word lists of other filters (`apply_prior`) are where the logistic experts of single tokens start.
-The boundary of naive Bayes over words is linear, and the logistic experts learn the same linear
-form; so another filter's counts become log-odds, the log-odds become starting weights, and lessons
-correct them. They fade as lessons come. No count is touched: counting experts hold own lessons only
-(corpora/RESULTS.md, "Moving in").
 """
 
 from __future__ import annotations
@@ -45,34 +39,6 @@ from spamguard.bayes.tables import (
 )
 
 _NO_DECAY = np.zeros(N_TOKEN_SETS, np.int32)  # decay could not be taken back; settling applies it
-
-WORD_ODDS_STEPS = 16  # per nat, of imported log-odds
-# Of a step. Sums over n tokens are multiplied by n^-1/2, so twice the log-odds are not too much.
-_STEP_WEIGHT = 2 * logistic.ONE // WORD_ODDS_STEPS
-_HALF_WEIGHT_LESSONS = 50  # after so many lessons a word list weighs half as much
-
-
-class WordOdds(NamedTuple):
-    """How much more often single tokens occur in spam than in ham.
-
-    tokens: uint32 (n,), sorted and unique, as in `records.Features`. log_odds: int8 (n,), in
-    1/WORD_ODDS_STEPS nats.
-    """
-
-    tokens: NDArray[np.uint32]
-    log_odds: NDArray[np.int8]
-
-
-def apply_prior(learnt: Tables, word_odds: Iterable[WordOdds], lessons: int) -> None:
-    """Have the weights of empty tables start from word lists.
-
-    lessons says how many lessons the tables will be taught.
-    """
-    weights = logistic.weight_table_columns(learnt)[0].values
-    fading = _HALF_WEIGHT_LESSONS + lessons
-    for tokens, log_odds in word_odds:
-        steps = log_odds.astype(np.int64) * (_STEP_WEIGHT * _HALF_WEIGHT_LESSONS) // fading
-        np.add.at(weights, tokens >> np.uint32(32 - learnt.bits), steps.astype(np.int32))
 
 
 # ---- one lesson
@@ -196,7 +162,6 @@ def replay(
     bits: int,
     traits: int,
     numbers: int,
-    word_odds: Sequence[WordOdds] = (),
     unwanted: Set[str] = frozenset({"spam"}),
 ) -> Tables:
     """Make tables that hold exactly these lessons, settled.
@@ -206,7 +171,6 @@ def replay(
     backwards : the same lessons, the last one first.
     lessons : how many there are in all.
     classes : those beside ham and spam, sorted; with these they are all labels.
-    word_odds : word lists of other filters, to start from.
     unwanted : the names of unwanted classes.
     """
     # Have the C library keep what is freed: it returns memory larger than anything freed before.
@@ -216,7 +180,6 @@ def replay(
     def play(blocks: Iterable[LessonBlock]) -> _Replayer:
         start_weights = fusion.make_start_weights(len(classes) + N_BASE)
         fresh = tables.empty_tables(bits, traits, numbers, start_weights)
-        apply_prior(fresh, word_odds, lessons)
         replayer = _Replayer(lessons, classes, unwanted, fresh)
         for block in blocks:
             replayer.replay_block(block)

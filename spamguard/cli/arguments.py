@@ -67,7 +67,7 @@ GROUPS = {
         "import": "transfer",
     },
     "share it with other machines": {"shared": "shared"},
-    "measure it": {"evaluate": "evaluate", "corpus": "evaluate"},
+    "measure it": {"evaluate": "evaluate"},
     "read about it": {"help": "help", "completion": "help"},
 }
 """The commands by purpose, in the order of the help, each with the module that holds it."""

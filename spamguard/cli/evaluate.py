@@ -1,14 +1,12 @@
-"""`corpus` and `evaluate`: get public labelled mail, and measure the filter on labelled mail.
+"""`evaluate`: measure the filter on labelled mail.
 
-`evaluate` teaches a new filter in a temporary directory and judges each message before it is
-taught. Must never touch the user's own filter, and never judge a message that was taught. `corpus`
-is the only command that needs the network.
+It teaches a new filter in a temporary directory and judges each message before it is
+taught. Must never touch the user's own filter, and never judge a message that was taught.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import cache
@@ -21,98 +19,8 @@ from spamguard.errors import UsageError
 from spamguard.users import is_class_name
 
 if TYPE_CHECKING:
-    from spamguard.engine.evaluate import ScoredMessage, Trial
+    from spamguard.engine.evaluate import Trial
 
-
-# ---- corpus
-
-CORPUS_ABOUT = """\
-Fetch public corpora of labelled mail, to measure on. `list` names them, `fetch` makes a directory
-with a TREC-style index.
-
-Some must be fetched by hand, after agreeing to their terms: give the archive with --archive. An
-archive with another SHA-256 than the known or given one is not kept. Never send such mail to
-anybody."""
-CORPUS_EXAMPLE = """  spamguard corpus list
-  spamguard corpus fetch spamassassin /srv/corpora/spamassassin
-  spamguard evaluate /srv/corpora/spamassassin/index
-  spamguard corpus fetch trec07p /srv/corpora/trec07p --archive trec07p.tgz"""
-
-
-def add_corpus(commands: arguments.Commands) -> None:
-    parser = arguments.add_command(commands, "corpus", run_corpus, CORPUS_ABOUT, CORPUS_EXAMPLE)
-    actions = arguments.add_actions(parser)
-    arguments.add_action(actions, "list", _list_corpora, "the corpora, with their terms")
-    fetching = arguments.add_action(actions, "fetch", _fetch_corpus, "make a directory of one")
-    fetching.add_argument("name", metavar="NAME", help="as `list` has it")
-    about = "the directory to make (default: NAME, here)"
-    fetching.add_argument(
-        "directory", nargs="?", type=arguments.parse_directory, metavar="DIR", help=about
-    )
-    about = "an archive that was fetched already; may be repeated"
-    fetching.add_argument(
-        "--archive",
-        action="append",
-        default=[],
-        type=arguments.parse_file,
-        metavar="FILE",
-        help=about,
-    )
-    about = "the checksum that an archive must have; may be repeated"
-    fetching.add_argument("--sha256", action="append", default=[], metavar="HEX", help=about)
-
-
-def run_corpus(options: argparse.Namespace) -> int:
-    """Perform the action."""
-    return int(options.work(options))
-
-
-def _list_corpora(options: argparse.Namespace) -> int:
-    from spamguard.corpus import RECIPES
-
-    width = max(map(len, RECIPES))
-    lines, values = [], []
-    for recipe in RECIPES.values():
-        name, about, licence = recipe.name, recipe.about, recipe.licence
-        lines += [f"{name:{width}}  {about}", f"{'':{width}}  {licence}"]
-        by_hand = not recipe.archives
-        values.append({"name": name, "about": about, "licence": licence, "by_hand": by_hand})
-    common.print_answer(options, "\n".join(lines), values)
-    return 0
-
-
-def _fetch_corpus(options: argparse.Namespace) -> int:
-    from spamguard.corpus import RECIPES, make_corpus
-
-    if options.name not in RECIPES:
-        raise UsageError(f"no corpus {options.name!r}: choose one of {', '.join(RECIPES)}")
-    recipe, target = RECIPES[options.name], options.directory or Path(options.name)
-    pinned = {checksum.lower() for checksum in options.sha256}
-    if not all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in pinned):
-        raise UsageError("--sha256 takes 64 hexadecimal digits")
-    with common.progress(None, "B") as advance:
-        made = make_corpus(recipe, target, options.archive, pinned, advance)
-    if not made.all_verified:
-        common.say(
-            "note: no checksum of these archives is known, so they were not checked; "
-            "--sha256 pins it the next time"
-        )
-    numbers = ", ".join(
-        f"{common.count_text(number)} of {label}" for label, number in sorted(made.messages.items())
-    )
-    checksums = "".join(f"\n{digest}  {source}" for source, digest in made.digests.items())
-    values = {
-        "directory": str(target),
-        "messages": made.messages,
-        "sha256": made.digests,
-        "checked": made.all_verified,
-    }
-    text = f"{target / 'index'}: {numbers}; {recipe.licence}{checksums}"
-    common.print_answer(options, text, values)
-    return 0
-
-
-# ---- evaluate
 
 EVALUATE_ABOUT = """\
 Measure how good the filter is on labelled mail. That is a TREC index, or folders of ham and spam.
@@ -120,7 +28,6 @@ Measure how good the filter is on labelled mail. That is a TREC index, or folder
 A new filter in a temporary directory judges every message before it is taught (or not taught at
 all, `split`). Protocols:
   online       every message is taught right after it was judged
-  delayed      every message is taught some messages later
   corrections  only messages judged wrong or unsure are taught
   split        the first part is taught, the rest judged
 
@@ -128,8 +35,7 @@ Folders are read side by side, each in its own order; an index in the order of i
 may have classes of its own: they are wanted, unless your filter (--state) calls them unwanted."""
 EVALUATE_EXAMPLE = """  spamguard evaluate corpus/index
   spamguard evaluate --ham ~/Maildir --spam ~/Maildir/.Junk --protocol corrections --plots plots
-  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json
-  spamguard evaluate corpus/index --against scores.csv"""
+  spamguard --profile multinomial evaluate corpus/index --scores scores.csv --json"""
 
 
 def add_evaluate(commands: arguments.Commands) -> None:
@@ -143,17 +49,13 @@ def add_evaluate(commands: arguments.Commands) -> None:
     parser.add_argument("--ham", action="append", default=[], metavar="PATH", help=about)
     about = "unwanted mail (may be given again)"
     parser.add_argument("--spam", action="append", default=[], metavar="PATH", help=about)
-    protocols = ("online", "delayed", "corrections", "split")
+    protocols = ("online", "corrections", "split")
     parser.add_argument("--protocol", choices=protocols, default="online", help="default: online")
-    about = "messages until feedback, in `delayed` (default: 500)"
-    parser.add_argument("--delay", type=arguments.parse_count, default=500, metavar="N", help=about)
     about = "part that is taught first, in `split` (default: 0.7)"
     parser.add_argument("--share", type=_share_argument, default=0.7, metavar="X", help=about)
     about = "write n,gold,label,score,trained of every judged message"
     parser.add_argument("--scores", type=arguments.parse_file, metavar="FILE.csv", help=about)
-    about = "compare with another run on the same mail (its --scores)"
-    parser.add_argument("--against", type=arguments.parse_file, metavar="FILE.csv", help=about)
-    about = "draw ROC, calibration, scores and learning curve"
+    about = "draw ROC and calibration"
     parser.add_argument("--plots", type=arguments.parse_directory, metavar="DIR", help=about)
 
 
@@ -170,7 +72,6 @@ def run_evaluate(options: argparse.Namespace) -> int:
     from spamguard.engine.policy import unwanted_classes
 
     # Mistakes in names of files show before the work.
-    baseline = evaluate.read_scores(options.against) if options.against else None
     if options.scores:
         evaluate.check_writable(options.scores)
     if options.plots:
@@ -187,7 +88,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         return label == "spam" or (label != "ham" and label in known_unwanted())
 
     paths = [*options.paths, *options.ham, *options.spam]
-    settings = evaluate.TrialSettings(options.profile, options.delay, options.share, is_unwanted)
+    settings = evaluate.TrialSettings(options.profile, options.share, is_unwanted)
     trial = evaluate.run_trial(options.protocol, _message_source(options), settings)
     with common.terminate_cleanly(), closing(trial) as running:
         trials = list(common.with_progress(running, common.expected_count(paths)))
@@ -195,17 +96,12 @@ def run_evaluate(options: argparse.Namespace) -> int:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     labels = {label for trial in trials for label in (trial.row.gold, trial.row.label)}
     unwanted = unwanted_classes({label: is_unwanted(label) for label in labels - {"unsure"}})
-    _report(options, trials, unwanted, baseline)
+    _report(options, trials, unwanted)
     return 0
 
 
-def _report(
-    options: argparse.Namespace,
-    trials: list[Trial],
-    unwanted: frozenset[str],
-    baseline: list[ScoredMessage] | None,
-) -> None:
-    """Print the figures and write the files. baseline: the run to compare with."""
+def _report(options: argparse.Namespace, trials: list[Trial], unwanted: frozenset[str]) -> None:
+    """Print the figures and write the files."""
     from spamguard.engine import evaluate, measures
 
     name = f"{options.profile}, {options.protocol}"
@@ -213,28 +109,19 @@ def _report(
     gold, score = [row.gold in unwanted for row in rows], [row.score for row in rows]
     labels = [row.label for row in rows]
     measured = measures.measures(gold, score, labels, probability=probability, unwanted=unwanted)
-    curve = measures.learning_curve(gold, score, labels, unwanted=unwanted)
-    gain = None
     try:
         if options.scores:
             evaluate.write_scores(options.scores, rows)
         if options.plots:
-            evaluate.write_plots(
-                options.plots, gold, score, curve, probability=probability, name=name
-            )
-        gain = None if baseline is None else evaluate.roca_difference(rows, baseline, unwanted)
-    finally:
-        # The work is done: print its figures even if a disk is full, or the other run was on other
-        # mail.
+            evaluate.write_plots(options.plots, gold, score, probability, name)
+    finally:  # the work is done: print its figures even if a disk is full
         matrix = measures.confusion([row.gold for row in rows], labels)
         if options.json:
-            document = measures.report_document({name: measured}, matrix, curve, gain)
+            document = measures.report_document({name: measured}, matrix)
             print(common.to_json(document))
         else:
             print(measures.measures_table(name, measured))
             print(f"\n{measures.confusion_table(matrix)}")
-            if gain is not None:
-                print(f"\n{measures.describe_gain(gain, str(options.against))}")
 
 
 def _message_source(

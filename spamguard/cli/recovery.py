@@ -1,13 +1,13 @@
 """`undo`, `backup`, `restore` and `rebuild`: take teaching back, keep the installation, repair it.
 
-`undo` takes back what one user has taught, or an imported word list: it finds the messages that the
-user voted on, takes the votes back in batches through `learning`, and settles once at the end.
+`undo` takes back what one user has taught: it finds the messages that the user voted on, takes the
+votes back in batches through `learning`, and settles once at the end.
 `backup` writes one file while the daemon runs. `restore` checks that file to its end, opens its
 ledger and makes all tables from it before it touches the state directory, and keeps what was there.
 `rebuild` makes the tables from the receipts; it reads nothing but the ledger, so that damaged
 tables cannot hinder it.
 
-Must never touch what others have taught, never take back a part of a word list, never show half a
+Must never touch what others have taught, never show half a
 backup under its name, and never restore under a running daemon.
 """
 
@@ -38,16 +38,14 @@ if TYPE_CHECKING:
 
 UNDO_ABOUT = """\
 Take back what a user has taught. It is exactly as if it had never been taught: the user's earlier
-vote on a message is in force again. Doing it twice changes nothing. Likewise a word list that was
-imported.
+vote on a message is in force again. Doing it twice changes nothing.
 
 Votes that were replaced more than 30 days ago are not kept; then nothing comes back in their place.
 Of several users at once the experts are settled once, which is most of the time it takes."""
 UNDO_EXAMPLE = """  spamguard undo --user anna --since tuesday --dry-run
   spamguard undo --user anna --since '2026-11-17 08:00'
   spamguard undo --user anna --origin 'folder Junk'
-  spamguard undo --user anna --user ben --origin 'folders, before they were watched'
-  spamguard undo --import bogofilter"""
+  spamguard undo --user anna --user ben --origin 'folders, before they were watched'"""
 
 _MAX_ORIGINS = 8  # the most frequent origins of a user's votes that a note names
 
@@ -60,8 +58,6 @@ def add_undo(commands: arguments.Commands) -> None:
         f"the site's is {arguments.SITE!r}; may be repeated"
     )
     what.add_argument("--user", action="append", dest="users", metavar="NAME", help=about)
-    about = "the word list to take back; `status` names them"
-    what.add_argument("--import", dest="word_list", metavar="NAME", help=about)
     arguments.add_period(parser)
     about = "only what was taught there: cli, folder, 'folder Junk'"
     parser.add_argument("--origin", default="", metavar="TEXT", help=about)
@@ -75,8 +71,6 @@ def run_undo(options: argparse.Namespace) -> int:
     from spamguard.engine.store import UNDO_SECONDS
     from spamguard.learning.undo import VoteSelection, affected_messages
 
-    if options.word_list is not None:
-        return _undo_import(options)
     if not all(options.users):
         raise UsageError(
             "--user is empty, as of a variable that is not set: say whose word to take back; "
@@ -154,25 +148,6 @@ def undo_selections(
                 advance(BATCH_SIZE)
                 undone[-1] += batch
     return undone
-
-
-def _undo_import(options: argparse.Namespace) -> int:
-    from spamguard.learning import importers
-    from spamguard.learning.undo import UNDO_ORIGIN
-
-    if options.since is not None or options.until is not None or options.origin:
-        raise UsageError("a word list is taken back whole: leave --since, --until, --origin out")
-    with common.open_existing(options) as spam_filter:
-        removed = importers.remove_word_list(
-            spam_filter, options.word_list, UNDO_ORIGIN, dry_run=options.dry_run
-        )
-    verb, about = "would take" if options.dry_run else "took", removed.about
-    words, source = common.count_text(about.used, "word"), printable(about.source)
-    values = {"name": removed.name, "source": about.source, "words": about.used}
-    common.print_answer(
-        options, f"{verb} back {words} from {source}", values | {"dry_run": options.dry_run}
-    )
-    return 0
 
 
 def _warn_about_origin(
@@ -266,7 +241,6 @@ def run_backup(options: argparse.Namespace) -> int:
     from spamguard import backup
 
     with common.open_existing(options, load=False) as spam_filter:
-        spam_filter.require_receipts()
         fingerprint = spam_filter.ledger.fingerprint
     name = options.file
     copies = Path(tempfile.gettempdir())

@@ -428,7 +428,6 @@ def _filter_steps(options: argparse.Namespace, settings: Settings | None) -> Ite
                     "ledger", common.count_text(spam_filter.ledger.event_count(), "event")
                 )
             yield from doctor.check_old_lessons(spam_filter.ledger)
-            spam_filter.require_receipts()
             if settings:
                 yield from _mail_steps(options, spam_filter, settings)
             if options.maildir is None and options.user is None:

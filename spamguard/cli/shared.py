@@ -245,7 +245,6 @@ def _check_readable(file: Path, state: Path) -> None:
 
 def _check_filter(spam_filter: Filter, bits: int) -> None:
     """UsageError: the filter cannot join. bits: the least size of the tables of the others."""
-    spam_filter.require_receipts()
     if spam_filter.min_bits != bits:
         raise UsageError(
             f"{spam_filter.directory}: its tables begin with 2**{spam_filter.min_bits} buckets, "
@@ -345,7 +344,7 @@ def _export_waiting(spam_filter: Filter, file: Path) -> None:
 
     ledger = spam_filter.ledger
     header = ExportHeader(
-        __version__, EXTRACTOR, ledger.fingerprint, "", spam_filter.min_bits, ledger.classes(), True
+        __version__, EXTRACTOR, ledger.fingerprint, "", spam_filter.min_bits, ledger.classes()
     )
     events = _shared_log(spam_filter).read_pending(1 << 62, 1 << 62)
     with common.open_output(str(file)) as stream:
@@ -385,7 +384,7 @@ def _shared_log(spam_filter: Filter) -> SharedLog:
 
 
 def _undo(options: argparse.Namespace) -> int:
-    """Take back what one node has cast, user by user. Word lists and classes stay."""
+    """Take back what one node has cast, user by user. Classes stay."""
     from spamguard.cli.recovery import parse_period, undo_selections
     from spamguard.learning.undo import VoteSelection
 

@@ -118,22 +118,12 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
             "confirmed": spam_filter.ham_scores().confirmed,
             "probability": bound.spam_from if bound.is_bounded else None,
         },
-        "receipts": not spam_filter.is_adopted,
         "buckets": status.buckets,
         # The hash is as good as random, so the load is the share of new tokens that collide.
         "tables": {
             name: {"used": status.vocabulary[name], "load": load}
             for name, load in status.used.items()
         },
-        "imports": [
-            {
-                "name": words.name,
-                "source": words.about.source,
-                "words": words.about.used,
-                "time": words.time,
-            }
-            for words in spam_filter.ledger.word_lists()
-        ],
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 
@@ -151,9 +141,8 @@ def _status_text(values: dict[str, Any]) -> str:
     from spamguard.learning import undo
 
     versions, sizes = values["versions"], values["bytes"]
-    adopted = "" if values["receipts"] else " (tables without receipts: can only judge)"
     lines = [
-        f"state      {values['state']}{adopted}",
+        f"state      {values['state']}",
         f"version    spamguard {versions['program']}, extractor {versions['extractor']}, "
         f"ledger {versions['ledger']}",
         f"kernel     {_KERNELS[values['kernel']]}",
@@ -185,13 +174,6 @@ def _status_text(values: dict[str, Any]) -> str:
     lines += (
         f"{name:9}  {table['used']:12,}  {table['load']:7.2%}"
         for name, table in values["tables"].items()
-    )
-    if values["imports"]:
-        lines += ["", "word lists imported"]
-    lines += (
-        f"{words['name']}  {words['words']:,} words from {printable(words['source'])}, "
-        f"{local_time(words['time'])[:10]}"
-        for words in values["imports"]
     )
     return "\n".join([*lines, *_user_lines(values)])
 

@@ -1,14 +1,11 @@
 """`export` and `import`: the filter as one file that another installation takes in.
 
-The file is a SQLite database. Its tables are `about` (what the file is), `classes`, `votes` (the
-receipts, in the order of the ledger) and `tables` (a table file in pieces, each compressed; only
-without receipts). Behind the last page of SQLite stands the SHA-256 of all bytes before it: SQLite
-itself keeps no checksum. `PRAGMA user_version` is the number of the format; a reader refuses a
-higher one than its own.
+The file is a SQLite database. Its tables are `about` (what the file is), `classes` and `votes`
+(the receipts, in the order of the ledger). Behind the last page of SQLite stands the SHA-256 of all
+bytes before it: SQLite itself keeps no checksum. `PRAGMA user_version` is the number of the format.
 
-`import` checks the whole file before it takes in anything; importing twice changes nothing. It also
-takes in word lists of other filters, as a start that fades; these never count as mail. Must never
-show half a file under its name, hold a whole file in memory, or let SQLite read a file whose
+`import` checks the whole file before it takes in anything; importing twice changes nothing. Must
+never show half a file under its name, hold a whole file in memory, or let SQLite read a file whose
 checksum is wrong.
 """
 
@@ -16,11 +13,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
-import secrets
 import shutil
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -30,31 +24,24 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 from spamguard import keys
 from spamguard.cli import arguments, common
 from spamguard.errors import LedgerError, SourceError, UsageError
-from spamguard.log import printable
 from spamguard.records import EXTRACTOR, Vote
-from spamguard.storage import KEY_FILE, LEDGER_FILE, batches, create_private, draft_file
+from spamguard.storage import KEY_FILE, LEDGER_FILE, batches
 
 if TYPE_CHECKING:
-    from spamguard.bayes.training import WordOdds
     from spamguard.engine.filter import Filter
-    from spamguard.ledger.votes import WordListInfo
 
 # ---- export
 
 EXPORT_ABOUT = """Write the filter to a file for another installation.
 
-With receipts (the default) everything can be taught, taken back and merged where it is imported.
-Without them the file holds only the tables as they are now: where they are imported the filter
-judges as this one does, but cannot learn. Either needs the same key there; --with-key puts it into
-the file, which then is as secret as the key."""
+Where it is imported, all can be taught, taken back and merged. It needs the same key there;
+--with-key puts it into the file, which then is as secret as the key."""
 EXPORT_EXAMPLE = """  spamguard export filter.spamguard
-  spamguard export --without-receipts --with-key - | ssh gateway spamguard import -"""
+  spamguard export --with-key - | ssh gateway spamguard import -"""
 
 
 def add_export(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "export", run_export, EXPORT_ABOUT, EXPORT_EXAMPLE)
-    about = "only the tables: for a copy that judges but does not learn"
-    parser.add_argument("--without-receipts", action="store_true", help=about)
     parser.add_argument("--with-key", action="store_true", help="put the key into the file too")
     about = "where to, or - for standard output; a file of that name is replaced"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
@@ -70,9 +57,8 @@ def run_export(options: argparse.Namespace) -> int:
         common.open_existing(options) as spam_filter,
         common.open_output(options.file) as stream,
         _export_path(options.file, stream) as path,
-        tempfile.TemporaryDirectory() as directory,
     ):
-        ledger, with_receipts = spam_filter.ledger, not options.without_receipts
+        ledger = spam_filter.ledger
         header = ExportHeader(
             __version__,
             EXTRACTOR,
@@ -80,22 +66,12 @@ def run_export(options: argparse.Namespace) -> int:
             spam_filter.key.hex() if options.with_key else "",
             spam_filter.min_bits,
             ledger.classes(),
-            with_receipts,
         )
-        if with_receipts:
-            spam_filter.require_receipts()
-            votes, table = check_votes(ledger.all_votes()), None
-        else:
-            votes, table = iter(()), Path(directory) / "tables"
-            spam_filter.save_tables(table)
         schema = Schema("export", UsageError, _APPLICATION_ID, EXPORT_FORMAT, "")
         with schema.errors(Path(options.file)):
-            receipts = write_export(path, header, votes, table)
+            receipts = write_export(path, header, check_votes(ledger.all_votes()))
         size = path.stat().st_size
-    content = "the tables, without receipts"
-    if with_receipts:
-        content = common.count_text(receipts, "receipt")
-    common.say(f"exported {content} ({size:,} bytes)")
+    common.say(f"exported {common.count_text(receipts, 'receipt')} ({size:,} bytes)")
     if options.with_key:
         common.say("note: the file holds the key: keep it as secret as a password")
     return 0
@@ -115,74 +91,42 @@ def _export_path(name: str, stream: BinaryIO) -> Iterator[Path]:
 
 # ---- import
 
-IMPORT_ABOUT = """Take in an export, or what another filter knew about words.
+IMPORT_ABOUT = """Take in an export of another installation.
 
 Receipts are added to those that are here; what was taught here stays, and of two votes of one user
-about one message the later one counts. Tables without receipts make a filter that judges but does
-not learn: they go into a new state directory, or replace tables that came the same way. The key
-here must be the one of the file; a new state directory takes the file's, if it holds one.
+about one message the later one counts. The key here must be the one of the file; a new state
+directory takes the file's, if it holds one.
 
-Word lists are recognised by their content: bogofilter (`bogoutil -d wordlist.db`), SpamBayes
-(`sb_dbexpimp.py -e`), POPFile (popfile.db, or the corpus directory of older versions; buckets spam
-and junk are spam, all others are good mail). The filter starts from them, and they fade as it is
-taught: after 50 messages they weigh half as much. `status` lists them, `undo --import` takes them
-back. SpamAssassin and rspamd keep hashes, no words: teach from the folders instead."""
+Of other filters nothing is taken in: teach from the folders instead."""
 IMPORT_EXAMPLE = """  spamguard import filter.spamguard
-  spamguard --state /new/place import filter-with-key.spamguard
-  bogoutil -d ~/.bogofilter/wordlist.db | spamguard import -
-  spamguard import --dry-run hammie.csv"""
-
-_WORD_LIST_FORMATS = ("bogofilter", "spambayes", "popfile")
+  spamguard --state /new/place import filter-with-key.spamguard"""
 
 
 def add_import(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "import", run_import, IMPORT_ABOUT, IMPORT_EXAMPLE)
     arguments.add_json(parser)
-    about = "of a word list: whose it is (default: as recognised)"
-    parser.add_argument("--from", dest="source", choices=_WORD_LIST_FORMATS, help=about)
-    about = "of a word list: what `status` and `undo --import` call it (default: as --from)"
-    parser.add_argument("--name", metavar="NAME", help=about)
     about = "only look at the file and say what would be taken in"
     parser.add_argument("--dry-run", action="store_true", help=about)
-    about = "a file that `export` wrote, a word list, or - for standard input"
+    about = "a file that `export` wrote, or - for standard input"
     parser.add_argument("file", type=arguments.parse_stream, metavar="FILE", help=about)
 
 
 def run_import(options: argparse.Namespace) -> int:
-    """Recognise the file and take it in."""
-    path = None if options.file == "-" else Path(options.file)
-    if path is not None and path.is_dir():
-        return _import_word_list(options, b"", path, io.BytesIO())
-    with common.open_seekable(options.file) as stream:
-        stream.seek(0)
-        head = stream.read(HEAD_BYTES)
-        stream.seek(0)
-        is_sqlite, application = head.startswith(_SQLITE_MAGIC), int.from_bytes(head[68:72])
-        if is_sqlite and application == _APPLICATION_ID and options.source is None:
-            with closing(ExportReader(options.file, Path(stream.name))) as reader:
-                return _import_export(options, reader)
-        return _import_word_list(options, head, path, stream)
-
-
-def _import_export(options: argparse.Namespace, reader: ExportReader) -> int:
     """Check the whole export, then take it in."""
-    header, labels, receipts = reader.check()
-    # Receipts of another extractor are kept for a program that reads them. Tables are of no use.
-    if not header.receipts and header.extractor != EXTRACTOR:
-        raise SourceError(
-            f"{options.file}: its tables are of extractor {header.extractor}, this program's is "
-            f"{EXTRACTOR}: export them from the same version"
-        )
-    _check_votes(options.file, reader)
-    new = None if options.dry_run else _take_in_export(options, reader, header, labels)
-    content = (
-        common.count_text(receipts, "receipt") if header.receipts else "tables without receipts"
-    )
-    text = f"would import {content}" if new is None else f"imported {content}"
-    if new is not None and header.receipts:
-        text += f", {new:,} of them new"
-    values = {"receipts": receipts, "new": new, "tables": not header.receipts}
-    common.print_answer(options, text, values | {"dry_run": options.dry_run})
+    with (
+        common.open_seekable(options.file) as stream,
+        closing(ExportReader(options.file, Path(stream.name))) as reader,
+    ):
+        header, labels, receipts = reader.check()
+        # Receipts of another extractor are kept for a program that reads them.
+        _check_votes(options.file, reader)
+        new = None if options.dry_run else _take_in_export(options, reader, header, labels)
+    content = common.count_text(receipts, "receipt")
+    text = f"would import {content}"
+    if new is not None:
+        text = f"imported {content}, {new:,} of them new"
+    values = {"receipts": receipts, "new": new, "dry_run": options.dry_run}
+    common.print_answer(options, text, values)
     return 0
 
 
@@ -214,17 +158,10 @@ def _check_votes(name: str, reader: ExportReader) -> None:
 def _take_in_export(
     options: argparse.Namespace, reader: ExportReader, header: ExportHeader, labels: set[str]
 ) -> int:
-    """Take in receipts or tables; return the number of new receipts."""
+    """Return the number of new receipts."""
     _ensure_key(common.state_directory(options), options.file, header)
     with common.open_filter(options, _bits=header.bits) as spam_filter:
         _define_classes(spam_filter, header, labels)
-        if not header.receipts:
-            with draft_file(spam_filter.directory / "import") as path:
-                with create_private(path) as file:
-                    file.writelines(reader.read_table())
-                spam_filter.adopt_tables(path)
-            return 0
-        spam_filter.require_receipts()
         new = spam_filter.ledger.merge(reader.read_votes())
         # Settle from the receipts at once: to fold each of them first would take longer. Also if
         # there is nothing new, since an earlier import may have been interrupted.
@@ -274,79 +211,23 @@ def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str])
             )
 
 
-# ---- word lists
-
-
-def _import_word_list(
-    options: argparse.Namespace, head: bytes, path: Path | None, stream: BinaryIO
-) -> int:
-    """Recognise a word list by its first bytes and take it in. path: None for standard input."""
-    from spamguard.engine.policy import missing_lessons
-    from spamguard.learning import importers
-    from spamguard.ledger.votes import LIST_NAME
-
-    chosen = options.source and importers.WordListFormat(options.source)
-    list_format = chosen or importers.detect_format(options.file, head, path)
-    name = options.name or list_format.value
-    if not LIST_NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot be the name of a word list: use up to 64 letters, digits and . @ _ -"
-        )
-
-    def read_words(key: bytes) -> tuple[WordListInfo, WordOdds]:
-        entries = importers.read_entries(list_format, path, stream)
-        counted = common.with_progress(entries, None, " words")
-        return importers.compute_word_odds(counted, f"{list_format.value} ({options.file})", key)
-
-    new = None
-    # A file that is no word list must not leave a new filter.
-    if options.dry_run or not common.has_filter(options):
-        about, _ = read_words(secrets.token_bytes(32))
-        stream.seek(0)
-    if not options.dry_run:
-        with common.open_filter(options) as spam_filter:
-            about, odds = read_words(spam_filter.key)
-            new = importers.import_word_list(spam_filter, name, about, odds)
-            status = spam_filter.status()
-        if missing := missing_lessons(status.classes, status.unwanted):
-            common.say(f"note: {missing}")
-    values = {"name": name, "source": about.source, "ham": about.ham, "spam": about.spam}
-    values |= {"words": about.words, "used": about.used, "new": new, "dry_run": new is None}
-    unit = "words" if about.source.startswith("popfile") else "messages"
-    content = (
-        f"{common.count_text(about.used, 'word')} of {about.words:,} from "
-        f"{printable(about.source)}, learnt there from {about.ham:,} {unit} of good mail "
-        f"and {about.spam:,} of spam"
-    )
-    if new is None:
-        text = f"would import {content}"
-    elif new:
-        text = f"imported {content}, as {name!r}"
-    else:
-        text = f"{name!r} had been imported already: {content}"
-    common.print_answer(options, text, values)
-    return 0
-
-
 # ---- the file
 
-EXPORT_FORMAT = 1
-HEAD_BYTES = 4096  # enough to recognise a file
+EXPORT_FORMAT = 2
 _APPLICATION_ID = 0x7367_6578  # "sgex" in the file's header, bytes 68 to 71
-_SQLITE_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100  # of SQLite
 _DIGEST_BYTES = 32
-_PIECE_BYTES = 1 << 20  # of a table file in one row, before it is compressed
+_PIECE_BYTES = 1 << 20  # that are read at a time
 _MAX_VALUE_BYTES = 64 << 20  # a longer value is damage, not a reason to take memory
 
 _TABLES = {
     "about": "CREATE TABLE about (program TEXT, extractor INTEGER, fingerprint TEXT, key TEXT,"
-    " bits INTEGER, receipts INTEGER)",
+    " bits INTEGER)",
     "classes": "CREATE TABLE classes (name TEXT, unwanted INTEGER)",
-    "tables": "CREATE TABLE tables (piece BLOB)",
     "votes": "CREATE TABLE votes (digest BLOB, user TEXT, clock INTEGER, node TEXT, label TEXT,"
     " packed BLOB, scores BLOB, origin TEXT, time INTEGER, extractor INTEGER)",
 }
-_ABOUT_TYPES = (str, int, str, str, int, int)
+_ABOUT_TYPES = (str, int, str, str, int)
 # SQLite lets any column hold a value of any type, so the reader looks for rows that no export has.
 _SELECT_FOREIGN_ROW = """
 SELECT 1 FROM votes WHERE typeof(digest) != 'blob' OR typeof(user) != 'text'
@@ -356,7 +237,7 @@ OR typeof(time) != 'integer' OR typeof(extractor) != 'integer' OR extractor NOT 
 OR max(length(digest), length(user), length(node), ifnull(length(label), 0), length(origin),
        length(scores)) > 65535
 UNION ALL SELECT 1 FROM classes WHERE typeof(name) != 'text' OR unwanted NOT IN (0, 1)
-UNION ALL SELECT 1 FROM tables WHERE typeof(piece) != 'blob' LIMIT 1"""
+LIMIT 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +245,7 @@ class ExportHeader:
     """What the file holds.
 
     fingerprint: of the key. key: the key itself in hexadecimal, or "". bits: the least size of the
-    tables. classes: name to unwanted. receipts: whether the file holds receipts; else it holds
-    tables.
+    tables. classes: name to unwanted.
     """
 
     program: str
@@ -374,15 +254,12 @@ class ExportHeader:
     key: str
     bits: int
     classes: dict[str, bool]
-    receipts: bool
 
 
-def write_export(
-    path: Path, header: ExportHeader, votes: Iterable[Vote], table: Path | None = None
-) -> int:
+def write_export(path: Path, header: ExportHeader, votes: Iterable[Vote]) -> int:
     """Write an export into the empty file at `path`; return the number of votes.
 
-    table: a table file to put in. OSError, sqlite3.Error: the file cannot be written.
+    OSError, sqlite3.Error: the file cannot be written.
     """
     from spamguard.database import open_database
 
@@ -396,15 +273,11 @@ def write_export(
             db.execute(statement)
         values = asdict(header)
         classes = values.pop("classes")
-        db.execute("INSERT INTO about VALUES (?, ?, ?, ?, ?, ?)", tuple(values.values()))
+        db.execute("INSERT INTO about VALUES (?, ?, ?, ?, ?)", tuple(values.values()))
         db.executemany("INSERT INTO classes VALUES (?, ?)", classes.items())
         number = db.executemany(
             "INSERT INTO votes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", votes
         ).rowcount
-        if table is not None:
-            with table.open("rb") as file:
-                while piece := file.read(_PIECE_BYTES):
-                    db.execute("INSERT INTO tables VALUES (?)", (zlib.compress(piece, 1),))
         db.execute("COMMIT")
     with path.open("rb") as written:
         digest = hashlib.file_digest(written, "sha256").digest()
@@ -432,6 +305,10 @@ class ExportReader:
 
     def check(self) -> tuple[ExportHeader, set[str], int]:
         """Look at the whole file: its header, the labels of all votes, and how many there are."""
+        with self._path.open("rb") as file:
+            head = file.read(_HEADER_BYTES)
+        if int.from_bytes(head[68:72]) != _APPLICATION_ID:
+            self._refuse("it is no file of `spamguard export` (of `backup`: `spamguard restore`)")
         checksum, unread = hashlib.sha256(), self._path.stat().st_size - _DIGEST_BYTES
         with self._path.open("rb") as file:
             while unread > 0 and (data := file.read(min(unread, _PIECE_BYTES))):
@@ -441,9 +318,9 @@ class ExportReader:
                 self._refuse("it is damaged: its checksum is wrong")
         with self._map_errors():
             ((version,),) = self._db.execute("PRAGMA user_version")
-            if version > EXPORT_FORMAT:
+            if version != EXPORT_FORMAT:
                 self._refuse(
-                    f"it has format {version}, this program reads {EXPORT_FORMAT}: update spamguard"
+                    f"it has format {version}, this program reads {EXPORT_FORMAT}: export it again"
                 )
             self._db.execute("PRAGMA trusted_schema = OFF")
             if dict(self._db.execute("SELECT name, sql FROM sqlite_schema")) != _TABLES:
@@ -451,8 +328,6 @@ class ExportReader:
             if self._db.execute(_SELECT_FOREIGN_ROW).fetchone():
                 self._refuse("it is damaged: it holds a value of a wrong type or size")
             header = self._read_header()
-            for _ in self.read_table():
-                pass
             labels = self._db.execute("SELECT DISTINCT label FROM votes WHERE label IS NOT NULL")
             ((number,),) = self._db.execute("SELECT count(*) FROM votes")
             return header, {label for (label,) in labels}, number
@@ -461,21 +336,11 @@ class ExportReader:
         with self._map_errors():
             yield from map(Vote._make, self._db.execute("SELECT * FROM votes ORDER BY rowid"))
 
-    def read_table(self) -> Iterator[bytes]:
-        """The table file, piece by piece."""
-        with self._map_errors():
-            for (piece,) in self._db.execute("SELECT piece FROM tables ORDER BY rowid"):
-                decompressor = zlib.decompressobj()
-                data = decompressor.decompress(piece, _PIECE_BYTES + 1)
-                if not decompressor.eof:
-                    self._refuse("it is damaged: a piece of its tables is cut off or too long")
-                yield data
-
     def _read_header(self) -> ExportHeader:
         rows = self._db.execute("SELECT * FROM about").fetchall()
         if len(rows) != 1 or tuple(map(type, rows[0])) != _ABOUT_TYPES:
             self._refuse("its header is damaged")
-        program, extractor, fingerprint, key, bits, receipts = rows[0]
+        program, extractor, fingerprint, key, bits = rows[0]
         try:
             fits = not key or keys.key_fingerprint(bytes.fromhex(key)) == fingerprint
         except ValueError:
@@ -483,7 +348,7 @@ class ExportReader:
         if not fits:
             self._refuse("its key is not the one it was taught with")
         classes = {name: bool(side) for name, side in self._db.execute("SELECT * FROM classes")}
-        return ExportHeader(program, extractor, fingerprint, key, bits, classes, bool(receipts))
+        return ExportHeader(program, extractor, fingerprint, key, bits, classes)
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
@@ -491,7 +356,7 @@ class ExportReader:
 
         try:
             yield
-        except (sqlite3.Error, zlib.error) as error:
+        except sqlite3.Error as error:
             self._refuse(f"it is damaged ({error})")
 
     def _refuse(self, why: str) -> NoReturn:

@@ -31,8 +31,6 @@ from spamguard.ledger.votes import NewVote
 from spamguard.records import EXTRACTOR, TOKEN_SETS, Status
 from spamguard.storage import KEY_FILE, LEDGER_FILE
 
-_ADOPTED_KEY = "adopted"  # the ledger's note that the tables came without receipts
-
 
 class Filter(JudgingFilter, ClosedOnExit):
     """A spam filter in a directory of its own.
@@ -303,7 +301,6 @@ class Filter(JudgingFilter, ClosedOnExit):
             raise TypeError(
                 "the name of a user is a str, and empty for what is nobody's in particular"
             )
-        self.require_receipts()
         changed = self._ledger.append(votes, unless_voted_since=unless_voted_since)
         self._refresh()
         self._store.save_if_long_tail()
@@ -378,7 +375,6 @@ class Filter(JudgingFilter, ClosedOnExit):
         True
         0
         """
-        self.require_receipts()
         self._store.settle()
         fold.measure_ham(self._ledger, self._store.tables, self._unwanted)
 
@@ -416,36 +412,9 @@ class Filter(JudgingFilter, ClosedOnExit):
         return self._store.min_bits
 
     def save_tables(self, path: Path) -> None:
-        """Write the tables under a new name, for `adopt_tables` elsewhere; may raise OSError."""
+        """Write the tables under a new name. OSError: they cannot be written."""
         self._refresh()
         snapshot.write_snapshot(path, self._store.tables, durable=False)
-
-    def adopt_tables(self, path: Path) -> None:
-        """Judge by tables that a filter with the same key has saved.
-
-        From then on nothing can be taught here, for want of receipts.
-        """
-        if self._ledger.last_seq():
-            raise UsageError(
-                f"{self.directory}: has receipts of its own: import tables without receipts into "
-                "a new state directory"
-            )
-        adopted = snapshot.read_snapshot(path)
-        self._ledger.set_meta(_ADOPTED_KEY, "yes")
-        self._store.adopt(adopted)
-
-    @property
-    def is_adopted(self) -> bool:
-        """Whether the tables came without receipts."""
-        return self._ledger.get_meta(_ADOPTED_KEY) is not None
-
-    def require_receipts(self) -> None:
-        """Raise UsageError if the tables were adopted: they are no sum of receipts here."""
-        if self.is_adopted:
-            raise UsageError(
-                f"{self.directory}: its tables were imported without receipts, it can only judge: "
-                "teach where they came from"
-            )
 
     def with_ledger(self, ledger: SqliteLedger) -> Filter:
         """A filter like this one on another view of its ledger, for `what_if.open_what_if`."""

@@ -3,7 +3,7 @@
 Folding applies one event at a time, in the order of the log. The outcome depends on the tables it
 starts from and the events alone, never on how many are folded at once; so all processes that
 started from the same snapshot and folded the same events hold the same bits. Settling replays all
-lessons from nothing; word lists of other filters come into force, and go, with it.
+lessons from nothing.
 
 A receipt keeps the experts' *first scores*: their scores of the message before it was taught, with
 a mark of the classes among which they chose. Classes come and go, and scores of some classes must
@@ -192,11 +192,6 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
 
     with ledger.large_page_cache():
         counts = ledger.lesson_counts(EXTRACTOR, upto_seq)
-        word_odds = [
-            training.WordOdds(words.tokens, words.log_odds)
-            for words in ledger.word_lists(upto_seq)
-            if words.extractor == EXTRACTOR  # tokens of another extractor say nothing about ours
-        ]
         lessons = sum(counts.values())
         return replay(
             read_blocks(backwards=False),
@@ -206,7 +201,6 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
             table_bits(lessons, min_bits),
             len(TRAITS),
             len(NUMBERS),
-            word_odds,
             policy.unwanted_classes(
                 ledger.classes() if ledger.shared is None else ledger.shared.classes_upto(upto_seq)
             ),

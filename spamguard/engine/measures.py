@@ -209,26 +209,6 @@ def roca_interval(gold: ArrayLike, score: ArrayLike, *, resamples: int = RESAMPL
     return _bootstrap(truth, roca(truth, scores), _resampled_area(truth, scores), resamples)
 
 
-def paired_bootstrap(
-    gold: ArrayLike, score_a: ArrayLike, score_b: ArrayLike, *, resamples: int = RESAMPLES
-) -> Interval:
-    """1-ROCA % of a minus that of b on the same messages, with its 95 % interval.
-
-    Below zero, a is better. Both runs are measured on the same resamples, so mail that is hard for
-    both cancels out: the interval is much narrower than the two single ones. Only one that leaves
-    out zero is evidence of a difference.
-    """
-    truth, first = _check_pair(gold, score_a)
-    second = _check_pair(gold, score_b)[1]
-    area_a, area_b = _resampled_area(truth, first), _resampled_area(truth, second)
-    return _bootstrap(
-        truth,
-        roca(truth, first) - roca(truth, second),
-        lambda spam, ham: area_a(spam, ham) - area_b(spam, ham),
-        resamples,
-    )
-
-
 def _resampled_area(truth: Bools, scores: Floats) -> Callable[[Ints, Ints], float]:
     """Return 1-ROCA % as a function of a resample: numbers of spam and numbers of ham.
 
@@ -337,51 +317,13 @@ def confusion(actual: Sequence[str], predicted: Sequence[str]) -> Confusion:
     return Confusion(tuple(answers), tuple(classes), counts.T[:, :-1])
 
 
-@dataclass(frozen=True, slots=True)
-class LearningCurve:
-    """Errors in consecutive windows of messages; all (windows,).
-
-    last: number (from 1) of the window's last message. roca: 1-ROCA % within the window, NaN if it
-    holds one kind only. error: % of its messages that were lost ham or missed spam.
-    """
-
-    last: Ints
-    roca: Floats
-    error: Floats
-
-
-def learning_curve(
-    gold: ArrayLike,
-    score: ArrayLike,
-    label: ArrayLike,
-    *,
-    unwanted: Collection[str] = (SPAM,),
-    window: int = 500,
-) -> LearningCurve:
-    """How errors fall as teaching goes on; the last window may be shorter."""
-    truth, scores = _check_pair(gold, score)
-    errors = np.isin(np.asarray(label, dtype=np.str_), [*unwanted]) != truth
-    windows = [slice(start, start + window) for start in range(0, len(truth), window)]
-    return LearningCurve(
-        np.array([min(each.stop, len(truth)) for each in windows], dtype=np.int64),
-        np.array([roca(truth[each], scores[each]) for each in windows], dtype=np.float64),
-        np.array([100 * float(errors[each].mean()) for each in windows], dtype=np.float64),
-    )
-
-
 # ---- reports
 
 
 def report_document(
-    runs: Mapping[str, Measures],
-    matrix: Confusion | None = None,
-    curve: LearningCurve | None = None,
-    gain: Interval | None = None,
+    runs: Mapping[str, Measures], matrix: Confusion | None = None
 ) -> dict[str, object]:
-    """Everything as one JSON-ready dictionary; undefined values are None.
-
-    gain is 1-ROCA % minus that of another run.
-    """
+    """Everything as one JSON-ready dictionary; undefined values are None."""
     document: dict[str, object] = {"runs": {name: run.as_dict() for name, run in runs.items()}}
     if matrix is not None:
         document["confusion"] = {
@@ -389,31 +331,11 @@ def report_document(
             "actual": list(matrix.actual),
             "counts": matrix.counts.tolist(),
         }
-    if curve is not None:
-        document["learning_curve"] = {
-            "last": curve.last.tolist(),
-            "roca": _nullable(curve.roca),
-            "error": _nullable(curve.error),
-        }
-    if gain is not None:
-        values = _nullable((gain.value, gain.low, gain.high))
-        document["against"] = dict(zip(("roca", "low", "high"), values, strict=True))
     return document
 
 
 def _nullable(values: Iterable[float]) -> list[float | None]:
     return [None if math.isnan(value) else float(value) for value in values]
-
-
-def describe_gain(gain: Interval, other: str) -> str:
-    """1-ROCA % minus that of another run, as a sentence."""
-    subject = f"1-ROCA minus that of {other}"
-    if math.isnan(gain.value):
-        return f"{subject}: –, as there is mail of one kind only"
-    verdict = (
-        "better" if gain.high < 0 else "worse" if gain.low > 0 else "no evidence of a difference"
-    )
-    return f"{subject}: {gain.value:+.4f} % ({gain.low:+.4f} to {gain.high:+.4f}): {verdict}"
 
 
 def measures_table(name: str, run: Measures) -> str:

@@ -345,14 +345,6 @@ class TableStore:
         """
         return seq < _parse_if_whole(line).settled <= self._ledger.last_position()
 
-    def adopt(self, tables: Tables) -> None:
-        """Publish tables from elsewhere as if the events so far had taught them."""
-        seq = self._ledger.last_seq()
-        while True:  # while another process is first: the last to adopt counts
-            line = self._ledger.get_meta(SNAPSHOT_KEY)
-            if self._publish(tables, SnapshotStamp(seq=seq, settled=seq), line, lambda: True):
-                return
-
     def _publish(
         self,
         tables: Tables,

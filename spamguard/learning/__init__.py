@@ -4,7 +4,7 @@ Every way to teach ends in `lessons`. Processes without a filter put a lesson in
 disk (`queue`) and may answer at once. `status_files` tells users what was refused, and `client` is
 the small program that delivery agents call. `undo` takes back what a user has taught, and reads old
 messages again after an upgrade; `ageing` forgets the oldest lessons where the configuration says
-how many are kept; `importers` takes in word lists of other filters.
+how many are kept.
 
 A lesson is taken only once it is on the disk, no user can teach in another's name, and nothing here
 changes tables: that is for settling. Read `lessons` first.

@@ -22,7 +22,7 @@ vote. Of machines that share a log one may do this at a time.
 
 Undoing must never touch another user's votes, change whose vote one is, or cast one that is not in
 force. Ageing must never take back a vote that was cast after it had looked, or a word about a
-sender, a word list or a class.
+sender or a class.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spamguard.errors import LedgerError
 from spamguard.ledger.codec import pack
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.sqlite import SqliteLedger
-from spamguard.ledger.votes import NewVote, is_site_note
+from spamguard.ledger.votes import CLASS_VERSION, NewVote
 from spamguard.records import AGEING_ORIGIN, EXTRACTOR, Vote
 from spamguard.storage import batches
 
@@ -67,7 +67,7 @@ class VoteSelection(NamedTuple):
     def matches(self, vote: Vote) -> bool:
         exact, prefix = origin_patterns(self.origin)
         is_from = not self.origin or vote.origin == exact or vote.origin.startswith(prefix)
-        is_opinion = bool(self.node or not _is_end(vote)) and not is_site_note(vote.extractor)
+        is_opinion = bool(self.node or not _is_end(vote)) and vote.extractor != CLASS_VERSION
         is_of_node = not self.node or vote.node.partition("+")[0] == self.node
         is_then = self.since <= vote.time < (self.until or inf)
         return is_then and is_opinion and is_from and is_of_node
@@ -92,7 +92,6 @@ def undo_votes(
     """Take back the chosen votes on these messages, in batches; yields what has changed. Does not
     settle. LedgerError, UsageError: batches that were yielded before are undone.
     """
-    spam_filter.require_receipts()
     for batch in batches(digests):
         # Votes that are cast from now on count, and are not taken back. `force`: undoing is
         # recorded also where nothing of the user is in force.
@@ -217,7 +216,6 @@ def reextract_votes(
 
     user: whose votes; None: everybody's.
     """
-    spam_filter.require_receipts()
     outdated = [example for example in examples if _outdated_votes(spam_filter, example, user)]
     all_scores = spam_filter.first_scores(outdated)
     # Exclusive: no user may say anything else between looking and casting.

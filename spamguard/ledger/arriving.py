@@ -17,9 +17,7 @@ from spamguard.ledger.votes import (
     CLASS_VERSION,
     SENDER_LABEL,
     SENDER_VERSION,
-    check_list_vote,
     is_class_label,
-    is_word_list,
 )
 from spamguard.log import MAX_TIME
 from spamguard.records import Vote
@@ -49,9 +47,7 @@ def check_votes(votes: Iterable[Vote]) -> Iterator[Vote]:
                 f"a vote to be merged has time {vote.time}: it must be in seconds since 1970, "
                 "before the year 10000"
             )
-        if is_word_list(vote.extractor):
-            check_list_vote(vote)
-        elif vote.extractor == SENDER_VERSION:
+        if vote.extractor == SENDER_VERSION:
             if (
                 vote.packed
                 or vote.scores

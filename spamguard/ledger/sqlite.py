@@ -43,14 +43,11 @@ from spamguard.ledger.queries import (
 )
 from spamguard.ledger.schema import PROVISIONAL
 from spamguard.ledger.votes import (
-    LIST_KEY_RANGE,
     Change,
     Lesson,
     NewVote,
-    WordList,
     add_version,
     is_class_label,
-    lists_in_force,
     make_class_vote,
     resolve_lessons,
 )
@@ -348,12 +345,6 @@ class SqliteLedger(LedgerFile):
     def scores(self) -> ScoreQueries:
         """The scores of messages before anybody taught these."""
         return ScoreQueries(self._db.query)
-
-    def word_lists(self, upto_seq: int | None = None) -> list[WordList]:
-        """The word lists in force after the events up to `upto_seq` (default: all)."""
-        upto = self.last_seq() if upto_seq is None else upto_seq
-        rows = self._db.query(schema.EVENTS_OF_KEYS, (*LIST_KEY_RANGE, upto))
-        return lists_in_force((seq, Vote(*columns)) for seq, *columns in rows)
 
     def has_event_between(self, digest: bytes, after: int, before: int) -> bool:
         """Whether there is an event on this message between two numbers, both excluded."""

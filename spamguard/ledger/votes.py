@@ -3,12 +3,7 @@
 Each user has one vote in force on a message, the one with the highest version. The class that most
 of these name is the class of the lesson, and the oldest vote for it gives the features.
 
-A word list is what another filter knew about words, as a start for ours. It is one event of the
-log: a vote of the site whose digest is no message's but the name of the list. So it has a version,
-is merged and exported like every vote, and a tombstone takes it back without a trace. Its extractor
-version is one that no reader of lessons asks for.
-
-Where many machines share a log, a class is defined by such a vote of the site too: its digest holds
+Where many machines share a log, a class is defined by a vote of the site too: its digest holds
 the name of the class, its label says whether mail of the class is wanted, and it has no features.
 
 Must never read a clock, a file or the order in which votes arrive: whoever holds the same votes
@@ -18,23 +13,16 @@ of one key and version are the same vote; the ledger sees to that (`arriving.wit
 
 from __future__ import annotations
 
-import json
 import re
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
-from spamguard.records import Features, Vote
+from spamguard.records import Vote
 
 
 class NewVote(NamedTuple):
@@ -226,172 +214,17 @@ def lesson_changes(
             yield seq, _make_lesson(before, load_vote), _make_lesson(after, load_vote)
 
 
-# ---- word lists
+# ---- senders
 
-WORD_LIST_LABEL = "(word list)"
-"""Label of such a vote; no class may have this name."""
-MAX_WORDS = 30_000
-"""Words of a list, 110 kB; with 10,000 it is as good (corpora/RESULTS.md, "Moving in")."""
-LIST_NAME = re.compile(r"[\w.@-]{1,64}")
-_KEY_PREFIX = b"word list:"
-LIST_KEY_RANGE = (_KEY_PREFIX, b"word list;")
-"""Digests of lists are from the first of these on, and before the second."""
-_VERSION_OFFSET = 128  # of such votes, added to the extractor's version
 SENDER_VERSION = 256
 """Extractor version of votes about a sender instead of a message (`ledger.senders`)."""
 SENDER_LABEL = re.compile(r"\(sender ([+-][0-9]{1,2})\)")
 """Label of such a vote; no class may have such a name."""
-_LIST_FORMAT = 1
-# Checksum of the rest; format; lengths of description, tokens and log-odds.
-_HEADER = struct.Struct("<IBHII")
-_CHECKSUM_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class WordListInfo:
-    """Where a list comes from.
-
-    source: the program. digest: of the words and counts as they were read, in hexadecimal. ham,
-    spam: how much mail of each was taught there (of POPFile, words). words: in the source. used:
-    how many of them are in the list.
-    """
-
-    source: str
-    digest: str
-    ham: int
-    spam: int
-    words: int
-    used: int
-
-    def is_valid(self) -> bool:
-        """Whether all values have their types."""
-        texts, numbers = (self.source, self.digest), (self.ham, self.spam, self.words, self.used)
-        return {*map(type, texts)} == {str} and {*map(type, numbers)} == {int}
-
-
-@dataclass(frozen=True, slots=True)
-class WordList:
-    """A list in force.
-
-    time: of its import, seconds since 1970. seq: number of its event. extractor: version of its
-    tokens.
-    """
-
-    name: str
-    about: WordListInfo
-    time: int
-    seq: int
-    extractor: int
-    tokens: NDArray[np.uint32]
-    log_odds: NDArray[np.int8]
-
-
-def make_list_vote(
-    name: str,
-    about: WordListInfo,
-    tokens: NDArray[np.uint32],
-    log_odds: NDArray[np.int8],
-    time: int,
-    extractor: int,
-) -> NewVote:
-    """The vote that brings a list. tokens: at most `MAX_WORDS`, sorted and unique."""
-    described = json.dumps(asdict(about)).encode()
-    packed = codec.pack(Features(tokens, np.zeros(0, np.uint8), np.zeros(0, np.int16)))
-    odds = zlib.compress(log_odds.tobytes(), 9)
-    header = _HEADER.pack(0, _LIST_FORMAT, len(described), len(packed), len(odds))
-    body = header[_CHECKSUM_BYTES:] + described + packed + odds
-    content = struct.pack("<I", zlib.crc32(body)) + body
-    origin, version = f"import {about.source}", _VERSION_OFFSET + extractor
-    return NewVote(_list_key(name), "", WORD_LIST_LABEL, content, b"", origin, time, version)
-
-
-def make_list_tombstone(standing: WordList, origin: str, time: int) -> NewVote:
-    """The vote that takes a list back."""
-    key, version = _list_key(standing.name), _VERSION_OFFSET + standing.extractor
-    return NewVote(key, "", None, b"", b"", origin, time, version)
-
-
-def _list_key(name: str) -> bytes:
-    return _KEY_PREFIX + name.encode()
-
-
-def is_word_list(extractor: int) -> bool:
-    """Whether a vote of this extractor version is about a list, not a message."""
-    return _VERSION_OFFSET <= extractor < SENDER_VERSION
 
 
 def is_class_label(label: str | None) -> bool:
     """Whether a vote with this label may be about a message; None: a vote that is taken back."""
-    return label is None or not (
-        label == WORD_LIST_LABEL or label in CLASS_LABELS or SENDER_LABEL.fullmatch(label)
-    )
-
-
-def check_list_vote(vote: Vote) -> None:
-    """Raise LedgerError unless such a vote brings a list that can be read, or takes one back."""
-    if (
-        not vote.digest.startswith(_KEY_PREFIX)
-        or not LIST_NAME.fullmatch(_list_name(vote))
-        or vote.user
-        or vote.label not in (WORD_LIST_LABEL, None)
-    ):
-        raise LedgerError("a vote to be merged is no word list, though it says so: export it again")
-    if vote.label is not None:
-        _unpack_list(vote.packed)
-
-
-def _list_name(vote: Vote) -> str:
-    return vote.digest.removeprefix(_KEY_PREFIX).decode("utf-8", "replace")
-
-
-def lists_in_force(events: Iterable[tuple[int, Vote]]) -> list[WordList]:
-    """The lists in force after these events, by name. LedgerError: one is damaged.
-
-    events: number and vote of each event whose digest is in `LIST_KEY_RANGE`.
-    """
-    seqs = {(vote.digest, vote.version): (seq, vote) for seq, vote in events}
-    votes = winning_votes(vote for _, vote in seqs.values()).values()
-    lists = []
-    for vote in sorted(votes, key=attrgetter("digest")):
-        if vote.label == WORD_LIST_LABEL and is_word_list(vote.extractor):
-            about, tokens, log_odds = _unpack_list(vote.packed)
-            seq, _ = seqs[vote.digest, vote.version]
-            version = vote.extractor - _VERSION_OFFSET
-            lists.append(
-                WordList(_list_name(vote), about, vote.time, seq, version, tokens, log_odds)
-            )
-    return lists
-
-
-def _unpack_list(packed: bytes) -> tuple[WordListInfo, NDArray[np.uint32], NDArray[np.int8]]:
-    if len(packed) < _HEADER.size:
-        raise _list_damage_error()
-    checksum, form, *lengths = _HEADER.unpack_from(packed)
-    if form != _LIST_FORMAT:
-        raise LedgerError(
-            f"a word list in the ledger has format {form}, this program reads {_LIST_FORMAT}: "
-            "update spamguard"
-        )
-    if zlib.crc32(memoryview(packed)[_CHECKSUM_BYTES:]) != checksum or len(
-        packed
-    ) != _HEADER.size + sum(lengths):
-        raise _list_damage_error()
-    described, ends = _HEADER.size, _HEADER.size + lengths[0]
-    tokens = codec.unpack(packed[ends : ends + lengths[1]]).tokens
-    try:
-        odds = np.frombuffer(
-            zlib.decompressobj().decompress(packed[ends + lengths[1] :], MAX_WORDS), np.int8
-        )
-        about = WordListInfo(**json.loads(packed[described:ends]))
-    except (ValueError, TypeError, RecursionError, zlib.error) as error:
-        raise _list_damage_error() from error
-    if len(odds) != len(tokens) or not about.is_valid():
-        raise _list_damage_error()
-    return about, tokens, odds
-
-
-def _list_damage_error() -> LedgerError:
-    return LedgerError("a word list in the ledger is damaged: restore the ledger from a backup")
+    return label is None or not label.startswith("(")
 
 
 # ---- classes of a shared log
@@ -422,8 +255,3 @@ def classes_in_force(votes: Iterable[Vote]) -> dict[str, bool]:
         for vote in sorted(winning, key=attrgetter("digest"))
         if vote.label is not None
     }
-
-
-def is_site_note(extractor: int) -> bool:
-    """Whether a vote of this extractor version is a word list or a class, which nobody "taught"."""
-    return is_word_list(extractor) or extractor == CLASS_VERSION

@@ -177,7 +177,6 @@ def filter_status(spam_filter: Filter) -> dict[str, Any]:
         "classes": {name: asdict(summary) for name, summary in classes.items()},
         "events": status.events,
         "unsettled": status.unsettled,
-        "receipts": not spam_filter.is_adopted,
         "buckets": status.buckets,
         "tables": {name: asdict(summary) for name, summary in tables.items()},
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
@@ -320,7 +319,6 @@ def preview_lesson(
     newest first; judged as far as the time allows.
     """
     check_class(spam_filter.ledger, label)
-    spam_filter.require_receipts()
     judgements, messages = [], [lesson.features]
     for judgement, packed in latest:
         try:

@@ -461,7 +461,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=PARTS, default="", metavar="PART")
     options = parser.parse_args()
     if not (options.spamassassin or options.lists):
-        parser.error("name at least one corpus: `spamguard corpus fetch` gets one")
+        parser.error("name at least one corpus: `python corpora/fetch.py` gets one")
     return options
 
 

@@ -314,7 +314,7 @@ def corpus(index: str | None) -> Labelled:
         return list(generate(5000, 1))
     if not Path(index).exists():
         raise SystemExit(
-            f"bench_evasion: no corpus at {index}; `spamguard corpus fetch` gets one, "
+            f"bench_evasion: no corpus at {index}; `python corpora/fetch.py` gets one, "
             "without --corpus mail is made up"
         )
     try:

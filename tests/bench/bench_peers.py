@@ -30,13 +30,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.engine import evaluate, measures
+from spamguard.engine import measures
 from spamguard.engine.evaluate import ScoredMessage
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench import bare, courses, foreign, pictures, recalibration, rivals, streams
-from tests.bench.courses import OURS
+from tests.bench.courses import OURS, roca_difference
 from tests.bench.streams import Mail
 
 START = 1000  # messages before calibration counts
@@ -142,7 +142,7 @@ def areas(runs: Runs) -> None:
             f"{measured.sm:.2f}",
         ]
         cells += [f"{measured.sm_at_hm_05:.2f}", f"{sum(row.trained for row in run):,}"]
-        gain = evaluate.roca_difference(runs[OURS], run)
+        gain = roca_difference(runs[OURS], run)
         cells.append(
             "" if name == OURS else f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
         )

@@ -26,7 +26,7 @@ def labelled(index: str | Path) -> list[Mail]:
     """The messages of a TREC index."""
     place = Path(index)
     if not place.exists():
-        raise SystemExit(f"no corpus at {place}; `spamguard corpus fetch` gets one")
+        raise SystemExit(f"no corpus at {place}; `python corpora/fetch.py` gets one")
     pairs = [line.split(maxsplit=1) for line in place.read_text("utf-8").splitlines()]
     return [Mail(label, place.parent / name) for label, name in pairs]
 

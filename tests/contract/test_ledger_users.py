@@ -9,18 +9,13 @@ import random
 from collections import Counter
 from itertools import product
 
-import numpy as np
 import pytest
 
 from spamguard.ledger.queries import origin_patterns
 from spamguard.ledger.votes import (
-    WORD_LIST_LABEL,
     LastVote,
     MessageStanding,
     NewVote,
-    WordListInfo,
-    is_word_list,
-    make_list_vote,
     resolve_lesson,
     winning_votes,
 )
@@ -211,14 +206,8 @@ USERS = ("", "anna", "ben", "ben@example.org", "zoe")
 
 @pytest.fixture
 def crowded(ledger):
-    """400 votes of five users on 60 messages within ten days, many replaced, many taken back; and a
-    word list.
-    """
+    """400 votes of five users on 60 messages within ten days, many replaced, many taken back."""
     dice = random.Random(3)
-    about = WordListInfo("bogofilter", "00", 1, 1, 1, 1)
-    ledger.append(
-        [make_list_vote("words", about, np.array([7], np.uint32), np.array([1], np.int8), 5, 1)]
-    )
     for _ in range(400):
         label = dice.choice(("spam", "ham", "news", None))
         digest, user = bytes([dice.randrange(60)]) * 16, dice.choice(USERS)
@@ -230,12 +219,12 @@ def crowded(ledger):
 
 
 def cast_votes(ledger):
-    return [vote for vote in ledger.all_votes() if vote.label not in (None, WORD_LIST_LABEL)]
+    return [vote for vote in ledger.all_votes() if vote.label is not None]
 
 
 def standing(ledger, user=""):
     """By going through everything."""
-    votes = [vote for vote in ledger.all_votes() if not is_word_list(vote.extractor)]
+    votes = list(ledger.all_votes())
     won = winning_votes(votes)
     found = {}
     for digest in {vote.digest for vote in votes}:
@@ -297,11 +286,7 @@ def test_by_hour_and_one_by_one(crowded, user):
 
 
 def test_by_day_those_in_force(crowded):
-    won = [
-        vote
-        for vote in winning_votes(crowded.all_votes()).values()
-        if vote.label not in (None, WORD_LIST_LABEL)
-    ]
+    won = [vote for vote in winning_votes(crowded.all_votes()).values() if vote.label is not None]
     expected = Counter(vote.time // 86_400 for vote in won)
     assert {
         day: number for day, number in crowded.users.count_by_day().items() if number
@@ -319,7 +304,7 @@ def test_the_oldest_votes_in_force(crowded):
     in_force = [
         (seq, vote)
         for seq, vote in events.items()
-        if winning[vote.digest, vote.user] == vote and vote.label not in (None, WORD_LIST_LABEL)
+        if winning[vote.digest, vote.user] == vote and vote.label is not None
     ]
     for personal, before, number in product((0, 5), (None, 400_000), (0, 1, 50, -1)):
         order = {}

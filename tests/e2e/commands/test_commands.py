@@ -103,7 +103,7 @@ def test_an_interrupt_from_the_keyboard_is_not_answered_by_the_pool(tmp_path, co
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", [["evaluate", "--protocol", "delayed"], ["doctor"]])
+@pytest.mark.parametrize("command", [["evaluate", "--protocol", "split"], ["doctor"]])
 def test_an_ended_command_removes_its_drafts(taught, corpus, tmp_path, command, number):
     """Filters on trial take a hundred megabytes, and the doctor must leave neither a message nor a
     lesson.

@@ -226,15 +226,6 @@ def test_a_disk_that_cannot_be_written(state, tmp_path, capsys):
             assert capsys.readouterr().err == f"spamguard: {told}\n"
 
 
-def test_tables_without_receipts_cannot_be_backed_up(state, tmp_path, capsys):
-    command(state, "export", "--without-receipts", "--with-key", tmp_path / "tables")
-    command(tmp_path / "judging", "import", tmp_path / "tables")
-    capsys.readouterr()
-    assert command(tmp_path / "judging", "backup", tmp_path / "backup") == 2
-    assert "without receipts" in capsys.readouterr().err
-    assert not (tmp_path / "backup").exists()
-
-
 @pytest.mark.parametrize(
     "damage",
     [

@@ -1,4 +1,4 @@
-"""`evaluate`: figures on labelled mail, and the gain over another run on the same mail."""
+"""`evaluate`: figures on labelled mail."""
 
 from __future__ import annotations
 
@@ -18,56 +18,6 @@ PROTOCOL = ("--protocol", "split", "--share", "0.5")
 @pytest.fixture
 def evaluate(run, state):
     return lambda *words, **settings: run(state, "evaluate", *words, **settings)
-
-
-@pytest.fixture(scope="module")
-def scores(corpus, tmp_path_factory):
-    """A file of scores of half the corpus, all of them wrong."""
-    path = tmp_path_factory.mktemp("scores") / "upside-down.csv"
-    labels = [line.split()[0] for line in (corpus / "index").read_text().splitlines()]
-    rows = [
-        f"{n},{label},{label},{-1.0 if label == 'spam' else 1.0},0"
-        for n, label in enumerate(labels, 1)
-        if n > len(labels) // 2
-    ]
-    path.write_text("n,gold,label,score,trained\n" + "\n".join(rows) + "\n")
-    return path
-
-
-def test_the_gain_over_another_run(evaluate, corpus, scores):
-    done = evaluate(corpus / "index", *PROTOCOL, "--against", scores)
-    assert done.status == 0
-    assert f"1-ROCA minus that of {scores}: -" in done.out
-    assert done.out.rstrip().endswith(": better")
-    report = evaluate(corpus / "index", *PROTOCOL, "--against", scores, "--json").json
-    assert (
-        -100
-        <= report["against"]["low"]
-        <= report["against"]["roca"]
-        <= report["against"]["high"]
-        < 0
-    )
-
-
-def test_no_gain_without_another_run(evaluate, corpus, tmp_path):
-    done = evaluate(corpus / "index", *PROTOCOL, "--json", "--scores", tmp_path / "own.csv")
-    assert "against" not in done.json
-    again = evaluate(corpus / "index", *PROTOCOL, "--against", tmp_path / "own.csv")
-    assert again.out.rstrip().endswith(
-        "+0.0000 % (+0.0000 to +0.0000): no evidence of a difference"
-    )
-
-
-def test_scores_of_other_mail_and_no_scores_are_refused(evaluate, corpus, scores, tmp_path):
-    other_mail = evaluate(
-        corpus / "index", "--protocol", "split", "--share", "0.9", "--against", scores
-    )
-    assert other_mail.failed("other mail")
-    assert "1-ROCA" in other_mail.out  # the work was done
-    assert evaluate(corpus / "index", "--against", tmp_path / "absent.csv").failed("cannot be read")
-    assert evaluate(corpus / "index", "--against", corpus / "index").failed(
-        "n,gold,label,score,trained"
-    )
 
 
 def test_unwritable_files_are_reported_before_the_work(
@@ -156,11 +106,8 @@ def test_the_existing_filter_knows_which_classes_are_unwanted(
         run(state, "learn", "--as", "fraud", "--unwanted", next((corpus / "spam").iterdir())).status
         == 0
     )
-    done = evaluate(three, "--json", "--scores", tmp_path / "scores.csv")
+    done = evaluate(three, "--json")
     assert counted(done) == (held["ham"], held["spam"] + held["fraud"])
-    assert evaluate(three, "--against", tmp_path / "scores.csv").out.endswith(
-        "no evidence of a difference\n"
-    )
 
 
 def test_without_a_filter_other_classes_are_wanted(run, three, tmp_path):

@@ -26,15 +26,3 @@ def test_the_other_side_holds_the_same_and_shrinks_as_this_one(run, tmp_path):
                 each.settle()
             assert there_filter.status().buckets == 1 << BITS
             assert held(there_filter) == held(here_filter)
-
-
-def test_tables_without_receipts_come_as_large_as_they_are(run, status_of, tmp_path):
-    here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "file"
-    with opened(here) as here_filter:
-        teach(here_filter, mail(70))
-        here_filter.settle()
-        assert run(here, "export", "--with-key", "--without-receipts", file).status == 0
-        assert run(there, "import", file).status == 0
-        assert status_of(there)["buckets"] == status_of(here)["buckets"] == 2 << BITS
-        with opened(there) as there_filter:
-            assert held(there_filter) == held(here_filter)

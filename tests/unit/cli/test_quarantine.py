@@ -9,7 +9,6 @@ import pytest
 
 from spamguard.cli import main
 from spamguard.delivery.quarantine import DIRECTORY, Quarantine
-from spamguard.engine.filter import Filter
 from spamguard.keys import new_id
 from spamguard.smtp.envelope import Client, Envelope, Recipient, Sender
 from spamguard.storage import Spool, SpoolView
@@ -224,14 +223,3 @@ def test_wrong_usage(held, capsys, arguments):
         main(["--state", str(held), "quarantine", *arguments])
     assert stop.value.code == 2
     assert "usage: spamguard" in capsys.readouterr().err
-
-
-def test_a_filter_that_cannot_learn_is_an_error_before_the_release(
-    run, held, tmp_path, monkeypatch
-):
-    with Filter.open(held) as spam_filter:
-        spam_filter.ledger.set_meta("adopted", "yes")
-    where = f"maildir:{tmp_path / 'Maildir'}"
-    assert run(held, "quarantine", "release", FIRST, "--next-hop", where).failed("can only judge")
-    assert delivered(tmp_path / "Maildir") == []
-    assert run(held, "quarantine", "release", "--no-learn", FIRST, "--next-hop", where).status == 0

@@ -32,10 +32,9 @@ def test_json(status_of, taught, counts):
         "ledger": SCHEMA_VERSION,
     }
     assert len(answer["key"]) == 16
-    assert (answer["events"], answer["unsettled"], answer["receipts"], answer["profile"]) == (
+    assert (answer["events"], answer["unsettled"], answer["profile"]) == (
         120,
         0,
-        True,
         "default",
     )
     assert set(answer["tables"]) == {"words", "clues", "pairs", "grams"}

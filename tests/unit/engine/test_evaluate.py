@@ -22,20 +22,15 @@ from spamguard.engine.evaluate import (
     TrialSettings,
     interleave,
     read_scores,
-    roca_difference,
     write_scores,
 )
 from spamguard.engine.filter import Filter
 from spamguard.engine.measures import (
-    Interval,
     Measures,
     confusion,
     confusion_table,
-    describe_gain,
-    learning_curve,
     measures,
     measures_table,
-    paired_bootstrap,
     report_document,
     roca,
 )
@@ -48,7 +43,7 @@ MAIL = [
     SourceMessage(f"mail {number}", raw, label)
     for number, (label, raw) in enumerate(generate(80, 7))
 ]
-SETTINGS = TrialSettings("default", delay=15, share=0.6)
+SETTINGS = TrialSettings("default", share=0.6)
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
@@ -141,31 +136,6 @@ def test_every_message_is_judged_once_and_never_after_it_was_taught(
 def test_online_teaches_every_message_at_once(spy: Spy) -> None:
     assert all(trial.row.trained for trial in tried("online"))
     assert [number for number, _ in spy.taught] == list(range(80))
-
-
-def test_delayed_teaches_so_many_messages_later_and_the_last_ones_never(
-    spy: Spy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gaps = []
-    noting = Filter.learn_examples
-
-    def learn(spam_filter: Filter, lessons: Any, label: str) -> Any:
-        notes = noting(spam_filter, lessons, label)
-        gaps.append(spy.judged[-1] - spy.taught[-1][0])
-        return notes
-
-    monkeypatch.setattr(Filter, "learn_examples", learn)
-    trials = tried("delayed")
-    assert [number for number, _ in spy.taught] == list(range(65))
-    assert set(gaps) == {15}
-    assert [trial.row.trained for trial in trials] == [True] * 65 + [False] * 15
-
-
-def test_a_delay_longer_than_the_mail_teaches_nothing(spy: Spy) -> None:
-    trials = tried("delayed", TrialSettings("default", delay=500))
-    assert spy.taught == []
-    assert not any(trial.row.trained for trial in trials)
-    assert {trial.row.label for trial in trials} == {"unsure"}
 
 
 def test_corrections_teach_what_was_wrong_or_unsure_and_nothing_else(spy: Spy) -> None:
@@ -313,19 +283,11 @@ def test_confusion_table() -> None:
 
 def test_document_is_json() -> None:
     matrix = confusion(["ham", "spam"], ["ham", "unsure"])
-    curve = learning_curve([True, True, False], [1, 2, 3], ["spam"] * 3, window=2)
-    document = json.loads(
-        json.dumps(report_document({"run": some()}, matrix, curve), allow_nan=False)
-    )
+    document = json.loads(json.dumps(report_document({"run": some()}, matrix), allow_nan=False))
     assert document["confusion"] == {
         "predicted": ["ham", "spam", "unsure"],
         "actual": ["ham", "spam"],
         "counts": [[1, 0], [0, 0], [0, 1]],
-    }
-    assert document["learning_curve"] == {
-        "last": [2, 3],
-        "roca": [None, None],
-        "error": [0.0, 100.0],
     }
     assert document["runs"]["run"]["messages"] == 200
     assert set(report_document({})) == {"runs"}
@@ -399,60 +361,3 @@ def test_what_is_no_file_of_scores_says_so(tmp_path: Path, text: str) -> None:
         read_scores(tmp_path / "s.csv")
     with pytest.raises(UsageError, match="cannot be read"):
         read_scores(tmp_path / "absent.csv")
-
-
-@pytest.mark.parametrize(
-    ("gain", "word"),
-    [
-        (Interval(-0.1, -0.2, -0.05), "better"),
-        (Interval(0.1, 0.05, 0.2), "worse"),
-        (Interval(-0.1, -0.2, 0.01), "no evidence"),
-    ],
-)
-def test_a_gain_is_told_in_words_and_numbers(gain: Interval, word: str) -> None:
-    assert describe_gain(gain, "other.csv").endswith(
-        word if word != "no evidence" else "no evidence of a difference"
-    )
-    assert report_document({}, gain=gain)["against"] == {
-        "roca": gain.value,
-        "low": gain.low,
-        "high": gain.high,
-    }
-
-
-def test_where_there_is_one_kind_of_mail_nothing_is_gained() -> None:
-    gain = paired_bootstrap([False] * 3, [1, 2, 3], [3, 2, 1])
-    assert (
-        describe_gain(gain, "other.csv")
-        == "1-ROCA minus that of other.csv: –, as there is mail of one kind only"
-    )
-
-
-def run(noise: float) -> list[ScoredMessage]:
-    rng = np.random.default_rng(2)
-    gold = rng.random(400) < 0.5
-    scores = 2 * gold + noise * rng.normal(size=400)
-    return [
-        ScoredMessage(n, "spam" if spam else "ham", "unsure", float(score), False)
-        for n, (spam, score) in enumerate(zip(gold, scores, strict=True), 1)
-    ]
-
-
-def test_the_better_one_is_below_zero() -> None:
-    gain = roca_difference(run(0.7), run(2.0))
-    assert gain.low <= gain.value <= gain.high < 0
-    back = roca_difference(run(2.0), run(0.7))
-    assert back.value == pytest.approx(-gain.value)
-
-
-def test_a_run_does_not_differ_from_itself() -> None:
-    gain = roca_difference(run(1.0), run(1.0))
-    assert (gain.value, gain.low, gain.high) == (0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "other", [run(1.0)[1:], [row._replace(gold="ham") for row in run(1.0)], []]
-)
-def test_other_mail_is_refused(other: list[ScoredMessage]) -> None:
-    with pytest.raises(UsageError, match="other mail"):
-        roca_difference(run(1.0), other)

@@ -12,7 +12,7 @@ import pytest
 from spamguard.bayes.fusion import score_message
 from spamguard.bayes.tables import make_evidence
 from spamguard.engine.filter import Filter
-from spamguard.errors import UnknownClassError, UsageError
+from spamguard.errors import UnknownClassError
 from spamguard.ledger import codec
 from spamguard.ledger.votes import NewVote
 from spamguard.mail.message import add_fields
@@ -322,27 +322,6 @@ def test_forty_classes(spam_filter: Filter) -> None:
         for _, raw in lessons:
             spam_filter.forget(raw)
         assert list(other.judge(lessons[0][1]).probabilities) == ["ham", "spam"]
-
-
-def test_tables_that_came_without_receipts_judge_and_cannot_be_taught(
-    spam_filter: Filter, tmp_path: Path
-) -> None:
-    teach(spam_filter, MAIL[:30])
-    spam_filter.save_tables(tmp_path / "tables")
-    with opened(tmp_path / "copy") as copy, opened(tmp_path / "copy") as third:
-        copy.adopt_tables(tmp_path / "tables")
-        for raw in (*HAM[-3:], *SPAM[-3:]):
-            assert copy.judge(raw) == third.judge(raw) == spam_filter.judge(raw)
-        for forbidden in (
-            lambda: copy.learn(SPAM[0], "spam"),
-            lambda: third.forget(SPAM[0]),
-            copy.settle,
-        ):
-            with pytest.raises(UsageError, match="without receipts"):
-                forbidden()
-        assert copy.is_adopted
-    with pytest.raises(UsageError, match="receipts of its own"):
-        spam_filter.adopt_tables(tmp_path / "tables")
 
 
 def test_a_hundred_thousand_tokens(spam_filter: Filter) -> None:

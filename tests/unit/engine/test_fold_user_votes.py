@@ -240,14 +240,6 @@ def test_another_process_is_heard_at_once(shared):
         )
 
 
-def test_tables_without_receipts_know_nobody(shared, tmp_path):
-    against(shared, 1)
-    shared.save_tables(tmp_path / "tables")
-    with opened(tmp_path / "copy") as copy:
-        copy.adopt_tables(tmp_path / "tables")
-        assert copy.judge(letter(2), user="anna") == shared.judge(letter(2))
-
-
 def test_no_more_is_kept_in_mind_than_there_is_room_for(shared, monkeypatch):
     users = [f"user{number}" for number in range(6)]
     teach(shared, [("spam", HAM[0])], user="anna")

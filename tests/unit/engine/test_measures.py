@@ -18,11 +18,9 @@ from spamguard.engine.measures import (
     Measures,
     calibration_error,
     confusion,
-    learning_curve,
     log_loss,
     logistic_average,
     measures,
-    paired_bootstrap,
     reliability,
     roc,
     roca,
@@ -191,21 +189,6 @@ def test_a_single_message_of_a_kind_gives_no_bounds() -> None:
     assert math.isnan(interval.low)
 
 
-@pytest.mark.slow
-def test_paired_difference_is_narrower_than_single_intervals() -> None:
-    gold, score, _ = run(7, 1500, 6)
-    worse = score + np.random.default_rng(1).normal(scale=0.4, size=len(score))
-    interval = paired_bootstrap(gold, score, worse)
-    single = roca_interval(gold, score)
-    assert interval.value == pytest.approx(roca(gold, score) - roca(gold, worse), abs=1e-9)
-    assert interval.high < 0  # a is better, and that is evidence
-    assert interval.high - interval.low < single.high - single.low
-    same = paired_bootstrap(gold, score, score)
-    assert (same.value, same.low, same.high) == (0, 0, 0)
-    mirrored = paired_bootstrap(gold, worse, score)
-    assert (mirrored.low, mirrored.high) == pytest.approx((-interval.high, -interval.low))
-
-
 # ---- curves
 
 
@@ -219,16 +202,6 @@ def test_roc_is_a_staircase_whose_area_is_roca() -> None:
     assert area == pytest.approx(roca(gold, score), abs=1e-9)
     with pytest.raises(UsageError, match="both spam and ham"):
         roc([True, True], [1, 2])
-
-
-def test_learning_curve() -> None:
-    gold, score, label = run(9, 250, 2)
-    curve = learning_curve(gold, score, label, window=100)
-    assert curve.last.tolist() == [100, 200, 250]
-    assert curve.roca[2] == pytest.approx(slow_roca(gold[200:], score[200:]))
-    assert curve.error[0] == pytest.approx(100 * np.mean((label[:100] == "spam") != gold[:100]))
-    assert np.isnan(learning_curve([True], [1], ["spam"]).roca).all()
-    assert learning_curve([], [], []).last.shape == (0,)
 
 
 # ---- calibration
@@ -315,4 +288,3 @@ def test_other_classes_may_be_unwanted_too() -> None:
     )
     run = measures(gold, score, label, unwanted={"spam", "fraud"}, resamples=5)
     assert (run.spam_missed, run.ham_as_spam) == (0, 1)
-    assert learning_curve(gold, score, label, unwanted={"spam", "fraud"}).error.tolist() == [25.0]

@@ -251,15 +251,6 @@ def test_tables_that_are_made_anew_from_the_ledger_alone(grown: Filter, open_fil
     assert held(open_filter()) == held(grown) == before
 
 
-def test_tables_that_are_adopted_keep_their_size(grown: Filter, tmp_path: Path) -> None:
-    grown.save_tables(tmp_path / "tables")
-    assert read_snapshot(tmp_path / "tables").bits == BITS + 1
-    with opened(tmp_path / "copy", bits=grown.min_bits) as copy:
-        copy.adopt_tables(tmp_path / "tables")
-        assert bits(copy) == BITS + 1
-        assert judged(copy) == judged(grown)
-
-
 @needs_kernel
 def test_with_and_without_the_kernel(grown: Filter) -> None:
     def work() -> tuple[object, list[Verdict], list[Verdict]]:

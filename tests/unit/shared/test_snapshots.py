@@ -563,7 +563,7 @@ def test_a_joiner_judges_like_the_others_within_seconds(nodes: Site) -> None:
 
 
 def test_what_a_command_wants_settled_is_settled_for_all(nodes: Site) -> None:
-    """An import, an undo or a word list is in force everywhere soon, due or not."""
+    """An import or an undo is in force everywhere soon, due or not."""
     first, second = nodes.node(), nodes.node()
     teach(first.filter, MAIL[:60])
     nodes.converge()

@@ -8,8 +8,6 @@ import pytest
 
 from spamguard.engine.filter import Filter
 from spamguard.errors import SpamguardError
-from spamguard.learning import importers
-from spamguard.learning.importers import ClassSizes, WordCounts
 from spamguard.web.monitor import FilterProbe
 from tests.unit.filters import mail
 from tests.unit.slots import unshared
@@ -49,19 +47,6 @@ def test_lessons_are_counted_from_the_first_look_on(state):
     again.probe()
     assert dict(slot.read_rows("lessons"))["spam", "folder"] == 4
     assert dict(slot.read_rows("lessons"))["ham", "other"] == 1
-
-
-def test_a_word_list_is_no_lesson(state):
-    slot = unshared()
-    looker = FilterProbe(state, slot)
-    looker.probe()
-    with Filter.open(state, _durable=False) as spam_filter:
-        about, odds = importers.compute_word_odds(
-            [ClassSizes(9, 9), WordCounts(b"", "viagra", 0, 9)], "bogofilter", spam_filter.key
-        )
-        assert importers.import_word_list(spam_filter, "old", about, odds)
-    looker.probe()
-    assert dict(slot.read_rows("lessons")) == {}
 
 
 def test_a_retracted_vote_is_no_lesson(state):
