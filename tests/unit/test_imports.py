@@ -32,7 +32,6 @@ ROOMS = (
     "counters",
     "process",
     "sources",
-    "corpus",
     "ledger",
     "engine",
     "backup",

@@ -123,8 +123,8 @@ def test_a_mistyped_command(arguments, meant, capsys):
             "argument --words: '-1' is no whole number from 0 on",
         ),
         (
-            ("evaluate", "--delay", "1.5", "index"),
-            "argument --delay: '1.5' is no whole number from 0 on",
+            ("history", "--limit", "1.5"),
+            "argument --limit: '1.5' is no whole number from 0 on",
         ),
         (
             ("evaluate", "--share", "half", "index"),
