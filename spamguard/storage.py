@@ -61,10 +61,12 @@ def create_private(path: Path) -> BinaryIO:
     FileExistsError: there is a file of that name. OSError: the file cannot be made.
     """
 
-    def open_private(name: str, flags: int) -> int:
-        return _chown_to_directory(os.open(name, flags, 0o600), path.parent)
+    return open(path, "xb", opener=lambda name, flags: open_private(Path(name), flags))
 
-    return open(path, "xb", opener=open_private)
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a file that, if it is made, has mode 0600 and its directory's owner. OSError."""
+    return _chown_to_directory(os.open(path, flags, 0o600), path.parent)
 
 
 def _chown_to_directory(descriptor: int, directory: Path) -> int:

@@ -22,7 +22,7 @@ from typing import Self
 from spamguard.database import ClosedOnExit, Database
 from spamguard.ledger import schema
 from spamguard.ledger.schema import LEDGER_SCHEMA
-from spamguard.storage import as_directory_owner
+from spamguard.storage import as_directory_owner, open_private
 
 _RESERVED_PREFIX = "ledger."  # of the ledger's own meta keys
 _NUMBER_DIGITS = 20
@@ -38,7 +38,7 @@ class LastNumber:
     def __init__(self, path: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with as_directory_owner(path.parent):
-            self._descriptor = os.open(path, flags, 0o600)
+            self._descriptor = open_private(path, flags)
 
     def read(self) -> tuple[int, int]:
         """The number, 0 if none is known, and when it was written, in seconds since 1970."""

@@ -86,15 +86,17 @@ def name_of(raw: bytes) -> str:
 
 @contextmanager
 def asked(
-    directory: Path, state: Path, more: str = "", action: str = "tempfail"
+    directory: Path, state: Path, more: str = "", main: str = "", action: str = "tempfail"
 ) -> Iterator[MilterSite]:
-    """more: of the scanner's settings. action: what Postfix does while we are not there."""
+    """more: of the scanner's settings. main: lines of main.cf. action: what Postfix does while we
+    are not there.
+    """
     hop, smtp, rspamd = Hop(), free_port(), free_port()
     file = directory / "spamguard.yaml"
     with (
         postfix.running(
             "milter",
-            main="local_header_rewrite_clients =\n",
+            main=f"local_header_rewrite_clients =\n{main}",
             replace={"default_action=tempfail": f"default_action={action}"},
         ) as server,
         hop.serving(),

@@ -283,13 +283,13 @@ def test_the_page_in_a_browser(site: PageSite) -> None:
 
         eventually(are_there, "mail of both machines is there")
         _teach_newest(browser)
-        (process, name) = (b.web_process(), b.node.status().nodes)
+        process = b.web_process()
         os.kill(process, signal.SIGSTOP)
         try:
             browser.get(f"{a.url}/quarantine")
             shows(browser, "did not answer", "#absent")
             browser.get(f"{a.url}/history")
-            shows(browser, name[0].name, "#absent")
+            shows(browser, b.node.state.name, "#absent")
             assert len(texts(browser, ".mail li")) == 1
         finally:
             os.kill(process, signal.SIGCONT)

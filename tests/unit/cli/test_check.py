@@ -167,6 +167,7 @@ def test_root_is_warned_if_the_daemon_could_not_start(run, taught, tmp_path):
         file.write_text(
             f"state: {state}\nuser: {user}\nscanners: [{{listen: 'spamd://127.0.0.1:783'}}]\n"
         )
+        file.chmod(0o644)
         done = run(None, "check", file)
         assert done.status == 0
         return done.err.removeprefix("spamguard: warning: ")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from spamguard.config.options import DoorLimits, Protocol
-from spamguard.daemon import worker
+from spamguard.daemon import doors
 from spamguard.servers import listener, smtp_handler
 from tests.support.waiting import PATIENCE, until
 from tests.unit.servers import support
@@ -307,7 +307,7 @@ def test_a_descriptor_less_process_goes_on_when_it_has_some_again(tmp_path, monk
 
     async def main():
         with socket.create_server(("127.0.0.1", 0)) as real:
-            door = worker.open_door(
+            door = doors.open_door(
                 support.listener(),
                 ScriptedProxy(),
                 [Stingy(real)],
