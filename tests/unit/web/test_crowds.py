@@ -16,7 +16,7 @@ from spamguard.web import app
 from spamguard.web.auth import CredentialKind
 from tests.support.certificates import self_signed, server_context
 from tests.support.processes import own_descriptors
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 from tests.unit.web.served import ANNA, OPERATOR, ROOT, Served, served
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,8 @@ def test_clients_without_tls_take_no_room(tmp_path: Path, monkeypatch: pytest.Mo
         before = own_descriptors()
         with connections(running, 60, b""):
             assert [running.client(ANNA).get(CLASSES).status_code for _ in range(3)] == [200] * 3
-        eventually(lambda: own_descriptors() <= before + 4, "all are gone")
+        # asyncio gives up a handshake after 60 s
+        eventually(lambda: own_descriptors() <= before + 4, "all are gone", 3 * PATIENCE)
 
 
 def test_strangers_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
