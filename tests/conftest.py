@@ -64,14 +64,27 @@ def pytest_configure(config: pytest.Config) -> None:
             config.option.basetemp = place.name
 
 
+NIGHTLY = {
+    f"test_{name}.py"
+    for name in (
+        "container", "debian_package", "grafana", "other_servers", "packaging", "recipes",
+        "sendmail_asks", "several_machines",
+    )
+}  # fmt: skip
+"""Whole systems, installations and servers of others: `.ci/nightly` runs these."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what the quick set leaves out, beside the tests that say so themselves.
+    """Mark what `.ci/nightly` runs, and as slow what the quick set leaves out, beside the tests
+    that say so themselves.
 
     Tests in e2e start daemons and mail servers. Tests that may skip need root or a program that is
     not on every machine.
     """
     for item in items:
+        if item.path.name in NIGHTLY:
+            item.add_marker("nightly")
         if (
             "e2e" in item.path.parts
             or any(item.iter_markers("skipif"))

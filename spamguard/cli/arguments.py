@@ -68,7 +68,7 @@ GROUPS = {
     },
     "share it with other machines": {"shared": "shared"},
     "measure it": {"evaluate": "evaluate"},
-    "read about it": {"help": "help", "completion": "help"},
+    "complete it in a shell": {"completion": "completion"},
 }
 """The commands by purpose, in the order of the help, each with the module that holds it."""
 

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from tempfile import TemporaryDirectory
 
 from spamguard.errors import SpamguardError, UsageError
 from spamguard.process import run_command
-from spamguard.web.documentation import read_shared_file
 
 SMTP, BACK, MILTER = "127.0.0.1:10025", "127.0.0.1:10026", "127.0.0.1:11332"
 _BEGIN, _END = "# spamguard: begin", "# spamguard: end"
@@ -81,8 +81,14 @@ def write_text(path: Path, text: str) -> None:
 
 @cache
 def snippet(name: str) -> str:
-    """A file of config/."""
-    return read_shared_file(f"config/{name}")
+    """A file of config/: beside the package in its sources, else in the installation."""
+    sources = Path(__file__).parents[2]
+    shared = Path(sysconfig.get_path("data")) / "share" / "spamguard"
+    file = (sources if (sources / "pyproject.toml").exists() else shared) / "config" / name
+    try:
+        return file.read_text("utf-8")
+    except OSError as error:
+        raise SpamguardError(f"{file} is not installed ({error.strerror})") from error
 
 
 def _block(text: str) -> str:

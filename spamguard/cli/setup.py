@@ -483,8 +483,9 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         print("`spamguard setup --apply` does all of this.")
         return
     print("\nNext:")
+    where = [] if path == CONFIG else ["--config", str(path)]  # which root's commands take
     if settings.web is not None:
-        command = ("spamguard", "--state", str(settings.state), "login-link", "--operator")
+        command = ["spamguard", "login-link", "--operator", *where]
         # only for a person: who has the link is let in
         link = run_command(sys.executable, "-m", *command) if sys.stdout.isatty() else ""
         host, port = settings.web.listen.host, settings.web.listen.port
@@ -493,7 +494,7 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         print(f"      {'lets' if link else 'prints a link that lets'} you into the page once")
         print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
         print("      before that, if you are at another machine")
-    print(f"  spamguard --state {settings.state} teach-folders --config {path} --dry-run")
+    print(f"  {' '.join(['spamguard', 'teach-folders', '--dry-run', *where])}")
     patterns = ", ".join(watch.maildir for watch in settings.watch)
     print(f"      shows what {patterns} would teach; without --dry-run it is learnt")
     print("  spamguard setup --remove --apply")

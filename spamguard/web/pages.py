@@ -12,7 +12,6 @@ one-time link is used up by a button, because programs that check mail fetch the
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import Counter
@@ -30,7 +29,7 @@ from spamguard.errors import BusyError, NotThereError, SharedError, UsageError
 from spamguard.log import MAX_TIME
 from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
-from spamguard.web import context, documentation, formatting
+from spamguard.web import context, formatting
 from spamguard.web.auth import SESSION_SECONDS, Person
 from spamguard.web.context import (
     Draft,
@@ -57,7 +56,6 @@ from spamguard.web.requests import (
     new_spool,
     read_form,
     read_form_with_file,
-    root_path,
     set_session_cookie,
 )
 
@@ -415,21 +413,9 @@ async def words_page(pages: PageContext, request: Request) -> Response:
 
 @page("GET", "/help")
 async def help_page(pages: PageContext, request: Request) -> Response:
-    """Show the first page of the documentation."""
-    return await _documentation(pages, request, next(iter(documentation.PAGES)))
-
-
-@page("GET", "/help/{topic}")
-async def topic_page(pages: PageContext, request: Request) -> Response:
-    """Show a page of the documentation."""
-    return await _documentation(pages, request, str(request.path_params["topic"]))
-
-
-async def _documentation(pages: PageContext, request: Request, topic: str) -> Response:
+    """Show what users may want to know."""
     current_person(request)  # all pages need a login
-    text = await asyncio.to_thread(documentation.render_page, topic, root_path(request))
-    topics = {name: name.replace("-", " ").capitalize() for name in documentation.PAGES}
-    return await pages.render(request, "help.html", topic=topic, topics=topics, text=text)
+    return await pages.render(request, "help.html")
 
 
 # ---- login

@@ -136,7 +136,8 @@ cat config/postfix/after-queue.main.cf >>/etc/postfix/main.cf
 cat config/postfix/after-queue.master.cf >>/etc/postfix/master.cf
 spamguard() { "$PYTHON" -m spamguard "$@"; }
 spamguard open-mailboxes --config /etc/spamguard/spamguard.yaml 2>/run/broker.log &
-spamguard run 2>/run/daemon.log &
+"$PYTHON" -m spamguard run 2>/run/daemon.log &
+daemon=$!
 await 'grep -q "serving smtp" /run/daemon.log && grep -q "first time" /run/daemon.log'
 prove() {
     (postfix stop && postfix start) >/dev/null 2>&1  # a process that serves keeps its settings
@@ -154,6 +155,22 @@ doveadm reload
 prove "into Junk"
 sed -i 's/ *-o content_filter=.*/&spamguard:[127.0.0.1]:10025/' /etc/postfix/master.cf
 prove "in a loop"
+cat >/etc/spamguard/spamguard.yaml <<END
+state: /var/lib/spamguard
+user: spamguard
+watch_socket: /run/spamguard-watch/mailboxes.sock
+scanners:
+  - {listen: milter://127.0.0.1:11332, strips_authentication_results: true}
+watch:
+  - {maildir: /home/*/Maildir, we_file: true}
+authserv_ids: [mx.example.org]
+END
+kill $daemon
+wait $daemon || true
+"$PYTHON" -m spamguard run 2>/run/daemon.log &
+await 'grep -q "serving milter" /run/daemon.log'
+postconf -e content_filter= smtpd_milters=inet:127.0.0.1:11332
+prove "believed"
 echo "--- left"
 find /home/anna/Maildir -type f ! -name 'dovecot*' ! -name maildirfolder ! -name subscriptions
 spamguard status --json | grep -o '"events": [0-9]*'
@@ -178,4 +195,5 @@ def test_what_postfix_and_dovecot_do_with_spam_is_tried(tmp_path):
     judged = re.search(r"judged (\d+) times", steps["in a loop"]["judgement"])
     assert judged is not None, told
     assert int(judged[1]) > 1
+    assert steps["believed"]["authentication"].startswith("FAILED "), told
     assert parts["left"] == '"events": 0\n', told

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from spamguard.cli import mail_servers
 from spamguard.cli.setup import Answers, check_config, edit_yaml, make_config
 from spamguard.config.load import load_settings, parse_yaml
 from spamguard.config.options import Position, Settings
-from spamguard.errors import ConfigError
+from spamguard.errors import ConfigError, SpamguardError
 from tests.unit.cli.conftest import Run
 
 PRESENT = """\
@@ -104,3 +105,17 @@ def test_a_position_that_the_server_lacks_is_refused(run: Run, tmp_path: Path) -
     words = ("--server", "exim", "--position", "milter", "--config", config)
     assert run(None, "setup", *words).failed("exim", "after-queue")
     assert not config.exists()
+
+
+def test_snippets_come_from_the_installation_where_there_are_no_sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(mail_servers, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
+    name = "postfix/none-such.cf"
+    with pytest.raises(SpamguardError, match="not installed"):
+        mail_servers.snippet(name)
+    file = tmp_path / "data" / "share" / "spamguard" / "config" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("# ours\n")
+    assert mail_servers.snippet(name) == "# ours\n"
