@@ -30,12 +30,12 @@ from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeach
 from spamguard.folders.mailboxes import Folder, Mailbox
 from spamguard.folders.reconcile import (
     Arrival,
-    EvidenceRule,
+    EvidenceSign,
     FileKey,
     MoveTarget,
     ReconcileRules,
     Sighting,
-    evidence_rule,
+    evidence_signs,
     reconcile,
 )
 from spamguard.folders.roles import (
@@ -88,7 +88,7 @@ class WatchRule(NamedTuple):
     watch: Watch
     role: RoleLookup
     we_file: bool
-    evidence: EvidenceRule
+    evidence: frozenset[EvidenceSign]
 
 
 def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
@@ -96,7 +96,7 @@ def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> l
     rules = []
     for watch in settings.watch:
         we_file = is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
-        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence_rule(watch)))
+        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence_signs(watch)))
     return rules
 
 
@@ -221,9 +221,9 @@ class MailboxScanner:
             yield from self._teach_moves(state, scan)
             everything = due.keys() >= state.folders
             evidence = self._rule(state.mailbox).evidence
-            if evidence.signs:
+            if evidence:
                 yield from self._evidence_teacher.teach(
-                    state.mailbox, scan.renamed, self._target, evidence, everything=everything
+                    state.mailbox, scan.renamed, evidence, everything=everything
                 )
             if scan.unreadable:
                 state.pause = next_pause(state.pause, watch.rescan)
@@ -315,9 +315,7 @@ class MailboxScanner:
         evidence = self._rule(state.mailbox).evidence
         scan, until = FolderScan(), time.monotonic() + STEP_SECONDS
         for folder in folders:
-            shows_evidence = evidence.applies_to(self._target(folder))
-            if shows_evidence:
-                self._evidence_teacher.prepare(folder, evidence)
+            shows_evidence = bool(evidence) and self._target(folder) is MoveTarget.HAM
             before = self._sightings.name_keys(state.mailbox.path, folder.directory)
             yield from self._scanner.scan(folder, before, scan, with_renamed=shows_evidence)
             if time.monotonic() > until:
@@ -337,7 +335,7 @@ class MailboxScanner:
         rules = rules._replace(filing_works=filing_works)
         for before, batch in self._reconcile_batches(mailbox.path, arrivals, scan.gone):
             done: set[bytes] = set()
-            if self._rule(mailbox).evidence.signs:
+            if self._rule(mailbox).evidence:
                 done = self._evidence_teacher.finished_digests(mailbox, before)
             came = self._note_deleted(mailbox, scan, before, batch)
             outcome = reconcile(before, came, scan.gone, rules, int(time.time()), first=first)

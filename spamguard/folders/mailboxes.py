@@ -59,10 +59,6 @@ _FORMAT_WARNING = (
     "let Dovecot tell by IMAPSieve"
 )
 _WILDCARD = re.compile(r"[*?]")
-_KEYWORDS_FILE = "dovecot-keywords"
-_MAX_KEYWORDS = 26  # one for each letter
-_MAX_KEYWORDS_BYTES = 64 << 10
-_KEYWORD_LINE = re.compile(rb"([0-9]{1,2}) ([!-~]{1,200})")  # number and name
 
 
 # ---- mailboxes, folders, files
@@ -342,24 +338,6 @@ class LocalMailboxes:
         names = (*_path_parts(folder.directory), file.part)
         with self._open_directory(folder.mailbox, names) as part:
             return _open_regular_file(part, file.name)
-
-    def read_keywords(self, folder: Folder) -> dict[str, str]:
-        """Dovecot's keywords of a folder: the letter that stands for one among the flags of a file
-        name (a to z) to its name. Empty without Dovecot; lines that make no sense are skipped.
-        FileNotFoundError: the folder is gone.
-        """
-        with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
-            try:
-                descriptor = _open_regular_file(directory, _KEYWORDS_FILE)
-            except FileNotFoundError:
-                return {}
-            with open(descriptor, "rb") as file:
-                lines = file.read(_MAX_KEYWORDS_BYTES).split(b"\n")
-        matches = filter(None, map(_KEYWORD_LINE.fullmatch, lines))
-        names = {int(match[1]): match[2].decode() for match in matches}
-        return {
-            chr(ord("a") + number): name for number, name in names.items() if number < _MAX_KEYWORDS
-        }
 
     # ---- changes
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +38,6 @@ SIGHTINGS_FILE = "sightings.sqlite"
 DAMAGED_SUFFIX = ".damaged"
 """Follows the name of a file that was set aside."""
 MAX_GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
-EVIDENCE_DONE = 0
-"""As a mark: the evidence that this message shows teaches nothing any more."""
 
 _FOLDERS = "FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
 _FOLDER = f"SELECT f.id {_FOLDERS} AND f.name = ?"
@@ -98,7 +96,7 @@ CREATE TABLE sightings (
 CREATE INDEX digests ON sightings (digest) WHERE digest != x'';
 CREATE INDEX gone ON sightings (gone) WHERE gone > 0;
 
--- Messages that show evidence: when they were first seen read, or EVIDENCE_DONE.
+-- Messages whose evidence teaches nothing any more. since: 0.
 CREATE TABLE marks (
     folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (folder, name)
@@ -239,15 +237,11 @@ class Sightings(ClosedOnExit):
             for mailbox, folder, name in self._query(query, digest, max_copies)
         ]
 
-    def read_marks(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, int]:
-        """Marks of files by key: EVIDENCE_DONE, or since when they are read (Unix time)."""
-        query = f"SELECT name, since FROM marks WHERE {_OF_NAMES}"
-        return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
-
-    def has_mark_before(self, mailbox: str, folder: str, when: float) -> bool:
-        """Whether any file of a folder has been read since before this time."""
-        query = f"SELECT 1 FROM marks WHERE folder = ({_FOLDER}) AND since BETWEEN 1 AND ? LIMIT 1"
-        return bool(self._query(query, mailbox, folder, when))
+    def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:
+        """Those of the files, by key, whose evidence teaches nothing any more."""
+        query = f"SELECT name FROM marks WHERE {_OF_NAMES} AND since = 0"
+        rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
+        return {name for (name,) in rows}
 
     def evidence_rule(self, mailbox: str) -> str:
         """The evidence asked for since all of a mailbox was scanned; "": it never was."""
@@ -289,11 +283,11 @@ class Sightings(ClosedOnExit):
                 (_sighting_row(sighting, numbers[sighting.folder]) for sighting in updated),
             )
             marks = [
-                (numbers[sighting.folder], sighting.name, EVIDENCE_DONE)
+                (numbers[sighting.folder], sighting.name)
                 for sighting in updated
                 if sighting.digest in done and not sighting.gone
             ]
-            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", marks)
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, 0)", marks)
             self._db.executemany(
                 f"INSERT INTO pending VALUES (NULL{', ?' * 12})",
                 ((*pending.vote, *pending[1:]) for pending in votes),
@@ -314,17 +308,14 @@ class Sightings(ClosedOnExit):
         with self._transaction():
             self._db.execute("DELETE FROM pending")
 
-    def update_marks(
-        self, mailbox: str, folder: str, marks: Mapping[int, int], removed: Collection[int]
-    ) -> None:
-        if not marks and not removed:
+    def mark_done(self, mailbox: str, folder: str, names: Collection[int]) -> None:
+        """The evidence of these files teaches nothing any more."""
+        if not names:
             return
         with self._transaction():
             number = self._add_folder(mailbox, folder)
-            old = ((number, name) for name in removed)
-            self._db.executemany("DELETE FROM marks WHERE folder = ? AND name = ?", old)
-            new = ((number, *mark) for mark in marks.items())
-            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", new)
+            rows = ((number, name) for name in names)
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, 0)", rows)
 
     def set_evidence_rule(self, mailbox: str, rule: str) -> None:
         """All of a mailbox was scanned for this evidence."""

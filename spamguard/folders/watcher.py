@@ -111,9 +111,7 @@ class Watcher:
             self._sightings,
             self._scanner,
             teacher,
-            EvidenceTeacher(
-                spam_filter, mailboxes, self._sightings, self._scanner, teacher, self._warnings
-            ),
+            EvidenceTeacher(spam_filter, self._sightings, self._scanner, teacher),
             self._warnings,
             self._search_soon,
         )

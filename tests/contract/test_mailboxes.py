@@ -252,35 +252,6 @@ def test_only_regular_files_are_opened_and_nothing_is_waited_for(opened, tmp_pat
                 mailboxes.open_file(Folder(mailbox), MessageFile("cur", name))
 
 
-def test_keywords_of_a_folder_by_their_letters(opened, tmp_path):
-    box = maildir(tmp_path / "anna", ".Junk", ".Old", ".Link", ".Pipe")
-    (box / "dovecot-keywords").write_bytes(
-        b"0 $Junk\n1 NonJunk\n25 last\n26 beyond\nnonsense\n\n-1 x\n2 \xff\n3 "
-        + b"x" * 300
-        + b"\n4 end"
-    )
-    (box / ".Junk" / "dovecot-keywords").write_bytes(
-        b"0 first\n" + b"#" * (64 << 10) + b"\n1 too far\n"
-    )
-    (box / ".Link" / "dovecot-keywords").symlink_to(box / "dovecot-keywords")
-    os.mkfifo(box / ".Pipe" / "dovecot-keywords")
-    with opened(box) as mailboxes:
-        (mailbox,) = mailboxes.find_mailboxes()
-        assert mailboxes.read_keywords(Folder(mailbox)) == {
-            "a": "$Junk",
-            "b": "NonJunk",
-            "z": "last",
-            "e": "end",
-        }
-        assert mailboxes.read_keywords(Folder(mailbox, ".Junk")) == {"a": "first"}
-        assert mailboxes.read_keywords(Folder(mailbox, ".Old")) == {}
-        for folder in (".Link", ".Pipe"):
-            with pytest.raises(OSError, match="dovecot-keywords"):
-                mailboxes.read_keywords(Folder(mailbox, folder))
-        with pytest.raises(FileNotFoundError):
-            mailboxes.read_keywords(Folder(mailbox, ".Missing"))
-
-
 def test_a_mailbox_of_another_format_is_told(opened, tmp_path, caplog):
     (tmp_path / "anna" / "mailboxes" / "INBOX" / "dbox-Mails").mkdir(parents=True)
     with opened(tmp_path / "*") as mailboxes:

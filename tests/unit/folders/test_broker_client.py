@@ -94,7 +94,6 @@ def test_it_may_go_and_come_back(opener, tmp_path):
         questions = (
             lambda: mailboxes.list_files(place),
             lambda: mailboxes.list_folders(mailbox),
-            lambda: mailboxes.read_keywords(place),
             lambda: mailboxes.open_file(place, MessageFile("new", message.name)),
         )
         for ask in questions:

@@ -394,16 +394,15 @@ def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         sightings._db.connection.set_trace_callback(asked.append)
         sightings.update("anna", [Sighting("", 1, A), Sighting(".Junk", 2, B)], [("", 7)])
-        sightings.update_marks("anna", "", {1: 0}, (7,))
+        sightings.mark_done("anna", "", [1])
         sightings.find("anna", [A], [("", 1)])
         sightings.find_present([A], 1)
         (
             sightings.folders("anna"),
             sightings.name_keys("anna", ""),
             sightings.find_digests("anna", "", [1]),
-            sightings.read_marks("anna", "", [1]),
+            sightings.done_names("anna", "", [1]),
         )
-        sightings.has_mark_before("anna", "", 1)
         sightings.prune(10**9)
         sightings.forget("anna")
         sightings._db.connection.set_trace_callback(None)
@@ -427,7 +426,7 @@ def test_a_new_folder_has_no_marks_of_one_that_was_forgotten(tmp_path: Path) -> 
     """
     with opened(tmp_path) as sightings:
         sightings.update("anna", [Sighting(".Old", 1, A)], [])
-        sightings.update_marks("anna", ".Old", {2: 0}, ())
+        sightings.mark_done("anna", ".Old", [2])
         sightings.update("anna", [], [(".Old", 1)])
         sightings.update("anna", [Sighting(".New", 3, B)], [])
-        assert sightings.read_marks("anna", ".New", (1, 2, 3)) == {}
+        assert sightings.done_names("anna", ".New", (1, 2, 3)) == set()
