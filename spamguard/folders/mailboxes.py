@@ -170,7 +170,7 @@ class LocalMailboxes:
 
     def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
         self._patterns = [(_split_pattern(watch.maildir), watch.user) for watch in watches]
-        self._watches = DirectoryMonitor(notify=notify, on_mount=self._mount_targets)
+        self._watches = DirectoryMonitor(notify=notify)
         self._mailboxes: list[Mailbox] = []
         self._unreadable: dict[str, str] = {}
         self._links: set[str] = set()  # to Maildirs, where a Maildir would be watched
@@ -358,17 +358,6 @@ class LocalMailboxes:
     def close(self) -> None:
         self._watches.close()
 
-    def _mount_targets(self, place: str) -> Iterator[Folder | Mailbox | None]:
-        """What a mount at this place may change, above it or below."""
-        for number, ((fixed, _), _) in enumerate(self._patterns):
-            real = os.path.realpath(fixed)
-            if _overlaps(place, real):
-                yield None
-                for mailbox in self._mailboxes:
-                    within = mailbox.path[len(fixed) :]
-                    if mailbox.watch == number and _overlaps(place, f"{real}/{within}"):
-                        yield mailbox
-
 
 # ---- patterns and users
 
@@ -382,12 +371,6 @@ def _split_pattern(path: str) -> tuple[str, tuple[str, ...]]:
 
 def _path_parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
-
-
-def _overlaps(path: str, other: str) -> bool:
-    """Whether one path leads to the other, or further."""
-    parts = zip(_path_parts(path), _path_parts(other), strict=False)
-    return all(part == other_part for part, other_part in parts)
 
 
 def _mailbox_user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:
