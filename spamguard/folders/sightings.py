@@ -4,7 +4,8 @@ So a restart knows what happened meanwhile. The votes that follow from new sight
 the same transaction, as pending votes, and leave the file when they are in the ledger (`lessons`
 states the order of writes): no sighting is ever committed without its votes. What is committed
 survives a power cut (WAL, synchronous FULL). The file is a cache all the same: without it, all mail
-is scanned as if for the first time. So the watcher replaces a damaged file by a new one.
+is scanned as if for the first time. So the watcher replaces a damaged file by a new one when it
+opens it.
 
 Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more
 in memory than the 64-bit keys of names, never open a file of another program, and never let what
@@ -56,10 +57,6 @@ _DAMAGED_WARNING = (
 
 class SightingsError(SpamguardError):
     """The sightings cannot be opened, read or written."""
-
-
-class SightingsResetError(SightingsError):
-    """The file was damaged. A new one, which knows nothing, is in its place."""
 
 
 class PendingVote(NamedTuple):
@@ -133,24 +130,20 @@ def set_aside(path: Path) -> None:
 class Sightings(ClosedOnExit):
     """Sightings by mailbox, which any string names.
 
-    Belongs to one thread of one process. Every method raises SightingsError. reset_count: how often
-    a damaged file was replaced.
+    Belongs to one thread of one process. Every method raises SightingsError.
     """
 
-    def __init__(self, db: Database, *, replace_damaged: bool) -> None:
+    def __init__(self, db: Database) -> None:
         """Use `open`."""
         self.path = db.path
-        self.reset_count = 0
         self._db = db
-        self._replace_damaged = replace_damaged
-        self._is_set_aside = False  # with no file in its place yet
         self._keys: dict[int, NDArray[np.int64]] = {}  # by number of the folder
 
     @classmethod
     def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
         """Open the sightings at `path`, or make new ones.
 
-        replace_damaged: set a damaged file aside, now and later, and go on with a new one.
+        replace_damaged: set a damaged file aside, and go on with a new one.
         """
         try:
             db = Database.open(path, SIGHTINGS_SCHEMA)
@@ -159,10 +152,10 @@ class Sightings(ClosedOnExit):
                 raise
             set_aside(path)
             db = Database.open(path, SIGHTINGS_SCHEMA)
-        return cls(db, replace_damaged=replace_damaged)
+        return cls(db)
 
     def close(self) -> None:
-        with self._map_errors():
+        with SIGHTINGS_SCHEMA.errors(self.path):
             self._db.close()
 
     # ---- queries
@@ -420,38 +413,14 @@ class Sightings(ClosedOnExit):
 
     def _query(self, query: str, *values: object) -> list[Any]:
         """All rows. Texts are names of mailboxes and folders."""
-        with self._map_errors():
+        with SIGHTINGS_SCHEMA.errors(self.path):
             encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
             return self._db.execute(query, encoded).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._map_errors(), self._db.transaction():
+        with SIGHTINGS_SCHEMA.errors(self.path), self._db.transaction():
             yield
-
-    @contextmanager
-    def _map_errors(self) -> Iterator[None]:
-        """Raises SightingsResetError if the file was damaged and a new one is in its place."""
-        try:
-            with SIGHTINGS_SCHEMA.errors(self.path):
-                yield
-        except SightingsError as error:
-            is_damaged = self._is_set_aside or is_corruption(error.__cause__)
-            if not (self._replace_damaged and is_damaged):
-                raise
-            self._reset()
-            raise SightingsResetError(f"sightings {self.path}: a new file was begun") from error
-
-    def _reset(self) -> None:
-        """Put a new file in the place of the damaged one, now or, if that fails, later."""
-        self._is_set_aside = True
-        with suppress(SightingsError):
-            self._db.close()
-        set_aside(self.path)
-        self._db = Database.open(self.path, SIGHTINGS_SCHEMA)
-        self._is_set_aside = False
-        self._keys = {}
-        self.reset_count += 1
 
 
 def _sighting_row(sighting: Sighting, folder: int) -> tuple[object, ...]:

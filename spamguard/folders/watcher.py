@@ -45,7 +45,7 @@ from spamguard.folders.roles import (
     read_dovecot,
 )
 from spamguard.folders.scan import DOUBT, FolderScanner, Issue, clear_issues
-from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
+from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.status_files import StatusFile, WatcherTrouble
 from spamguard.learning.undo import reextract_votes
@@ -83,7 +83,6 @@ class Watcher:
         self._mailboxes = mailboxes
         self._warnings = WarnOnce(_log)
         self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
-        self._reset_count = 0
         self._scanner = FolderScanner(mailboxes, spam_filter.key, self._warnings)
         self._status_file = StatusFile(
             settings.state,
@@ -136,11 +135,6 @@ class Watcher:
             self._step_mailbox(state, now)
             busy = True
         busy = busy or self._reextract()
-        if self._reset_count != self._sightings.reset_count:  # the sightings were lost
-            self._reset_count = self._sightings.reset_count
-            for state in self._schedule.mailboxes.values():
-                self._abandon(state, 0.0)
-                self._schedule.plan(state)
         self._lessons.request_settling()
         self._status_file.beat(len(self._schedule.mailboxes))
         return busy
@@ -258,8 +252,6 @@ class Watcher:
         except MailboxesError:  # `_find_mailboxes` reports it
             self._search_soon()
             self._abandon(state, time.monotonic() + RETRY_SECONDS)
-        except SightingsResetError:  # it was logged, and all start again
-            pass
         except SpamguardError as error:
             self._warnings.warn(
                 OWN_FILES, "%s; what was moved is found again when that is mended", error

@@ -26,7 +26,6 @@ from spamguard.folders.sightings import (
     SIGHTINGS_FILE,
     Sightings,
     SightingsError,
-    SightingsResetError,
 )
 
 DAY = 86_400
@@ -220,50 +219,6 @@ def test_a_damaged_file_is_refused_in_one_line_and_set_aside_by_who_learns_from_
         sightings.update("anna", [PLAIN], [])
     assert (tmp_path / (SIGHTINGS_FILE + DAMAGED_SUFFIX)).read_bytes() == content
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    with opened(tmp_path) as sightings:
-        assert sightings.mailboxes() == ["anna"]
-
-
-def damage(sightings: Sightings) -> None:
-    """Damage all of it but the first page."""
-    sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    sightings._db.execute("PRAGMA shrink_memory")
-    with sightings.path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * (sightings.path.stat().st_size - 4096))
-
-
-def test_damage_that_shows_later_is_mended_too(tmp_path: Path) -> None:
-    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
-        sightings.mark_scanned("anna")
-        sightings.update("anna", [PLAIN], [])
-        damage(sightings)
-        with pytest.raises(SightingsResetError):
-            sightings.mark_scanned("ben")
-        assert (sightings.mailboxes(), sightings.reset_count) == ([], 1)
-        assert sightings.name_keys("anna", PLAIN.folder).tolist() == []
-        sightings.update("anna", [PLAIN], [])
-    with opened(tmp_path) as sightings:
-        assert sightings.mailboxes() == ["anna"]
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_what_cannot_be_mended_now_is_mended_later(tmp_path: Path, gone: bool) -> None:
-    aside = tmp_path / (SIGHTINGS_FILE + DAMAGED_SUFFIX)
-    aside.mkdir()  # so that nothing can be moved there
-    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
-        sightings.update("anna", [PLAIN], [])
-        damage(sightings)
-        for _ in range(2):
-            with pytest.raises(SightingsError, match="Is a directory"):
-                sightings.mark_scanned("anna")
-        aside.rmdir()
-        if gone:  # by the operator's hand, as the log had asked for
-            sightings.path.unlink()
-        with pytest.raises(SightingsResetError):
-            sightings.mark_scanned("anna")
-        assert (sightings.mailboxes(), sightings.reset_count) == ([], 1)
-        sightings.update("anna", [PLAIN], [])
     with opened(tmp_path) as sightings:
         assert sightings.mailboxes() == ["anna"]
 
