@@ -193,7 +193,7 @@ class MailboxScanner:
     _evidence_teacher: EvidenceTeacher
     _warnings: WarnOnce
     _on_missing: Callable[[], object]
-    _doubts: set[str] = field(default_factory=set)  # names of doubtful folders that were logged
+    _doubts: set[str] = field(default_factory=set)  # names of doubtful folders that were told
 
     def scan_due(self, state: MailboxState, now: float) -> ScanSteps[None]:
         """Scan what is due in a mailbox.
@@ -265,27 +265,16 @@ class MailboxScanner:
         self._schedule(state, due)
 
     def _warn_doubtful(self, folders: Iterable[Folder]) -> None:
-        """Warn of each doubtful name once, in whichever mailbox, and of a few names only, as users
-        name folders as they like. A name comes into the log once.
+        """Warn of each doubtful name once, in the first mailbox that has it, and of a few names
+        only, as users name folders as they like.
         """
-        doubtful = [folder for folder in folders if self._role(folder).doubtful]
-        if not doubtful:
-            return
-        names = {
-            display_folder(key.subject.directory)
-            for key in self._warnings.standing()
-            if isinstance(key, Issue) and key.kind == DOUBT and isinstance(key.subject, Folder)
-        }
-        for folder in doubtful:
+        for folder in folders:
             name = display_folder(folder.directory)
-            if name in names or len(names) >= _MAX_DOUBTS:
-                continue
-            names.add(name)
-            is_logged = name in self._doubts or len(self._doubts) >= _MAX_DOUBTS
-            warn = self._warnings.note if is_logged else self._warnings.warn
-            warn(Issue(folder, DOUBT), _DOUBTFUL_WARNING, folder.mailbox.path, name, name)
-            if not is_logged:
+            is_told = name in self._doubts or len(self._doubts) >= _MAX_DOUBTS
+            if not is_told and self._role(folder).doubtful:
                 self._doubts.add(name)
+                issue = Issue(folder, DOUBT)
+                self._warnings.warn(issue, _DOUBTFUL_WARNING, folder.mailbox.path, name, name)
 
     # ---- scans
 
