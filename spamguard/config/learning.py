@@ -25,8 +25,6 @@ class Watch:
         types.Flag | None,
         "Tagged spam is filed into Junk; null: only if a listener delivers into this Maildir",
     ] = None
-    debounce: Annotated[types.Seconds, "Delay between first sign of a change and scan"] = 1.0
-    rescan: Annotated[types.Seconds, "Interval between two scans of everything"] = 600.0
     lessons_per_day: Annotated[
         types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
     ] = 1000  # what is moved beyond that teaches nothing

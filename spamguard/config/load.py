@@ -280,6 +280,8 @@ _EXAMPLES = {
 GONE = {
     "watch.ham_evidence": "write answered_is_ham: true and flagged_is_ham: true; reading teaches "
     "nothing any more",
+    "watch.debounce": "leave it out, a change is scanned after a second",
+    "watch.rescan": "leave it out, everything is scanned every ten minutes",
     "watch.spam_evidence": "keywords teach nothing any more; moving mail to Junk does",
 }
 """Options of former versions, by their path without numbers, and what to do instead."""

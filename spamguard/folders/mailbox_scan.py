@@ -54,6 +54,8 @@ from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
+DEBOUNCE_SECONDS = 1.0  # between the first sign of a change and the scan
+RESCAN_SECONDS = 600.0  # between two scans of everything: network file systems tell no changes
 READ_BATCH_SIZE = 200  # messages of a step: some tenths of a second
 RECONCILE_BATCH_SIZE = 1000  # messages of a step: the same
 FIRST_RETRY_SECONDS = 5.0  # before a folder that could not be read is tried again
@@ -193,6 +195,7 @@ class MailboxScanner:
     _evidence_teacher: EvidenceTeacher
     _warnings: WarnOnce
     _on_missing: Callable[[], object]
+    _debounce: float
     _doubts: set[str] = field(default_factory=set)  # names of doubtful folders that were told
 
     def scan_due(self, state: MailboxState, now: float) -> ScanSteps[None]:
@@ -207,10 +210,9 @@ class MailboxScanner:
                 "lessons that were decided before a stop or a failure, and are taught now: %d",
                 number,
             )
-        watch = self._rule(state.mailbox).watch
         if min(state.next_rescan, state.folders_due) <= now:
             if state.next_rescan <= now:
-                state.next_rescan = now + watch.rescan
+                state.next_rescan = now + RESCAN_SECONDS
             state.folders_due = inf
             self._list_folders(state)
         due, state.due = state.due, {}
@@ -226,13 +228,13 @@ class MailboxScanner:
                     state.mailbox, scan.renamed, evidence, everything=everything
                 )
             if scan.unreadable:
-                state.pause = next_pause(state.pause, watch.rescan)
+                state.pause = next_pause(state.pause, RESCAN_SECONDS)
                 state.folders_due = min(state.folders_due, time.monotonic() + state.pause)
             elif everything:
                 state.pause = 0.0
             if scan.retry_soon:
                 # All folders: a message may have moved on from any of them to any other.
-                self._schedule(state, due, watch.debounce)
+                self._schedule(state, due, self._debounce)
 
     # ---- folders
 

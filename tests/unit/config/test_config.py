@@ -79,8 +79,6 @@ watch:
     user: "anna"
     folders: {"Lists/*": ham, News: newsletter, Bin: trash}
     we_file: true
-    debounce: 0.5s
-    rescan: 1h
     lessons_per_day: 0
     answered_is_ham: true
 """)
@@ -116,8 +114,6 @@ watch:
             "anna",
             folders,
             True,
-            0.5,
-            3600.0,
             0,
             True,
         ),
@@ -331,7 +327,6 @@ def test_dumped_settings_can_be_loaded_again(load, tmp_path):
                 "x@y",
                 (("Old*", "ignored"),),
                 False,
-                2.5,
                 answered_is_ham=True,
                 flagged_is_ham=True,
             ),

@@ -149,7 +149,9 @@ IN_A_LISTENER = {
     "watch: [{maildir: /x, answered_is_spam: true}]": (
         "6:23: unknown key 'answered_is_spam': did you mean 'answered_is_ham'?"
     ),
-    "watch: [{maildir: /x, debounce: 2}]": f"6:23: debounce: {_DURATION}, found 2 without a unit",
+    "watch: [{maildir: /x, debounce: 2s}]": (
+        "6:23: debounce is gone: leave it out, a change is scanned after a second"
+    ),
     "user: a\nuser: b": "7:1: the key 'user' is there twice, first in line 6",
     "user: !!python/name:os.system x": (
         "6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here: leave it out"
