@@ -51,8 +51,7 @@ _KERNELS = {
 }
 _ONE_WRONG_IN = 1000  # the bound that is shown; the one in force is the configuration's business
 _MISSING_REMEDY = (
-    "teach what people have filed (teach-folders), "
-    "or let reading and answering teach (ham_evidence)"
+    "teach what people have filed (teach-folders), or let answering teach (answered_is_ham)"
 )
 _MAX_USERS = 20  # in the text; JSON has all
 _DAY_SECONDS = 86_400

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from spamguard.config import types
-
-
-@dataclass(frozen=True, slots=True)
-class HamEvidence:
-    """What else than a move says that a message in a ham folder is ham."""
-
-    answered: Annotated[types.Flag, "An answered message is ham"] = False
-    flagged: Annotated[types.Flag, "A flagged message is ham"] = False
-    read_after: Annotated[
-        types.Seconds | None,
-        "Time after which a message that was read and left there is ham; null: never",
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +25,11 @@ class Watch:
         types.Flag | None,
         "Tagged spam is filed into Junk; null: only if a listener delivers into this Maildir",
     ] = None
-    debounce: Annotated[types.Seconds, "Delay between first sign of a change and scan"] = 1.0
-    rescan: Annotated[types.Seconds, "Interval between two scans of everything"] = 600.0
     lessons_per_day: Annotated[
         types.DailyLimit, "Maximum for each user within 24 hours; 0: no limit"
     ] = 1000  # what is moved beyond that teaches nothing
-    ham_evidence: Annotated[HamEvidence, "What else than a move teaches ham"] = field(
-        default_factory=HamEvidence
-    )
-    spam_evidence: Annotated[tuple[types.Keyword, ...], "Keywords that teach spam"] = ()
+    answered_is_ham: Annotated[types.Flag, "An answered message in a ham folder is ham"] = False
+    flagged_is_ham: Annotated[types.Flag, "A flagged message in a ham folder is ham"] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,6 +277,16 @@ _EXAMPLES = {
 }
 
 
+GONE = {
+    "watch.ham_evidence": "write answered_is_ham: true and flagged_is_ham: true; reading teaches "
+    "nothing any more",
+    "watch.debounce": "leave it out, a change is scanned after a second",
+    "watch.rescan": "leave it out, everything is scanned every ten minutes",
+    "watch.spam_evidence": "keywords teach nothing any more; moving mail to Junk does",
+}
+"""Options of former versions, by their path without numbers, and what to do instead."""
+
+
 def _written_path(path: KeyPath, value: Any) -> KeyPath:
     """The part of a path that the file has: what is said in one word has no keys inside."""
     for length, part in enumerate(path):
@@ -294,6 +304,8 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
+            if instead := GONE.get(".".join(part for part in path if isinstance(part, str))):
+                return f"{key} is gone: {instead}"
             keys = _keys(_part_at(path[:-1]))
             return f"unknown key {describe_value(path[-1])}{_key_hint(str(path[-1]), keys)}"
         case "value_error":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from spamguard.config import types
-from spamguard.config.learning import HamEvidence, TeachSettings, Watch
+from spamguard.config.learning import TeachSettings, Watch
 from spamguard.config.shared import SharedSettings
 from spamguard.config.types import AT_LEAST_ONE, Inline, Shorthand
 from spamguard.config.values import (
@@ -34,7 +34,7 @@ from spamguard.config.values import (
 
 __all__ = [
     "FORGED_FIELDS", "LOOPBACK_NETWORKS", "Action", "Certificate", "DigestPeriod", "DoorLimits",
-    "Endpoint", "HamEvidence", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
+    "Endpoint", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
     "OnError", "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring",
     "Settings", "SharedSettings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch",
     "Web", "WebLimits", "WebProxy", "parse_endpoint", "parse_scanner",

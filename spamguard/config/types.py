@@ -447,7 +447,6 @@ _ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # blanks within it only
 _HEADER_FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
 _SUBJECT_PREFIX = re.compile(r"[ -~]{1,60}")
-_KEYWORD = re.compile(r"[!#$&'+,\-./0-9:;<=>?@A-Z\[^_`a-z|}~]{1,200}")  # atom: RFC 9051, section 9
 _URL_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}")  # stands as it is in URLs
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
 
@@ -482,7 +481,6 @@ Alias = Annotated[
         _ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"
     ),
 ]
-Keyword = Annotated[str, _pattern_option(_KEYWORD, "a keyword of IMAP such as $Junk")]
 HttpField = Annotated[
     str, _pattern_option(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)
 ]

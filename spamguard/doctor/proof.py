@@ -287,7 +287,6 @@ def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
             str(path),
             f"doctor-{secrets.token_hex(4)}",
             we_file=False,
-            debounce=_DEBOUNCE_SECONDS,
             lessons_per_day=0,
         )
         with closing(LocalMailboxes([watch])) as mailboxes:
@@ -296,7 +295,7 @@ def scratch_mailbox(spam_filter: Filter) -> Iterator[ProofMailbox]:
             log.setLevel(logging.ERROR)  # other steps say what a new watcher warns of
             try:
                 settings = Settings(state, (), watch=(watch,))
-                watcher = Watcher(spam_filter, settings, mailboxes, lambda: None)
+                watcher = Watcher(spam_filter, settings, mailboxes, lambda: None, _DEBOUNCE_SECONDS)
             finally:
                 log.setLevel(level)
 

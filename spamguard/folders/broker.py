@@ -118,7 +118,7 @@ def parse_names(value: object) -> dict[str, list[str]]:
 
 
 def parse_words(value: object) -> dict[str, str]:
-    """Texts by texts, such as keywords by their letters."""
+    """Texts by texts: why directories cannot be read, by their paths."""
     return {parse_text(key): parse_text(text) for key, text in _parse_pairs(value)}
 
 
@@ -228,8 +228,6 @@ class BrokerSession:
                 answer = [folder.directory for folder in folders]
             case ["names", folder]:
                 answer = mailboxes.list_files(self._check_folder(folder))
-            case ["keywords", folder]:
-                answer = mailboxes.read_keywords(self._check_folder(folder))
             case ["open", folder, file]:
                 answer = mailboxes.open_file(self._check_folder(folder), parse_file(file))
             case ["changes", int(milliseconds)]:
@@ -318,9 +316,6 @@ class RemoteMailboxes:
 
     def list_files(self, folder: Folder) -> dict[str, list[str]]:
         return self._request(parse_names, "names", folder)
-
-    def read_keywords(self, folder: Folder) -> dict[str, str]:
-        return self._request(parse_words, "keywords", folder)
 
     def open_file(self, folder: Folder, file: MessageFile) -> int:
         with self._exchange("open", folder, file) as (_, descriptors):

@@ -1,9 +1,9 @@
-"""Which directories may have changed, as watchdog tells: by inotify(7) on Linux, by FSEvents on
-macOS. Directories that it does not watch one by one are polled: modification times tell. That is
-our own, because watchdog's takes a thread for each, looks at each message, and follows links.
+"""Which directories may have changed: on Linux inotify(7) tells, by watchdog. Directories that it
+does not watch are polled, and all of them on other systems: modification times tell. That is our
+own, because watchdog's takes a thread for each, looks at each message, and follows links.
 
-`DirectoryMonitor` joins these with the kernel's list of mounts: a mount hides what lies below it,
-and no event of a directory tells that. Events are hints: the caller looks itself.
+Events are hints: the caller looks itself, now and then also without one, because a mount hides what
+lies below it, and network file systems tell nothing.
 
 Must never take a thread or a descriptor for each directory, never follow a link that a user has
 made, never block longer than asked, and never forget a directory.
@@ -14,22 +14,18 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import select
 import sys
 import time
-from collections.abc import Callable, Collection, Container, Hashable, Iterable
+from collections.abc import Callable, Collection, Container, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from io import FileIO
 from typing import TYPE_CHECKING, cast
 
 from spamguard.log import WarnOnce
 
 if TYPE_CHECKING:
-    from watchdog.events import FileSystemEvent, FileSystemEventHandler
-    from watchdog.observers.api import BaseObserver, ObservedWatch
     from watchdog.observers.inotify_c import CallbackId, InotifyEvent, Mask, WatchDescriptor
 
 _log = logging.getLogger("spamguard.folders")
@@ -44,40 +40,11 @@ def is_below(path: str, directories: Collection[str]) -> bool:
     return True
 
 
-_MOUNT_LIST = "/proc/self/mountinfo"
-_OCTAL_ESCAPE = re.compile(rb"\\([0-7]{3})")  # blanks and the like
-
-
-class MountMonitor(FileIO):
-    """The kernel's list of mounts (proc(5)). Each change gives POLLPRI. OSError: there is none."""
-
-    def __init__(self) -> None:
-        super().__init__(_MOUNT_LIST)
-        self._known = self._read_all()
-
-    def take_new(self) -> set[str]:
-        """Where something was mounted since the last call; paths without any link."""
-        before, self._known = self._known, self._read_all()
-        return {path for _, path in self._known - before}
-
-    def _read_all(self) -> set[tuple[bytes, str]]:
-        """Number and path of each mount: something may be mounted over a mount."""
-        self.seek(0)
-        # Users may mount, by FUSE, and choose the names. The kernel escapes line feeds, but no
-        # other character that ends a line for Python.
-        fields = (line.split(b" ", 5) for line in self.readall().split(b"\n") if line)
-        return {
-            (number, os.fsdecode(_OCTAL_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), path)))
-            for number, _, _, _, path, _ in fields
-        }
-
-
 _MAX_READS = 64  # of one call; the next call reads on
 
 DirectoryEvent = tuple[int, bool, bool]
 """The watch in which a name came or went, whether it was a directory's, whether all is gone."""
 LOST_EVENTS: DirectoryEvent = (-1, False, False)
-POLL_NOW: DirectoryEvent = (-2, False, False)
 
 
 class InotifyEvents:
@@ -147,72 +114,14 @@ def _descriptor_path(descriptor: int) -> bytes:  # watchdog keeps it: one for ea
     return b"/proc/self/fd/%d" % descriptor
 
 
-class ObserverEvents:
-    """Events on other systems, by an observer of watchdog: they only tell when to poll.
-
-    A watch of an observer takes a thread, so there is one for the highest directory of a tree. What
-    changed below it, modification times tell: observers join events, and lose some.
-    """
-
-    def __init__(self, observer: BaseObserver) -> None:
-        self._observer = observer
-        self._trees: dict[str, ObservedWatch] = {}
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
-        observer.start()
-
-    def fileno(self) -> int:
-        return self._reader
-
-    def add(self, _directory: int, path: str, _token: object) -> None:
-        """Watch a directory and all below it. OSError."""
-        running = {emitter.watch for emitter in self._observer.emitters if emitter.is_alive()}
-        for top, tree in list(self._trees.items()):
-            if tree not in running:  # its directory was removed
-                self._observer.unschedule(self._trees.pop(top))
-        if not is_below(path, self._trees):
-            handler, real = cast("FileSystemEventHandler", self), os.path.realpath(path)
-            try:
-                self._trees[path] = self._observer.schedule(handler, real, recursive=True)
-            except (RuntimeError, SystemError) as error:  # as FSEvents raise them
-                raise OSError(errno.EIO, str(error), path) from error
-
-    def read(self) -> set[DirectoryEvent]:
-        """Whether anything has happened since the last call: then `POLL_NOW`."""
-        with suppress(BlockingIOError):
-            os.read(self._reader, 1 << 16)
-            return {POLL_NOW}
-        return set()
-
-    def close(self) -> None:
-        self._observer.stop()
-        self._observer.join()
-        os.close(self._reader)
-        os.close(self._writer)
-
-    def dispatch(self, event: FileSystemEvent) -> None:
-        """Called by watchdog, in its thread."""
-        if event.event_type in ("created", "deleted", "moved"):
-            with suppress(BlockingIOError):
-                os.write(self._writer, b"!")
-
-
-def open_events(watched: Container[int]) -> InotifyEvents | ObserverEvents:
-    """What tells of changes on this system. watched: as of `InotifyEvents`. OSError: nothing."""
-    if sys.platform == "linux":
-        return InotifyEvents(watched)
-    if sys.platform == "darwin":
-        with suppress(ImportError):
-            from watchdog.observers.fsevents import FSEventsObserver  # noqa: PLC0415  lazy
-
-            return ObserverEvents(FSEventsObserver())
-    # watchdog's kqueue would open each message, and what links lead to that users make.
-    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+def open_events(watched: Container[int]) -> InotifyEvents:
+    """What tells of changes. watched: as of `InotifyEvents`. OSError: nothing does."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return InotifyEvents(watched)
 
 
 POLL_SECONDS = 0.5
-_OBSERVED_POLL_SECONDS = 30.0  # where an observer tells when to poll
 _POLL_PAUSE = 20  # times the processor time that a poll took
 _COARSE_SECONDS = 2.0  # a directory that changed since may change again without a new time
 
@@ -243,28 +152,21 @@ class _WatchTarget:
 class DirectoryMonitor:
     """Directories, each with a target: what the caller knows it by.
 
-    notify: use events, if there are any. on_mount: the targets to report when something is mounted
-    at a path.
+    notify: use events, if there are any.
     """
 
-    def __init__(
-        self, *, notify: bool = True, on_mount: Callable[[str], Iterable[Hashable]] = lambda _: ()
-    ) -> None:
+    def __init__(self, *, notify: bool = True) -> None:
         self._warnings = WarnOnce(_log)
-        self._on_mount = on_mount
-        self._events: InotifyEvents | ObserverEvents | None = None
-        self._mounts: MountMonitor | None = None
+        self._events: InotifyEvents | None = None
         self._watched: dict[int, tuple[_WatchTarget, ...]] = {}
         self._polled: dict[str, _PolledPath] = {}
         self._awaited: dict[str, _PolledPath] = {}  # until its state changes
-        self._next_poll = self._earliest_poll = 0.0
+        self._next_poll = 0.0
         if notify:
             try:
                 self._events = open_events(self._watched)
             except OSError as error:
                 self._warn_no_events(error)
-            with suppress(OSError):
-                self._mounts = MountMonitor()
 
     def add(
         self,
@@ -288,9 +190,6 @@ class DirectoryMonitor:
                 watch = self._events.add(directory, path, new)
         except OSError as error:
             self._warn_no_events(error)
-            if isinstance(self._events, ObserverEvents):
-                self._events.close()
-                self._events = None
         if watch is None:
             if path not in self._polled:
                 self._polled[path] = _PolledPath(_change_time, _change_time(path), set())
@@ -305,7 +204,7 @@ class DirectoryMonitor:
         self._watched[watch] = (*entries, new)
 
     def wait_for(self, path: str, target: Hashable, *, links: bool = False) -> None:
-        """Report once when another directory is at a path: the first one, or one mounted over it.
+        """Report once when another directory is at a path: the first one, or one mounted there.
 
         The path is polled. links: follow a symbolic link there; not below what the operator has
         named, where users could make one.
@@ -321,17 +220,14 @@ class DirectoryMonitor:
         """Wait at most so long for targets that may have changed; whether events were lost."""
         until, remaining = time.monotonic() + timeout, 0.0
         while True:
-            mounted = self._sleep(remaining)
+            self._sleep(remaining)
             events = self._events.read() if self._events is not None else set()
-            if POLL_NOW in events:
-                self._next_poll = self._earliest_poll
             targets = self._poll()
             for watch, of_directory, is_gone in events:
                 watched = self._watched.pop(watch, ()) if is_gone else self._watched.get(watch, ())
                 targets |= {
                     entry.target for entry in watched if of_directory or not entry.directories_only
                 }
-            targets.update(target for path in mounted for target in self._on_mount(path))
             lost, remaining = LOST_EVENTS in events, until - time.monotonic()
             if targets or lost or remaining <= 0:
                 return targets, lost
@@ -339,26 +235,20 @@ class DirectoryMonitor:
     def close(self) -> None:
         if self._events is not None:
             self._events.close()
-        if self._mounts is not None:
-            self._mounts.close()
-        self._events = self._mounts = None
+        self._events = None
 
     def _warn_no_events(self, error: OSError) -> None:
         why = _EVENT_ERRORS.get(error.errno or 0, error.strerror)
         self._warnings.warn(error.errno, "no file events (%s): directories are polled instead", why)
 
-    def _sleep(self, seconds: float) -> set[str]:
-        """Wait until something happens, at most for some seconds; where something was mounted."""
+    def _sleep(self, seconds: float) -> None:
+        """Wait until something happens, at most for some seconds."""
         if self._polled or self._awaited:
             seconds = min(seconds, self._next_poll - time.monotonic())
         poller = select.poll()
         if self._events is not None:
             poller.register(self._events, select.POLLIN)
-        if self._mounts is not None:
-            poller.register(self._mounts, select.POLLPRI)
-        ready = dict(poller.poll(seconds * 1000 + 1 if seconds > 0 else 0))
-        is_new = self._mounts is not None and self._mounts.fileno() in ready
-        return self._mounts.take_new() if self._mounts is not None and is_new else set()
+        poller.poll(seconds * 1000 + 1 if seconds > 0 else 0)
 
     def _poll(self) -> set[Hashable]:
         start = time.thread_time()
@@ -373,10 +263,7 @@ class DirectoryMonitor:
                 if polled.state is None if paths is self._polled else polled.state != before:
                     del paths[path]
         end = time.monotonic()
-        self._earliest_poll = end + _POLL_PAUSE * (time.thread_time() - start)
-        is_told = isinstance(self._events, ObserverEvents) and not self._awaited
-        pause = _OBSERVED_POLL_SECONDS if is_told else POLL_SECONDS
-        self._next_poll = max(self._earliest_poll, end + pause)
+        self._next_poll = end + max(POLL_SECONDS, _POLL_PAUSE * (time.thread_time() - start))
         return targets
 
 

@@ -17,11 +17,10 @@ same message that came into the ledger after it was decided, be it the same vote
 another door. Both files wait for the disk, so a power cut changes nothing about this. For this
 order folders take the steps of `LessonService` one by one.
 
-`EvidenceTeacher` casts the votes that follow from flags and keywords: somebody answered a message,
-flagged it, read it and left it where it was, or called it junk. Evidence is weaker than any word of
-its user: of a message about which the user has ever said anything, or taken back something, it
-teaches nothing. So it needs no pending votes. It is taught once. File names alone show it; a
-message is read only to be taught.
+`EvidenceTeacher` casts the votes that follow from flags: somebody answered or flagged a message.
+Evidence is weaker than any word of its user: of a message about which the user has ever said
+anything, or taken back something, it teaches nothing. So it needs no pending votes. It is taught
+once. File names alone show it; a message is read only to be taught.
 
 Must never teach beyond the quota, and never take more than some tenths of a second at a time.
 """
@@ -31,8 +30,8 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, compress, groupby, islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -43,29 +42,24 @@ from spamguard import log
 from spamguard.config.options import Watch
 from spamguard.engine.filter import Filter
 from spamguard.engine.prepare import Example
-from spamguard.folders.broker import Mailboxes
 from spamguard.folders.mailboxes import Folder, Mailbox, parse_file_name
 from spamguard.folders.reconcile import (
-    EVIDENCE_LABELS,
     EVIDENCE_ORIGIN,
+    HAM_LABEL,
     MOVE_ORIGIN,
-    EvidenceRule,
     EvidenceSign,
     FileKey,
     FolderLesson,
-    MoveTarget,
     Reconciliation,
     Sighting,
-    choose_sign,
-    find_signs,
+    find_sign,
 )
-from spamguard.folders.roles import describe_folder, display_folder
-from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile, Issue
-from spamguard.folders.sightings import EVIDENCE_DONE, PendingVote, Sightings
+from spamguard.folders.roles import display_folder
+from spamguard.folders.scan import FolderScan, FolderScanner, FoundFile
+from spamguard.folders.sightings import PendingVote, Sightings
 from spamguard.learning.lessons import LessonService
 from spamguard.learning.status_files import StatusFile
 from spamguard.ledger.votes import NewVote
-from spamguard.log import WarnOnce
 from spamguard.sources import is_deleted
 from spamguard.storage import batches
 
@@ -74,12 +68,6 @@ _log = logging.getLogger("spamguard.folders")
 EVIDENCE_BATCH_SIZE = 200  # messages
 STEP_SECONDS = 0.5  # after which a step ends; one large message may take a second
 MAX_STEP_LESSONS = 500  # some tenths of a second
-
-_NO_KEYWORD_NAMES = (
-    "%s: messages have keywords, but no dovecot-keywords says which: spam_evidence teaches nothing "
-    "there. Dovecot's CONTROL= (since 2.4 mail_control_path) keeps that file elsewhere: leave it "
-    "out, or let Dovecot tell by IMAPSieve"
-)
 
 _group_key = attrgetter("label", "folder", "evidence")  # votes of one group are made together
 
@@ -263,50 +251,39 @@ def _select(
 
 @dataclass
 class EvidenceTeacher:
-    """Teaches what flags and keywords say."""
+    """Teaches what flags say."""
 
     _filter: Filter
-    _mailboxes: Mailboxes
     _sightings: Sightings
     _scanner: FolderScanner
     _teacher: FolderTeacher
-    _warnings: WarnOnce
-    # folders with keywords that have no names, and entries of `watch` for which that was logged
-    _nameless: set[Folder] = field(default_factory=set)
-    _warned_watches: set[int] = field(default_factory=set)
-
-    def prepare(self, folder: Folder, rule: EvidenceRule) -> None:
-        """Before a scan: if messages were read long enough ago, it must report all names."""
-        when = time.time() - rule.read_after
-        if EvidenceSign.READ in rule.signs and self._sightings.has_mark_before(*_key(folder), when):
-            self._scanner.forget_folder(folder)
 
     def teach(
         self,
         mailbox: Mailbox,
         renamed: Mapping[Folder, Sequence[FoundFile]],
-        target: Callable[[Folder], MoveTarget],
-        rule: EvidenceRule,
+        signs: Collection[EvidenceSign],
         *,
         everything: bool,
     ) -> Generator[None, None, None]:
         """Teach what the messages with new names show, some at a step.
 
-        What is there when all of a mailbox is scanned for this evidence for the first time teaches
+        What is there when all of a mailbox is scanned for these signs for the first time teaches
         nothing. everything: these are all messages. LedgerError, SightingsError: what was not
         taught shows again after `FolderScanner.forget_mailbox`.
         """
-        has_begun = self._sightings.evidence_rule(mailbox.path) == str(rule)
+        rule = " ".join(sorted(signs))
+        has_begun = self._sightings.evidence_rule(mailbox.path) == rule
         for folder, files in renamed.items():
-            evidence = self._find_evidence(folder, files, target(folder), rule)
+            evidence = self._find_evidence(folder, files, signs)
             for batch in batches(list(evidence), EVIDENCE_BATCH_SIZE):
-                marks = dict.fromkeys((evidence.file.name for evidence in batch), EVIDENCE_DONE)
+                done = {evidence.file.name for evidence in batch}
                 if has_begun:
-                    marks = yield from self._teach_batch(folder, batch, target(folder), rule)
-                self._sightings.update_marks(*_key(folder), marks, ())
+                    done = yield from self._teach_batch(folder, batch)
+                self._sightings.mark_done(*_key(folder), done)
                 yield
         if everything and not has_begun:
-            self._sightings.set_evidence_rule(mailbox.path, str(rule))
+            self._sightings.set_evidence_rule(mailbox.path, rule)
 
     def finished_digests(self, mailbox: Mailbox, sightings: Iterable[Sighting]) -> set[bytes]:
         """The messages whose evidence is done with, by the marks of their files.
@@ -317,115 +294,50 @@ class EvidenceTeacher:
         return {
             sighting.digest
             for sighting in sightings
-            if self._sightings.read_marks(mailbox.path, sighting.folder, [sighting.name])
-            == {sighting.name: EVIDENCE_DONE}
+            if self._sightings.done_names(mailbox.path, sighting.folder, [sighting.name])
         } - {b""}
 
     def _find_evidence(
-        self, folder: Folder, files: Sequence[FoundFile], target: MoveTarget, rule: EvidenceRule
+        self, folder: Folder, files: Sequence[FoundFile], signs: Collection[EvidenceSign]
     ) -> Iterator[_Evidence]:
         """The messages that may yet teach something."""
         last = {file.name: file for file in files}  # of a name in `new` and in `cur` the latter
-        keywords = self._read_keywords(folder, last.values(), rule)
         keys = np.fromiter(last, np.int64, len(last))
         present = keys[np.isin(keys, self._sightings.name_keys(*_key(folder)))].tolist()
-        marks = self._sightings.read_marks(*_key(folder), present)
-        obsolete: set[int] = set()
+        done = self._sightings.done_names(*_key(folder), present)
         for key in present:
-            if marks.get(key) == EVIDENCE_DONE:
-                continue
-            signs = frozenset(
-                sign
-                for sign in find_signs(_flags(last[key]), keywords, rule)
-                if (sign, target) in EVIDENCE_LABELS
-            )
-            if EvidenceSign.READ not in signs and key in marks:
-                obsolete.add(key)
-            if signs:
-                yield _Evidence(last[key], signs)
-        self._sightings.update_marks(*_key(folder), {}, obsolete)
-
-    def _read_keywords(
-        self, folder: Folder, files: Iterable[FoundFile], rule: EvidenceRule
-    ) -> Mapping[str, str]:
-        """The names of these messages' keywords; the next scan looks again for missing ones."""
-        letters: set[str] = set()
-        if rule.keywords:
-            letters = {letter for file in files for letter in _flags(file) if letter.islower()}
-        if not letters:
-            return {}
-        try:
-            keywords = self._mailboxes.read_keywords(folder)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            self._warnings.warn(
-                Issue(folder, "keywords", transient=True),
-                "%s: keywords cannot be read (%s): they teach nothing",
-                describe_folder(folder),
-                error.strerror,
-            )
-            keywords = {}
-        else:
-            self._warn_nameless(folder, keywords)
-        if letters - keywords.keys():
-            self._scanner.forget_folder(folder)
-        return keywords
-
-    def _warn_nameless(self, folder: Folder, keywords: Mapping[str, str]) -> None:
-        """Warn once for each entry of `watch` if there are no names in the second scan either: at
-        first Dovecot may not have written them yet.
-        """
-        if keywords:
-            self._nameless.discard(folder)
-        elif folder not in self._nameless:
-            self._nameless.add(folder)
-        elif folder.mailbox.watch not in self._warned_watches:
-            self._warned_watches.add(folder.mailbox.watch)
-            self._warnings.warn(
-                Issue(folder, "names", transient=True), _NO_KEYWORD_NAMES, describe_folder(folder)
-            )
+            if key not in done and (sign := find_sign(_flags(last[key]), signs)):
+                yield _Evidence(last[key], sign)
 
     def _teach_batch(
-        self, folder: Folder, batch: Sequence[_Evidence], target: MoveTarget, rule: EvidenceRule
-    ) -> Generator[None, None, dict[int, int]]:
-        """Teach some messages; the marks to set."""
-        user, now = folder.mailbox.user, int(time.time())
-        # Since when messages are read. A mark of the future comes from a wrong clock.
-        is_read = {file.name for file, signs in batch if EvidenceSign.READ in signs}
-        marks = self._sightings.read_marks(*_key(folder), is_read)
-        marks = {name: min(marks.get(name, now), now) for name in is_read}
-        chosen: dict[int, tuple[EvidenceSign, str]] = {}
-        for file, signs in batch:
-            if marks.get(file.name, 0) > now - rule.read_after:
-                signs -= {EvidenceSign.READ}
-            if choice := choose_sign(signs, target):
-                chosen[file.name] = choice
-        digests = self._sightings.find_digests(*_key(folder), chosen)
-        ledger = self._filter.ledger
+        self, folder: Folder, batch: Sequence[_Evidence]
+    ) -> Generator[None, None, set[int]]:
+        """Teach some messages; the files whose evidence is done with."""
+        names = [file.name for file, _ in batch]
+        digests = self._sightings.find_digests(*_key(folder), names)
+        user, ledger = folder.mailbox.user, self._filter.ledger
         done = {digest for digest in digests.values() if ledger.get_vote(digest, user) is not None}
         lessons: dict[bytes, tuple[FolderLesson, FoundFile]] = {}
-        for file, _ in batch:
+        for file, sign in batch:
             digest = digests.get(file.name)
             if digest and digest not in done and digest not in lessons:
-                sign, label = chosen[file.name]
-                lesson = FolderLesson(digest, label, folder.directory, file.name, sign, sign)
+                lesson = FolderLesson(digest, HAM_LABEL, folder.directory, file.name, sign, sign)
                 lessons[digest] = lesson, file
         done |= yield from self._teach(folder.mailbox, dict(lessons.values()))
-        return marks | {name: EVIDENCE_DONE for name, digest in digests.items() if digest in done}
+        return {name for name, digest in digests.items() if digest in done}
 
     def _teach(
         self, mailbox: Mailbox, lessons: Mapping[FolderLesson, FoundFile]
     ) -> Generator[None, None, set[bytes]]:
-        """Teach lessons, some at a step; the messages whose evidence is done with: taught, over
-        quota, or only repeating our own verdict.
+        """Teach lessons, some at a step; the messages whose evidence is done with: taught, or over
+        quota.
         """
         done: set[bytes] = set()
         for _, group in groupby(sorted(lessons, key=_group_key), _group_key):
             for batch in batches(group):
                 admitted = self._teacher.admit(mailbox, batch)
                 done |= {lesson.digest for lesson in set(batch).difference(admitted)}
-                examples = self._read_examples(admitted, lessons, done)
+                examples = self._read_examples(admitted, lessons)
                 while ready := _take_step(examples):
                     self._teacher.cast_evidence(mailbox.user, ready)
                     done.update(lesson.digest for lesson, _ in ready)
@@ -433,31 +345,20 @@ class EvidenceTeacher:
         return done
 
     def _read_examples(
-        self,
-        lessons: Iterable[FolderLesson],
-        files: Mapping[FolderLesson, FoundFile],
-        done: set[bytes],
+        self, lessons: Iterable[FolderLesson], files: Mapping[FolderLesson, FoundFile]
     ) -> Iterator[tuple[FolderLesson, Example]]:
-        """Lessons with their examples, as far as the messages can still be read.
-
-        A mail program may have acted on our own verdict. A lesson that only repeats it teaches
-        nothing, and its digest goes into `done`.
-        """
+        """Lessons with their examples, as far as the messages can still be read."""
         for lesson in lessons:
-            stored = self._scanner.read_signed(files[lesson].folder, files[lesson].file)
-            if stored is None or stored.digest != lesson.digest:
-                continue
-            if stored.repeats_our_verdict(lesson.label, self._filter.unwanted):
-                done.add(lesson.digest)
-            else:
-                yield lesson, stored.message.example()
+            found = files[lesson]
+            if example := self._scanner.read_example(found.folder, found.file, lesson.digest):
+                yield lesson, example
 
 
 class _Evidence(NamedTuple):
-    """A file and the signs that its name shows."""
+    """A file and the sign that its name shows."""
 
     file: FoundFile
-    signs: frozenset[EvidenceSign]
+    sign: EvidenceSign
 
 
 def _key(folder: Folder) -> tuple[str, str]:

@@ -30,12 +30,12 @@ from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeach
 from spamguard.folders.mailboxes import Folder, Mailbox
 from spamguard.folders.reconcile import (
     Arrival,
-    EvidenceRule,
+    EvidenceSign,
     FileKey,
     MoveTarget,
     ReconcileRules,
     Sighting,
-    evidence_rule,
+    evidence_signs,
     reconcile,
 )
 from spamguard.folders.roles import (
@@ -54,6 +54,8 @@ from spamguard.storage import batches
 
 _log = logging.getLogger("spamguard.folders")
 
+DEBOUNCE_SECONDS = 1.0  # between the first sign of a change and the scan
+RESCAN_SECONDS = 600.0  # between two scans of everything: network file systems tell no changes
 READ_BATCH_SIZE = 200  # messages of a step: some tenths of a second
 RECONCILE_BATCH_SIZE = 1000  # messages of a step: the same
 FIRST_RETRY_SECONDS = 5.0  # before a folder that could not be read is tried again
@@ -88,7 +90,7 @@ class WatchRule(NamedTuple):
     watch: Watch
     role: RoleLookup
     we_file: bool
-    evidence: EvidenceRule
+    evidence: frozenset[EvidenceSign]
 
 
 def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> list[WatchRule]:
@@ -96,7 +98,7 @@ def watch_rules(settings: Settings, special: Mapping[tuple[str, ...], str]) -> l
     rules = []
     for watch in settings.watch:
         we_file = is_next_hop(watch, settings) if watch.we_file is None else watch.we_file
-        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence_rule(watch)))
+        rules.append(WatchRule(watch, role_lookup(watch, special), we_file, evidence_signs(watch)))
     return rules
 
 
@@ -193,7 +195,8 @@ class MailboxScanner:
     _evidence_teacher: EvidenceTeacher
     _warnings: WarnOnce
     _on_missing: Callable[[], object]
-    _doubts: set[str] = field(default_factory=set)  # names of doubtful folders that were logged
+    _debounce: float
+    _doubts: set[str] = field(default_factory=set)  # names of doubtful folders that were told
 
     def scan_due(self, state: MailboxState, now: float) -> ScanSteps[None]:
         """Scan what is due in a mailbox.
@@ -207,10 +210,9 @@ class MailboxScanner:
                 "lessons that were decided before a stop or a failure, and are taught now: %d",
                 number,
             )
-        watch = self._rule(state.mailbox).watch
         if min(state.next_rescan, state.folders_due) <= now:
             if state.next_rescan <= now:
-                state.next_rescan = now + watch.rescan
+                state.next_rescan = now + RESCAN_SECONDS
             state.folders_due = inf
             self._list_folders(state)
         due, state.due = state.due, {}
@@ -221,18 +223,18 @@ class MailboxScanner:
             yield from self._teach_moves(state, scan)
             everything = due.keys() >= state.folders
             evidence = self._rule(state.mailbox).evidence
-            if evidence.signs:
+            if evidence:
                 yield from self._evidence_teacher.teach(
-                    state.mailbox, scan.renamed, self._target, evidence, everything=everything
+                    state.mailbox, scan.renamed, evidence, everything=everything
                 )
             if scan.unreadable:
-                state.pause = next_pause(state.pause, watch.rescan)
+                state.pause = next_pause(state.pause, RESCAN_SECONDS)
                 state.folders_due = min(state.folders_due, time.monotonic() + state.pause)
             elif everything:
                 state.pause = 0.0
             if scan.retry_soon:
                 # All folders: a message may have moved on from any of them to any other.
-                self._schedule(state, due, watch.debounce)
+                self._schedule(state, due, self._debounce)
 
     # ---- folders
 
@@ -265,27 +267,16 @@ class MailboxScanner:
         self._schedule(state, due)
 
     def _warn_doubtful(self, folders: Iterable[Folder]) -> None:
-        """Warn of each doubtful name once, in whichever mailbox, and of a few names only, as users
-        name folders as they like. A name comes into the log once.
+        """Warn of each doubtful name once, in the first mailbox that has it, and of a few names
+        only, as users name folders as they like.
         """
-        doubtful = [folder for folder in folders if self._role(folder).doubtful]
-        if not doubtful:
-            return
-        names = {
-            display_folder(key.subject.directory)
-            for key in self._warnings.standing()
-            if isinstance(key, Issue) and key.kind == DOUBT and isinstance(key.subject, Folder)
-        }
-        for folder in doubtful:
+        for folder in folders:
             name = display_folder(folder.directory)
-            if name in names or len(names) >= _MAX_DOUBTS:
-                continue
-            names.add(name)
-            is_logged = name in self._doubts or len(self._doubts) >= _MAX_DOUBTS
-            warn = self._warnings.note if is_logged else self._warnings.warn
-            warn(Issue(folder, DOUBT), _DOUBTFUL_WARNING, folder.mailbox.path, name, name)
-            if not is_logged:
+            is_told = name in self._doubts or len(self._doubts) >= _MAX_DOUBTS
+            if not is_told and self._role(folder).doubtful:
                 self._doubts.add(name)
+                issue = Issue(folder, DOUBT)
+                self._warnings.warn(issue, _DOUBTFUL_WARNING, folder.mailbox.path, name, name)
 
     # ---- scans
 
@@ -315,9 +306,7 @@ class MailboxScanner:
         evidence = self._rule(state.mailbox).evidence
         scan, until = FolderScan(), time.monotonic() + STEP_SECONDS
         for folder in folders:
-            shows_evidence = evidence.applies_to(self._target(folder))
-            if shows_evidence:
-                self._evidence_teacher.prepare(folder, evidence)
+            shows_evidence = bool(evidence) and self._target(folder) is MoveTarget.HAM
             before = self._sightings.name_keys(state.mailbox.path, folder.directory)
             yield from self._scanner.scan(folder, before, scan, with_renamed=shows_evidence)
             if time.monotonic() > until:
@@ -337,7 +326,7 @@ class MailboxScanner:
         rules = rules._replace(filing_works=filing_works)
         for before, batch in self._reconcile_batches(mailbox.path, arrivals, scan.gone):
             done: set[bytes] = set()
-            if self._rule(mailbox).evidence.signs:
+            if self._rule(mailbox).evidence:
                 done = self._evidence_teacher.finished_digests(mailbox, before)
             came = self._note_deleted(mailbox, scan, before, batch)
             outcome = reconcile(before, came, scan.gone, rules, int(time.time()), first=first)

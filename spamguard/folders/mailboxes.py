@@ -59,10 +59,6 @@ _FORMAT_WARNING = (
     "let Dovecot tell by IMAPSieve"
 )
 _WILDCARD = re.compile(r"[*?]")
-_KEYWORDS_FILE = "dovecot-keywords"
-_MAX_KEYWORDS = 26  # one for each letter
-_MAX_KEYWORDS_BYTES = 64 << 10
-_KEYWORD_LINE = re.compile(rb"([0-9]{1,2}) ([!-~]{1,200})")  # number and name
 
 
 # ---- mailboxes, folders, files
@@ -174,7 +170,7 @@ class LocalMailboxes:
 
     def __init__(self, watches: Iterable[Watch], *, notify: bool = True) -> None:
         self._patterns = [(_split_pattern(watch.maildir), watch.user) for watch in watches]
-        self._watches = DirectoryMonitor(notify=notify, on_mount=self._mount_targets)
+        self._watches = DirectoryMonitor(notify=notify)
         self._mailboxes: list[Mailbox] = []
         self._unreadable: dict[str, str] = {}
         self._links: set[str] = set()  # to Maildirs, where a Maildir would be watched
@@ -343,24 +339,6 @@ class LocalMailboxes:
         with self._open_directory(folder.mailbox, names) as part:
             return _open_regular_file(part, file.name)
 
-    def read_keywords(self, folder: Folder) -> dict[str, str]:
-        """Dovecot's keywords of a folder: the letter that stands for one among the flags of a file
-        name (a to z) to its name. Empty without Dovecot; lines that make no sense are skipped.
-        FileNotFoundError: the folder is gone.
-        """
-        with self._open_directory(folder.mailbox, _path_parts(folder.directory)) as directory:
-            try:
-                descriptor = _open_regular_file(directory, _KEYWORDS_FILE)
-            except FileNotFoundError:
-                return {}
-            with open(descriptor, "rb") as file:
-                lines = file.read(_MAX_KEYWORDS_BYTES).split(b"\n")
-        matches = filter(None, map(_KEYWORD_LINE.fullmatch, lines))
-        names = {int(match[1]): match[2].decode() for match in matches}
-        return {
-            chr(ord("a") + number): name for number, name in names.items() if number < _MAX_KEYWORDS
-        }
-
     # ---- changes
 
     def wait_for_changes(self, timeout: float) -> Changes:
@@ -380,17 +358,6 @@ class LocalMailboxes:
     def close(self) -> None:
         self._watches.close()
 
-    def _mount_targets(self, place: str) -> Iterator[Folder | Mailbox | None]:
-        """What a mount at this place may change, above it or below."""
-        for number, ((fixed, _), _) in enumerate(self._patterns):
-            real = os.path.realpath(fixed)
-            if _overlaps(place, real):
-                yield None
-                for mailbox in self._mailboxes:
-                    within = mailbox.path[len(fixed) :]
-                    if mailbox.watch == number and _overlaps(place, f"{real}/{within}"):
-                        yield mailbox
-
 
 # ---- patterns and users
 
@@ -404,12 +371,6 @@ def _split_pattern(path: str) -> tuple[str, tuple[str, ...]]:
 
 def _path_parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
-
-
-def _overlaps(path: str, other: str) -> bool:
-    """Whether one path leads to the other, or further."""
-    parts = zip(_path_parts(path), _path_parts(other), strict=False)
-    return all(part == other_part for part, other_part in parts)
 
 
 def _mailbox_user(path: str, rest: Sequence[str], names: Sequence[str]) -> str:

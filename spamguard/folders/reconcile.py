@@ -8,12 +8,8 @@ appear. Nor does a copy that is marked as deleted while another one is not. Copi
 message belong together (`_Lineage`), as far as our signature or the server that received it tells:
 a message that is delivered twice is no copy.
 
-The tables MOVE_LESSONS and EVIDENCE_LABELS say what teaches what; the manual shows them as they
-are.
-
-`EvidenceRule` says which flags and keywords count. Users set flags for many reasons, and mail
-programs do so by themselves. So no evidence counts unless the operator asks for it, and
-contradictory evidence says nothing.
+The table MOVE_LESSONS says what teaches what; the manual shows it as it is. Flags (`EvidenceSign`)
+count only where the operator asks for them, as users set them for many reasons.
 
 Must never teach what nobody did: a message that comes into folders of two classes at once waits.
 """
@@ -21,7 +17,7 @@ Must never teach what nobody did: a message that comes into folders of two class
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter
@@ -31,7 +27,7 @@ from spamguard.config.options import Action, Watch
 from spamguard.folders.roles import Role
 from spamguard.keys import SignedVerdict
 
-HAM_LABEL, _SPAM_LABEL = "ham", "spam"
+HAM_LABEL = "ham"
 
 MOVE_ORIGIN = "folder"
 """Origin of a vote by a moved message; the folder's name follows."""
@@ -131,12 +127,13 @@ class MoveTarget(StrEnum):
 
 
 class EvidenceSign(StrEnum):
-    """What users do to a message without moving it."""
+    """What users do to a message without moving it. In a ham folder it teaches ham where the
+    operator asks for it: once, and only a message about which its user has never said anything. The
+    strongest is the first.
+    """
 
     ANSWERED = "answered"
     FLAGGED = "flagged"
-    READ = "read"
-    KEYWORD = "keyword"
 
 
 MOVE_LESSONS: dict[tuple[MoveSource, MoveTarget], str] = {
@@ -154,20 +151,6 @@ MOVE_LESSONS: dict[tuple[MoveSource, MoveTarget], str] = {
 A pair that is missing teaches nothing and leaves the lesson there was. A message that went from a
 folder teaches nothing; one that came into folders of two classes at once waits until one of them
 goes. Ignored folders are not watched: what lies there is nowhere.
-"""
-
-EVIDENCE_LABELS: dict[tuple[EvidenceSign, MoveTarget], str] = {
-    (EvidenceSign.ANSWERED, MoveTarget.HAM): HAM_LABEL,
-    (EvidenceSign.FLAGGED, MoveTarget.HAM): HAM_LABEL,
-    (EvidenceSign.READ, MoveTarget.HAM): HAM_LABEL,
-    (EvidenceSign.KEYWORD, MoveTarget.HAM): _SPAM_LABEL,
-    (EvidenceSign.KEYWORD, MoveTarget.OTHER_CLASS): _SPAM_LABEL,
-    (EvidenceSign.KEYWORD, MoveTarget.NO_CLASS): _SPAM_LABEL,
-}
-"""Which sign teaches which class where the operator asks for it: once, and only a message about
-which its user has never said anything.
-
-A pair that is missing teaches nothing. Nor does what was there when the operator began to ask.
 """
 
 
@@ -424,66 +407,20 @@ def _not_in_folder(copies: Iterable[Sighting], folder: str) -> Iterator[Sighting
 
 # ---- evidence
 
-_FLAG_SIGNS = {"R": EvidenceSign.ANSWERED, "F": EvidenceSign.FLAGGED, "S": EvidenceSign.READ}
-# The opposite of $Junk, folded.
-_NOT_JUNK_KEYWORDS = frozenset(("nonjunk", "$notjunk", "notjunk"))
+_SIGN_FLAGS = {EvidenceSign.ANSWERED: "R", EvidenceSign.FLAGGED: "F"}
 
 
-class EvidenceRule(NamedTuple):
-    """The evidence that counts. read_after: seconds. keywords: folded."""
-
-    signs: frozenset[EvidenceSign] = frozenset()
-    read_after: float = 0.0
-    keywords: frozenset[str] = frozenset()
-
-    def __str__(self) -> str:
-        """One line, to see whether the rule has changed."""
-        return " ".join((*sorted(self.signs), f"{self.read_after:g}", *sorted(self.keywords)))
-
-    def applies_to(self, target: MoveTarget) -> bool:
-        """Whether any of it can say anything in a folder of this kind."""
-        return any((sign, target) in EVIDENCE_LABELS for sign in self.signs)
-
-
-def evidence_rule(watch: Watch) -> EvidenceRule:
-    ham = watch.ham_evidence
-    keywords = frozenset(keyword.casefold() for keyword in watch.spam_evidence)
+def evidence_signs(watch: Watch) -> frozenset[EvidenceSign]:
+    """The signs that count."""
     chosen = {
-        EvidenceSign.ANSWERED: ham.answered,
-        EvidenceSign.FLAGGED: ham.flagged,
-        EvidenceSign.READ: ham.read_after is not None,
-        EvidenceSign.KEYWORD: bool(keywords),
+        EvidenceSign.ANSWERED: watch.answered_is_ham,
+        EvidenceSign.FLAGGED: watch.flagged_is_ham,
     }
-    signs = frozenset(sign for sign, counts in chosen.items() if counts)
-    return EvidenceRule(signs, ham.read_after or 0.0, keywords)
+    return frozenset(sign for sign, counts in chosen.items() if counts)
 
 
-def find_signs(
-    flags: str, keywords: Mapping[str, str], rule: EvidenceRule
-) -> frozenset[EvidenceSign]:
-    """The signs of a message that count.
-
-    flags: of its file name. keywords: the folder's keywords, by letter.
-    """
-    signs = {_FLAG_SIGNS[letter] for letter in flags if letter in _FLAG_SIGNS}
-    names = {keywords[letter].casefold() for letter in flags if letter in keywords}
-    if names & rule.keywords and not names & _NOT_JUNK_KEYWORDS:
-        signs.add(EvidenceSign.KEYWORD)
-    return rule.signs & signs
-
-
-def choose_sign(
-    signs: Collection[EvidenceSign], target: MoveTarget
-) -> tuple[EvidenceSign, str] | None:
-    """The sign that counts and the class it names; None: nothing is sure.
-
-    Reading is the weakest sign, because users read what they then mark.
-    """
-    labels = {
-        sign: EVIDENCE_LABELS[sign, target]
-        for sign in EvidenceSign
-        if sign in signs and (sign, target) in EVIDENCE_LABELS
-    }
-    if len(labels) > 1:
-        labels.pop(EvidenceSign.READ, None)
-    return next(iter(labels.items())) if len(set(labels.values())) == 1 else None
+def find_sign(flags: str, signs: Collection[EvidenceSign]) -> EvidenceSign | None:
+    """The strongest of these signs that a message shows. flags: of its file name."""
+    return next(
+        (sign for sign in EvidenceSign if sign in signs and _SIGN_FLAGS[sign] in flags), None
+    )

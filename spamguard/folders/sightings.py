@@ -4,7 +4,8 @@ So a restart knows what happened meanwhile. The votes that follow from new sight
 the same transaction, as pending votes, and leave the file when they are in the ledger (`lessons`
 states the order of writes): no sighting is ever committed without its votes. What is committed
 survives a power cut (WAL, synchronous FULL). The file is a cache all the same: without it, all mail
-is scanned as if for the first time. So the watcher replaces a damaged file by a new one.
+is scanned as if for the first time. So the watcher replaces a damaged file by a new one when it
+opens it.
 
 Must never raise an error of SQLite or of the system except as a `SightingsError`, never keep more
 in memory than the 64-bit keys of names, never open a file of another program, and never let what
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +39,6 @@ SIGHTINGS_FILE = "sightings.sqlite"
 DAMAGED_SUFFIX = ".damaged"
 """Follows the name of a file that was set aside."""
 MAX_GONE_SECONDS = 30 * 86_400  # for so long a message that went may yet appear elsewhere
-EVIDENCE_DONE = 0
-"""As a mark: the evidence that this message shows teaches nothing any more."""
 
 _FOLDERS = "FROM folders f JOIN mailboxes m ON f.mailbox = m.id WHERE m.name = ?"
 _FOLDER = f"SELECT f.id {_FOLDERS} AND f.name = ?"
@@ -58,10 +57,6 @@ _DAMAGED_WARNING = (
 
 class SightingsError(SpamguardError):
     """The sightings cannot be opened, read or written."""
-
-
-class SightingsResetError(SightingsError):
-    """The file was damaged. A new one, which knows nothing, is in its place."""
 
 
 class PendingVote(NamedTuple):
@@ -98,7 +93,7 @@ CREATE TABLE sightings (
 CREATE INDEX digests ON sightings (digest) WHERE digest != x'';
 CREATE INDEX gone ON sightings (gone) WHERE gone > 0;
 
--- Messages that show evidence: when they were first seen read, or EVIDENCE_DONE.
+-- Messages whose evidence teaches nothing any more. since: 0.
 CREATE TABLE marks (
     folder INTEGER NOT NULL, name INTEGER NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (folder, name)
@@ -135,24 +130,20 @@ def set_aside(path: Path) -> None:
 class Sightings(ClosedOnExit):
     """Sightings by mailbox, which any string names.
 
-    Belongs to one thread of one process. Every method raises SightingsError. reset_count: how often
-    a damaged file was replaced.
+    Belongs to one thread of one process. Every method raises SightingsError.
     """
 
-    def __init__(self, db: Database, *, replace_damaged: bool) -> None:
+    def __init__(self, db: Database) -> None:
         """Use `open`."""
         self.path = db.path
-        self.reset_count = 0
         self._db = db
-        self._replace_damaged = replace_damaged
-        self._is_set_aside = False  # with no file in its place yet
         self._keys: dict[int, NDArray[np.int64]] = {}  # by number of the folder
 
     @classmethod
     def open(cls, path: Path, *, replace_damaged: bool = False) -> Sightings:
         """Open the sightings at `path`, or make new ones.
 
-        replace_damaged: set a damaged file aside, now and later, and go on with a new one.
+        replace_damaged: set a damaged file aside, and go on with a new one.
         """
         try:
             db = Database.open(path, SIGHTINGS_SCHEMA)
@@ -161,10 +152,10 @@ class Sightings(ClosedOnExit):
                 raise
             set_aside(path)
             db = Database.open(path, SIGHTINGS_SCHEMA)
-        return cls(db, replace_damaged=replace_damaged)
+        return cls(db)
 
     def close(self) -> None:
-        with self._map_errors():
+        with SIGHTINGS_SCHEMA.errors(self.path):
             self._db.close()
 
     # ---- queries
@@ -239,15 +230,11 @@ class Sightings(ClosedOnExit):
             for mailbox, folder, name in self._query(query, digest, max_copies)
         ]
 
-    def read_marks(self, mailbox: str, folder: str, names: Iterable[int]) -> dict[int, int]:
-        """Marks of files by key: EVIDENCE_DONE, or since when they are read (Unix time)."""
-        query = f"SELECT name, since FROM marks WHERE {_OF_NAMES}"
-        return dict(self._query(query, mailbox, folder, json.dumps(list(names)).encode()))
-
-    def has_mark_before(self, mailbox: str, folder: str, when: float) -> bool:
-        """Whether any file of a folder has been read since before this time."""
-        query = f"SELECT 1 FROM marks WHERE folder = ({_FOLDER}) AND since BETWEEN 1 AND ? LIMIT 1"
-        return bool(self._query(query, mailbox, folder, when))
+    def done_names(self, mailbox: str, folder: str, names: Iterable[int]) -> set[int]:
+        """Those of the files, by key, whose evidence teaches nothing any more."""
+        query = f"SELECT name FROM marks WHERE {_OF_NAMES} AND since = 0"
+        rows = self._query(query, mailbox, folder, json.dumps(list(names)).encode())
+        return {name for (name,) in rows}
 
     def evidence_rule(self, mailbox: str) -> str:
         """The evidence asked for since all of a mailbox was scanned; "": it never was."""
@@ -289,11 +276,11 @@ class Sightings(ClosedOnExit):
                 (_sighting_row(sighting, numbers[sighting.folder]) for sighting in updated),
             )
             marks = [
-                (numbers[sighting.folder], sighting.name, EVIDENCE_DONE)
+                (numbers[sighting.folder], sighting.name)
                 for sighting in updated
                 if sighting.digest in done and not sighting.gone
             ]
-            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", marks)
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, 0)", marks)
             self._db.executemany(
                 f"INSERT INTO pending VALUES (NULL{', ?' * 12})",
                 ((*pending.vote, *pending[1:]) for pending in votes),
@@ -314,17 +301,14 @@ class Sightings(ClosedOnExit):
         with self._transaction():
             self._db.execute("DELETE FROM pending")
 
-    def update_marks(
-        self, mailbox: str, folder: str, marks: Mapping[int, int], removed: Collection[int]
-    ) -> None:
-        if not marks and not removed:
+    def mark_done(self, mailbox: str, folder: str, names: Collection[int]) -> None:
+        """The evidence of these files teaches nothing any more."""
+        if not names:
             return
         with self._transaction():
             number = self._add_folder(mailbox, folder)
-            old = ((number, name) for name in removed)
-            self._db.executemany("DELETE FROM marks WHERE folder = ? AND name = ?", old)
-            new = ((number, *mark) for mark in marks.items())
-            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", new)
+            rows = ((number, name) for name in names)
+            self._db.executemany("INSERT OR REPLACE INTO marks VALUES (?, ?, 0)", rows)
 
     def set_evidence_rule(self, mailbox: str, rule: str) -> None:
         """All of a mailbox was scanned for this evidence."""
@@ -429,38 +413,14 @@ class Sightings(ClosedOnExit):
 
     def _query(self, query: str, *values: object) -> list[Any]:
         """All rows. Texts are names of mailboxes and folders."""
-        with self._map_errors():
+        with SIGHTINGS_SCHEMA.errors(self.path):
             encoded = [os.fsencode(value) if isinstance(value, str) else value for value in values]
             return self._db.execute(query, encoded).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._map_errors(), self._db.transaction():
+        with SIGHTINGS_SCHEMA.errors(self.path), self._db.transaction():
             yield
-
-    @contextmanager
-    def _map_errors(self) -> Iterator[None]:
-        """Raises SightingsResetError if the file was damaged and a new one is in its place."""
-        try:
-            with SIGHTINGS_SCHEMA.errors(self.path):
-                yield
-        except SightingsError as error:
-            is_damaged = self._is_set_aside or is_corruption(error.__cause__)
-            if not (self._replace_damaged and is_damaged):
-                raise
-            self._reset()
-            raise SightingsResetError(f"sightings {self.path}: a new file was begun") from error
-
-    def _reset(self) -> None:
-        """Put a new file in the place of the damaged one, now or, if that fails, later."""
-        self._is_set_aside = True
-        with suppress(SightingsError):
-            self._db.close()
-        set_aside(self.path)
-        self._db = Database.open(self.path, SIGHTINGS_SCHEMA)
-        self._is_set_aside = False
-        self._keys = {}
-        self.reset_count += 1
 
 
 def _sighting_row(sighting: Sighting, folder: int) -> tuple[object, ...]:

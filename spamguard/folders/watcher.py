@@ -30,7 +30,9 @@ from spamguard.folders.broker import Mailboxes
 from spamguard.folders.changes import is_below
 from spamguard.folders.lessons import STEP_SECONDS, EvidenceTeacher, FolderTeacher
 from spamguard.folders.mailbox_scan import (
+    DEBOUNCE_SECONDS,
     OWN_FILES,
+    RESCAN_SECONDS,
     MailboxScanner,
     MailboxState,
     next_pause,
@@ -45,7 +47,7 @@ from spamguard.folders.roles import (
     read_dovecot,
 )
 from spamguard.folders.scan import DOUBT, FolderScanner, Issue, clear_issues
-from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings, SightingsResetError
+from spamguard.folders.sightings import SIGHTINGS_FILE, Sightings
 from spamguard.learning.lessons import LessonService, NewClass
 from spamguard.learning.status_files import StatusFile, WatcherTrouble
 from spamguard.learning.undo import reextract_votes
@@ -70,6 +72,7 @@ class Watcher:
 
     A mailbox that was never scanned before teaches nothing at first, except where our own signature
     tells what its user has undone. settle: called now and then when lessons wait for settling.
+    debounce: seconds between the first sign of a change and the scan.
     """
 
     def __init__(
@@ -78,12 +81,13 @@ class Watcher:
         settings: Settings,
         mailboxes: Mailboxes,
         settle: Callable[[], object],
+        debounce: float = DEBOUNCE_SECONDS,
     ) -> None:
         self._settings = settings
+        self._debounce = debounce
         self._mailboxes = mailboxes
         self._warnings = WarnOnce(_log)
         self._sightings = Sightings.open(settings.state / SIGHTINGS_FILE, replace_damaged=True)
-        self._reset_count = 0
         self._scanner = FolderScanner(mailboxes, spam_filter.key, self._warnings)
         self._status_file = StatusFile(
             settings.state,
@@ -111,11 +115,10 @@ class Watcher:
             self._sightings,
             self._scanner,
             teacher,
-            EvidenceTeacher(
-                spam_filter, mailboxes, self._sightings, self._scanner, teacher, self._warnings
-            ),
+            EvidenceTeacher(spam_filter, self._sightings, self._scanner, teacher),
             self._warnings,
             self._search_soon,
+            debounce,
         )
         self._schedule = Schedule()
         self._search_due = 0.0  # when mailboxes are looked for
@@ -138,11 +141,6 @@ class Watcher:
             self._step_mailbox(state, now)
             busy = True
         busy = busy or self._reextract()
-        if self._reset_count != self._sightings.reset_count:  # the sightings were lost
-            self._reset_count = self._sightings.reset_count
-            for state in self._schedule.mailboxes.values():
-                self._abandon(state, 0.0)
-                self._schedule.plan(state)
         self._lessons.request_settling()
         self._status_file.beat(len(self._schedule.mailboxes))
         return busy
@@ -161,7 +159,7 @@ class Watcher:
     def take_changes(self, changes: Changes) -> None:
         """Make due what may have changed, after the debounce."""
         now = time.monotonic()
-        states = self._schedule.mailboxes
+        soon, states = now + self._debounce, self._schedule.mailboxes
         if changes.everything:
             _log.info("events were lost: looking at everything")
             self._search_due = now
@@ -169,19 +167,17 @@ class Watcher:
                 state.next_rescan = now
                 self._schedule.plan(state)
         if changes.users:
-            debounce = min(rule.watch.debounce for rule in self._rules)
-            self._search_due = min(self._search_due, now + debounce)
+            self._search_due = min(self._search_due, soon)
         changed: set[Mailbox] = set()
         for mailbox in changes.mailboxes & states.keys():
-            debounce = self._rules[mailbox.watch].watch.debounce
-            states[mailbox].folders_due = min(states[mailbox].folders_due, now + debounce)
+            states[mailbox].folders_due = min(states[mailbox].folders_due, soon)
             changed.add(mailbox)
         for folder in changes.folders:
             if folder.mailbox not in states:
                 continue
             rule = self._rules[folder.mailbox.watch]
             if rule.role(folder.directory).kind is not FolderKind.IGNORED:
-                states[folder.mailbox].schedule_folder(folder, now + rule.watch.debounce)
+                states[folder.mailbox].schedule_folder(folder, soon)
                 changed.add(folder.mailbox)
         for mailbox in changed:
             self._schedule.note_change(states[mailbox])
@@ -193,7 +189,7 @@ class Watcher:
 
     def _find_mailboxes(self, now: float) -> None:
         """Take in new mailboxes and let those go that are gone; what they taught stays."""
-        self._search_due = now + min((rule.watch.rescan for rule in self._rules), default=inf)
+        self._search_due = now + RESCAN_SECONDS
         try:
             mailboxes = set(self._mailboxes.find_mailboxes())
             unreadable = self._mailboxes.unreadable_directories()
@@ -260,8 +256,6 @@ class Watcher:
         except MailboxesError:  # `_find_mailboxes` reports it
             self._search_soon()
             self._abandon(state, time.monotonic() + RETRY_SECONDS)
-        except SightingsResetError:  # it was logged, and all start again
-            pass
         except SpamguardError as error:
             self._warnings.warn(
                 OWN_FILES, "%s; what was moved is found again when that is mended", error
@@ -274,7 +268,7 @@ class Watcher:
                 state.mailbox.path,
                 error.strerror,
             )
-            state.pause = next_pause(state.pause, self._rules[state.mailbox.watch].watch.rescan)
+            state.pause = next_pause(state.pause, RESCAN_SECONDS)
             self._abandon(state, time.monotonic() + state.pause)
         else:
             self._warnings.clear(Issue(state.mailbox))

@@ -28,7 +28,7 @@ from spamguard.config.options import Listener, Position, TeachByMail, TeachingUs
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingIntake, TrainingOutcome, unknown_class
 from spamguard.log import quote_value
-from spamguard.mail.message import extract_attached, extract_inline
+from spamguard.mail.message import extract_attached
 from spamguard.proxy.transaction import MailTransaction, Proxy
 from spamguard.smtp.envelope import Client, Recipient, Reply, Sender
 from spamguard.storage import Spool
@@ -265,7 +265,7 @@ class ForwardTrainingProxy:
         return any(address in network for network in self._networks)
 
     def submit(self, message: Spool, label: str, sender: Sender) -> int:
-        """Submit the attached messages, else the one forwarded as text; how many were accepted.
+        """Submit the attached messages; how many were accepted.
 
         Raises
         ------
@@ -276,8 +276,9 @@ class ForwardTrainingProxy:
         if self._teach.user is TeachingUser.LOCAL_PART:
             user = user.rpartition("@")[0]
         raw = message.read()
-        forwarded = extract_attached(raw) or [extract_inline(raw) or b""]
-        outcomes = [self._intake.submit(each, label, user, MAIL_ORIGIN) for each in forwarded]
+        outcomes = [
+            self._intake.submit(each, label, user, MAIL_ORIGIN) for each in extract_attached(raw)
+        ]
         accepted = outcomes.count(TrainingOutcome.ACCEPTED)
         _log.info(
             "lessons by mail user=%s class=%s messages=%d", quote_value(user), label, accepted

@@ -95,8 +95,6 @@ class ChaosNode:
                     "watch": [
                         {
                             "maildir": f"{self.mailbox.parent}/*",
-                            "debounce": "0.1s",
-                            "rescan": "5s",
                             "lessons_per_day": 0,
                         }
                     ],

@@ -64,7 +64,7 @@ class Looking:
     """
 
     def __init__(self, server: Dovecot, state: Path) -> None:
-        self._watch = Watch(f"{server.root}/mail/*", debounce=0.01)
+        self._watch = Watch(f"{server.root}/mail/*")
         self._state = state
         self._opened = ExitStack()
         self._open()
@@ -74,7 +74,7 @@ class Looking:
         mailboxes = self._opened.enter_context(closing(LocalMailboxes([self._watch])))
         settings = Settings(self._state, (), watch=(self._watch,))
         self._watcher = self._opened.enter_context(
-            closing(Watcher(self.filter, settings, mailboxes, lambda: None))
+            closing(Watcher(self.filter, settings, mailboxes, lambda: None, 0.01))
         )
 
     def anew(self) -> None:

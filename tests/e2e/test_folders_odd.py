@@ -234,8 +234,8 @@ def test_a_copy_that_is_marked_as_deleted_teaches_nothing(state: Path) -> None:
 
 
 @needs_dovecot
-def test_flags_and_keywords_teach_where_they_are_asked_for(state: Path) -> None:
-    evidence = "ham_evidence: {answered: true, flagged: true}, spam_evidence: [$Junk, Junk]"
+def test_flags_teach_where_they_are_asked_for(state: Path) -> None:
+    evidence = "answered_is_ham: true, flagged_is_ham: true"
     with (
         dovecot.running() as server,
         configured(state, f"{{maildir: '{server.root}/mail/*', {evidence}}}") as (running, _),
@@ -247,15 +247,12 @@ def test_flags_and_keywords_teach_where_they_are_asked_for(state: Path) -> None:
             eventually(lambda: weighed(state, box), "the mailbox was looked at for evidence")
             all_seen(state, box, 7)
             ok(client.select("INBOX"))
-            for number, flags in enumerate(
-                (r"\Answered", r"\Flagged", r"\Seen", "$Junk", "Junk NonJunk", "Other")
-            ):
+            for number, flags in enumerate((r"\Answered", r"\Flagged", r"\Seen", "$Junk")):
                 ok(client.uid("STORE", uid(client, number), "+FLAGS", f"({flags})"))
-            running.lines("lesson ", 3)
+            running.lines("lesson ", 2)
             assert sorted(f"{vote.origin}: {vote.label}" for vote in votes(state)) == [
                 "evidence answered INBOX: ham",
                 "evidence flagged INBOX: ham",
-                "evidence keyword INBOX: spam",
             ]
             move(client, 1, "INBOX", "Junk")
             move(client, 3, "INBOX", "Junk")
@@ -285,7 +282,7 @@ def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:
     messages = [deliver(box, sibling(number)) for number in range(3)]
     odd = os.fsdecode(b"1700000000.M1P1.h\xf6st")
     (box / "new" / odd).write_bytes(sibling(3))
-    with configured(state, f"{{maildir: '{tmp_path}/home/*', rescan: 1s}}") as (running, _):
+    with configured(state, f"{tmp_path}/home/*") as (running, _):
         all_seen(state, box, 4)
         (box / ".Linked").symlink_to(outside)
         (box / ".Junk" / "cur" / "1.link:2,S").symlink_to(secret)
@@ -316,7 +313,10 @@ def test_a_mailbox_full_of_traps(state: Path, tmp_path: Path) -> None:
         rename(messages[2], box / ".Junk")
         running.lines("class=spam", 4)
         running.lines("is a symbolic link, which is not followed", 2)
-        time.sleep(2.5)  # the mailbox is looked at again, more than once
+        for _ in range(2):  # the mailbox is looked at again
+            (box / "again").mkdir()
+            (box / "again").rmdir()
+            time.sleep(1.5)
         log = running.log()
     assert said(state) == {"anna": "spam spam spam spam"}
     assert "Traceback" not in log

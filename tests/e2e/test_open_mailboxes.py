@@ -78,10 +78,7 @@ class Place:
             "state": str(self.state),
             "user": self.user,
             "watch_socket": str(self.socket),
-            "watch": [
-                {"maildir": one, "debounce": "1s"}
-                for one in (f"{self.directory}/home/*/Maildir", *others)
-            ],
+            "watch": [{"maildir": one} for one in (f"{self.directory}/home/*/Maildir", *others)],
             "listeners": [
                 {
                     "listen": f"smtp://127.0.0.1:{self.port}",

@@ -16,7 +16,6 @@ from spamguard.config.options import (
     Certificate,
     DoorLimits,
     Endpoint,
-    HamEvidence,
     HistorySettings,
     Hop,
     HostPort,
@@ -80,11 +79,8 @@ watch:
     user: "anna"
     folders: {"Lists/*": ham, News: newsletter, Bin: trash}
     we_file: true
-    debounce: 0.5s
-    rescan: 1h
     lessons_per_day: 0
-    ham_evidence: {answered: true, read_after: 7d}
-    spam_evidence: [$Junk, Junk]
+    answered_is_ham: true
 """)
     first = Listener(
         parse_endpoint("smtp://127.0.0.1:10025"),
@@ -111,7 +107,6 @@ watch:
     )
     scoring, history = Scoring(4.0, 2), HistorySettings(7, 1 << 30, False, False)
     folders = (("Lists/*", "ham"), ("News", "newsletter"), ("Bin", "trash"))
-    evidence = HamEvidence(answered=True, read_after=7 * 86400.0)
     watch = (
         Watch("/home/*/Maildir"),
         Watch(
@@ -119,11 +114,8 @@ watch:
             "anna",
             folders,
             True,
-            0.5,
-            3600.0,
             0,
-            evidence,
-            ("$Junk", "Junk"),
+            True,
         ),
     )
     assert settings == Settings(
@@ -141,7 +133,7 @@ def test_the_shipped_file_has_the_defaults():
 def test_the_shipped_file_has_every_option():
     """Options whose default is "none" are in comments."""
     text = SHIPPED.read_text("utf-8")
-    assert len(parts()) == 19
+    assert len(parts()) == 18
     for part in parts():
         for key in part.model_fields:
             assert re.search(rf"(^|[ {{]){key}(:|  )", text, re.M), f"{part.__name__}.{key}"
@@ -335,9 +327,8 @@ def test_dumped_settings_can_be_loaded_again(load, tmp_path):
                 "x@y",
                 (("Old*", "ignored"),),
                 False,
-                2.5,
-                ham_evidence=HamEvidence(True, True, 3600.0),
-                spam_evidence=("x",),
+                answered_is_ham=True,
+                flagged_is_ham=True,
             ),
         ),
         teach=TeachSettings(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),

@@ -142,13 +142,16 @@ IN_A_LISTENER = {
         f"9:7: News: {_ROLE}, found 'News'\n"
         f"10:7: Old: {_ROLE}, found 'Ignored': did you mean 'ignored'?"
     ),
-    "watch: [{maildir: /x, spam_evidence: ['a b']}]": (
-        "6:39: spam_evidence: expected a keyword of IMAP such as $Junk, found 'a b'"
+    "watch: [{maildir: /x, ham_evidence: {answered: true}}]": (
+        "6:23: ham_evidence is gone: write answered_is_ham: true and flagged_is_ham: true; reading "
+        "teaches nothing any more"
     ),
-    "watch: [{maildir: /x, ham_evidence: {replied: true}}]": (
-        "6:38: unknown key 'replied': expected one of answered, flagged, read_after"
+    "watch: [{maildir: /x, answered_is_spam: true}]": (
+        "6:23: unknown key 'answered_is_spam': did you mean 'answered_is_ham'?"
     ),
-    "watch: [{maildir: /x, debounce: 2}]": f"6:23: debounce: {_DURATION}, found 2 without a unit",
+    "watch: [{maildir: /x, debounce: 2s}]": (
+        "6:23: debounce is gone: leave it out, a change is scanned after a second"
+    ),
     "user: a\nuser: b": "7:1: the key 'user' is there twice, first in line 6",
     "user: !!python/name:os.system x": (
         "6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here: leave it out"

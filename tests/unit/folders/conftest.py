@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.folders.shown import HAM
 from tests.unit.folders.watched import Watched
 
 
@@ -35,7 +34,7 @@ def weighed(watch: Callable[..., Watched]) -> Callable[..., Watched]:
     """Makes a watcher that counts evidence, and has looked at all mailboxes."""
 
     def make(**settings: object) -> Watched:
-        one = watch(**({"ham_evidence": HAM, "spam_evidence": ("$Junk", "Junk")} | settings))
+        one = watch(**({"answered_is_ham": True, "flagged_is_ham": True} | settings))
         one.rest()
         return one
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spamguard.folders.reconcile import (
-    EVIDENCE_LABELS,
     MOVE_LESSONS,
     EvidenceSign,
     MoveSource,
@@ -11,10 +10,8 @@ from spamguard.folders.reconcile import (
 )
 
 SIGNS: dict[EvidenceSign, str] = {
-    EvidenceSign.ANSWERED: "answered it (`ham_evidence: {answered: true}`)",
-    EvidenceSign.FLAGGED: "flagged it (`flagged: true`)",
-    EvidenceSign.READ: "read it and left it there for so long (`read_after: 7d`)",
-    EvidenceSign.KEYWORD: "gave it a keyword such as `$Junk` (`spam_evidence: [$Junk]`)",
+    EvidenceSign.ANSWERED: "answered it (`answered_is_ham: true`)",
+    EvidenceSign.FLAGGED: "flagged it (`flagged_is_ham: true`)",
 }
 
 
@@ -23,7 +20,7 @@ def as_markdown() -> str:
     head = ["It was", *(f"now in {into}" for into in MoveTarget)]
     rows = [[before, *(_cell(before, into) for into in MoveTarget)] for before in MoveSource]
     rows += [
-        [f"anywhere, and the user {SIGNS[sign]}", *(_sign_cell(sign, into) for into in MoveTarget)]
+        [f"anywhere, and the user {SIGNS[sign]}", *(_sign_cell(into) for into in MoveTarget)]
         for sign in EvidenceSign
     ]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
@@ -33,9 +30,5 @@ def _cell(before: MoveSource, into: MoveTarget) -> str:
     return f"teaches it: {MOVE_LESSONS[before, into]}" if (before, into) in MOVE_LESSONS else "–"
 
 
-def _sign_cell(sign: EvidenceSign, into: MoveTarget) -> str:
-    return (
-        f"teaches {EVIDENCE_LABELS[sign, into]}, if nothing else was said"
-        if (sign, into) in EVIDENCE_LABELS
-        else "–"
-    )
+def _sign_cell(into: MoveTarget) -> str:
+    return "teaches ham, if nothing else was said" if into is MoveTarget.HAM else "–"

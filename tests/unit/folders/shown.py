@@ -1,15 +1,13 @@
-"""Messages that show evidence, and time that passes."""
+"""Messages that show evidence."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from spamguard.config.options import HamEvidence
 from spamguard.folders.mailboxes import Changes
 from tests.unit.folders.watched import Watched
 
 DAY = 86_400.0
-HAM = HamEvidence(answered=True, flagged=True, read_after=7 * DAY)
 
 
 def flag(message: Path, flags: str) -> Path:
@@ -21,14 +19,6 @@ def flag(message: Path, flags: str) -> Path:
 
 def origins(one: Watched) -> dict[str, str]:
     return {str(vote.origin): str(vote.label) for vote in one.filter.ledger.all_votes()}
-
-
-def age(one: Watched, seconds: float) -> None:
-    """Let time pass since messages were read."""
-    with one.watcher._sightings._transaction():
-        one.watcher._sightings._db.execute(
-            "UPDATE marks SET since = since - ? WHERE since > 0", (int(seconds),)
-        )
 
 
 def look(one: Watched) -> None:

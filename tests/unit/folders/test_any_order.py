@@ -1,4 +1,4 @@
-"""Mail is moved, flagged and given keywords in any order. What is learnt is what the table says,
+"""Mail is moved, and flagged in any order. What is learnt is what the table says,
 whatever events are lost, and between whichever two writes the watcher is killed.
 """
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from spamguard.config.options import HamEvidence
 from spamguard.folders import mailbox_scan
 from spamguard.folders.mailboxes import Changes
 from spamguard.folders.sightings import Sightings
@@ -19,7 +18,6 @@ from tests.unit.folders.maildirs import deliver, maildir, move
 from tests.unit.folders.watched import MAIL, Watched
 
 CLASSES = {"": "ham", ".Archive": "ham", ".Junk": "spam", ".Trash": "", ".Projects": ""}
-KEYWORDS = "0 $Junk\n1 NonJunk\n"
 MESSAGES = 6
 STEPS = 30
 
@@ -52,10 +50,8 @@ class Message:
         self._weigh()
 
     def _weigh(self) -> None:
-        ham = CLASSES[self._folder] == "ham" and bool(self._flags & {"R", "F"})
-        spam = CLASSES[self._folder] != "spam" and "a" in self._flags and "b" not in self._flags
-        if not self.said and ham != spam:
-            self.said = "ham" if ham else "spam"
+        if not self.said and CLASSES[self._folder] == "ham" and self._flags & {"R", "F"}:
+            self.said = "ham"
 
 
 class Killed(BaseException):
@@ -88,7 +84,7 @@ def killed_while_resting(
             (one.filter, "cast_votes"),
             (Sightings, "update"),
             (Sightings, "drop_pending"),
-            (Sightings, "update_marks"),
+            (Sightings, "mark_done"),
         ):
             patched.setattr(what, name, killed(getattr(what, name)))
         one.rest()
@@ -104,12 +100,12 @@ def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(mailbox_scan, "RECONCILE_BATCH_SIZE", 1)
     one = Watched(
         tmp_path,
-        ham_evidence=HamEvidence(answered=True, flagged=True),
-        spam_evidence=("$Junk",),
+        answered_is_ham=True,
+        flagged_is_ham=True,
         debounce=0.01,
     )
     for folder in CLASSES:
-        (maildir(one.box / folder) / "dovecot-keywords").write_text(KEYWORDS)
+        maildir(one.box / folder)
     one.rest()
     messages = [Message(one.box, number) for number in range(MESSAGES)]
     one.rest()
@@ -118,7 +114,7 @@ def test_votes_are_what_was_said(tmp_path, monkeypatch, seed):
             if chance.random() < 0.5:
                 message.move(chance.choice(list(CLASSES)))
             else:
-                message.flag(chance.choice("RFSab"))
+                message.flag(chance.choice("RFS"))
         if chance.random() < 0.2:
             one.watcher.take_changes(Changes(everything=True))
         if chance.random() < 0.3:

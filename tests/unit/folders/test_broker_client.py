@@ -94,7 +94,6 @@ def test_it_may_go_and_come_back(opener, tmp_path):
         questions = (
             lambda: mailboxes.list_files(place),
             lambda: mailboxes.list_folders(mailbox),
-            lambda: mailboxes.read_keywords(place),
             lambda: mailboxes.open_file(place, MessageFile("new", message.name)),
         )
         for ask in questions:
@@ -202,13 +201,13 @@ def test_the_watcher_waits_for_it(opener, tmp_path, caplog):
     watches = [Watch(str(box), "anna")]
     hop = Hop(Endpoint(Protocol.MAILDIR, path=tmp_path / "none"))
     listener = Listener(Endpoint(Protocol.SMTP, "127.0.0.1", 25), Position.STANDALONE, hop)
-    watch = (Watch(str(box), "anna", debounce=0.01),)
+    watch = (Watch(str(box), "anna"),)
     settings = Settings(tmp_path / "state", (listener,), watch=watch, watch_socket=opener.path)
     with (
         Filter.open(settings.state, _bits=8, _durable=False) as spam_filter,
         closing(RemoteMailboxes(opener.path, watches)) as mailboxes,
     ):
-        with closing(Watcher(spam_filter, settings, mailboxes, lambda: None)) as watcher:
+        with closing(Watcher(spam_filter, settings, mailboxes, lambda: None, 0.01)) as watcher:
             for _ in range(3):
                 watcher.run_once(0.1)
             opener.start(watches)

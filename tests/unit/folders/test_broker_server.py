@@ -96,8 +96,7 @@ def test_only_messages_of_mailboxes_that_it_found_itself(tmp_path):
         ):
             other = Mailbox(user, path, 0)
             assert says_no(client.ask("open", Folder(other), MessageFile("cur", theirs.name)))
-            for verb in ("names", "keywords"):
-                assert says_no(client.ask(verb, Folder(other)))
+            assert says_no(client.ask("names", Folder(other)))
             assert says_no(client.ask("folders", other))
         assert says_no(
             client.ask("open", Folder(mailbox._replace(watch=1)), MessageFile("cur", mine.name))
@@ -208,7 +207,6 @@ def test_a_file_system_that_has_lost_its_connection_is_no_client_that_has(tmp_pa
     with served(box) as (client, ended):
         place = Folder(Mailbox(getpass.getuser(), str(box)))
         assert says_no(client.ask("names", place))
-        assert client.ask("keywords", place) == ({}, 0)
     assert ended == []
 
 
@@ -256,9 +254,9 @@ def test_changes_come_through(changes):
 @pytest.mark.slow
 @quick
 @given(st.dictionaries(NAMES, st.lists(NAMES)), st.dictionaries(NAMES, NAMES), st.lists(MAILBOXES))
-def test_names_come_through(names, keywords, mailboxes):
+def test_names_come_through(names, words, mailboxes):
     assert broker.parse_names(told(names)) == names
-    assert broker.parse_words(told(keywords)) == keywords
+    assert broker.parse_words(told(words)) == words
     assert broker.parse_mailboxes(told(mailboxes)) == mailboxes
 
 

@@ -1,4 +1,4 @@
-"""What tells of changes: inotify and observers, by watchdog, and polling where there is neither."""
+"""What tells of changes: inotify, by watchdog, and polling where there is none."""
 
 from __future__ import annotations
 
@@ -6,27 +6,17 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from watchdog.events import DirCreatedEvent, FileOpenedEvent
-from watchdog.observers.api import BaseObserver
-from watchdog.observers.inotify import InotifyObserver
-from watchdog.observers.polling import PollingObserver
 
-from spamguard.config.options import Watch
 from spamguard.folders import changes
-from spamguard.folders.changes import POLL_NOW, DirectoryMonitor, InotifyEvents, ObserverEvents
-from spamguard.folders.mailboxes import Changes, LocalMailboxes
-from tests.support.waiting import PATIENCE, eventually
-from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.watched import MAIL
+from spamguard.folders.changes import DirectoryMonitor, InotifyEvents
+from tests.support.waiting import PATIENCE
 
 NOBODY = 65534
-# As an observer adds a directory that it has seen already: an error would end its thread.
-pytestmark = pytest.mark.filterwarnings("ignore:Callback with id:RuntimeWarning:watchdog")
 
 
 class Reader(InotifyEvents):
@@ -176,137 +166,11 @@ def test_any_number_of_directories_takes_no_thread_and_no_descriptor(tmp_path):
     assert used() == before
 
 
-# ---- other systems, by the observers that run here
-
-OBSERVERS: dict[str, Callable[[], BaseObserver]] = {
-    "polling": lambda: PollingObserver(timeout=0.05),
-    "inotify": InotifyObserver,
-}
+# ---- without inotify
 
 
-@pytest.fixture(params=OBSERVERS)
-def observed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All file events come from an observer, as on macOS, and nothing is polled without one."""
-    make = OBSERVERS[request.param]
-    monkeypatch.setattr(changes, "open_events", lambda _: ObserverEvents(make()))
-    monkeypatch.setattr(changes, "_OBSERVED_POLL_SECONDS", 1e6)
-
-
-class Collected:
-    """All changes of some mailboxes, since the beginning."""
-
-    def __init__(self, mailboxes: LocalMailboxes) -> None:
-        self.mailboxes = mailboxes
-        self.directories: set[str] = set()
-        self.users: set[str] = set()
-        self.has_new_users = False
-
-    def take(self) -> Changes:
-        new = self.mailboxes.wait_for_changes(0.05)
-        self.directories |= {f"{folder.mailbox.user}/{folder.directory}" for folder in new.folders}
-        self.users |= {mailbox.user for mailbox in new.mailboxes}
-        self.has_new_users |= new.users
-        return new
-
-    def until(self, check: Callable[[], bool]) -> None:
-        """AssertionError if it is never so."""
-        eventually(lambda: self.take() and check())
-
-    def look(self) -> dict[str, list[str]]:
-        self.directories, self.users, self.has_new_users = set(), set(), False
-        return {
-            box.user: [folder.directory for folder in self.mailboxes.list_folders(box)]
-            for box in self.mailboxes.find_mailboxes()
-        }
-
-
-def test_moves_teach_by_way_of_an_observer(observed, watch):
-    one = watch(rescan=3600.0)  # so events alone tell
-    one.rest()
-    message = deliver(one.box, MAIL[0])
-    eventually(lambda: one.rest() or one.opened, "the message in INBOX is seen")
-    move(message, one.box / ".Junk")
-    eventually(lambda: one.rest() or one.votes(), "the move teaches")
-    assert one.votes() == {"anna 0": "spam"}
-    assert isinstance(one.mailboxes._watches._events, ObserverEvents)
-
-
-def test_an_observer_tells_of_folders_and_users(observed, tmp_path):
-    (tmp_path / "homes").mkdir()
-    (tmp_path / "home").symlink_to("homes")  # the operator may name a link
-    box = maildir(tmp_path / "home/anna", ".Junk")
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/home/*")])) as mailboxes:
-        collected = Collected(mailboxes)
-        assert collected.look() == {"anna": ["", ".Junk"]}
-        threads = threading.active_count()
-        maildir(box, ".New")
-        collected.until(lambda: "anna" in collected.users)
-        eventually(lambda: collected.look() == {"anna": ["", ".Junk", ".New"]})
-        deliver(box / ".New", MAIL[0])
-        collected.until(lambda: "anna/.New" in collected.directories)
-        count = mailboxes.count_watched()
-        (box / ".New").rename(box / ".Old")
-        collected.until(lambda: "anna" in collected.users)
-        eventually(lambda: collected.look() == {"anna": ["", ".Junk", ".Old"]})
-        deliver(box / ".Old", MAIL[1])
-        collected.until(lambda: "anna/.Old" in collected.directories)
-        eventually(lambda: collected.take() and mailboxes.count_watched() == count)
-        maildir(tmp_path / "home/ben")
-        collected.until(lambda: collected.has_new_users)
-        eventually(lambda: collected.look() == {"anna": ["", ".Junk", ".Old"], "ben": [""]})
-        deliver(tmp_path / "home/ben", MAIL[2])
-        collected.until(lambda: "ben/" in collected.directories)
-        assert threading.active_count() == threads, "a thread for each directory"
-
-
-def test_a_tree_that_goes_and_comes_back_is_observed_again(observed, tmp_path, monkeypatch):
-    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
-    with closing(LocalMailboxes([Watch(f"{tmp_path}/home/*")])) as mailboxes:
-        collected = Collected(mailboxes)
-        for name in ("anna", "ben"):
-            maildir(tmp_path / "home" / name)
-            eventually(lambda name=name: collected.look() == {name: [""]})
-            deliver(tmp_path / "home" / name, MAIL[0])
-            collected.until(lambda name=name: f"{name}/" in collected.directories)
-            subprocess.run(["rm", "-r", tmp_path / "home"], check=True)
-            collected.until(lambda: mailboxes.count_watched() == 0)
-            emitters = mailboxes._watches._events._observer.emitters
-            eventually(lambda running=emitters: not any(one.is_alive() for one in running))
-            assert collected.look() == {}
-
-
-@pytest.mark.slow
-def test_a_flood_of_events_stops_no_observer():
-    events = ObserverEvents(InotifyObserver())
-    with closing(events):
-        for _ in range(200_000):  # more than the pipe holds
-            events.dispatch(DirCreatedEvent("x"))
-        while events.read():
-            pass
-        events.dispatch(DirCreatedEvent("x"))
-        assert events.read() == {POLL_NOW}
-        events.dispatch(FileOpenedEvent("x"))
-        assert events.read() == set()
-
-
-def test_what_an_observer_cannot_watch_is_polled(tmp_path, monkeypatch, caplog):
-    class Failing(InotifyObserver):
-        def schedule(self, *arguments: object, **options: object) -> object:
-            raise SystemError("Cannot start fsevents stream.")
-
-    monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(changes, "open_events", lambda _: ObserverEvents(Failing()))
-    with closing(DirectoryMonitor()) as monitor:
-        add(monitor, tmp_path)
-        (tmp_path / "x").touch()
-        assert monitor.wait(PATIENCE) == ({tmp_path.name}, False)
-    (record,) = caplog.records
-    assert "Cannot start fsevents stream" in record.getMessage()
-
-
-@pytest.mark.parametrize("system", ["freebsd14", "darwin"])  # here, nothing knows FSEvents
-def test_without_events_it_is_said_once_and_polled(tmp_path, monkeypatch, caplog, system):
-    monkeypatch.setattr(sys, "platform", system)
+def test_without_events_it_is_said_once_and_polled(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(changes, "POLL_SECONDS", 0.05)
     with closing(DirectoryMonitor()) as monitor:
         add(monitor, tmp_path)

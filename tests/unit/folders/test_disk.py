@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from spamguard.config.options import HamEvidence
 from spamguard.folders import watcher
 from tests.support.disks import needs_disks, small_disk
 from tests.unit.folders.maildirs import deliver, move
@@ -35,7 +34,7 @@ def turn_until(one: Watched, done: Callable[[], bool], seconds: float) -> None:
 def test_nothing_is_lost_and_little_is_said(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.2)
     with small_disk(tmp_path / "disk", "16m") as disk:
-        one = Watched(disk, ham_evidence=HamEvidence(flagged=True))
+        one = Watched(disk, flagged_is_ham=True)
         moved = [deliver(one.box, raw) for raw in LEFT]
         flagged = [deliver(one.box, raw) for raw in MAIL[20:30]]
         one.rest()

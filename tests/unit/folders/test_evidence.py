@@ -11,15 +11,15 @@ from typing import NoReturn
 
 import pytest
 
-from spamguard.config.options import HamEvidence
 from spamguard.engine.filter import Filter
 from spamguard.errors import LedgerError, MailboxesError
 from spamguard.folders import lessons, watcher
+from spamguard.folders.mailboxes import Folder
 from spamguard.folders.reconcile import EVIDENCE_ORIGIN
 from spamguard.folders.sightings import Sightings
 from spamguard.learning.undo import VoteSelection, affected_messages, undo_votes
 from tests.unit.folders.maildirs import deliver, maildir, move
-from tests.unit.folders.shown import DAY, HAM, age, flag, look, origins
+from tests.unit.folders.shown import DAY, flag, look, origins
 from tests.unit.folders.watched import MAIL
 
 
@@ -45,56 +45,15 @@ def test_answered_and_flagged_mail_is_ham_and_is_read_but_once(weighed):
 
 
 def test_it_is_off_unless_asked_for(weighed):
-    one = weighed(ham_evidence=HamEvidence(), spam_evidence=())
-    (one.box / "dovecot-keywords").write_text("0 $Junk\n")
-    for number, flags in enumerate(("RS", "FS", "Sa")):
+    one = weighed(answered_is_ham=False, flagged_is_ham=False)
+    for number, flags in enumerate(("RS", "FS")):
         flag(deliver(one.box, MAIL[number]), flags)
     one.rest()
     assert one.votes() == {}
 
 
-def test_reading_counts_once_the_message_was_left_for_long_enough(weighed):
-    one = weighed()
-    left, unread_again, moved, later = [deliver(one.box, raw) for raw in MAIL[:4]]
-    one.rest()
-    left, unread_again, moved = flag(left, "S"), flag(unread_again, "S"), flag(moved, "S")
-    one.rest()
-    age(one, 6 * DAY)
-    look(one)
-    assert one.votes() == {}
-    flag(unread_again, "")
-    flag(later, "S")
-    move(moved, one.box / ".Trash")
-    one.rest()
-    age(one, 2 * DAY)
-    look(one)
-    assert one.votes() == {"anna 0": "ham"}
-    assert origins(one) == {"evidence read INBOX": "ham"}
-    age(one, 5 * DAY)
-    one.stop()
-    one.start()
-    one.rest()
-    assert one.votes() == {"anna 0": "ham", "anna 3": "ham"}
-
-
-def test_a_clock_that_was_ahead_delays_nothing_for_ever(weighed):
-    one = weighed()
-    message = deliver(one.box, MAIL[0])
-    one.rest()
-    flag(message, "S")
-    one.rest()
-    age(one, -1000 * DAY)
-    one.stop()
-    one.start()
-    one.rest()
-    age(one, 8 * DAY)
-    look(one)
-    assert one.votes() == {"anna 0": "ham"}
-
-
 def test_a_move_says_more_before_and_after(weighed):
     one = weighed()
-    (one.box / "dovecot-keywords").write_text("0 Junk\n")
     first, second, third = [deliver(one.box, raw) for raw in MAIL[:3]]
     one.rest()
     first = move(first, one.box / ".Junk")
@@ -105,7 +64,7 @@ def test_a_move_says_more_before_and_after(weighed):
     third = flag(move(third, one.box / ".Archive"), "S")
     one.rest()
     assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
-    flag(first, "Sa")
+    flag(first, "RS")
     flag(move(second, one.box / ".Trash"), "FRS")
     one.rest()
     assert one.votes() == {"anna 0": "ham", "anna 1": "spam", "anna 2": "ham"}
@@ -137,14 +96,14 @@ def test_what_is_said_while_evidence_is_weighed_stands(weighed, monkeypatch):
     one = weighed()
     first, second = [deliver(one.box, raw) for raw in MAIL[:2]]
     one.rest()
-    read = one.watcher._scanner.read_signed
+    read = one.watcher._scanner.read_example
 
-    def meanwhile(place, file):
+    def meanwhile(place, file, digest):
         with Filter.open(one.state, _durable=False) as other:
             other.learn(MAIL[0], "spam", user="anna", origin="teach-pipe")
-        return read(place, file)
+        return read(place, file, digest)
 
-    monkeypatch.setattr(one.watcher._scanner, "read_signed", meanwhile)
+    monkeypatch.setattr(one.watcher._scanner, "read_example", meanwhile)
     flag(first, "F")
     flag(second, "F")
     one.rest()
@@ -152,18 +111,15 @@ def test_what_is_said_while_evidence_is_weighed_stands(weighed, monkeypatch):
 
 
 def test_what_was_there_when_evidence_was_first_asked_for_teaches_nothing(tmp_path, weighed):
-    one = weighed(ham_evidence=HamEvidence(), spam_evidence=())
+    one = weighed(answered_is_ham=False, flagged_is_ham=False)
     first = deliver(one.box, MAIL[0], "cur", "RS")
-    read = deliver(one.box, MAIL[2], "cur", "S")
     second = deliver(one.box, MAIL[1])
     one.rest()
     one.stop()
-    one.watch = replace(one.watch, ham_evidence=HAM)
+    one.watch = replace(one.watch, answered_is_ham=True, flagged_is_ham=True)
     one.start()
     one.rest()
-    age(one, 8 * DAY)
     flag(first, "FRS")
-    flag(read, "FS")
     flag(second, "F")
     one.rest()
     look(one)
@@ -261,31 +217,72 @@ def test_messages_that_take_long_do_not_hold_up_the_others(weighed, monkeypatch)
     assert all(later <= before + 1 for before, later in pairwise(steps))
 
 
-@pytest.mark.parametrize("contradiction", ["Fa", "RSa"])
-def test_contradictions_teach_nothing(weighed, contradiction):
+def test_a_folder_that_cannot_be_read_keeps_the_others_from_nothing(tmp_path, weighed):
     one = weighed()
-    (one.box / "dovecot-keywords").write_text("0 Junk\n")
     message = deliver(one.box, MAIL[0])
+    real = one.mailboxes.list_files
+
+    def refused(place: Folder) -> dict[str, list[str]]:
+        if place.directory == ".Archive":
+            raise PermissionError(13, "no")
+        return real(place)
+
+    one.stop()
+    ben = maildir(tmp_path / "home" / "ben", ".Archive")
+    other = deliver(ben, MAIL[1])
+    one.start()
+    one.mailboxes.list_files = refused
     one.rest()
-    message = flag(message, contradiction)
+    flag(message, "F")
+    flag(other, "F")
     one.rest()
+    assert one.votes() == {"anna 0": "ham", "ben 1": "ham"}
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_what_a_message_showed_before_teaches_nothing_wherever_it_goes(
+    tmp_path, weighed, meanwhile
+):
+    """Moved by its user, renamed by a migration of all mail, or away for a while with its disk."""
+    one = weighed(flagged_is_ham=False)
+    moved, migrated, copied = [flag(deliver(one.box, raw), "FS") for raw in MAIL[:3]]
+    one.rest()
+    one.close()
+    one = weighed()
+
+    def look_meanwhile() -> None:
+        if meanwhile:
+            look(one)
+
+    moved = moved.rename(tmp_path / moved.name)
+    look_meanwhile()
+    moved = moved.rename(one.box / "cur" / "1700000000.moved.host:2,FS")
+    one.rest()
+    migrated = migrated.rename(migrated.with_name("1700000000.migrated.host:2,FS"))
+    (one.box / "cur" / "1700000000.copied.host:2,FS").hardlink_to(copied)
+    one.rest()
+    (one.box / "cur").rename(tmp_path / "away")
+    (one.box / "cur").mkdir()
+    look_meanwhile()
+    (one.box / "cur").rmdir()
+    (tmp_path / "away").rename(one.box / "cur")
+    look(one)
     assert one.votes() == {}
-    flag(message, "Sa")
+    new = flag(deliver(one.box, MAIL[3]), "FS")
     one.rest()
-    assert one.votes() == {"anna 0": "spam"}
+    assert one.votes() == {"anna 3": "ham"}
+    assert new.exists()
 
 
 def test_marks_and_the_rule_of_evidence_outlast_the_process(tmp_path):
     with Sightings.open(tmp_path / "sightings") as sightings:
-        sightings.update_marks("box", ".A", {5: 0, -3: 7}, ())
-        assert sightings.read_marks("box", ".A", (-3, 4, 5)) == {-3: 7, 5: 0}
-        sightings.update_marks("box", ".A", {4: 1, -3: 8}, (5,))
-        sightings.set_evidence_rule("box", "read")
+        sightings.mark_done("box", ".A", {5, -3})
+        sightings.set_evidence_rule("box", "flagged")
     with Sightings.open(tmp_path / "sightings") as sightings:
-        assert sightings.read_marks("box", ".A", (-3, 4, 5)) == {-3: 8, 4: 1}
-        assert [sightings.has_mark_before("box", ".A", when) for when in (0, 1)] == [False, True]
-        assert sightings.read_marks("other", ".A", (-3, 4)) == {}
-        assert (sightings.evidence_rule("box"), sightings.evidence_rule("other")) == ("read", "")
+        assert sightings.done_names("box", ".A", (-3, 4, 5)) == {-3, 5}
+        assert sightings.done_names("other", ".A", (-3, 4)) == set()
+        rules = (sightings.evidence_rule("box"), sightings.evidence_rule("other"))
+        assert rules == ("flagged", "")
         sightings.forget("box")
-        assert sightings.read_marks("box", ".A", (-3, 4)) == {}
+        assert sightings.done_names("box", ".A", (-3, 4)) == set()
         assert sightings.evidence_rule("box") == ""

@@ -116,14 +116,14 @@ def test_what_a_killed_look_decided_is_told_once_and_keeps_its_place_in_the_day(
 
 def test_evidence_from_before_it_was_asked_for_teaches_nothing_after_a_kill(tmp_path):
     box = maildir_of(tmp_path)
-    (box / "dovecot-keywords").write_text("0 $Junk\n")
-    (box / ".Trash" / "dovecot-keywords").write_text("0 $Junk\n")
-    message = deliver(box, MAIL[0], "cur", "a")
+    message = deliver(box, MAIL[0], "cur", "F")
     looks(tmp_path)
-    looks(tmp_path, spam_evidence=("$Junk",))
-    move(message, box / ".Trash")
-    killed_look(tmp_path, Sightings, "update", after=True, spam_evidence=("$Junk",))
-    assert looks(tmp_path, spam_evidence=("$Junk",)) == {}
+    looks(tmp_path, flagged_is_ham=True)
+    message = move(message, box / ".Trash")
+    killed_look(tmp_path, Sightings, "update", after=True, flagged_is_ham=True)
+    looks(tmp_path, flagged_is_ham=True)
+    move(message, box)
+    assert looks(tmp_path, flagged_is_ham=True) == {}
 
 
 class State(NamedTuple):

@@ -13,7 +13,6 @@ import pytest
 from spamguard.config.options import Action
 from spamguard.folders.mailboxes import base_name_key
 from spamguard.folders.reconcile import (
-    EVIDENCE_LABELS,
     MOVE_LESSONS,
     EvidenceSign,
     FolderLesson,
@@ -130,21 +129,6 @@ def test_the_table_has_no_row_for_what_must_not_teach() -> None:
     )
 
 
-def test_evidence_is_ham_in_ham_folders_and_a_keyword_is_spam_outside_junk() -> None:
-    of_ham = {EvidenceSign.ANSWERED, EvidenceSign.FLAGGED, EvidenceSign.READ}
-    assert {
-        sign
-        for (sign, into), label in EVIDENCE_LABELS.items()
-        if (into, label) == (MoveTarget.HAM, "ham")
-    } == of_ham
-    assert {
-        into
-        for (sign, into), label in EVIDENCE_LABELS.items()
-        if (sign, label) == (EvidenceSign.KEYWORD, "spam")
-    } == set(MoveTarget) - {MoveTarget.UNWANTED}
-    assert len(EVIDENCE_LABELS) == 6
-
-
 def test_the_manual_shows_the_whole_table() -> None:
     lines = as_markdown().splitlines()
     assert [
@@ -154,8 +138,7 @@ def test_the_manual_shows_the_whole_table() -> None:
     assert [text in line for text, line in zip(SIGNS.values(), evidence, strict=True)] == [
         True
     ] * len(EvidenceSign)
-    assert [line.count("teaches ham") for line in evidence] == [1, 1, 1, 0]
-    assert evidence[-1].count("teaches spam") == 3
+    assert [line.count("teaches ham") for line in evidence] == [1, 1]
     assert {line.count("|") for line in lines} == {len(MoveTarget) + 2}
     assert as_markdown().count("teaches it") == len(MOVE_LESSONS)
     row = next(line for line in lines if line.startswith(f"| {MoveSource.SAME_CLASS} "))

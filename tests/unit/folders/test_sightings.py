@@ -26,7 +26,6 @@ from spamguard.folders.sightings import (
     SIGHTINGS_FILE,
     Sightings,
     SightingsError,
-    SightingsResetError,
 )
 
 DAY = 86_400
@@ -224,50 +223,6 @@ def test_a_damaged_file_is_refused_in_one_line_and_set_aside_by_who_learns_from_
         assert sightings.mailboxes() == ["anna"]
 
 
-def damage(sightings: Sightings) -> None:
-    """Damage all of it but the first page."""
-    sightings._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    sightings._db.execute("PRAGMA shrink_memory")
-    with sightings.path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * (sightings.path.stat().st_size - 4096))
-
-
-def test_damage_that_shows_later_is_mended_too(tmp_path: Path) -> None:
-    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
-        sightings.mark_scanned("anna")
-        sightings.update("anna", [PLAIN], [])
-        damage(sightings)
-        with pytest.raises(SightingsResetError):
-            sightings.mark_scanned("ben")
-        assert (sightings.mailboxes(), sightings.reset_count) == ([], 1)
-        assert sightings.name_keys("anna", PLAIN.folder).tolist() == []
-        sightings.update("anna", [PLAIN], [])
-    with opened(tmp_path) as sightings:
-        assert sightings.mailboxes() == ["anna"]
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_what_cannot_be_mended_now_is_mended_later(tmp_path: Path, gone: bool) -> None:
-    aside = tmp_path / (SIGHTINGS_FILE + DAMAGED_SUFFIX)
-    aside.mkdir()  # so that nothing can be moved there
-    with Sightings.open(tmp_path / SIGHTINGS_FILE, replace_damaged=True) as sightings:
-        sightings.update("anna", [PLAIN], [])
-        damage(sightings)
-        for _ in range(2):
-            with pytest.raises(SightingsError, match="Is a directory"):
-                sightings.mark_scanned("anna")
-        aside.rmdir()
-        if gone:  # by the operator's hand, as the log had asked for
-            sightings.path.unlink()
-        with pytest.raises(SightingsResetError):
-            sightings.mark_scanned("anna")
-        assert (sightings.mailboxes(), sightings.reset_count) == ([], 1)
-        sightings.update("anna", [PLAIN], [])
-    with opened(tmp_path) as sightings:
-        assert sightings.mailboxes() == ["anna"]
-
-
 def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / SIGHTINGS_FILE) as db:
         db.execute("CREATE TABLE mine (x)")
@@ -394,16 +349,15 @@ def test_nothing_looks_through_all_that_was_seen(tmp_path: Path) -> None:
     with opened(tmp_path) as sightings:
         sightings._db.connection.set_trace_callback(asked.append)
         sightings.update("anna", [Sighting("", 1, A), Sighting(".Junk", 2, B)], [("", 7)])
-        sightings.update_marks("anna", "", {1: 0}, (7,))
+        sightings.mark_done("anna", "", [1])
         sightings.find("anna", [A], [("", 1)])
         sightings.find_present([A], 1)
         (
             sightings.folders("anna"),
             sightings.name_keys("anna", ""),
             sightings.find_digests("anna", "", [1]),
-            sightings.read_marks("anna", "", [1]),
+            sightings.done_names("anna", "", [1]),
         )
-        sightings.has_mark_before("anna", "", 1)
         sightings.prune(10**9)
         sightings.forget("anna")
         sightings._db.connection.set_trace_callback(None)
@@ -427,7 +381,7 @@ def test_a_new_folder_has_no_marks_of_one_that_was_forgotten(tmp_path: Path) -> 
     """
     with opened(tmp_path) as sightings:
         sightings.update("anna", [Sighting(".Old", 1, A)], [])
-        sightings.update_marks("anna", ".Old", {2: 0}, ())
+        sightings.mark_done("anna", ".Old", [2])
         sightings.update("anna", [], [(".Old", 1)])
         sightings.update("anna", [Sighting(".New", 3, B)], [])
-        assert sightings.read_marks("anna", ".New", (1, 2, 3)) == {}
+        assert sightings.done_names("anna", ".New", (1, 2, 3)) == set()

@@ -36,11 +36,12 @@ def _left(watcher: Watcher) -> float:
 class Watched:
     """Mailboxes below a directory, and their watcher. opened: files that were opened."""
 
-    def __init__(self, place: Path, **settings: object) -> None:
+    def __init__(self, place: Path, debounce: float = DEBOUNCE, **settings: object) -> None:
+        self.debounce = debounce
         self.place = place
         self.state = place / "state"
         self.box = maildir(place / "home" / "anna", ".Junk", ".Archive", ".Trash", ".Sent")
-        self.watch = replace(Watch(f"{place}/home/*", debounce=DEBOUNCE), **settings)
+        self.watch = replace(Watch(f"{place}/home/*"), **settings)
         self.listeners: tuple[Listener, ...] = ()
         self.reopen()
         self.settled = 0
@@ -59,6 +60,7 @@ class Watched:
             Settings(self.state, self.listeners, watch=(self.watch,)),
             self.mailboxes,
             self._settle,
+            self.debounce,
         )
 
     def _opening(self, place: Folder, file: MessageFile) -> int:

@@ -185,24 +185,12 @@ def test_only_clients_of_listed_networks_teach(tmp_path, position, client, taken
 
 
 def test_without_an_attachment_it_is_refused_with_what_to_do(tmp_path):
-    outcome = send(tmp_path, "spam@example.org", raw=TWO)
+    inline = b"\r\n\r\nFrom: a@roofs.example\r\nSubject: roofs\r\n\r\nDear neighbour\r\n"
+    outcome = send(tmp_path, "spam@example.org", raw=TWO + inline)
     (reply,) = outcome.replies
     assert reply.code == 550
     assert b"attachment" in reply.lines[0]
     assert outcome.behind.said == ["end"]
-
-
-def test_what_was_forwarded_as_text_is_put_together_again(tmp_path):
-    text = (
-        b"Subject: Fwd: roofs\r\n\r\nlook\r\n\r\n"
-        b"From: a@roofs.example\r\nSubject: roofs\r\n\r\nDear neighbour\r\n"
-    )
-    outcome = send(tmp_path, "spam@example.org", raw=text)
-    assert outcome.codes == [250]
-    (lesson,) = outcome.lessons
-    assert lesson.label == "spam"
-    assert lesson.raw.startswith(b"From: a@roofs.example\nSubject: roofs\n")
-    assert lesson.raw.endswith(b"\n\nDear neighbour\n")
 
 
 def test_a_lesson_stands_alone(tmp_path):
