@@ -30,6 +30,10 @@ from spamguard.config.values import describe_value
 from spamguard.errors import ConfigError
 
 DEFAULT_LISTEN = "smtp://127.0.0.1:10025"
+_SOCKET_IS_GONE = "programs leave lessons in the directory `spool`: leave this line out"
+GONE = {"teach.socket": _SOCKET_IS_GONE, "teach.mode": _SOCKET_IS_GONE}
+"""Options that went, each with what to do instead."""
+
 _DEFAULT_PAGE = "127.0.0.1:10088"  # not 10080: browsers refuse that port
 
 ClassFinder = Callable[[Path], Collection[str] | None]
@@ -294,6 +298,9 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
+            name = ".".join(part for part in path if isinstance(part, str))
+            if name in GONE:
+                return f"`{name}` is gone: {GONE[name]}"
             keys = _keys(_part_at(path[:-1]))
             return f"unknown key {describe_value(path[-1])}{_key_hint(str(path[-1]), keys)}"
         case "value_error":
