@@ -76,7 +76,7 @@ SLOT_BYTES = 16_384  # whole pages, so that no two processes write to one
 # For workers of the present settings and of older ones that drain; unused slots take no memory.
 MAX_SLOTS = 2500
 # Slots of tasks. The web process has two (metrics; page and API) and the learner two (folders;
-# teaching door).
+# lessons).
 MASTER_SLOT, REPORTER_SLOT, WEB_SLOT, WATCHER_SLOT, TEACHER_SLOT, _FIRST_WORKER_SLOT = range(6)
 OTHER_ROW = ("other", "other")
 """Counts what finds no row."""
@@ -301,8 +301,8 @@ MAX_SILENCE_SECONDS = 10.0  # since the last heartbeat
 _NANOSECONDS = 1_000_000_000
 _OPTIONAL_PROCESSES = (
     (WEB_SLOT, MAX_SILENCE_SECONDS, "page and API: nobody serves them"),
-    (TEACHER_SLOT, MAX_SILENCE_SECONDS, "the teaching door: nobody opens it"),
-    # A long look at many mailboxes delays heartbeats.
+    # Many lessons, and a long look at many mailboxes, delay heartbeats.
+    (TEACHER_SLOT, 150.0, "lessons: nobody learns them"),
     (WATCHER_SLOT, 150.0, "folders: nobody watches them"),
 )
 

@@ -1,15 +1,13 @@
 """Lessons as programs send them, names of classes and users, and whose mail an address is.
 
-A lesson is one line, then the message; it looks the same on the teaching socket and in the queue:
+A lesson is one line, then the message; it looks the same in the spool and in the queue:
 
     TEACH CLASS LENGTH [USER]LF
     FORGET LENGTH [USER]LF
 
 FORGET takes back what that user has said about the message. CLASS is lower-case letters, digits, -
 and _; LENGTH is the number of bytes of the message that follows; USER is UTF-8 up to the end of the
-line, because there are names with blanks. On the socket one line comes back: `OK`, `NO reason` (for
-ever), `LATER reason` (the queue will do), or `HOLD reason` (there is no such class: in the queue
-the lesson would be lost).
+line, because there are names with blanks.
 
 `UserResolver` names the users to whom an address may belong.
 
@@ -23,7 +21,7 @@ from typing import NamedTuple
 
 MAX_LESSON_BYTES = 64 << 20  # of the message
 MAX_LESSON_HEADER = 400  # bytes of the first line
-MAX_LESSON_ANSWER = 400
+LESSON_SPOOL = "/var/spool/spamguard/teach"
 
 PIPE_ORIGIN = "teach-pipe"
 """Origin of lessons by the command of that name."""

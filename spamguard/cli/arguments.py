@@ -88,7 +88,7 @@ _EPILOG = """exit status:
   2    an error, told in one line on standard error
   3    judge: at least one message is unsure, none is unwanted
   65   teach-pipe: the input can never be a lesson
-  75   teach-pipe: nobody took the lesson, or there is no such class
+  75   teach-pipe: the lesson could not be left for the daemon
        filter: the message could not be written; after any other failure it goes through, with 0
   78   run, open-mailboxes: the configuration has mistakes
   130  interrupted

@@ -205,7 +205,6 @@ def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
     """What is no mistake, but would keep the daemon from working, or is not what people mean."""
     from spamguard.config import schema
     from spamguard.daemon import startup
-    from spamguard.learning.queue import explain_unread_spool
 
     warnings = list(schema.find_warnings(settings))
     try:
@@ -216,8 +215,6 @@ def _find_warnings(settings: Settings, file: Path | None) -> list[str]:
     # root can start the daemon if this file is unreadable, but the daemon cannot reload it
     warnings += _unreadable_files(settings, [] if file is None else [file])
     warnings += _mailbox_warnings(settings)
-    if settings.teach is not None and (lost := explain_unread_spool(settings.teach.spool)):
-        warnings.append(lost)
     return warnings
 
 

@@ -4,8 +4,8 @@
 what was taught about messages, exactly, without knowing as what they were taught. `teach-folders`
 teaches what people filed before anybody watched their folders: each mailbox is searched for
 messages whose folder says what they are, and these are taught in the name of its owner, once. All
-use `learning`, the one way in for a lesson, and settle at the end. `teach-pipe` hands a lesson to
-the daemon; `spamguard.__main__` runs it without this module, because somebody waits for it.
+use `learning`, the one way in for a lesson, and settle at the end. `teach-pipe` leaves a lesson
+for the daemon; `spamguard.__main__` runs it without this module, because somebody waits for it.
 
 Must never teach a part of a message, never touch what others have taught, and never write to a
 mailbox. `teach-folders` that is run again must teach only what is new.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from spamguard.config import types
+from spamguard.users import LESSON_SPOOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +36,13 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class TeachSettings:
-    """Where programs of this machine hand lessons over.
+    """Where programs of this machine leave lessons.
 
     The spool is a directory (mode 1733, or 3733 to be read by its group). Root's and our own
     account may always name another user.
     """
 
-    socket: Annotated[
-        types.SocketPath | None, "Path of the socket; null: teach.sock in the state directory"
-    ] = None
-    mode: Annotated[types.FileMode, "Mode of the socket, in octal digits"] = 0o666
-    spool: Annotated[
-        types.AbsolutePath | None, "Directory for lessons while the daemon is down; null: none"
-    ] = None
+    spool: Annotated[types.AbsolutePath, "Directory in which lessons are left"] = Path(LESSON_SPOOL)
     for_others: Annotated[tuple[types.Account, ...], "Accounts that may name another user"] = (
         "dovecot",
         "vmail",

@@ -277,7 +277,10 @@ _EXAMPLES = {
 }
 
 
+_SOCKET_IS_GONE = "leave it out, programs leave lessons in the directory `spool`"
 GONE = {
+    "teach.mode": _SOCKET_IS_GONE,
+    "teach.socket": _SOCKET_IS_GONE,
     "watch.ham_evidence": "write answered_is_ham: true and flagged_is_ham: true; reading teaches "
     "nothing any more",
     "watch.debounce": "leave it out, a change is scanned after a second",

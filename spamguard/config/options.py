@@ -412,7 +412,7 @@ class Settings:
     ] = None
     teach: Annotated[
         TeachSettings | None,
-        "A Unix socket on which programs of this machine teach; null: none",
+        "Lessons by programs of this machine; null: none",
     ] = None
     personal: Annotated[
         types.Flag, "Weigh each recipient's own votes more in that recipient's mail"
@@ -446,7 +446,7 @@ class Settings:
 
     @property
     def accepts_lessons(self) -> bool:
-        """Whether lessons come by a socket, by mail or from the client of a scanner."""
+        """Whether lessons come by a program, by mail or from the client of a scanner."""
         return (
             self.teach is not None
             or any(listener.teach for listener in self.listeners)

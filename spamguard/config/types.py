@@ -211,7 +211,6 @@ TeachingUser = Annotated[values.TeachingUser, _enum_option(values.TeachingUser)]
 
 _MAILDIR_PATTERN = re.compile(r"/[^\0\n]*[^\0\n/][^\0\n]*")
 _VARIABLE_PATTERN = re.compile(r"%(?:[A-Za-z]|\{[^}]*\})")  # as Dovecot writes the name of a user
-_MODE_PATTERN = re.compile(r"0{0,2}[0-7]{3}")
 _MAX_SECRET_BYTES = 1000
 _MAX_SOCKET_PATH = 80  # the kernel takes 107, and a new socket first gets a longer name
 
@@ -293,20 +292,7 @@ def _check_maildir(value: object) -> str:
     return value.rstrip("/")
 
 
-def _check_mode(value: object) -> int:
-    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
-    if _MODE_PATTERN.fullmatch(text) is None:
-        raise _mismatch("the mode of a file in octal digits, such as 0660", value)
-    return int(text, 8)
-
-
 _PATH_SCHEMA = _text_schema("/.*")
-_MODE_SCHEMA: JsonSchema = {
-    "type": ["integer", "string"],
-    "pattern": f"^({_MODE_PATTERN.pattern})$",
-    "minimum": 0,
-    "maximum": 777,
-}
 _MAILDIR_SCHEMA = _text_schema(rf"/(?!.*{_VARIABLE_PATTERN.pattern}).*")
 
 AbsolutePath = Annotated[Path, Option(_check_path, _PATH_SCHEMA, str)]
@@ -314,7 +300,6 @@ ReadableFile = Annotated[Path, Option(check_file, _PATH_SCHEMA, str)]
 SecretFile = Annotated[Path, Option(_check_secret_file, _PATH_SCHEMA, str)]
 SocketPath = Annotated[Path, Option(_check_socket_path, _PATH_SCHEMA, str)]
 MaildirPattern = Annotated[str, Option(_check_maildir, _MAILDIR_SCHEMA)]
-FileMode = Annotated[int, Option(_check_mode, _MODE_SCHEMA, lambda value: f"{value:04o}")]
 
 
 # ---- addresses: where to listen, where mail goes on, who may connect

@@ -4,7 +4,7 @@
 who connects, and closes: it reads nothing. Only root and the daemon's user can reach the socket.
 `ask_daemon` is the other side, for `spamguard status` and for commands that need to know whether a
 daemon runs. `StateLock` allows one daemon on a state directory: a second one would take the
-teaching socket away from the first, and settle beside it. The kernel keeps the lock and drops it
+status socket away from the first, and settle beside it. The kernel keeps the lock and drops it
 with the process; commands never ask for it.
 
 Must never make the master wait, never make a command wait for a master that hangs, and never keep a

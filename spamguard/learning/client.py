@@ -1,8 +1,7 @@
-"""`teach-pipe`: hand a message on standard input to the daemon as a lesson.
+"""`teach-pipe`: leave a message on standard input for the daemon as a lesson.
 
-The lesson goes through the daemon's socket or, if the daemon does not answer, into a directory from
-which the daemon takes it later. Delivery agents and Sieve wait for this program, so it imports next
-to nothing: 40 ms of processor time, of which Python's start takes 13, argparse and socket 15.
+The lesson is a file in a directory from which the daemon takes it. Delivery agents and Sieve wait
+for this program, so it imports next to nothing.
 
 Must exit with success whenever the lesson is safe, because a delivery agent that sees a failure may
 refuse what the person wanted to do. Must never wait for long, and never follow a link.
@@ -12,70 +11,32 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import stat
 import sys
 import time
 from binascii import hexlify
 from collections.abc import Sequence
-from contextlib import suppress
 
 from spamguard.users import (
-    MAX_LESSON_ANSWER,
+    LESSON_SPOOL,
     MAX_LESSON_BYTES,
     LessonHeader,
     is_class_name,
     is_user_name,
 )
 
-SOCKET_PATH = "/run/spamguard/teach.sock"
-SPOOL_DIRECTORY = "/var/spool/spamguard/teach"
-ANSWER_TIMEOUT = 5.0
 EXIT_DATA_ERROR = 65  # EX_DATAERR of sysexits.h
 EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL
 
-ABOUT = """Hand a message on standard input to the daemon as a lesson. Learning comes later.
+ABOUT = """Leave a message on standard input for the daemon as a lesson. Learning comes later.
 
-A lesson that is known already is a success. While the daemon is down, the lesson is left in a
-directory, from which the daemon takes it later. It is a lesson by the user whose process this is;
-users listed as `for_others` in the configuration may name another.
-Exit status 75: neither daemon nor directory took the lesson, or there is no such class; mail
-systems keep the message and try again. 65: it can never be a lesson (no name of a class, or a
-message that is too large).
-The class must exist (`spamguard learn --as CLASS` makes one). While the daemon is down nobody can
-check that: a lesson of an unknown class is dropped later, as `spamguard status` says."""
+A lesson that is known already is a success. It is a lesson by the user whose process this is; users
+listed as `for_others` in the configuration may name another.
+Exit status 75: the lesson could not be left there; mail systems keep the message and try again. 65:
+it can never be a lesson (no name of a class, or a message that is too large).
+The class must exist (`spamguard learn --as CLASS` makes one): a lesson of an unknown class is
+dropped later, as `spamguard status` says."""
 EXAMPLE = "  spamguard teach-pipe --as spam --user anna@example.org < message.eml"
-
-
-class LessonRefusedError(Exception):
-    """The daemon never takes this lesson; the text is its reason."""
-
-
-class LessonHeldError(Exception):
-    """The sender must keep this lesson until an operator has mended what the text says."""
-
-
-def send_lesson(
-    path: str, header: LessonHeader, raw: bytes, timeout: float = ANSWER_TIMEOUT
-) -> None:
-    """Hand a lesson to the daemon. LessonRefusedError, LessonHeldError, OSError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.settimeout(timeout)
-        peer.connect(path)
-        with suppress(BrokenPipeError, ConnectionResetError):  # it answered before it had all
-            peer.sendall(header.encode() + raw)
-        answer = b""
-        while not answer.endswith(b"\n") and len(answer) < MAX_LESSON_ANSWER:
-            if not (piece := peer.recv(MAX_LESSON_ANSWER)):
-                break
-            answer += piece
-    word, _, reason = answer.decode("utf-8", "replace").strip().partition(" ")
-    if word == "NO":
-        raise LessonRefusedError(reason or "refused")
-    if word == "HOLD":
-        raise LessonHeldError(reason or "refused")
-    if word != "OK":
-        raise OSError(reason or "no answer")
 
 
 def spool_lesson(directory: str, header: LessonHeader, raw: bytes) -> None:
@@ -118,16 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose lesson it is (for those who may name others)",
     )
     parser.add_argument(
-        "--socket",
-        default=SOCKET_PATH,
-        metavar="PATH",
-        help=f"where the daemon listens (default: {SOCKET_PATH})",
-    )
-    parser.add_argument(
         "--spool",
-        default=SPOOL_DIRECTORY,
+        default=LESSON_SPOOL,
         metavar="DIR",
-        help=f"where to leave it otherwise (default: {SPOOL_DIRECTORY})",
+        help=f"where to leave it (default: {LESSON_SPOOL})",
     )
 
 
@@ -144,26 +99,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Hand over what stands on standard input."""
+    """Leave what stands on standard input."""
     try:
         raw = sys.stdin.buffer.read(MAX_LESSON_BYTES + 1)
         if mistake := _find_mistake(options, raw):
             return _fail(mistake, EXIT_DATA_ERROR)
-        header = LessonHeader(options.label, len(raw), options.user)
-        try:
-            send_lesson(options.socket, header, raw)
-        except OSError:  # down, starting or too busy
-            spool_lesson(options.spool, header, raw)
-    except LessonRefusedError as error:
-        return _fail(f"the lesson was refused: {error}", EXIT_DATA_ERROR)
-    except LessonHeldError as error:
-        return _fail(f"the lesson cannot be learnt now: {error}", EXIT_TRY_AGAIN)
+        spool_lesson(options.spool, LessonHeader(options.label, len(raw), options.user), raw)
     except OSError as error:
-        return _fail(
-            "the lesson could neither be handed over nor left in "
-            f"{options.spool}: {error.strerror or error}",
-            EXIT_TRY_AGAIN,
-        )
+        text = f"the lesson could not be left in {options.spool}: {error.strerror or error}"
+        return _fail(text, EXIT_TRY_AGAIN)
     return os.EX_OK
 
 

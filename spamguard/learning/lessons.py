@@ -1,15 +1,15 @@
 """The one way in for a lesson.
 
-A lesson says: this message is of this class, by the word of this user. It comes by a program on
-the teaching socket, a scanner's protocol, forwarded mail, a folder, the page, the API or a command.
+A lesson says: this message is of this class, by the word of this user. It comes by a program
+(left in the spool), a scanner's protocol, forwarded mail, a folder, the page, the API or a command.
 Each of these authenticates its client in its own manner and names the user; then all come here:
 
 - `TrainingIntake.submit` is for processes that hold no filter (doors and proxies). It checks the
   lesson, leaves out what says nothing new, and puts the rest into the queue on the disk. The reply
   goes out before the lesson is learnt, because no mail server may wait for the ledger.
-- `Learner` takes what waits, in the queue or where programs left it while the daemon was down, to
-  `LessonService.submit`. A lesson is removed once it is in the ledger. A crash in between teaches
-  it again, which changes nothing.
+- `Learner` takes what waits, in the queue or where programs left it, to `LessonService.submit`. A
+  lesson is removed once it is in the ledger. A crash in between teaches it again, which changes
+  nothing.
 - `LessonService` is for processes that hold a filter. `submit` and `retract` do the same steps for
   everybody: is the class known, is the quota of the day left, cast the votes, write the log line.
   `request_settling` then asks for settling. Folders call the steps (`admit`, `cast`) one by one,

@@ -1,5 +1,5 @@
 """Where lessons wait until they are learnt: the queue of the daemon, and the directory in which
-programs leave lessons while it is down.
+programs leave them.
 
 `LessonQueue` is a private directory with a file for each lesson. Once `put` has returned, the
 lesson is on the disk and will be learnt, so its client may be answered. Must never hand out half a
@@ -23,7 +23,6 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from spamguard.learning.client import SPOOL_DIRECTORY
 from spamguard.storage import create_private, sync_directory
 from spamguard.users import (
     MAX_LESSON_BYTES,
@@ -226,15 +225,3 @@ def split_lesson(data: bytes) -> tuple[LessonHeader, bytes]:
     if header.length != len(data) - start:
         raise ValueError("the message is not as long as its first line says")
     return header, data[start:]
-
-
-def explain_unread_spool(spool: Path | None) -> str:
-    """A warning, if programs leave lessons in the usual place and nobody takes them from there;
-    else "". spool: from where lessons are taken.
-    """
-    if spool is not None or not Path(SPOOL_DIRECTORY).is_dir():
-        return ""
-    return (
-        f"{SPOOL_DIRECTORY}: lessons that are left there while the daemon is down are learnt by "
-        "nobody: name it under `teach` as `spool`"
-    )

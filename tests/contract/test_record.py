@@ -378,7 +378,7 @@ CASES = (
     "filter <ham",
     "--state damaged filter <ham",
     "teach-pipe --as HAM! <ham",
-    "teach-pipe --as spam --socket none --spool none <ham",
+    "teach-pipe --as spam --spool none <ham",
     "token revoke nothing",
     "quarantine release 0iq5r8jo4c1n2f3g",
     "restore ham",

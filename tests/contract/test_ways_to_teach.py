@@ -33,7 +33,7 @@ from spamguard.learning.lessons import Learner, TrainingIntake, TrainingOutcome,
 from spamguard.learning.queue import QUEUE_DIRECTORY, LessonQueue, LessonSpool
 from spamguard.records import Scan
 from spamguard.servers.scanner import ScanRequest
-from spamguard.servers.teach import ForwardTrainingProxy, TeachingDoor, TrainingAccounts
+from spamguard.servers.teach import ForwardTrainingProxy, TrainingAccounts
 from spamguard.smtp.envelope import Client, Recipient, Sender
 from spamguard.storage import Spool
 from spamguard.web.auth import Person
@@ -108,11 +108,14 @@ class Way:
 class Queued(Way):
     """A way whose reply goes out before the lesson is learnt."""
 
+    def resolve_user(self, account: int, named: str) -> str:
+        return named
+
     def say(self, lessons: Sequence[Said]) -> list[object]:
         replies = asyncio.run(asyncio.wait_for(self.hand_over(lessons), PATIENCE))
         sources = [
             LessonQueue(self.state / QUEUE_DIRECTORY),
-            LessonSpool(self.place, lambda account, named: named),
+            LessonSpool(self.place, self.resolve_user),
         ]
         with opened(self.state) as spam_filter:
             learner = Learner(
@@ -126,57 +129,29 @@ class Queued(Way):
         raise NotImplementedError
 
 
-class OnSocket(Queued):
-    """`teach-pipe` while the daemon runs."""
-
-    name, origin, makes_classes = "socket", "teach-pipe", False
-    reply_without_right = "OK"  # it counts as the account's own word
-    trusted = True
-
-    async def hand_over(self, lessons: Sequence[Said]) -> list[object]:
-        accounts = TrainingAccounts(())
-        if not self.trusted:
-            accounts.is_trusted = lambda account: False
-        with opened(self.state) as spam_filter:
-            classes = spam_filter.classes
-
-        async def is_missing(label: str) -> bool:
-            return label not in classes
-
-        door = TeachingDoor(
-            TrainingIntake(self.state), accounts, self.state / "spool", lambda: None, is_missing
-        )
-        path = self.state / "teach.sock"
-        async with await door.start(path, 0o600):
-            return [await asyncio.to_thread(self._send, str(path), lesson) for lesson in lessons]
-
-    @staticmethod
-    def _send(path: str, said: Said) -> object:
-        try:
-            header = client.LessonHeader(said.label, len(said.raw), said.user)
-            client.send_lesson(path, header, said.raw)
-        except client.LessonHeldError as error:
-            return str(error)
-        return "OK"
-
-    def say_without_right(self) -> object:
-        self.trusted = False
-        return self.say([Said(MAIL[0], user="anna")])[0]
-
-    def refused(self, reply: object) -> bool:
-        return str(reply).startswith("there is no class")
-
-
 class InDirectory(Queued):
-    """`teach-pipe` while the daemon is down: whether the class exists cannot be checked."""
+    """`teach-pipe`: whether the class exists cannot be checked."""
 
     name, origin, makes_classes = "directory", "teach-pipe", False
+    reply_without_right = "OK"  # it counts as the account's own word
+    trusted = True
 
     async def hand_over(self, lessons: Sequence[Said]) -> list[object]:
         for lesson in lessons:
             header = client.LessonHeader(lesson.label, len(lesson.raw), lesson.user)
             client.spool_lesson(str(self.place), header, lesson.raw)
         return ["OK"] * len(lessons)
+
+    def resolve_user(self, account: int, named: str) -> str:
+        if self.trusted:
+            return named
+        accounts = TrainingAccounts(())
+        accounts.is_trusted = lambda account: False
+        return accounts.resolve_user(account, named)
+
+    def say_without_right(self) -> object:
+        self.trusted = False
+        return self.say([Said(MAIL[0], user="anna")])[0]
 
     def __init__(self, place: Path, lessons_per_day: int = 0) -> None:
         super().__init__(place, lessons_per_day)
@@ -378,7 +353,6 @@ class ByFiledMail(Way):
 
 
 WAYS = (
-    OnSocket,
     InDirectory,
     ByRspamd,
     BySpamd,

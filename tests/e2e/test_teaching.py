@@ -64,7 +64,6 @@ def moved(text: str, root: Path) -> str:
     paths = {
         "/etc/dovecot/spamguard": f"{root}/sieve",
         "/opt/spamguard/bin/spamguard": f"{root}/bin/spamguard",
-        "/run/spamguard": f"{root}/door",
         "/var/spool/spamguard/teach": f"{root}/left",
         "user = spamguard": f"user = {pwd.getpwuid(os.getuid()).pw_name}",
     }
@@ -90,10 +89,9 @@ listeners:
   - listen: smtp://127.0.0.1:{self.port}
     position: standalone
     next_hop: lmtp:{root}/run/lmtp-spamguard
-teach: {{socket: {root}/door/teach.sock, spool: {root}/left, for_others: [nobody]}}
+teach: {{spool: {root}/left, for_others: [nobody]}}
 {more}""")
         with daemon.running(self.state, "--config", str(file), port=self.port) as running:
-            running.lines("lessons are taken on")
             yield running
 
     def votes(self) -> list[tuple[str, str | None]]:
@@ -137,7 +135,6 @@ def prepare(root: Path, extra: str) -> str:
     for name, mode in (
         ("sieve", 0o755),
         ("bin", 0o755),
-        ("door", 0o755),
         ("left", 0o3733),
         ("package", 0o755),
     ):
@@ -299,7 +296,7 @@ def test_a_lesson_that_cannot_be_kept_hinders_no_move(place):
         move(client, 1, "INBOX", "Junk")
         ok(client.select("Junk"))
         assert uid(client, 1)
-    eventually(lambda: "could neither be handed over" in place.log(), "Dovecot's log tells why")
+    eventually(lambda: "could not be left in" in place.log(), "Dovecot's log tells why")
 
 
 # ---- mail to addresses that teach

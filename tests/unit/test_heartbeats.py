@@ -63,7 +63,7 @@ def test_silent_processes_are_named(board):
     ("number", "silent", "told"),
     [
         (WEB_SLOT, 12, "page and API: nobody serves them for 12 s"),
-        (TEACHER_SLOT, 12, "the teaching door: nobody opens it for 12 s"),
+        (TEACHER_SLOT, 152, "lessons: nobody learns them for 152 s"),
         (WATCHER_SLOT, 152, "folders: nobody watches them for 152 s"),
     ],
 )

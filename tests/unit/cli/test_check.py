@@ -12,7 +12,6 @@ import yaml
 
 from spamguard.cli import common
 from spamguard.config.load import DEFAULT_LISTEN
-from spamguard.learning import queue
 from tests.support.reachable import let_others_pass
 from tests.support.waiting import PATIENCE
 
@@ -31,24 +30,6 @@ def test_defaults_without_a_file(run, tmp_path):
     assert settings["listeners"][0]["listen"] == DEFAULT_LISTEN
     assert settings["listeners"][0]["next_hop"]["to"] == f"maildir:{tmp_path}/Maildir"
     assert not (tmp_path / "Maildir").exists()
-
-
-def test_a_spool_that_nobody_reads_is_a_warning(run, tmp_path, monkeypatch):
-    """While the daemon is down teach-pipe leaves lessons in the default spool, and succeeds."""
-    monkeypatch.setattr(queue, "SPOOL_DIRECTORY", str(tmp_path / "left"))
-    file = tmp_path / "x.yaml"
-    text = (
-        f"listeners: [{{listen: 'smtp://127.0.0.1:1025', position: standalone, "
-        f"next_hop: 'maildir:{tmp_path}/mail'}}]\nteach: "
-    )
-    file.write_text(f"{text}{{mode: '0660'}}")
-    assert run(tmp_path / "state", "check", file).err == ""
-    (tmp_path / "left").mkdir()
-    assert (
-        "warning: " + queue.explain_unread_spool(None) in run(tmp_path / "state", "check", file).err
-    )
-    file.write_text(f"{text}{{spool: {tmp_path}/left}}")
-    assert run(tmp_path / "state", "check", file).err == ""
 
 
 def test_every_mistake_is_a_line_or_a_text_in_json(run, tmp_path):

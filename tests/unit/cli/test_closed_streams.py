@@ -49,9 +49,7 @@ def test_without_input_the_delivery_agent_tries_again(state):
         b"",
         b"spamguard: the message could not be passed on: Bad file descriptor\n",
     )
-    status, _, err = closed(
-        0, state, "teach-pipe", "--as", "spam", "--socket", "/nowhere", "--spool", "/nowhere"
-    )
+    status, _, err = closed(0, state, "teach-pipe", "--as", "spam", "--spool", "/nowhere")
     assert (status, err.count(b"\n")) == (75, 1)
 
 

@@ -183,9 +183,7 @@ def test_the_commented_examples_of_the_shipped_file_are_valid(load):
     assert one.teach == TeachByMail(
         (("spam@example.org", "spam"), ("ham@example.org", "ham")), ("*@example.org",)
     )
-    assert settings.teach == TeachSettings(
-        Path("/run/spamguard/teach.sock"), spool=Path("/var/spool/spamguard/teach")
-    )
+    assert settings.teach == TeachSettings(Path("/var/spool/spamguard/teach"))
     assert dict(settings.aliases)["info"] == ""
     assert len(settings.aliases) == 4
     assert [str(scanner.listen) for scanner in settings.scanners] == [
@@ -331,7 +329,7 @@ def test_dumped_settings_can_be_loaded_again(load, tmp_path):
                 flagged_is_ham=True,
             ),
         ),
-        teach=TeachSettings(Path("/run/x.sock"), 0o660, Path("/var/spool/x"), ("vmail",), 7),
+        teach=TeachSettings(Path("/var/spool/x"), ("vmail",), 7),
         personal=True,
         aliases=(("*@example.net", "anna"), ("info", "")),
         scanners=(

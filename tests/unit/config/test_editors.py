@@ -59,7 +59,7 @@ RICH = listener(
     "    teach: {addresses: {s@example.org: spam}, senders: ['*@example.org'], user: local-part}\n"
     "watch: [/home/*/Maildir, {maildir: /x, folders: {'Lists/*': ham, Bin: trash}, we_file: "
     "null}]\n"
-    "teach: {socket: null, mode: 0660}\naliases: {'*@example.org': anna b, info: ''}\n"
+    "teach: {spool: /x}\naliases: {'*@example.org': anna b, info: ''}\n"
     "metrics: '[::1]:9110'\n"
     "web: {listen: '127.0.0.1:8080', hosts: [Spam.example.org, '::1'], limits: "
     "{requests_per_minute: 9}}\n",
@@ -87,7 +87,7 @@ def test_it_takes_units_and_short_forms(load: Any) -> None:
         ("standalone", "stand-alone"),
         ("'*@example.org': anna", "'a b': anna"),
         ("tls: off", "tls: on"),
-        ("mode: 0660", "mode: rw"),
+        ("spool: /x", "spool: x"),
         ("1 in 1,000", "1 of 1,000"),
         ("Spam.example.org", "spam.example.org:80"),
         ("requests_per_minute", "request_per_minute"),

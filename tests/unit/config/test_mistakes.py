@@ -72,9 +72,10 @@ IN_A_LISTENER = {
         "6:38: name: expected at most 60 printable characters such as mx1, found 7"
     ),
     "personal: 1": "6:1: personal: expected true or false, found 1",
-    "teach: {sokcet: 1}": "6:9: unknown key 'sokcet': did you mean 'socket'?",
-    "teach: {mode: 999}": (
-        "6:9: mode: expected the mode of a file in octal digits, such as 0660, found 999"
+    "teach: {spol: 1}": "6:9: unknown key 'spol': did you mean 'spool'?",
+    "teach: {socket: /run/x.sock}": (
+        "6:9: `teach.socket` is gone: programs leave lessons in the directory `spool`: "
+        "leave this line out"
     ),
     "    teach: {addresses: {a@b.example: spam}, senders: [b.example]}": (
         "6:55: senders: expected an address such as anna@example.org, or *@example.org for all of "
@@ -228,8 +229,8 @@ MISTAKES = {
         "3:5: listen: expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
         "with an IP address, or milter:/path/to/socket, found 'smtp://127.0.0.1:25'"
     ),
-    listener(f"teach: {{socket: /{'x' * 90}}}\n"): (
-        f"6:9: socket: expected an absolute path of at most 80 bytes, found '/{'x' * 56}…'"
+    listener(f"watch_socket: /{'x' * 90}\n"): (
+        f"6:1: watch_socket: expected an absolute path of at most 80 bytes, found '/{'x' * 56}…'"
     ),
     listener(hop="{tls: required}"): "5:5: expected the key 'to', as in to: smtp://127.0.0.1:10026",
     listener(hop="smtp://x"): f"5:5: next_hop: {_HOP}, found 'smtp://x'",

@@ -129,7 +129,7 @@ def test_a_failing_start_is_logged_once_and_retried_with_growing_pauses(
     assert caplog.text.count("cannot start the sleeper") == 1
 
 
-def test_the_learner_writes_a_heartbeat_for_folders_and_one_for_the_door(tmp_path, selector):
+def test_the_learner_writes_a_heartbeat_for_folders_and_one_for_lessons(tmp_path, selector):
     opened(tmp_path / "state").close()
     maildir(tmp_path / "mail")
     board = CounterBoard.create()

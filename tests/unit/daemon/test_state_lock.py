@@ -47,16 +47,12 @@ def refused(second: Daemon, first: Daemon) -> bool:
 def test_a_second_daemon_gets_an_error_and_the_first_serves_on(
     daemon: Daemon, second: Daemon, *, same_port: bool
 ) -> None:
-    daemon.configure(teach={})
     daemon.start()
-    daemon.logged("lessons are taken on")
-    socket = (daemon.place / "state" / "teach.sock").stat().st_ino
     second.configure(
-        daemon.ports if same_port else [free_port()], state=str(daemon.place / "state"), teach={}
+        daemon.ports if same_port else [free_port()], state=str(daemon.place / "state")
     )
     second.start(wait=False)
     assert refused(second, daemon)
-    assert (daemon.place / "state" / "teach.sock").stat().st_ino == socket
     with daemon.client() as client:
         assert client.ask("still here") == "still here"
     with Filter.open(daemon.place / "state") as beside:  # as commands do
