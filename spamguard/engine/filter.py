@@ -416,16 +416,6 @@ class Filter(JudgingFilter, ClosedOnExit):
         self._refresh()
         snapshot.write_snapshot(path, self._store.tables, durable=False)
 
-    def with_ledger(self, ledger: SqliteLedger) -> Filter:
-        """A filter like this one on another view of its ledger, for `what_if.open_what_if`."""
-        table_store = TableStore(self.directory, ledger, self.min_bits, durable=False)
-        table_store.catch_up()
-        profile = self._profile.name
-        bound, before = self._one_wrong_in, self.senders
-        stripped = before.results_stripped
-        words = SenderWords(ledger, self.key, before.authserv_ids, results_stripped=stripped)
-        return Filter(self.directory, self.key, ledger, table_store, profile, bound, words)
-
     def fuse_scores(self, scores: list[bytes]) -> NDArray[np.float64]:
         """Log-odds of being unwanted from scores of receipts, (m,), in any order.
 

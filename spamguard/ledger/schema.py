@@ -156,7 +156,6 @@ STANDING_LABEL = (
 LAST_WORD = f"""
 SELECT seq, clock FROM events
 WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
-SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
 VOTES_OF_KEY = f"SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? {_IN_ORDER}"
 STANDING_VOTE = f"{VOTES_OF_KEY} LIMIT 1"
 VOTE_OF_VERSION = f"""

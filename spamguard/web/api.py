@@ -295,12 +295,6 @@ async def learn(call: Call, label: ClassName) -> models.LessonReceipt:
         return await call.service.learn(call.person, message, label)
 
 
-@router.post("/preview", summary="Predict what a lesson would change", **_WITH_MESSAGE)
-async def preview(call: Call, label: ClassName) -> models.Preview:
-    async with call.message() as message:
-        return (await call.service.preview(call.person, message, label)).preview
-
-
 @router.post("/forget", summary="Take back your vote on a message", **_WITH_VALUES)
 async def forget(
     call: Call,

@@ -180,37 +180,6 @@ class LessonReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
-    """A recent message whose verdict a lesson would change; its verdicts before and after."""
-
-    judgement: Judgement
-    before: Verdict
-    after: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a lesson would change. before, after: verdicts on the message itself. looked_at: number
-    of recent messages that were compared.
-    """
-
-    digest: str
-    before: Verdict
-    after: Verdict
-    looked_at: int
-    flips: Sequence[Flip]
-
-
-@dataclass(frozen=True, slots=True)
-class PreviewDetails:
-    """A preview with the explanation of today's verdict (why) and the person's class (own)."""
-
-    preview: Preview
-    why: Explanation
-    own: str
-
-
-@dataclass(frozen=True, slots=True)
 class Hour:
     """Numbers of an hour. mail: messages by label. lessons: votes. corrections: votes that
     contradict the verdict.

@@ -5,18 +5,18 @@ To add a page, write its view with `page`, its template in `templates`, and a li
 `service`.
 
 Whatever changes something takes POST. One click beside a message says that its verdict was wrong.
-An uploaded message is previewed first and taught after another click. Undo likewise shows what it
-would take back first, and deleting a held message takes a second click on a page of its own. A
-one-time link is used up by a button, because programs that check mail fetch the links in it.
+Undo shows what it would take back first, and deleting a held message takes a second click on a page
+of its own. A one-time link is used up by a button, because programs that check mail fetch the links
+in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from hashlib import blake2b
 from urllib.parse import unquote
 
@@ -28,12 +28,10 @@ from starlette.responses import Response
 from spamguard.engine.policy import UNSURE
 from spamguard.errors import BusyError, NotThereError, SharedError, UsageError
 from spamguard.log import MAX_TIME
-from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
 from spamguard.web import context, documentation, formatting
-from spamguard.web.auth import SESSION_SECONDS, Person
+from spamguard.web.auth import SESSION_SECONDS
 from spamguard.web.context import (
-    Draft,
     Notice,
     PageContext,
     SearchQuery,
@@ -210,8 +208,6 @@ def _form_origin(request: Request) -> str:
 # ---- teaching a message
 
 _CHUNK_BYTES = 256 << 10
-_MAX_HEAD_BYTES = 64 << 10  # in which the subject is looked for
-_HEADER_END = re.compile(rb"\n\r?\n")
 
 
 @page("GET", "/teach")
@@ -223,16 +219,17 @@ async def teach_page(pages: PageContext, request: Request) -> Response:
 
 @page("POST", "/teach")
 async def upload_message(pages: PageContext, request: Request) -> Response:
-    """Take a message, and lead to its preview."""
-    person, message = current_person(request), new_spool(request)
-    try:
+    """Teach a message."""
+    person = current_person(request)
+    with closing(new_spool(request)) as message:
         async with read_form_with_file(request) as (form, file):
             await _copy_upload(file, form.get("source", ""), message)
-        draft = await _make_draft(pages, person, message, form.get("class", ""))
-    except BaseException:
-        message.close()
-        raise
-    return redirect(f"/teach/{pages.drafts.put(person, draft)}")
+        label = form.get("class", "")
+        if label not in await pages.service.classes(person):
+            raise UsageError("choose what the message is: there is no such class")
+        receipt = await pages.service.learn(person, message, label)
+    undo = f"/teach/forget?digest={receipt.digest}"
+    return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
 
 
 async def _copy_upload(file: UploadFile | None, source: str, message: Spool) -> None:
@@ -258,59 +255,6 @@ async def forget_digest(pages: PageContext, request: Request) -> Response:
     await read_form(request)
     receipt = await pages.service.forget(person, request.query_params.get("digest", ""))
     return pages.redirect(person, "/teach", context.taken_back_notice(receipt))
-
-
-@page("GET", "/teach/{draft}")
-async def preview_page(pages: PageContext, request: Request) -> Response:
-    """Show what teaching the message would change."""
-    name, draft = _get_draft(pages, request)
-    head = _HEADER_END.split(draft.message.read_start(_MAX_HEAD_BYTES), 1)[0]
-    return await pages.render(
-        request,
-        "preview.html",
-        name=name,
-        draft=draft,
-        subject=decode_subject(head),
-        explained=build_explanation(draft.details.why, None, page_number(request)),
-        classes=await pages.service.classes(current_person(request)),
-    )
-
-
-@page("POST", "/teach/{draft}/preview")
-async def change_draft(pages: PageContext, request: Request) -> Response:
-    """Preview the same message as another class."""
-    person = current_person(request)
-    form = await read_form(request)
-    name, draft = _get_draft(pages, request)
-    changed = await _make_draft(pages, person, draft.message, form.get("class", ""))
-    draft.label, draft.details = changed.label, changed.details
-    return redirect(f"/teach/{name}")
-
-
-@page("POST", "/teach/{draft}/learn")
-async def learn_draft(pages: PageContext, request: Request) -> Response:
-    """Teach the message."""
-    person = current_person(request)
-    await read_form(request)
-    name, draft = _get_draft(pages, request)
-    receipt = await pages.service.learn(person, draft.message, draft.label)
-    pages.drafts.remove(person, name)
-    undo = f"/teach/forget?digest={receipt.digest}"
-    return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
-
-
-async def _make_draft(pages: PageContext, person: Person, message: Spool, label: str) -> Draft:
-    if label not in await pages.service.classes(person):
-        raise UsageError("choose what the message is, then preview again: there is no such class")
-    return Draft(message, label, await pages.service.preview(person, message, label))
-
-
-def _get_draft(pages: PageContext, request: Request) -> tuple[str, Draft]:
-    name = str(request.path_params["draft"])
-    draft = pages.drafts.get(current_person(request), name)
-    if draft is None:
-        raise NotThereError("this message is no longer stored here: upload it again")
-    return name, draft
 
 
 # ---- the model, undo, words

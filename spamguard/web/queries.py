@@ -9,7 +9,7 @@ Nobody may be shown a recipient that is not theirs, when mail of others came, or
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeVar
@@ -293,15 +293,6 @@ class HistoryQueries:
         }
         judgements = self.judgements(reading, person, list(newest.values()))
         return dict(zip(newest, judgements, strict=True))
-
-    def latest(
-        self, reading: ReadConnection, person: Person, number: int
-    ) -> Iterator[tuple[Judgement, bytes]]:
-        """Return the last visible messages whose features are usable, with these features."""
-        page = self.search(reading, person, Search(limit=number)).judgements
-        usable = [judgement for judgement in page if judgement.can_teach]
-        packed = dict(reading.history.read_features([judgement.id for judgement in usable]))
-        return ((judgement, packed[judgement.id]) for judgement in usable if judgement.id in packed)
 
 
 def was_learnt(outcome: LessonOutcome, limit: int) -> bool:

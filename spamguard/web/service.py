@@ -108,7 +108,6 @@ class Service:
         self._history = HistoryQueries(self._visibility, settings.history, is_held)
         self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
         self._text_previews = asyncio.Semaphore(2)
-        self._previewing: set[Person] = set()  # one preview each: lessons of others wait for it
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
         self._clear_cache()
 
@@ -170,40 +169,6 @@ class Service:
         if not re.fullmatch("[0-9A-Fa-f]{32}", digest):
             raise UsageError("this is not a message digest, which has 32 hexadecimal digits")
         return await self._forget(person, lambda _: bytes.fromhex(digest), WEB_ORIGIN)
-
-    async def preview(self, person: Person, message: Spool, label: str) -> models.PreviewDetails:
-        """Predict what a lesson would change, and explain the verdict. Nothing is changed.
-
-        BusyError: also when another preview for this person is under way.
-        """
-        if person in self._previewing:
-            raise BusyError("another preview for you is under way: try again when it is done")
-        self._previewing.add(person)
-        try:
-            await self._readers.run(lambda reading: check_class(reading.ledger, label))
-            scan = await self._scan(person, message)
-            lesson, user = example_from_scan(scan), person.voter
-            latest = await self._read(lambda reading: self._latest_messages(reading, person))
-            why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
-            judged_for = self._verdict_user(person)
-            preview = await self._filter.run(
-                lambda spam_filter: statistics.preview_lesson(
-                    spam_filter, lesson, label, user, judged_for, latest
-                )
-            )
-            user_label = (await self._standing(scan, user)).user_label or ""
-            return models.PreviewDetails(preview, why, user_label)
-        finally:
-            self._previewing.discard(person)
-
-    def _latest_messages(
-        self, reading: ReadConnection, person: Person
-    ) -> list[tuple[Judgement, bytes]]:
-        """None where the person may not see the history: a preview is of use without them too."""
-        try:
-            return list(self._history.latest(reading, person, statistics.MAX_PREVIEW_MESSAGES))
-        except NotAllowedError:
-            return []
 
     async def _scan(self, person: Person, message: Spool) -> Scan:
         user = self._verdict_user(person)

@@ -1,18 +1,15 @@
-"""Numbers for the page: the last hours, the model, the counts of a word, the preview of a lesson.
+"""Numbers for the page: the last hours, the model, the counts of a word.
 
 The numbers come from indexes of history and ledger; reading features, or all of the ledger, only
 to count would take too long. Word counts come from the tables: every token that the extractor makes
 of the word, wherever the word may stand in a message.
-
-A preview judges the last messages twice, before and after the lesson, on a copy of the state. It
-must never change the filter.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, islice
 from typing import Any
@@ -21,11 +18,9 @@ import numpy as np
 
 from spamguard import __version__
 from spamguard.engine.filter import Filter
-from spamguard.engine.fold import unpack_features
 from spamguard.engine.policy import UNSURE, missing_lessons
-from spamguard.engine.prepare import Example, ExampleReader
-from spamguard.engine.what_if import open_what_if
-from spamguard.errors import LedgerError, UsageError
+from spamguard.engine.prepare import ExampleReader
+from spamguard.errors import UsageError
 from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.mail.headers import host_token
@@ -35,8 +30,7 @@ from spamguard.proxy.history_search import HistoryFilter
 from spamguard.records import EXTRACTOR, Explanation, Features, Status
 from spamguard.web import models
 from spamguard.web.auth import Person
-from spamguard.web.models import Judgement, TokenCounts
-from spamguard.web.queries import check_class
+from spamguard.web.models import TokenCounts
 from spamguard.web.workers import ReadConnection, Visibility
 
 _HOUR_SECONDS = 3600
@@ -297,44 +291,3 @@ def mask_rare_words(why: Explanation) -> Explanation:
 
 def _lesson_count(counts: Mapping[str, int]) -> int:
     return sum(counts.values())
-
-
-# ---- preview
-
-MAX_PREVIEW_MESSAGES = 200
-_PREVIEW_SECONDS = 2.0  # for judging all of them, before and after
-
-
-def preview_lesson(
-    spam_filter: Filter,
-    lesson: Example,
-    label: str,
-    user: str,
-    judged_for: str,
-    latest: Iterable[tuple[Judgement, bytes]],
-) -> models.Preview:
-    """Predict what a lesson would change at once.
-
-    judged_for: the user whose verdicts are compared. latest: messages and their packed features,
-    newest first; judged as far as the time allows.
-    """
-    check_class(spam_filter.ledger, label)
-    judgements, messages = [], [lesson.features]
-    for judgement, packed in latest:
-        try:
-            messages += unpack_features([packed])
-        except LedgerError:  # damaged in the history, which is not a receipt
-            continue
-        judgements.append(judgement)
-    now = time.monotonic()
-    with open_what_if(spam_filter) as what_if:
-        before = after = what_if.judge(messages, judged_for, now + _PREVIEW_SECONDS / 2)
-        if what_if.overlay(lesson, label, user):
-            deadline = now + _PREVIEW_SECONDS
-            after = what_if.judge(messages[: len(before)], judged_for, deadline)
-    flips = [
-        models.Flip(judgement, old, new)
-        for judgement, old, new in zip(judgements, before[1:], after[1:], strict=False)
-        if old.label != new.label
-    ]
-    return models.Preview(lesson.digest.hex(), before[0], after[0], len(after) - 1, flips)

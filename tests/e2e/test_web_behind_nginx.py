@@ -160,8 +160,8 @@ def test_people_come_in_teach_take_back_and_release(
     )
     browser.find_element("id", "file").send_keys(str(file))
     browser.find_element("css selector", "input[name=class][value=ham]").click()
-    press(browser, "Preview")
-    shows(browser, "Teach as ham")
+    press(browser, "Teach")
+    shows(browser, "Learnt as ham.", "#notice")
 
     press(browser, "Quarantine", "header")
     browser.find_element("css selector", ".mail .subject").click()

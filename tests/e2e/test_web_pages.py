@@ -273,36 +273,23 @@ def test_release_from_quarantine(site: Site, browser: Chrome) -> None:
     assert complaints(browser) == []
 
 
-def test_teach_by_upload_with_preview(
-    shared: Site, who: str, browser: Chrome, tmp_path: Path
-) -> None:
-    shared.send(sibling(4), to=[address(who)])
-    shared.delivered(subject(4).encode())
+def test_teach_by_upload(shared: Site, who: str, browser: Chrome, tmp_path: Path) -> None:
     file = tmp_path / "message.eml"
     file.write_bytes(sibling(5))
     log_in(browser, shared.link("--user", who))
-    browser.get(f"{shared.url}/history")
-    seen(browser, subject(4))
     browser.get(f"{shared.url}/teach")
     browser.find_element("id", "file").send_keys(str(file))
     browser.find_element("css selector", "input[name=class][value=spam]").click()
-    press(browser, "Preview")
-    shows(browser, "Teach as spam")
-    shows(browser, "What else would change")
-    assert "the last 1 message" in text(browser)
-    press(browser, "Teach it as spam")
+    press(browser, "Teach")
     shows(browser, "Learnt as spam.", "#notice")
     press(browser, "Undo", "#notice")
     shows(browser, "Taken back: you had said spam.", "#notice")
-    press_and_paste(browser, sibling(6).decode())
-    shows(browser, "Teach as ham")
-    assert complaints(browser) == []
-
-
-def press_and_paste(browser: Chrome, source: str) -> None:
-    browser.find_element("id", "source").send_keys(source)
+    browser.find_element("id", "source").send_keys(sibling(6).decode())
     browser.find_element("css selector", "input[name=class][value=ham]").click()
-    press(browser, "Preview")
+    press(browser, "Teach")
+    shows(browser, "Learnt as ham.", "#notice")
+    press(browser, "Undo", "#notice")
+    assert complaints(browser) == []
 
 
 def test_words_and_the_model(shared: Site, browser: Chrome) -> None:

@@ -72,9 +72,9 @@ def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
     driver.get(f"{server.url}/teach")
     driver.find_element("id", "file").send_keys(str(mail))
     driver.find_element("css selector", "input[name=class][value=spam]").click()
-    press(driver, "Preview")
-    shows(driver, "Teach it?")
-    yield "preview"
+    press(driver, "Teach")
+    shows(driver, "Learnt as spam.", "#notice")
+    yield "taught"
 
 
 @pytest.mark.parametrize(
@@ -414,9 +414,9 @@ def test_a_message_can_be_dropped(tmp_path: Path, browser: Chrome) -> None:
         for step in ("dragEnter", "dragOver", "drop"):
             browser.execute_cdp_cmd("Input.dispatchDragEvent", {"type": step, **over})
         browser.find_element("css selector", "input[value=ham]").click()
-        press(browser, "Preview")
-        shows(browser, "Teach as ham")
-        assert server.service.messages == [b"Subject: dropped\n\nx"]
+        press(browser, "Teach")
+        shows(browser, "Learnt as ham.", "#notice")
+        assert [call[2] for call in server.service.calls] == [b"Subject: dropped\n\nx"]
 
 
 def test_a_lost_session_is_shown(tmp_path: Path, browser: Chrome) -> None:

@@ -28,7 +28,6 @@ from spamguard.web.models import (
     Bin,
     Class,
     ConfusionCell,
-    Flip,
     Growth,
     HeldMessage,
     HeldMessageDetails,
@@ -40,8 +39,6 @@ from spamguard.web.models import (
     MessageExplanation,
     Model,
     Opinion,
-    Preview,
-    PreviewDetails,
     QuarantinePage,
     RecipientReply,
     ReleaseResult,
@@ -179,12 +176,6 @@ class Fixed:
     async def forget(self, person: Person, digest: str) -> LessonReceipt:
         self.calls.append(("forget", person.name, digest))
         return LessonReceipt(digest, "", True, "spam", HAM)
-
-    async def preview(self, person: Person, message: Spool, label: str) -> PreviewDetails:
-        self.messages.append(message.read())
-        return PreviewDetails(
-            Preview(DIGEST, HAM, SPAM, 200, [Flip(judgement(), HAM, SPAM)]), self.reasons, ""
-        )
 
     async def history(self, person: Person, search: Search) -> JudgementPage:
         self._may()

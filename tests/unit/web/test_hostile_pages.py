@@ -15,7 +15,6 @@ import pytest
 
 from spamguard.errors import UsageError
 from spamguard.records import Clue, Explanation, Verdict
-from spamguard.storage import Spool
 from spamguard.web.auth import Person
 from spamguard.web.models import (
     Class,
@@ -23,7 +22,6 @@ from spamguard.web.models import (
     LessonReceipt,
     MessageExplanation,
     Model,
-    PreviewDetails,
     RecipientReply,
     ReleaseResult,
     Table,
@@ -91,9 +89,6 @@ class Hostile(Fixed):
         )  # fmt: skip
         super().__init__([one, replace(one, own=WORDS)], [held], header=WORDS)
         self.taught_classes = {"ham": False, "spam": True}
-
-    async def preview(self, person: Person, message: Spool, label: str) -> PreviewDetails:
-        return replace(await super().preview(person, message, label), why=self.explained())
 
     async def why(self, person: Person, name: str) -> MessageExplanation:
         return MessageExplanation(await self.judgement(person, name), self.explained())

@@ -1,12 +1,10 @@
-"""Uploaded messages are judged, explained, taught and forgotten as elsewhere; a preview shows the
-result in advance.
-"""
+"""Uploaded messages are judged, explained, taught and forgotten as elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spamguard.config.options import HistorySettings, Scoring, TeachSettings
+from spamguard.config.options import Scoring, TeachSettings
 from spamguard.errors import BusyError, NotAllowedError, UsageError
 from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.message import rewrite_header
@@ -22,8 +20,7 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
 from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import workers
-from spamguard.web.auth import Person
-from spamguard.web.models import MAX_ROWS, Flip, Opinion
+from spamguard.web.models import MAX_ROWS, Opinion
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
@@ -170,9 +167,8 @@ def test_no_message_and_no_class(state: Path) -> None:
     async def work(service: Service) -> None:
         with pytest.raises(UsageError, match="nothing was uploaded"):
             await service.judge(ANNA, spooled(state, b""))
-        for call in (service.learn, service.preview):
-            with pytest.raises(UsageError, match="is not a class here"):
-                await call(ANNA, spooled(state, NEW[0]), "news")
+        with pytest.raises(UsageError, match="is not a class here"):
+            await service.learn(ANNA, spooled(state, NEW[0]), "news")
         for text in ("", "zz" * 16, "00" * 15, "00" * 17, "é" * 32, "0x" + "00" * 15):
             with pytest.raises(UsageError, match="not a message digest"):
                 await service.forget(ANNA, text)
@@ -251,110 +247,6 @@ def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
         expected[1],
     ]
     assert asked(settings(state), work) == [expected[0]] * 4
-
-
-# ---- previews
-
-
-@pytest.mark.parametrize(("person", "personal"), [(ANNA, False), (ANNA, True), (OPERATOR, True)])
-def test_a_preview_equals_the_lesson(state: Path, person: Person, personal: bool) -> None:
-    with opened(state) as spam_filter:
-        if personal:
-            teach(spam_filter, MAIL[100:110], "anna")
-        label, raw = next((("ham", raw) for wanted, raw in MAIL[110:] if wanted == "spam"))
-        features = {
-            name(number): READER.read_example(mail).features
-            for number, (_, mail) in enumerate(PASSED)
-        }
-
-    async def work(service: Service) -> None:
-        before = votes(state)
-        explained, said = (
-            await service.explain(person, spooled(state, raw)),
-            await service.judge(person, spooled(state, raw)),
-        )
-        considered = await service.preview(person, spooled(state, raw), label)
-        assert (considered.why, considered.own) == (explained.now, said.own)
-        assert votes(state) == before
-        preview = considered.preview
-        theirs = (await service.history(person, Search(limit=200))).judgements
-        assert preview.looked_at == len(theirs) > 10
-        user = "anna" if personal and not person.operator else ""
-        with opened(state) as spam_filter:
-            then = {
-                found.id: spam_filter.judge_features(features[found.id], user) for found in theirs
-            }
-        receipt = await service.learn(person, spooled(state, raw), label)
-        assert (preview.digest, preview.after) == (receipt.digest, receipt.now)
-        with opened(state) as spam_filter:
-            now = {
-                found.id: spam_filter.judge_features(features[found.id], user) for found in theirs
-            }
-        changed = [found for found in theirs if then[found.id].label != now[found.id].label]
-        told = [(flip.judgement, flip.before, flip.after) for flip in preview.flips]
-        assert told == [(found, then[found.id], now[found.id]) for found in changed]
-
-    asked(settings(state, personal=personal), work)
-
-
-def test_a_preview_shows_flips(state: Path) -> None:
-    """Copies of passed messages, taught as a class of which the filter is not sure."""
-    with opened(state) as spam_filter:
-        verdicts = [spam_filter.judge(raw).label for _, raw in PASSED]
-    unsure = [
-        number for number, label in enumerate(verdicts) if label == "unsure" and number % 3 != 2
-    ]
-
-    async def work(service: Service) -> list[Flip]:
-        return [
-            flip
-            for number in unsure
-            for flip in (
-                await service.preview(ANNA, spooled(state, PASSED[number][1]), "spam")
-            ).preview.flips
-        ]
-
-    flips = asked(state, work)
-    assert "spam" in {flip.after.label for flip in flips}
-    assert all(flip.before.label != flip.after.label for flip in flips)
-    assert all(
-        set(flip.judgement.recipients) <= {"anna@example.org", "Anna+news@example.net"}
-        for flip in flips
-    )
-
-
-def test_a_preview_where_no_addresses_are_kept(state: Path) -> None:
-    configuration = settings(state, history=HistorySettings(addresses=False))
-    assert (
-        asked(
-            configuration, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")
-        ).preview.looked_at
-        == 0
-    )
-    assert asked(
-        configuration, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")
-    ).preview.looked_at == len(PASSED)
-
-
-def test_one_preview_at_once_for_each_person(state: Path) -> None:
-    async def run() -> None:
-        async with serving(settings(state)) as service:
-            calls = [
-                service.preview(person, spooled(state, NEW[0]), "spam")
-                for person in (ANNA, ANNA, BEN, OPERATOR, ANNA)
-            ]
-            found = [
-                isinstance(one, BusyError)
-                for one in await asyncio.gather(*calls, return_exceptions=True)
-            ]
-            assert found == [False, True, False, False, True]
-            for label in ("nonsense", "spam"):
-                with suppress(UsageError):
-                    assert (
-                        await service.preview(ANNA, spooled(state, NEW[0]), label)
-                    ).preview.digest
-
-    asyncio.run(run())
 
 
 # ---- bounds
