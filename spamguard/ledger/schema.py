@@ -245,10 +245,6 @@ SCORES_BETWEEN = """
 SELECT seq, digest, label, scores, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 
-LATEST_SCORES = f"""
-SELECT digest, user, label, scores, extractor FROM (
-    SELECT * FROM events WHERE NOT {_IS_AGEING} ORDER BY seq DESC LIMIT ?) ORDER BY seq"""
-
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 
 VOTES_BY_ORIGIN = """

@@ -415,14 +415,6 @@ async def model(call: Call) -> models.Model:
     return await call.service.model(call.person)
 
 
-@router.get("/words", summary="Counts of a word", **_WITH_VALUES)
-async def words(
-    call: Call,
-    word: Annotated[Text, Query(description="A word, or a token as explanations name it")],
-) -> models.TokenList:
-    return models.TokenList(await call.service.words(call.person, word))
-
-
 @router.get("/classes", summary="The classes that can be taught")
 async def classes(call: Call) -> models.ClassList:
     return models.ClassList(await call.service.classes(call.person))

@@ -367,8 +367,6 @@ NAVIGATION = (
     ("/history", "History"),
     ("/teach", "Teach"),
     ("/quarantine", "Quarantine"),
-    ("/model", "Model"),
-    ("/words", "Words"),
     ("/help", "Help"),
 )
 """The links at the top of each page."""

@@ -29,7 +29,7 @@ from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
 from spamguard.web import models
 from spamguard.web.auth import Person
-from spamguard.web.models import HeldMessage, Judgement, JudgementDetails
+from spamguard.web.models import HeldMessage, JudgementDetails
 from spamguard.web.workers import ReadConnection, Visibility
 
 AFTER_LAST_ID = "~"
@@ -279,20 +279,6 @@ class HistoryQueries:
             return rows, page.next_before
 
         return bool(find_page(look, AFTER_LAST_ID, 1)[0])
-
-    def find_by_digest(
-        self, reading: ReadConnection, person: Person, digests: Sequence[str]
-    ) -> Mapping[str, Judgement]:
-        """Return the newest message of each digest, where the person may see it."""
-        parts = self._visibility.search_parts(person)
-        rows = reading.history.find_newest(map(bytes.fromhex, digests), parts)
-        newest = {
-            row.digest.hex(): row
-            for row in reversed(rows)
-            if self._visibility.may_see(person, row.recipients)
-        }
-        judgements = self.judgements(reading, person, list(newest.values()))
-        return dict(zip(newest, judgements, strict=True))
 
 
 def was_learnt(outcome: LessonOutcome, limit: int) -> bool:

@@ -43,7 +43,7 @@ from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_NATS, WEB_ORIGIN
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
-from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
+from spamguard.web.models import JudgementDetails, LessonReceipt
 from spamguard.web.quarantine import QuarantineQueries
 from spamguard.web.queries import (
     HistoryQueries,
@@ -223,12 +223,6 @@ class Service:
             lambda reading: self._history.find_user(reading, address, mail_from)
         )
 
-    async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
-        """Return, by message digest, those messages that passed and that the person may see."""
-        return await self._read(
-            lambda reading: self._history.find_by_digest(reading, person, digests)
-        )
-
     async def why(self, person: Person, verdict_id: str) -> models.MessageExplanation:
         """Explain the verdict on a message that passed: as it was, and as it would be now."""
         row, judgement = await self._row(person, verdict_id)
@@ -390,8 +384,8 @@ class Service:
         self._today: OrderedDict[tuple[bool | str, int], AsyncTtlCache[models.Today]]
         self._today = OrderedDict()
         self._waiting = OrderedDict[Person, AsyncTtlCache[models.Waiting]]()
-        self._ledger_summary = AsyncTtlCache(
-            lambda: self._readers.run(statistics.summarize_ledger), _MODEL_SECONDS, WAIT_SECONDS
+        self._users = AsyncTtlCache(
+            lambda: self._readers.run(statistics.summarize_users), _MODEL_SECONDS, WAIT_SECONDS
         )
 
     async def today(self, person: Person, hours: int = 24) -> models.Today:
@@ -420,18 +414,10 @@ class Service:
 
     async def model(self, person: Person) -> models.Model:
         """Return what has been learnt."""
-        ledger = await self._ledger_summary.get()
+        users = await self._users.get()
         return await self._filter.run(
-            partial(statistics.summarize_model, ledger=ledger, person=person)
+            partial(statistics.summarize_model, users=users, person=person)
         )
-
-    async def words(self, person: Person, word: str) -> Sequence[models.TokenCounts]:
-        """Count a word as each token that it may become, the most frequent token first.
-
-        Only operators are told of rare words: these may come from other people's mail.
-        """
-        limit = 1 if person.operator else statistics.MIN_LESSONS
-        return await self._filter.run(partial(statistics.count_word, word=word, min_lessons=limit))
 
     async def status(self, person: Person) -> Mapping[str, Any]:
         """Return the status of filter and daemon (`spamguard status --json`); for operators."""

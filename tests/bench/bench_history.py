@@ -23,7 +23,6 @@ much to do as they can. Where marked *, the first one catches up with the ledger
     today, of all                      63      759 *
     today, of a user                   19      675 *
     the model                          85       77
-    a word                              5        8
 
     With a million rows (3.2 GB), 5,000 receipts: newest page 3, a rare subject 180, what is
     nowhere 220-370 (or what was found within two seconds, by the clock), of one user in 200 8, of
@@ -174,7 +173,6 @@ def questions() -> Iterator[Asked]:
     for person in (OPERATOR, PERSON):
         yield Asked(f"{person.name}: today", partial(_today, person))
     yield Asked("model", _model)
-    yield Asked("a word", lambda service: service.words(OPERATOR, "meeting"))
 
 
 async def _search(person: Person, wanted: Search, service: Service) -> object:

@@ -197,13 +197,8 @@ def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
     then, now = texts(browser, ".verdicts > div")[:2]
     assert (then.split()[0], now.split()[0]) == ("Then", "Now")
     assert then.split()[1:] != now.split()[1:]
-    browser.get(f"{shared.url}/model")
-    shows(browser, who)
-    press(browser, "See, undo…")
-    shows(browser, "1 lesson would be taken back: 1 spam")
-    shows(browser, subject(1), "td, th")
-    press(browser, "Take back 1 lesson")
-    shows(browser, f"Taken back: 1 lesson of {who}.", "#notice")
+    press(browser, "Undo", "#notice")
+    shows(browser, "Taken back: you had said spam.", "#notice")
     assert complaints(browser) == []
 
 
@@ -292,18 +287,10 @@ def test_teach_by_upload(shared: Site, who: str, browser: Chrome, tmp_path: Path
     assert complaints(browser) == []
 
 
-def test_words_and_the_model(shared: Site, browser: Chrome) -> None:
+def test_today(shared: Site, browser: Chrome) -> None:
     log_in(browser, shared.link("--operator"))
-    for path, words in (
-        ("/", "Lessons per hour"),
-        ("/model", f"{daemon.MESSAGES}\nlessons in force"),
-        ("/words", "Look up a word"),
-    ):
-        browser.get(shared.url + path)
-        shows(browser, words)
-    browser.find_element("id", "word").send_keys("account")
-    press(browser, "Look up")
-    shows(browser, "In spam")
+    shows(browser, "Lessons per hour")
+    shows(browser, "What has been learnt")
     assert complaints(browser) == []
 
 

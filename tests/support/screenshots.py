@@ -95,13 +95,8 @@ def _lived_in(site: Site, driver: Chrome) -> Mapping[str, str]:
             "href"
         )
     )
-    pages = {name: f"/{name}" for name in ("queue", "history", "teach", "quarantine", "model")}
-    pages |= {
-        "today": "/",
-        "login": "/login?link=shown",
-        "undo": "/model/undo?user=&hours=",
-        "words": "/words?word=account",
-    }
+    pages = {name: f"/{name}" for name in ("queue", "history", "teach", "quarantine")}
+    pages |= {"today": "/", "login": "/login?link=shown"}
     return pages | {"why": why.removeprefix(site.url), "held": _held(site, driver)}
 
 

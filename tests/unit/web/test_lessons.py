@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
 from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import workers
-from spamguard.web.models import MAX_ROWS, Opinion
+from spamguard.web.models import Opinion
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
@@ -28,16 +27,12 @@ from tests.unit.proxy.scorers import ODD_COMMAND
 from tests.unit.web.office import (
     ANNA,
     BEN,
-    CARL,
     MAIL,
     OPERATOR,
     PASSED,
-    TO,
     asked,
     digest,
     name,
-    passed,
-    remember,
     serving,
     settings,
     spooled,
@@ -156,7 +151,6 @@ def test_the_first_lesson_of_all(tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         assert (await service.classes(ANNA)) == {"ham": False, "spam": True}
         assert (await service.history(OPERATOR, Search())).judgements == []
-        assert (await service.model(OPERATOR)).growth == []
         assert (await service.judge(ANNA, spooled(tmp_path / "new", NEW[0]))).label == "unsure"
         assert (await service.learn(ANNA, spooled(tmp_path / "new", NEW[0]), "spam")).changed
 
@@ -301,40 +295,6 @@ def test_undo_takes_back_the_votes_of_one_user(state: Path) -> None:
             for vote in spam_filter.ledger.all_votes()
             if vote.label is None and vote.user == "anna"
         } == {UNDO_ORIGIN}
-
-
-def test_lessons_link_to_the_passed_messages(state: Path) -> None:
-    """By every user who may see it: the second message went to both, the first to anna."""
-
-    async def work(service: Service) -> None:
-        taught = [
-            (await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)
-        ]
-        asked_for = [*taught, "00" * 16]
-        for person, numbers in ((OPERATOR, (0, 1)), (ANNA, (0, 1)), (BEN, (1,)), (CARL, ())):
-            messages = await service.passed(person, asked_for)
-            assert {digest: one.id for digest, one in messages.items()} == {
-                taught[number]: name(number) for number in numbers
-            }
-        assert (await service.passed(BEN, asked_for))[taught[1]].recipients == TO[1][1:]
-
-    asked(state, work)
-
-
-def test_lessons_link_to_messages_of_many_recipients(state: Path) -> None:
-    with opened(state) as spam_filter:
-        copy = passed(spam_filter, -1, PASSED[0][1], recipients=("carl@example.org",))
-    remember(state, [replace(copy, id=name(-number)) for number in range(1, MAX_ROWS + 2)])
-
-    async def work(service: Service) -> None:
-        asked_for = [
-            (await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)
-        ]
-        for person, numbers in ((OPERATOR, (-MAX_ROWS - 1, 1)), (ANNA, (0, 1))):
-            messages = await service.passed(person, asked_for)
-            assert [messages[one].id for one in asked_for] == [name(number) for number in numbers]
-
-    asked(state, work)
 
 
 @pytest.mark.parametrize(
