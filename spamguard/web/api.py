@@ -6,8 +6,7 @@ checked here, because FastAPI does not: whether a query has parameters that the 
 know, or has twice; and how long an operation may take.
 
 An operation does nothing but call the service. Errors leave as they are: `app` turns them into
-problems (RFC 9457). The description is a page too, which is made here and loads nothing from other
-hosts.
+problems (RFC 9457).
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from spamguard.proxy.history import readable
 from spamguard.storage import Spool
 from spamguard.web import models, requests
 from spamguard.web.auth import require_operator
-from spamguard.web.context import render_page
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.queries import Search
@@ -45,7 +43,6 @@ from spamguard.web.requests import PROBLEM_JSON, RefusalError
 from spamguard.web.service import Service
 
 ROOT = "/api/v1"
-DOCS_PATH = f"{ROOT}/docs"
 MESSAGE_TYPE = "message/rfc822"
 ANSWER_SECONDS = 60.0  # for any operation, after its message has arrived
 MAX_QUERY_BYTES = 4096
@@ -452,13 +449,6 @@ async def health(call: Call) -> models.Health:
 @router.get("/openapi.json", summary="This description")
 async def openapi(call: Call) -> Mapping[str, Any]:
     return {**describe_api(), "servers": [{"url": call.root_path or "/"}]}
-
-
-@router.get("/docs", include_in_schema=False)
-async def docs(request: Request, call: Call) -> Response:
-    waiting = await call.service.waiting(call.person)
-    api = describe_api()
-    return render_page(request, "api.html", api=api, problems=_PROBLEMS, waiting=waiting)
 
 
 @cache

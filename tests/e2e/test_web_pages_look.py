@@ -62,7 +62,7 @@ def enter(driver: Chrome, server: Served, person: Person = OPERATOR) -> None:
 
 def walk(driver: Chrome, server: Served, mail: Path) -> Iterator[str]:
     """Every page, one after the other, with those that forms lead to."""
-    others = ["/history?subject=nothing&since=2026-01-01", "/nowhere", "/api/v1/docs"]
+    others = ["/history?subject=nothing&since=2026-01-01", "/nowhere"]
     for path in [*PAGES, *others]:
         driver.get(server.url + path)
         driver.execute_script(
@@ -107,24 +107,6 @@ def test_pages_are_accessible_and_not_too_wide(
         assert found == []
         assert wide == {}
         assert [line for line in complaints(browser) if "404" not in line] == []
-
-
-def test_the_api_is_described_without_other_hosts(tmp_path: Path, browser: Chrome) -> None:
-    with served(tmp_path) as server:
-        enter(browser, server)
-        browser.get(f"{server.url}/api/v1/docs")
-        found = texts(browser, "main h2 code")
-        assert len(found) == 24
-        assert "POST /api/v1/judge" in found
-        for link in browser.find_elements("css selector", "main a[href*='#']"):
-            name = str(link.get_attribute("href")).partition("#")[2]
-            assert browser.find_elements("id", name), name
-        loaded = browser.execute_script(
-            "return performance.getEntriesByType('resource').map((one) => one.name)"
-        )
-        assert loaded
-        assert all(name.startswith(f"{server.url}/") for name in loaded)
-        assert complaints(browser) == []
 
 
 def test_the_worst_is_shown_and_does_nothing(tmp_path: Path, browser: Chrome) -> None:
