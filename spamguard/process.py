@@ -49,7 +49,7 @@ _PACKAGE_FILE = Path(__file__).with_name("__init__.py")
 # Measured with tables of 64 MiB on two cores (Python 3.11, numpy 2): `judge` and `learn` need 290
 # MiB, `rebuild` 330; of the daemon the web process used 411 at most and the learner 441. A process
 # that takes new tables maps the old ones at the same time. The learner does so twice, for folders
-# and for lessons, and the web process maps tables for page, preview and metrics.
+# and for lessons, and the web process maps tables for page and metrics.
 _OPEN_BYTES = 160 << 20
 _INITIAL_TABLE_BYTES = 64 << 20
 _MAPPED_TABLES, _MAPPED_TABLES_SERVING = 2, 5

@@ -11,9 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from spamguard import keys, users
 from spamguard.bayes import experts, tables
 from spamguard.bayes.fusion import DEFAULT_PROFILE, PROFILES
@@ -415,23 +412,6 @@ class Filter(JudgingFilter, ClosedOnExit):
         """Write the tables under a new name. OSError: they cannot be written."""
         self._refresh()
         snapshot.write_snapshot(path, self._store.tables, durable=False)
-
-    def with_ledger(self, ledger: SqliteLedger) -> Filter:
-        """A filter like this one on another view of its ledger, for `what_if.open_what_if`."""
-        table_store = TableStore(self.directory, ledger, self.min_bits, durable=False)
-        table_store.catch_up()
-        profile = self._profile.name
-        bound, before = self._one_wrong_in, self.senders
-        stripped = before.results_stripped
-        words = SenderWords(ledger, self.key, before.authserv_ids, results_stripped=stripped)
-        return Filter(self.directory, self.key, ledger, table_store, profile, bound, words)
-
-    def fuse_scores(self, scores: list[bytes]) -> NDArray[np.float64]:
-        """Log-odds of being unwanted from scores of receipts, (m,), in any order.
-
-        Scores of another form are left out.
-        """
-        return fold.fuse_first_scores(scores, self._store.tables, self._unwanted)
 
     def find_loss(self) -> snapshot.LedgerLoss | None:
         """Events that the ledger has provably lost."""

@@ -223,22 +223,6 @@ class UserQueries:
         rows: list[Any] = self._query(schema.VOTES_BY_ORIGIN, (after, upto))
         return [row for row in rows if is_class_label(row[0])]
 
-    def latest_scores(self, limit: int, extractor: int) -> dict[bytes, tuple[str, bytes]]:
-        """Class and first scores, by this extractor, of the messages of the latest votes.
-
-        The class is that of the last of these votes that was not replaced or taken back. A vote
-        that has grown old counts all the same.
-        """
-        last: dict[tuple[bytes, str], tuple[str, bytes, int]] = {}
-        for digest, user, *values in self._query(schema.LATEST_SCORES, (limit,)):
-            last.pop((digest, user), None)  # the newest vote comes last
-            last[digest, user] = (values[0], values[1], values[2])
-        return {
-            digest: (label, scores)
-            for (digest, _), (label, scores, version) in last.items()
-            if scores and version == extractor
-        }
-
     def voted_digests(self, user: str, since: int) -> list[bytes]:
         """Messages on which a user has cast a vote since then, or has taken one back."""
         return [digest for (digest,) in self._query(schema.DIGESTS_OF_USER, (user, since))]

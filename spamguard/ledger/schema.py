@@ -156,7 +156,6 @@ STANDING_LABEL = (
 LAST_WORD = f"""
 SELECT seq, clock FROM events
 WHERE digest = ? AND user = ? AND NOT {_IS_AGEING} {_IN_ORDER} LIMIT 1"""
-SEQS_OF_KEY = "SELECT seq FROM events WHERE digest = ? AND user = ?"
 VOTES_OF_KEY = f"SELECT {_COLUMNS} FROM events WHERE digest = ? AND user = ? {_IN_ORDER}"
 STANDING_VOTE = f"{VOTES_OF_KEY} LIMIT 1"
 VOTE_OF_VERSION = f"""
@@ -245,10 +244,6 @@ SELECT seq, {_COLUMNS} FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT
 SCORES_BETWEEN = """
 SELECT seq, digest, label, scores, extractor FROM events
 WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
-
-LATEST_SCORES = f"""
-SELECT digest, user, label, scores, extractor FROM (
-    SELECT * FROM events WHERE NOT {_IS_AGEING} ORDER BY seq DESC LIMIT ?) ORDER BY seq"""
 
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 

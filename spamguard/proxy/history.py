@@ -266,7 +266,6 @@ _DAY_SECONDS = 86_400
 _TIME_INDEX = COLUMNS.index("time")
 _JOIN = "FROM judgements JOIN contents ON judgement = judgements.rowid"
 _SELECT_BY_ID = f"SELECT {', '.join(COLUMNS)} {_JOIN} WHERE id = ?"
-_SELECT_FEATURES = f"SELECT id, packed {_JOIN}"
 # A row with a time to come is as old as the rows after it: the clock was ahead for a while.
 _SELECT_OLDEST = f"""
 WITH first(number, time) AS (SELECT rowid, time FROM judgements ORDER BY rowid LIMIT {_PRUNE_ROWS})
@@ -353,11 +352,6 @@ class History(ClosedOnExit):
         rows = self._db.query(_SELECT_BY_ID, (name,))
         with self._db.errors(ValueError, TypeError):
             return row_from_values(rows[0]) if rows else None
-
-    def read_features(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
-        """Ids and packed features of these judgements, as far as they are there, in any order."""
-        marks = ",".join("?" * len(names))
-        return self._db.query(f"{_SELECT_FEATURES} WHERE id IN ({marks})", names)
 
     def _prune(self, newest: float) -> bool:
         """Remove some of the oldest rows: any if they are too many, else those that are too old.

@@ -66,10 +66,6 @@ _SELECT_NAMED = (
 )
 _FROM_ASKED = "FROM judgements WHERE digest IN (SELECT digest FROM temp.asked)"
 _SELECT_BY_DIGEST = f"SELECT digest, label, personal {_FROM_ASKED}"
-_SELECT_NEWEST = (
-    f"{_SELECT_ROWS} WHERE id IN "
-    f"(SELECT max(id) {_FROM_ASKED} AND {{}} GROUP BY digest, {{}}) ORDER BY id DESC"
-)
 
 
 class HistoryFilter(NamedTuple):
@@ -223,17 +219,6 @@ class HistorySearch(History):
         """The newest row of a message with that name (`log.message_name`); looks at all rows."""
         rows = self._db.query(_SELECT_NAMED, (name,))
         return self.find(rows[0][0]) if rows else None
-
-    def find_newest(self, digests: Iterable[bytes], parts: Sequence[str]) -> list[HistoryRow]:
-        """The newest row of each of these messages, newest first; looks at all rows.
-
-        parts: as in `HistoryFilter`; then the newest for each list of recipients, since the caller
-        must check whose they are.
-        """
-        self._set_asked(digests)
-        condition, values = HistoryFilter(parts=parts).where_clause()
-        query = _SELECT_NEWEST.format(condition, "recipients" if parts else "''")
-        return self._select_rows(query, values)
 
     def find_probabilities(self, names: Sequence[str]) -> dict[str, float]:
         """The probability of each of these rows that was scanned, by id."""

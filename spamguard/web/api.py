@@ -6,8 +6,7 @@ checked here, because FastAPI does not: whether a query has parameters that the 
 know, or has twice; and how long an operation may take.
 
 An operation does nothing but call the service. Errors leave as they are: `app` turns them into
-problems (RFC 9457). The description is a page too, which is made here and loads nothing from other
-hosts.
+problems (RFC 9457).
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from spamguard.proxy.history import readable
 from spamguard.storage import Spool
 from spamguard.web import models, requests
 from spamguard.web.auth import require_operator
-from spamguard.web.context import render_page
 from spamguard.web.models import MAX_HOURS, MAX_ROWS
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.queries import Search
@@ -45,7 +43,6 @@ from spamguard.web.requests import PROBLEM_JSON, RefusalError
 from spamguard.web.service import Service
 
 ROOT = "/api/v1"
-DOCS_PATH = f"{ROOT}/docs"
 MESSAGE_TYPE = "message/rfc822"
 ANSWER_SECONDS = 60.0  # for any operation, after its message has arrived
 MAX_QUERY_BYTES = 4096
@@ -295,12 +292,6 @@ async def learn(call: Call, label: ClassName) -> models.LessonReceipt:
         return await call.service.learn(call.person, message, label)
 
 
-@router.post("/preview", summary="Predict what a lesson would change", **_WITH_MESSAGE)
-async def preview(call: Call, label: ClassName) -> models.Preview:
-    async with call.message() as message:
-        return (await call.service.preview(call.person, message, label)).preview
-
-
 @router.post("/forget", summary="Take back your vote on a message", **_WITH_VALUES)
 async def forget(
     call: Call,
@@ -421,14 +412,6 @@ async def model(call: Call) -> models.Model:
     return await call.service.model(call.person)
 
 
-@router.get("/words", summary="Counts of a word", **_WITH_VALUES)
-async def words(
-    call: Call,
-    word: Annotated[Text, Query(description="A word, or a token as explanations name it")],
-) -> models.TokenList:
-    return models.TokenList(await call.service.words(call.person, word))
-
-
 @router.get("/classes", summary="The classes that can be taught")
 async def classes(call: Call) -> models.ClassList:
     return models.ClassList(await call.service.classes(call.person))
@@ -466,13 +449,6 @@ async def health(call: Call) -> models.Health:
 @router.get("/openapi.json", summary="This description")
 async def openapi(call: Call) -> Mapping[str, Any]:
     return {**describe_api(), "servers": [{"url": call.root_path or "/"}]}
-
-
-@router.get("/docs", include_in_schema=False)
-async def docs(request: Request, call: Call) -> Response:
-    waiting = await call.service.waiting(call.person)
-    api = describe_api()
-    return render_page(request, "api.html", api=api, problems=_PROBLEMS, waiting=waiting)
 
 
 @cache

@@ -110,8 +110,7 @@ async def show_error(request: Request, error: Exception) -> Response:
     if problem.status == 405:  # the router names the methods of the first route only
         problem.headers["Allow"] = _allowed_methods(request)
     path = request.url.path
-    for_programs = path.startswith(("/api", PEER_ROOT)) and path != api.DOCS_PATH
-    if for_programs or problem.status in _JSON_ONLY_STATUSES:
+    if path.startswith(("/api", PEER_ROOT)) or problem.status in _JSON_ONLY_STATUSES:
         return problem_response(problem)
     return problem_page(request, problem)
 

@@ -1,13 +1,12 @@
-"""What all pages share: their table, notices, drafts, searches of the history, and rendering.
+"""What all pages share: their table, notices, searches of the history, and rendering.
 
 The server renders whole pages, which work without the script. Templates escape each value, and
 `formatting.make_visible` makes each text harmless first. A page must never contain a script, a
 style or an address of another host; the security policy of every answer (`app`) forbids browsers to
 follow any.
 
-Between two requests, a `UserTtlStore` keeps notices (what a click has done) and drafts (uploaded
-messages that are not taught yet). It is memory of this process: bounded, short-lived, and shown to
-the person who put it there only. After a restart people have to repeat the step.
+Between two requests, a `UserTtlStore` keeps notices (what a click has done). It is memory of this
+process: bounded, short-lived, and shown to the person who put it there only.
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ from spamguard.engine import explain_text
 from spamguard.errors import NotThereError, UsageError
 from spamguard.keys import is_id
 from spamguard.mail import headers
-from spamguard.storage import Spool
 from spamguard.web import formatting
 from spamguard.web.auth import AuthMethod, Person, SessionManager
 from spamguard.web.formatting import count_noun, label_text
 from spamguard.web.mailer import Mailer
-from spamguard.web.models import LessonReceipt, PreviewDetails, ReleaseResult, Waiting
+from spamguard.web.models import LessonReceipt, ReleaseResult, Waiting
 from spamguard.web.monitor import HealthReporter
 from spamguard.web.queries import Search
 from spamguard.web.requests import CSRF_FIELD, Problem, csrf_token, current_visitor, root_path
@@ -57,7 +55,7 @@ class UserTtlStore(Generic[Item]):
     """Keeps items of people for some time, each under a name that nobody can guess.
 
     max_per_user, max_items: beyond so many, the oldest are dropped. clock: a monotonic clock, in
-    seconds. drop: called with each item that is dropped.
+    seconds.
     """
 
     def __init__(
@@ -66,10 +64,9 @@ class UserTtlStore(Generic[Item]):
         max_items: int,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
-        drop: Callable[[Item], None] = lambda _: None,
     ) -> None:
         self._max_per_user, self._max_items, self._seconds = max_per_user, max_items, seconds
-        self._clock, self._drop = clock, drop
+        self._clock = clock
         # Person, end of the time, and item by name; oldest first.
         self._items: OrderedDict[str, tuple[Person, float, Item]] = OrderedDict()
 
@@ -78,9 +75,9 @@ class UserTtlStore(Generic[Item]):
         self._expire()
         of_person = [name for name, (owner, _, _) in self._items.items() if owner == person]
         for name in of_person[: max(0, len(of_person) - self._max_per_user + 1)]:
-            self._drop_item(name)
+            del self._items[name]
         while len(self._items) >= self._max_items:
-            self._drop_item(next(iter(self._items)))
+            self._items.popitem(last=False)
         name = secrets.token_urlsafe(16)
         self._items[name] = (person, self._clock() + self._seconds, value)
         return name
@@ -91,27 +88,10 @@ class UserTtlStore(Generic[Item]):
         owner, _, value = self._items.get(name, (None, 0.0, None))
         return value if owner == person else None
 
-    def remove(self, person: Person, name: str) -> None:
-        """Drop an item of this person."""
-        if self.get(person, name) is not None:
-            self._drop_item(name)
-
     def _expire(self) -> None:
         now = self._clock()
         while self._items and next(iter(self._items.values()))[1] <= now:
-            self._drop_item(next(iter(self._items)))
-
-    def _drop_item(self, name: str) -> None:
-        self._drop(self._items.pop(name)[2])
-
-
-@dataclass(slots=True)
-class Draft:
-    """An uploaded message, the class to teach it as, and its preview."""
-
-    message: Spool
-    label: str
-    details: PreviewDetails
+            self._items.popitem(last=False)
 
 
 class PageContext:
@@ -127,7 +107,6 @@ class PageContext:
         self.service, self.monitor, self.sessions = service, monitor, sessions
         self.mailer = mailer
         self.notices = UserTtlStore[Notice](20, 2000, 600.0)
-        self.drafts = UserTtlStore[Draft](3, 40, 1800.0, drop=lambda draft: draft.message.close())
         templates()  # now, so that an upgrade does not mix two versions in this process
 
     async def render(
@@ -388,8 +367,6 @@ NAVIGATION = (
     ("/history", "History"),
     ("/teach", "Teach"),
     ("/quarantine", "Quarantine"),
-    ("/model", "Model"),
-    ("/words", "Words"),
     ("/help", "Help"),
 )
 """The links at the top of each page."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import floor, inf, log10, sqrt
-from urllib.parse import quote
+from math import floor, inf, log10
 
 from markupsafe import Markup
 
@@ -25,7 +24,7 @@ from spamguard.engine.policy import UNSURE
 from spamguard.ledger.senders import label_class
 from spamguard.log import utc_datetime
 from spamguard.records import Explanation
-from spamguard.web.models import Bin, ConfusionCell, Growth, Hour, JudgementDetails
+from spamguard.web.models import ConfusionCell, Hour, JudgementDetails
 
 # ---- texts and numbers
 
@@ -147,16 +146,11 @@ def day(seconds: float) -> str:
     return utc_datetime(seconds).strftime("%Y-%m-%d")
 
 
-def url_quote(text: str) -> str:
-    """Encode any text for an address or a hidden field, so that it comes back unchanged."""
-    return quote(text, safe="", errors="replace")
-
-
 def clock(seconds: float, span: float) -> str:
-    """Format a label of an axis of time, in UTC: hour, day or month, depending on the span."""
+    """Format a label of an axis of time, in UTC: hour or day, depending on the span."""
     if span < 2 * 86400:
         return utc_datetime(seconds).strftime("%H:%M")
-    return utc_datetime(seconds).strftime("%d %b" if span <= 300 * 86400 else "%Y-%m")
+    return utc_datetime(seconds).strftime("%d %b")
 
 
 # ---- charts
@@ -169,7 +163,6 @@ TONES = ("wanted", "unsure", "unwanted", "none")
 """The parts of a bar, from bottom to top."""
 _MAX_LABELS = 5  # on an axis of time
 _MIN_COLUMNS = 6  # of a chart by the hour: fewer would be broad blocks
-_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +187,11 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The ticks of both axes, and what is drawn.
-
-    line: points of a polyline as in SVG. dots: coordinates and radius.
-    """
+    """The ticks of both axes, and the bars."""
 
     across: Sequence[Tick]
     up: Sequence[Tick]
-    marks: Sequence[Bar] = ()
-    line: str = ""
-    dots: Sequence[tuple[float, float, float]] = ()
+    marks: Sequence[Bar]
 
 
 def hours_with_data(hours: Sequence[Hour]) -> Sequence[Hour]:
@@ -237,47 +225,6 @@ def lessons_chart(hours: Sequence[Hour]) -> Chart:
         for hour in hours
     ]
     return _bar_chart([hour.start for hour in hours], columns)
-
-
-def growth_chart(points: Sequence[Growth]) -> Chart:
-    """Draw the total of lessons by day. points: oldest first; fewer than two make no line."""
-    if len(points) < 2:
-        return Chart((), ())
-    first, last = points[0].day, points[-1].day
-    top = axis_top(max(point.lessons for point in points))
-    line = " ".join(
-        f"{_x_position((point.day - first) / ((last - first) or 1)):.1f},"
-        f"{_y_position(point.lessons / top):.1f}"
-        for point in points
-    )
-    days = round((last - first) / _DAY_SECONDS)
-    span = max(last - first, 3 * _DAY_SECONDS)  # always shows days, not hours
-    across = [
-        Tick(_x_position(day / (days or 1)), clock(first + day * _DAY_SECONDS, span))
-        for day in _spread_labels(days + 1)
-    ]
-    return Chart(across, _count_ticks(top), line=line)
-
-
-def calibration_chart(bins: Sequence[Bin]) -> Chart:
-    """Draw the true share of unwanted mail over the predicted one: best on the diagonal.
-
-    The area of a dot is in proportion to its messages.
-    """
-    most = max((bin_.messages for bin_ in bins), default=0)
-    dots = [
-        (
-            _x_position(bin_.predicted),
-            _y_position(bin_.unwanted),
-            max(2.0, 7.0 * sqrt(bin_.messages / most)),
-        )
-        for bin_ in bins
-        if bin_.messages
-    ]
-    quarters = [step / 4 for step in range(5)]
-    across = [Tick(_x_position(share), f"{share:.0%}") for share in quarters]
-    up = [Tick(_y_position(share), f"{share:.0%}") for share in quarters]
-    return Chart(across, up, dots=dots)
 
 
 def part_bar(part: float, longest: float) -> Bar:
@@ -324,10 +271,6 @@ def _spread_labels(count: int, unit: int = 1) -> list[int]:
     """Choose up to `_MAX_LABELS` places, whole units apart, so that labels do not touch."""
     every = -(-count // (_MAX_LABELS * unit)) * unit or unit
     return list(range(every // 2, count, every))
-
-
-def _x_position(share: float) -> float:
-    return LEFT + share * (RIGHT - LEFT)
 
 
 def _y_position(share: float) -> float:

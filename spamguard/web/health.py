@@ -2,20 +2,17 @@
 
 `check_daemon` looks at the listeners, the other processes, folders and disk, and at the latency of
 messages; what it is told of filter and next hops comes from `HealthReporter`, which asks them.
-`judge_health` puts the problems of these parts beside sentences on the numbers of the model, and
-says which need something to be done. *Today* and *Model* both show what it says.
-
-People teach mostly where the filter was wrong. So the share of wrong verdicts among taught messages
-is no error rate, and no sentence here may read like one.
+`judge_health` puts the problems of these parts beside what the model lacks. *Today* shows what it
+says.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, sqrt
+from math import inf
 from typing import NamedTuple
 
 from spamguard.config.options import Settings
@@ -31,7 +28,7 @@ from spamguard.counters import (
 from spamguard.engine import snapshot
 from spamguard.learning.status_files import read_watcher_status
 from spamguard.storage import describe_disk
-from spamguard.web.models import Bin, Model
+from spamguard.web.models import Model
 
 # ---- the daemon
 
@@ -165,113 +162,22 @@ def quantile(counts: Sequence[int], share: float) -> float:
 
 # ---- the model
 
-_RARE_SHARE = 0.01  # of all lessons, below which a class is rare
-_MANY_LESSONS = 100  # before which no class is called rare
-_STALE_SECONDS = 30 * 86_400
 _SETTLE_LATE = 0.2  # of all lessons: twice what makes settling due
 _MIN_UNSETTLED = 20
-_MIN_BIN = 30  # messages
-_TOLERANCE = 0.1
-_SURE = 3.0  # standard deviations
 
 
-class Finding(NamedTuple):
-    """A sentence about daemon or model. worry: something needs to be done."""
+def judge_health(daemon: DaemonHealth | None, model: Model) -> list[str]:
+    """Say what needs something to be done, in sentences: all is well if there is none.
 
-    worry: bool
-    text: str
-
-
-def judge_health(daemon: DaemonHealth | None, model: Model, now: float) -> list[Finding]:
-    """Say how the filter is, worries first: all is well if there is none.
-
-    daemon: None for people who are not operators. now: seconds since 1970.
+    daemon: None for people who are not operators.
     """
-    lessons = sum(row.messages for row in model.classes.values())
-    findings = [Finding(True, line) for line in daemon.problems] if daemon else []
-    if lessons or model.missing:
-        findings.append(_judge_balance(model, lessons))
-    if lessons:
-        findings += [
-            *_judge_rare_classes(model, lessons),
-            _judge_growth(model, now),
-            _judge_settling(model, lessons),
-            _judge_calibration(model.calibration),
-        ]
-    return sorted(findings, key=lambda finding: not finding.worry)
-
-
-def _judge_balance(model: Model, lessons: int) -> Finding:
-    good = sum(row.messages for row in model.classes.values() if not row.unwanted)
+    worries = daemon.problems if daemon else []
     if model.missing:
-        return Finding(True, f"{model.missing[0].upper()}{model.missing[1:]}.")
-    return Finding(
-        False, f"Enough good mail has been taught: {good:,} of {lessons:,} messages are wanted."
-    )
-
-
-def _judge_rare_classes(model: Model, lessons: int) -> Iterator[Finding]:
-    for name, row in model.classes.items():
-        if lessons >= _MANY_LESSONS and row.messages < _RARE_SHARE * lessons:
-            yield Finding(
-                True,
-                f"The class {name} is rare: {row.messages:,} of {lessons:,} messages. The filter "
-                "will seldom recognise it before more of it is taught.",
-            )
-
-
-def _judge_growth(model: Model, now: float) -> Finding:
-    last = max((user.last for user in model.users if user.last), default=0.0)
-    last = max(last, model.growth[-1].day if model.growth else 0.0)
-    days = int((now - last) // 86_400)
-    if now - last > _STALE_SECONDS:
-        return Finding(
-            True,
-            f"Nothing has been taught for {days:,} days. Mail changes: say now and then what a "
-            "message is, above all where the verdict was wrong.",
-        )
-    week_ago = [point.lessons for point in model.growth if point.day < now - 7 * 86_400]
-    newer = model.growth[-1].lessons - (week_ago[-1] if week_ago else 0) if model.growth else 0
-    return Finding(False, f"Teaching goes on: {newer:,} lessons more than seven days ago.")
-
-
-def _judge_settling(model: Model, lessons: int) -> Finding:
-    if model.unsettled > max(_MIN_UNSETTLED, _SETTLE_LATE * lessons):
-        return Finding(
-            True,
+        worries.append(f"{model.missing[0].upper()}{model.missing[1:]}.")
+    lessons = sum(row.messages for row in model.classes.values())
+    if lessons and model.unsettled > max(_MIN_UNSETTLED, _SETTLE_LATE * lessons):
+        worries.append(
             f"{model.unsettled:,} lessons wait for settling, more than is usual. If the number "
-            "does not fall within an hour, see the log of the daemon.",
+            "does not fall within an hour, see the log of the daemon."
         )
-    return Finding(
-        False,
-        f"The lessons are settled, but for {model.unsettled:,}, which count already."
-        if model.unsettled
-        else "All lessons are settled.",
-    )
-
-
-def _judge_calibration(bins: Sequence[Bin]) -> Finding:
-    """Compare prediction and outcome where there are enough messages for it."""
-    compared = [each for each in bins if each.messages >= _MIN_BIN]
-    if not compared:
-        return Finding(
-            False,
-            "Too few messages were judged first and taught afterwards to tell how reliable the "
-            "probabilities are.",
-        )
-    off = [each for each in compared if _is_off(each)]
-    if not off:
-        return Finding(False, "The probabilities are reliable, as far as people have taught.")
-    worst = max(off, key=lambda each: abs(each.predicted - each.unwanted))
-    direction = "low" if worst.unwanted > worst.predicted else "high"
-    return Finding(
-        True,
-        f"Probabilities between {worst.low:.0%} and {worst.high:.0%} were too {direction} for the "
-        "messages that people have taught. If they correct mistakes only, these weigh too much "
-        "here: let them confirm right verdicts too.",
-    )
-
-
-def _is_off(each: Bin) -> bool:
-    spread = sqrt(each.predicted * (1 - each.predicted) / each.messages)
-    return abs(each.unwanted - each.predicted) > max(_TOLERANCE, _SURE * spread)
+    return worries

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Moment = Annotated[float, PlainSerializer(rfc3339, return_type=str)]
 """Seconds since 1970; in JSON a time in UTC (RFC 3339)."""
-Day = Annotated[float, PlainSerializer(lambda seconds: rfc3339(seconds)[:10], return_type=str)]
-"""The beginning of a day, in seconds since 1970; in JSON a date."""
 
 
 def to_json(kind: Any, value: Any) -> Any:
@@ -180,37 +178,6 @@ class LessonReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
-    """A recent message whose verdict a lesson would change; its verdicts before and after."""
-
-    judgement: Judgement
-    before: Verdict
-    after: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a lesson would change. before, after: verdicts on the message itself. looked_at: number
-    of recent messages that were compared.
-    """
-
-    digest: str
-    before: Verdict
-    after: Verdict
-    looked_at: int
-    flips: Sequence[Flip]
-
-
-@dataclass(frozen=True, slots=True)
-class PreviewDetails:
-    """A preview with the explanation of today's verdict (why) and the person's class (own)."""
-
-    preview: Preview
-    why: Explanation
-    own: str
-
-
-@dataclass(frozen=True, slots=True)
 class Hour:
     """Numbers of an hour. mail: messages by label. lessons: votes. corrections: votes that
     contradict the verdict.
@@ -315,27 +282,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """The total of lessons at the end of a day."""
-
-    day: Day
-    lessons: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Taught messages whose predicted probability was between low and high: their number, mean
-    prediction, and share of unwanted ones.
-    """
-
-    low: float
-    high: float
-    messages: int
-    predicted: float
-    unwanted: float
-
-
-@dataclass(frozen=True, slots=True)
 class User:
     """The lessons in force of a user, by class, and the time of the last one, or None."""
 
@@ -346,32 +292,17 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What has been learnt. missing: what leaves much mail unsure, or "". tables: by kind of token.
-    key: its fingerprint. calibration: first-time predictions against what people said. users: all
-    for operators, others see themselves.
+    """What has been learnt. missing: what leaves much mail unsure, or "". key: its fingerprint.
+    users: all for operators, others see themselves.
     """
 
     classes: Mapping[str, Class]
     missing: str
-    tables: Mapping[str, Table]
     events: int
     unsettled: int
     extractor: int
     key: str
-    growth: Sequence[Growth]
-    calibration: Sequence[Bin]
     users: Sequence[User]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
-    """A token that a word may become. text: as explanations name it, such as "subject:viagra".
-    messages: taught messages with it, by class. part: what it alone adds to the log-odds of spam.
-    """
-
-    text: str
-    messages: Mapping[str, int]
-    part: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,13 +390,6 @@ class DeleteResult:
 
     id: str
     deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TokenList:
-    """All tokens that a word may become."""
-
-    words: Sequence[TokenCounts]
 
 
 @dataclass(frozen=True, slots=True)

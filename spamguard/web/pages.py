@@ -5,19 +5,16 @@ To add a page, write its view with `page`, its template in `templates`, and a li
 `service`.
 
 Whatever changes something takes POST. One click beside a message says that its verdict was wrong.
-An uploaded message is previewed first and taught after another click. Undo likewise shows what it
-would take back first, and deleting a held message takes a second click on a page of its own. A
-one-time link is used up by a button, because programs that check mail fetch the links in it.
+Deleting a held message takes a second click on a page of its own. A one-time link is used up by a
+button, because programs that check mail fetch the links in it.
 """
 
 from __future__ import annotations
 
-import re
-import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from hashlib import blake2b
-from urllib.parse import unquote
 
 from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
@@ -26,13 +23,10 @@ from starlette.responses import Response
 
 from spamguard.engine.policy import UNSURE
 from spamguard.errors import BusyError, NotThereError, SharedError, UsageError
-from spamguard.log import MAX_TIME
-from spamguard.proxy.delivery_log import decode_subject
 from spamguard.storage import Spool
 from spamguard.web import context, formatting
-from spamguard.web.auth import SESSION_SECONDS, Person
+from spamguard.web.auth import SESSION_SECONDS
 from spamguard.web.context import (
-    Draft,
     Notice,
     PageContext,
     SearchQuery,
@@ -41,12 +35,11 @@ from spamguard.web.context import (
     path_id,
     redirect,
 )
-from spamguard.web.formatting import build_explanation, count_noun, day, tone
+from spamguard.web.formatting import build_explanation, day, tone
 from spamguard.web.health import judge_health
 from spamguard.web.models import (
     Judgement,
     JudgementPage,
-    TokenCounts,
 )
 from spamguard.web.requests import (
     RefusalError,
@@ -62,11 +55,12 @@ from spamguard.web.requests import (
 # ---- today
 
 TODAY_SPANS = {24: "24 hours", 72: "3 days", 168: "7 days"}
+_MAX_USERS = 200  # rows
 
 
 @page("GET", "/")
 async def today_page(pages: PageContext, request: Request) -> Response:
-    """Show mail by verdict, lessons and mistakes of the last hours."""
+    """Show mail by verdict, lessons and mistakes of the last hours, and what has been learnt."""
     person, span = current_person(request), request.query_params.get("hours", "")
     hours = int(span) if span in map(str, TODAY_SPANS) else next(iter(TODAY_SPANS))
     today = await pages.service.today(person, hours)
@@ -79,7 +73,7 @@ async def today_page(pages: PageContext, request: Request) -> Response:
     nothing_decided = list(totals) == [UNSURE]
     charted = formatting.hours_with_data(today.hours)
     health = await pages.monitor.look() if person.operator else None
-    model = await pages.service.model(person) if health or nothing_decided else None
+    model = await pages.service.model(person)
     return await pages.render(
         request,
         "today.html",
@@ -94,8 +88,9 @@ async def today_page(pages: PageContext, request: Request) -> Response:
         classes=classes,
         since=SearchQuery(since=day(today.hours[0].start)),
         model=model,
+        max_users=_MAX_USERS,
         health=health,
-        findings=judge_health(health, model, time.time()) if model else (),
+        worries=judge_health(health, model) if health or nothing_decided else (),
     )
 
 
@@ -208,8 +203,6 @@ def _form_origin(request: Request) -> str:
 # ---- teaching a message
 
 _CHUNK_BYTES = 256 << 10
-_MAX_HEAD_BYTES = 64 << 10  # in which the subject is looked for
-_HEADER_END = re.compile(rb"\n\r?\n")
 
 
 @page("GET", "/teach")
@@ -221,16 +214,17 @@ async def teach_page(pages: PageContext, request: Request) -> Response:
 
 @page("POST", "/teach")
 async def upload_message(pages: PageContext, request: Request) -> Response:
-    """Take a message, and lead to its preview."""
-    person, message = current_person(request), new_spool(request)
-    try:
+    """Teach a message."""
+    person = current_person(request)
+    with closing(new_spool(request)) as message:
         async with read_form_with_file(request) as (form, file):
             await _copy_upload(file, form.get("source", ""), message)
-        draft = await _make_draft(pages, person, message, form.get("class", ""))
-    except BaseException:
-        message.close()
-        raise
-    return redirect(f"/teach/{pages.drafts.put(person, draft)}")
+        label = form.get("class", "")
+        if label not in await pages.service.classes(person):
+            raise UsageError("choose what the message is: there is no such class")
+        receipt = await pages.service.learn(person, message, label)
+    undo = f"/teach/forget?digest={receipt.digest}"
+    return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
 
 
 async def _copy_upload(file: UploadFile | None, source: str, message: Spool) -> None:
@@ -256,156 +250,6 @@ async def forget_digest(pages: PageContext, request: Request) -> Response:
     await read_form(request)
     receipt = await pages.service.forget(person, request.query_params.get("digest", ""))
     return pages.redirect(person, "/teach", context.taken_back_notice(receipt))
-
-
-@page("GET", "/teach/{draft}")
-async def preview_page(pages: PageContext, request: Request) -> Response:
-    """Show what teaching the message would change."""
-    name, draft = _get_draft(pages, request)
-    head = _HEADER_END.split(draft.message.read_start(_MAX_HEAD_BYTES), 1)[0]
-    return await pages.render(
-        request,
-        "preview.html",
-        name=name,
-        draft=draft,
-        subject=decode_subject(head),
-        explained=build_explanation(draft.details.why, None, page_number(request)),
-        classes=await pages.service.classes(current_person(request)),
-    )
-
-
-@page("POST", "/teach/{draft}/preview")
-async def change_draft(pages: PageContext, request: Request) -> Response:
-    """Preview the same message as another class."""
-    person = current_person(request)
-    form = await read_form(request)
-    name, draft = _get_draft(pages, request)
-    changed = await _make_draft(pages, person, draft.message, form.get("class", ""))
-    draft.label, draft.details = changed.label, changed.details
-    return redirect(f"/teach/{name}")
-
-
-@page("POST", "/teach/{draft}/learn")
-async def learn_draft(pages: PageContext, request: Request) -> Response:
-    """Teach the message."""
-    person = current_person(request)
-    await read_form(request)
-    name, draft = _get_draft(pages, request)
-    receipt = await pages.service.learn(person, draft.message, draft.label)
-    pages.drafts.remove(person, name)
-    undo = f"/teach/forget?digest={receipt.digest}"
-    return pages.redirect(person, "/teach", context.learnt_notice(receipt, undo))
-
-
-async def _make_draft(pages: PageContext, person: Person, message: Spool, label: str) -> Draft:
-    if label not in await pages.service.classes(person):
-        raise UsageError("choose what the message is, then preview again: there is no such class")
-    return Draft(message, label, await pages.service.preview(person, message, label))
-
-
-def _get_draft(pages: PageContext, request: Request) -> tuple[str, Draft]:
-    name = str(request.path_params["draft"])
-    draft = pages.drafts.get(current_person(request), name)
-    if draft is None:
-        raise NotThereError("this message is no longer stored here: upload it again")
-    return name, draft
-
-
-# ---- the model, undo, words
-
-UNDO_SPANS = {
-    "1": "in the last hour",
-    "24": "in the last 24 hours",
-    "168": "in the last 7 days",
-    "720": "in the last 30 days",
-    "": "at any time",
-}
-"""By hours."""
-_MAX_USER = 320  # characters of a name
-_MAX_USERS = _MAX_LESSONS = 200  # rows
-
-
-@page("GET", "/model")
-async def model_page(pages: PageContext, request: Request) -> Response:
-    """Show what has been learnt, how well it holds, and how much each person has taught."""
-    person = current_person(request)
-    model = await pages.service.model(person)
-    health = await pages.monitor.look() if person.operator else None
-    return await pages.render(
-        request,
-        "model.html",
-        model=model,
-        health=health,
-        findings=judge_health(health, model, time.time()),
-        growth=formatting.growth_chart(model.growth),
-        calibration=formatting.calibration_chart(model.calibration),
-        max_users=_MAX_USERS,
-    )
-
-
-@page("GET", "/model/undo")
-async def undo_page(pages: PageContext, request: Request) -> Response:
-    """Show which lessons of a user would be taken back."""
-    person, query = current_person(request), request.query_params
-    user, hours = query.get("user", "")[:_MAX_USER], query.get("hours", "24")
-    if hours not in UNDO_SPANS:
-        raise UsageError("choose a time from the list: there is no such time")
-    since = float(int(time.time() - int(hours) * 3600)) if hours else 0.0
-    receipts = await pages.service.undo(person, user, since, dry=True)
-    shown = receipts[:_MAX_LESSONS]
-    return await pages.render(
-        request,
-        "undo.html",
-        user=user,
-        hours=hours,
-        spans=UNDO_SPANS,
-        since=since,
-        receipts=receipts,
-        sums=Counter(receipt.was for receipt in receipts),
-        shown=shown,
-        passed=await pages.service.passed(person, [receipt.digest for receipt in shown]),
-        classes=await pages.service.classes(person),
-    )
-
-
-@page("POST", "/model/undo")
-async def undo_lessons(pages: PageContext, request: Request) -> Response:
-    """Take these lessons back."""
-    person = current_person(request)
-    form = await read_form(request)
-    user = unquote(form.get("user", ""))[:_MAX_USER]
-    try:
-        since = float(form.get("since", ""))
-    except ValueError:
-        since = -1.0
-    if not 0 <= since <= MAX_TIME:
-        raise UsageError("this is not a time: go back and choose again")
-    receipts = await pages.service.undo(person, user, since)
-    lessons, teacher = count_noun(len(receipts), "lesson"), user or "the site"
-    text = f"Taken back: {lessons} of {teacher}. The filter settles in the background."
-    return pages.redirect(person, "/model", Notice(text))
-
-
-@page("GET", "/words")
-async def words_page(pages: PageContext, request: Request) -> Response:
-    """Show how often a word was taught, and what it adds."""
-    person = current_person(request)
-    word, error_text = request.query_params.get("word", "").strip(), ""
-    rows: Sequence[TokenCounts] = ()
-    try:
-        rows = await pages.service.words(person, word) if word else ()
-    except UsageError as error:
-        error_text = str(error)
-    longest = max((abs(row.part) for row in rows), default=0.0)
-    return await pages.render(
-        request,
-        "words.html",
-        422 if error_text else 200,
-        word=word,
-        error_text=error_text,
-        classes=list(dict.fromkeys(name for row in rows for name in row.messages)),
-        rows=[(row, formatting.part_bar(row.part, longest)) for row in rows],
-    )
 
 
 # ---- help

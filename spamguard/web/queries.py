@@ -9,7 +9,7 @@ Nobody may be shown a recipient that is not theirs, when mail of others came, or
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeVar
@@ -29,7 +29,7 @@ from spamguard.proxy.history_search import HistoryFilter, first_id
 from spamguard.records import EXTRACTOR
 from spamguard.web import models
 from spamguard.web.auth import Person
-from spamguard.web.models import HeldMessage, Judgement, JudgementDetails
+from spamguard.web.models import HeldMessage, JudgementDetails
 from spamguard.web.workers import ReadConnection, Visibility
 
 AFTER_LAST_ID = "~"
@@ -279,29 +279,6 @@ class HistoryQueries:
             return rows, page.next_before
 
         return bool(find_page(look, AFTER_LAST_ID, 1)[0])
-
-    def find_by_digest(
-        self, reading: ReadConnection, person: Person, digests: Sequence[str]
-    ) -> Mapping[str, Judgement]:
-        """Return the newest message of each digest, where the person may see it."""
-        parts = self._visibility.search_parts(person)
-        rows = reading.history.find_newest(map(bytes.fromhex, digests), parts)
-        newest = {
-            row.digest.hex(): row
-            for row in reversed(rows)
-            if self._visibility.may_see(person, row.recipients)
-        }
-        judgements = self.judgements(reading, person, list(newest.values()))
-        return dict(zip(newest, judgements, strict=True))
-
-    def latest(
-        self, reading: ReadConnection, person: Person, number: int
-    ) -> Iterator[tuple[Judgement, bytes]]:
-        """Return the last visible messages whose features are usable, with these features."""
-        page = self.search(reading, person, Search(limit=number)).judgements
-        usable = [judgement for judgement in page if judgement.can_teach]
-        packed = dict(reading.history.read_features([judgement.id for judgement in usable]))
-        return ((judgement, packed[judgement.id]) for judgement in usable if judgement.id in packed)
 
 
 def was_learnt(outcome: LessonOutcome, limit: int) -> bool:

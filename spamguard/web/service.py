@@ -43,7 +43,7 @@ from spamguard.storage import BATCH_SIZE, Spool
 from spamguard.users import HISTORY_ORIGIN, RELEASE_ORIGIN, SENDER_NATS, WEB_ORIGIN
 from spamguard.web import models, statistics
 from spamguard.web.auth import Person, require_operator
-from spamguard.web.models import Judgement, JudgementDetails, LessonReceipt
+from spamguard.web.models import JudgementDetails, LessonReceipt
 from spamguard.web.quarantine import QuarantineQueries
 from spamguard.web.queries import (
     HistoryQueries,
@@ -108,7 +108,6 @@ class Service:
         self._history = HistoryQueries(self._visibility, settings.history, is_held)
         self._max_lessons = (settings.teach or TeachSettings()).lessons_per_day
         self._text_previews = asyncio.Semaphore(2)
-        self._previewing: set[Person] = set()  # one preview each: lessons of others wait for it
         self._releases: set[asyncio.Task[models.ReleaseResult]] = set()
         self._clear_cache()
 
@@ -171,40 +170,6 @@ class Service:
             raise UsageError("this is not a message digest, which has 32 hexadecimal digits")
         return await self._forget(person, lambda _: bytes.fromhex(digest), WEB_ORIGIN)
 
-    async def preview(self, person: Person, message: Spool, label: str) -> models.PreviewDetails:
-        """Predict what a lesson would change, and explain the verdict. Nothing is changed.
-
-        BusyError: also when another preview for this person is under way.
-        """
-        if person in self._previewing:
-            raise BusyError("another preview for you is under way: try again when it is done")
-        self._previewing.add(person)
-        try:
-            await self._readers.run(lambda reading: check_class(reading.ledger, label))
-            scan = await self._scan(person, message)
-            lesson, user = example_from_scan(scan), person.voter
-            latest = await self._read(lambda reading: self._latest_messages(reading, person))
-            why = await self._explain(person, lambda _: lesson, scan.words, scan.sender)
-            judged_for = self._verdict_user(person)
-            preview = await self._filter.run(
-                lambda spam_filter: statistics.preview_lesson(
-                    spam_filter, lesson, label, user, judged_for, latest
-                )
-            )
-            user_label = (await self._standing(scan, user)).user_label or ""
-            return models.PreviewDetails(preview, why, user_label)
-        finally:
-            self._previewing.discard(person)
-
-    def _latest_messages(
-        self, reading: ReadConnection, person: Person
-    ) -> list[tuple[Judgement, bytes]]:
-        """None where the person may not see the history: a preview is of use without them too."""
-        try:
-            return list(self._history.latest(reading, person, statistics.MAX_PREVIEW_MESSAGES))
-        except NotAllowedError:
-            return []
-
     async def _scan(self, person: Person, message: Spool) -> Scan:
         user = self._verdict_user(person)
         return await self._scanner.scan(message, person, (user,) if user else ())
@@ -256,12 +221,6 @@ class Service:
         """Return user and own address of the user whose mail an address has, as of `queries`."""
         return await self._read(
             lambda reading: self._history.find_user(reading, address, mail_from)
-        )
-
-    async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
-        """Return, by message digest, those messages that passed and that the person may see."""
-        return await self._read(
-            lambda reading: self._history.find_by_digest(reading, person, digests)
         )
 
     async def why(self, person: Person, verdict_id: str) -> models.MessageExplanation:
@@ -425,8 +384,8 @@ class Service:
         self._today: OrderedDict[tuple[bool | str, int], AsyncTtlCache[models.Today]]
         self._today = OrderedDict()
         self._waiting = OrderedDict[Person, AsyncTtlCache[models.Waiting]]()
-        self._ledger_summary = AsyncTtlCache(
-            lambda: self._readers.run(statistics.summarize_ledger), _MODEL_SECONDS, WAIT_SECONDS
+        self._users = AsyncTtlCache(
+            lambda: self._readers.run(statistics.summarize_users), _MODEL_SECONDS, WAIT_SECONDS
         )
 
     async def today(self, person: Person, hours: int = 24) -> models.Today:
@@ -455,18 +414,10 @@ class Service:
 
     async def model(self, person: Person) -> models.Model:
         """Return what has been learnt."""
-        ledger = await self._ledger_summary.get()
+        users = await self._users.get()
         return await self._filter.run(
-            partial(statistics.summarize_model, ledger=ledger, person=person)
+            partial(statistics.summarize_model, users=users, person=person)
         )
-
-    async def words(self, person: Person, word: str) -> Sequence[models.TokenCounts]:
-        """Count a word as each token that it may become, the most frequent token first.
-
-        Only operators are told of rare words: these may come from other people's mail.
-        """
-        limit = 1 if person.operator else statistics.MIN_LESSONS
-        return await self._filter.run(partial(statistics.count_word, word=word, min_lessons=limit))
 
     async def status(self, person: Person) -> Mapping[str, Any]:
         """Return the status of filter and daemon (`spamguard status --json`); for operators."""

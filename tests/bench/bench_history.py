@@ -23,13 +23,10 @@ much to do as they can. Where marked *, the first one catches up with the ledger
     today, of all                      63      759 *
     today, of a user                   19      675 *
     the model                          85       77
-    a word                              5        8
-    a preview among 200             49-66    60-74    and some ms in a scorer
 
     With a million rows (3.2 GB), 5,000 receipts: newest page 3, a rare subject 180, what is
     nowhere 220-370 (or what was found within two seconds, by the clock), of one user in 200 8, of
-    a user without mail 310, today 230, of a user 135, the model 29, a preview 94; writing 33 µs a
-    row.
+    a user without mail 310, today 230, of a user 135, the model 29; writing 33 µs a row.
 
     writing, batches of 256: 22 µs a row (of the processor), 2,803 bytes; with all in one table, as
     before: 24 and 26 µs in turns, 3,731 bytes against 3,739 with other rows, written to the disk
@@ -56,7 +53,6 @@ from spamguard.keys import RANDOM_BYTES, new_id
 from spamguard.ledger.votes import NewVote
 from spamguard.proxy.history import HISTORY_FILE, History, HistoryRow
 from spamguard.records import EXTRACTOR, Scan
-from spamguard.storage import Spool
 from spamguard.web.auth import Person
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
@@ -156,7 +152,7 @@ class Asked:
     work: Callable[[Service], Awaitable[object]]
 
 
-def questions(state: Path) -> Iterator[Asked]:
+def questions() -> Iterator[Asked]:
     """Questions of operators, and of one of 200 users."""
     for name, wanted in {
         "newest page": Search(),
@@ -177,10 +173,6 @@ def questions(state: Path) -> Iterator[Asked]:
     for person in (OPERATOR, PERSON):
         yield Asked(f"{person.name}: today", partial(_today, person))
     yield Asked("model", _model)
-    yield Asked("a word", lambda service: service.words(OPERATOR, "meeting"))
-    raw = next(raw for _, raw in generate(1, 77))
-    for person in (OPERATOR, PERSON):
-        yield Asked(f"{person.name}: preview", partial(_preview, person, state, raw))
 
 
 async def _search(person: Person, wanted: Search, service: Service) -> object:
@@ -197,12 +189,6 @@ async def _model(service: Service) -> object:
     return await service.model(OPERATOR)
 
 
-async def _preview(person: Person, state: Path, raw: bytes, service: Service) -> object:
-    spool = Spool(state / "spool")
-    spool.write(raw)
-    return await service.preview(person, spool, "spam")
-
-
 async def measure(state: Path) -> None:
     """Ask each question in turn, several times; the first time apart, as of a process that has just
     started.
@@ -212,7 +198,7 @@ async def measure(state: Path) -> None:
         Position.AFTER_QUEUE,
         Hop(parse_endpoint("maildir:/nonexistent")),
     )
-    for asked in questions(state):
+    for asked in questions():
         service = Service(
             Settings(state, (listener,), scoring=Scoring(20.0, 1)), lambda: None, lambda: None
         )

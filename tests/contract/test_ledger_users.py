@@ -330,22 +330,8 @@ def test_when_everybody_last_said_anything(crowded):
     assert crowded.users.last_vote_times() == expected
 
 
-def test_scores_of_the_last_votes(crowded):
-    """Not of those that were replaced, or taken back: nobody says any more that they are right."""
-    expected = {}
-    later = list(crowded.all_votes())[-100:]
-    for number, vote in enumerate(later):
-        again = any(
-            (vote.digest, vote.user) == (other.digest, other.user) for other in later[number + 1 :]
-        )
-        if not again and vote.label is not None and vote.extractor == 1 and vote.scores:
-            expected[vote.digest] = (vote.label, vote.scores)
-    assert len(expected) > 10
-    assert crowded.users.latest_scores(100, 1) == expected
-
-
 def test_nobody_has_said_anything(ledger):
     users = ledger.users
     assert users.changed_labels(0, 0) == users.count_by_hour(None, 0, 9) == {}
     assert users.latest_votes(None, 0, 9, 9) == []
-    assert users.count_by_day() == users.last_vote_times() == users.latest_scores(9, 1) == {}
+    assert users.count_by_day() == users.last_vote_times() == {}

@@ -315,7 +315,7 @@ def test_a_page_without_a_port_costs_monitors_nothing(state: Path) -> None:
 
 
 def test_monitors_are_answered_while_the_page_is_busy(state: Path) -> None:
-    """Previews take all its time, and silent clients all its connections."""
+    """Judging takes all its time, and silent clients all its connections."""
     site, port = Monitored(state), free_port()
     site.configure(web=f"127.0.0.1:{port}")
     raw = daemon.unseen("spam", 1)[0]
@@ -330,14 +330,14 @@ def test_monitors_are_answered_while_the_page_is_busy(state: Path) -> None:
     statuses: list[int] = []
     done = threading.Event()
 
-    def preview() -> None:
+    def judge() -> None:
         headers = {
             "Authorization": f"Bearer {created.stdout.split()[-1]}",
             "Content-Type": "message/rfc822",
         }
         with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers) as client:
             while not done.is_set():
-                answer = client.post("/preview?class=ham", content=raw, timeout=PATIENCE)
+                answer = client.post("/judge", content=raw, timeout=PATIENCE)
                 statuses.append(answer.status_code)
 
     with site.running() as running, ExitStack() as stack, ThreadPoolExecutor(8) as threads:
@@ -346,9 +346,9 @@ def test_monitors_are_answered_while_the_page_is_busy(state: Path) -> None:
             site.send(letter)
         for _ in range(MAX_CONNECTIONS):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        asking = [threads.submit(preview) for _ in range(8)]
+        asking = [threads.submit(judge) for _ in range(8)]
         try:
-            eventually(lambda: 200 in statuses, "a preview is there")
+            eventually(lambda: 200 in statuses, "a verdict is there")
             for page in ("healthz", "readyz", "metrics") * 5:
                 began = time.monotonic()
                 assert site.ask(page)[0] == 200

@@ -225,13 +225,11 @@ def test_messages_are_judged_taught_and_forgotten(olga: httpx.Client) -> None:
     given: dict[str, Any] = {"content": raw, "headers": MESSAGE}
     before = olga.post("/judge", **given).json()
     assert before["label"] == "spam"
-    preview = olga.post("/preview", params={"class": "ham"}, **given).json()
-    assert olga.post("/judge", **given).json()["taught"] == ""
     receipt = olga.post("/learn", params={"class": "ham"}, **given).json()
-    assert receipt["digest"] == before["digest"] == preview["digest"]
-    assert receipt["now"]["log_odds"] == pytest.approx(preview["after"]["log_odds"])
+    assert receipt["digest"] == before["digest"]
     after = olga.post("/judge", **given).json()
     assert (after["taught"], after["own"]) == ("ham", "ham")
+    assert receipt["now"]["log_odds"] == pytest.approx(after["log_odds"])
     assert after["log_odds"] < before["log_odds"]
     assert olga.post("/explain", **given).json()["now"]["log_odds"] == pytest.approx(
         after["log_odds"]
@@ -280,7 +278,6 @@ def test_numbers(anna: httpx.Client, olga: httpx.Client) -> None:
     model = olga.get("/model").json()
     assert set(model["classes"]) >= {"ham", "spam"}
     assert model["missing"].startswith("only plain spam is called spam")
-    assert olga.get("/words", params={"word": "invalid"}).json()["words"]
     assert anna.get("/classes").json()["classes"] == {"ham": False, "spam": True}
     assert olga.get("/health").json() == {"alive": True, "wrong": []}
     status = olga.get("/status")

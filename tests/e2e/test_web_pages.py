@@ -197,13 +197,8 @@ def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
     then, now = texts(browser, ".verdicts > div")[:2]
     assert (then.split()[0], now.split()[0]) == ("Then", "Now")
     assert then.split()[1:] != now.split()[1:]
-    browser.get(f"{shared.url}/model")
-    shows(browser, who)
-    press(browser, "See, undo…")
-    shows(browser, "1 lesson would be taken back: 1 spam")
-    shows(browser, subject(1), "td, th")
-    press(browser, "Take back 1 lesson")
-    shows(browser, f"Taken back: 1 lesson of {who}.", "#notice")
+    press(browser, "Undo", "#notice")
+    shows(browser, "Taken back: you had said spam.", "#notice")
     assert complaints(browser) == []
 
 
@@ -273,50 +268,29 @@ def test_release_from_quarantine(site: Site, browser: Chrome) -> None:
     assert complaints(browser) == []
 
 
-def test_teach_by_upload_with_preview(
-    shared: Site, who: str, browser: Chrome, tmp_path: Path
-) -> None:
-    shared.send(sibling(4), to=[address(who)])
-    shared.delivered(subject(4).encode())
+def test_teach_by_upload(shared: Site, who: str, browser: Chrome, tmp_path: Path) -> None:
     file = tmp_path / "message.eml"
     file.write_bytes(sibling(5))
     log_in(browser, shared.link("--user", who))
-    browser.get(f"{shared.url}/history")
-    seen(browser, subject(4))
     browser.get(f"{shared.url}/teach")
     browser.find_element("id", "file").send_keys(str(file))
     browser.find_element("css selector", "input[name=class][value=spam]").click()
-    press(browser, "Preview")
-    shows(browser, "Teach as spam")
-    shows(browser, "What else would change")
-    assert "the last 1 message" in text(browser)
-    press(browser, "Teach it as spam")
+    press(browser, "Teach")
     shows(browser, "Learnt as spam.", "#notice")
     press(browser, "Undo", "#notice")
     shows(browser, "Taken back: you had said spam.", "#notice")
-    press_and_paste(browser, sibling(6).decode())
-    shows(browser, "Teach as ham")
+    browser.find_element("id", "source").send_keys(sibling(6).decode())
+    browser.find_element("css selector", "input[name=class][value=ham]").click()
+    press(browser, "Teach")
+    shows(browser, "Learnt as ham.", "#notice")
+    press(browser, "Undo", "#notice")
     assert complaints(browser) == []
 
 
-def press_and_paste(browser: Chrome, source: str) -> None:
-    browser.find_element("id", "source").send_keys(source)
-    browser.find_element("css selector", "input[name=class][value=ham]").click()
-    press(browser, "Preview")
-
-
-def test_words_and_the_model(shared: Site, browser: Chrome) -> None:
+def test_today(shared: Site, browser: Chrome) -> None:
     log_in(browser, shared.link("--operator"))
-    for path, words in (
-        ("/", "Lessons per hour"),
-        ("/model", f"{daemon.MESSAGES}\nlessons in force"),
-        ("/words", "Look up a word"),
-    ):
-        browser.get(shared.url + path)
-        shows(browser, words)
-    browser.find_element("id", "word").send_keys("account")
-    press(browser, "Look up")
-    shows(browser, "In spam")
+    shows(browser, "Lessons per hour")
+    shows(browser, "What has been learnt")
     assert complaints(browser) == []
 
 

@@ -68,14 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="spamguard-pictures-") as place:
         site = Site(daemon.taught(Path(place) / "state", _TAUGHT, _SEED))
         with site.running(), chromium() as driver:
-            for name, path in _lived_in(site, driver, Path(place)).items():
+            for name, path in _lived_in(site, driver).items():
                 _pictures(driver, site.url + path, directory, name)
             _picture_of_readme(driver, site, directory / "history-and-why.png")
     print(f"{directory}: {len(list(directory.glob('*.png')))} pictures")
     return 0
 
 
-def _lived_in(site: Site, driver: Chrome, place: Path) -> Mapping[str, str]:
+def _lived_in(site: Site, driver: Chrome) -> Mapping[str, str]:
     """Mail comes, people speak about it; the pages worth a picture, by name."""
     mail = list(synthetic.generate(_TAUGHT + MAIL + 8 * HELD, _SEED))[_TAUGHT:]
     log_in(driver, site.link("--operator"))
@@ -95,27 +95,9 @@ def _lived_in(site: Site, driver: Chrome, place: Path) -> Mapping[str, str]:
             "href"
         )
     )
-    pages = {name: f"/{name}" for name in ("queue", "history", "teach", "quarantine", "model")}
-    pages |= {
-        "today": "/",
-        "login": "/login?link=shown",
-        "undo": "/model/undo?user=&hours=",
-        "words": "/words?word=account",
-    }
-    preview, held = _preview(site, driver, mail[-1][1], place), _held(site, driver)
-    return pages | {"why": why.removeprefix(site.url), "preview": preview, "held": held}
-
-
-def _preview(site: Site, driver: Chrome, raw: bytes, place: Path) -> str:
-    """A message is handed over, not taught."""
-    file = place / "message.eml"
-    file.write_bytes(raw)
-    driver.get(f"{site.url}/teach")
-    driver.find_element("id", "file").send_keys(str(file))
-    driver.find_element("css selector", "input[name=class][value=spam]").click()
-    press(driver, "Preview")
-    shows(driver, "Teach it?")
-    return driver.current_url.removeprefix(site.url)
+    pages = {name: f"/{name}" for name in ("queue", "history", "teach", "quarantine")}
+    pages |= {"today": "/", "login": "/login?link=shown"}
+    return pages | {"why": why.removeprefix(site.url), "held": _held(site, driver)}
 
 
 def _held(site: Site, driver: Chrome) -> str:

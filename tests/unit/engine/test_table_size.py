@@ -14,7 +14,6 @@ from spamguard.bayes.tables import DEFAULT_BITS
 from spamguard.engine import store
 from spamguard.engine.filter import Filter
 from spamguard.engine.snapshot import read_snapshot
-from spamguard.engine.what_if import open_what_if
 from spamguard.ledger import codec
 from spamguard.mail.content import NUMBERS, TRAITS
 from spamguard.records import EXTRACTOR, Explanation, Features, Verdict, Vote
@@ -228,19 +227,6 @@ def test_what_a_user_has_said_lies_where_the_tables_have_it(
     teacher.settle()
     assert bits(spam_filter) == BITS
     compare()
-
-
-def test_what_a_lesson_would_do_is_what_it_does(grown: Filter) -> None:
-    features = [grown._reader.read_example(raw).features for raw in PROBES]
-    ready = grown._reader.read_example(MAIL[MANY][1])
-    for user in ("", "anna"):
-        expected = judged(grown, user)
-        with open_what_if(grown) as apart:
-            assert list(apart.judge(features, user, float("inf"))) == expected
-            apart.overlay(ready, "spam", user)
-            supposed = list(apart.judge(features, user, float("inf")))
-        grown.learn_examples([ready], "spam", user=user)
-        assert judged(grown, user) == supposed
 
 
 def test_tables_that_are_made_anew_from_the_ledger_alone(grown: Filter, open_filter: Open) -> None:

@@ -25,7 +25,7 @@ from spamguard.learning.undo import (
 )
 from spamguard.ledger.senders import make_sender_vote
 from spamguard.ledger.votes import NewVote, winning_votes
-from spamguard.records import AGEING_ORIGIN, EXTRACTOR
+from spamguard.records import AGEING_ORIGIN
 from tests.unit.filters import READER, held, mail, opened
 
 DAY = 86_400
@@ -303,7 +303,6 @@ def test_numbers_for_people(tmp_path: Path) -> None:
         for number in range(6):
             cast(spam_filter, number, NOW - (6 - number) * DAY, user="anna", origin="folder Junk")
         users = spam_filter.ledger.users
-        scores = users.latest_scores(5000, EXTRACTOR)
         age(spam_filter, days=3)
         assert sum(users.count_lessons()["anna"].values()) == 3
         assert [n for n in users.count_by_day().values() if n] == [1, 1, 1]
@@ -314,7 +313,6 @@ def test_numbers_for_people(tmp_path: Path) -> None:
         assert users.count_votes("anna", AGEING_ORIGIN, 0, NOW + DAY, 100) == 0
         assert sum(row[2] for row in users.votes_by_origin(0, spam_filter.ledger.last_seq())) == 6
         assert users.voted_digests("anna", NOW) == []
-        assert users.latest_scores(6, EXTRACTOR) == scores  # the verdicts were given all the same
         labels = users.changed_labels(6, spam_filter.ledger.last_seq())
         assert labels == {example.digest: None for example in EXAMPLES[:3]}
         assert list(users.votes_on_message(EXAMPLES[0].digest)) == []

@@ -111,7 +111,6 @@ def test_what_is_large_is_left_where_it_is(history: HistorySearch) -> None:
     (found,) = history.find_page(HistoryFilter(), 5).rows
     assert (found.packed, found.words) == (b"", ())
     assert found == row(1, packed=b"", words=())
-    assert history.read_features([row(1).id, "nobody"]) == [(row(1).id, row(1).packed)]
 
 
 def test_parts_of_addresses(history: HistorySearch) -> None:

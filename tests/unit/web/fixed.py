@@ -25,29 +25,21 @@ from spamguard.web.auth import AuthMethod, Person, UnauthenticatedError, Visitor
 from spamguard.web.context import PageContext, page_routes, problem_page
 from spamguard.web.health import DaemonHealth, PartHealth, StageTimes
 from spamguard.web.models import (
-    Bin,
     Class,
     ConfusionCell,
-    Flip,
-    Growth,
     HeldMessage,
     HeldMessageDetails,
     Hour,
-    Judgement,
     JudgementDetails,
     JudgementPage,
     LessonReceipt,
     MessageExplanation,
     Model,
     Opinion,
-    Preview,
-    PreviewDetails,
     QuarantinePage,
     RecipientReply,
     ReleaseResult,
-    Table,
     Today,
-    TokenCounts,
     User,
     Waiting,
     WordPart,
@@ -149,11 +141,6 @@ class Fixed:
     changed: bool = True
     taught_classes: Mapping[str, bool] = field(default_factory=lambda: {"ham": False, "spam": True})
     failure: SpamguardError | None = None
-    growth: Sequence[Growth] = (
-        Growth(NOW - 2 * 86400, 10),
-        Growth(NOW - 86400, 50),
-        Growth(NOW, 120),
-    )
     empty: bool = False
     keep_held: int | None = 30
     monitor: Monitor = field(default_factory=Monitor)
@@ -180,12 +167,6 @@ class Fixed:
         self.calls.append(("forget", person.name, digest))
         return LessonReceipt(digest, "", True, "spam", HAM)
 
-    async def preview(self, person: Person, message: Spool, label: str) -> PreviewDetails:
-        self.messages.append(message.read())
-        return PreviewDetails(
-            Preview(DIGEST, HAM, SPAM, 200, [Flip(judgement(), HAM, SPAM)]), self.reasons, ""
-        )
-
     async def history(self, person: Person, search: Search) -> JudgementPage:
         self._may()
         self.searches.append(search)
@@ -201,9 +182,6 @@ class Fixed:
         if found is None:
             raise NotThereError("there is no such message")
         return found
-
-    async def passed(self, person: Person, digests: Sequence[str]) -> Mapping[str, Judgement]:
-        return {} if self.empty else dict.fromkeys(digests, self.judgements[0])
 
     async def why(self, person: Person, name: str) -> MessageExplanation:
         then = await self.judgement(person, name)
@@ -241,22 +219,10 @@ class Fixed:
 
     async def model(self, person: Person) -> Model:
         if self.empty:
-            return Model({}, "", {"words": Table(0, 0.0)}, 0, 0, 1, "c3d38961", (), (), ())
-        bins = [Bin(0.0, 0.1, 90, 0.02, 0.011), Bin(0.9, 1.0, 60, 0.99, 0.98)]
+            return Model({}, "", 0, 0, 1, "c3d38961", ())
         users = [User("anna", {"spam": 3}, NOW), User("", {"ham": 60, "spam": 57}, None)]
-        tables = {"words": Table(40_000, 0.02), "pairs": Table(90_000, 0.09)}
         classes = {"ham": Class(60, unwanted=False), "spam": Class(60, unwanted=True)}
-        return Model(classes, "", tables, 150, 4, 1, "c3d38961", self.growth, bins, users)
-
-    async def words(self, person: Person, word: str) -> Sequence[TokenCounts]:
-        return (
-            []
-            if self.empty
-            else [
-                TokenCounts(f"subject:{word}", {"ham": 1, "spam": 22}, 1.5),
-                TokenCounts(word, {"ham": 9, "spam": 2}, -0.5),
-            ]
-        )
+        return Model(classes, "", 150, 4, 1, "c3d38961", users)
 
     async def classes(self, person: Person) -> Mapping[str, bool]:
         return self.taught_classes

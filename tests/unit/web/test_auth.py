@@ -367,7 +367,7 @@ def test_other_names_of_this_server_are_not_answered(server: Served) -> None:
 def test_a_line_in_the_log_for_each(server: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spamguard.web")
     client = server.client(ANNA)
-    client.get(f"{ROOT}/words?word=private")
+    client.get(f"{ROOT}/history?subject=private")
     client.get("/x" * 500)
 
     def lines() -> list[str]:
@@ -379,7 +379,7 @@ def test_a_line_in_the_log_for_each(server: Served, caplog: pytest.LogCaptureFix
     while len(lines()) < 2 and time.monotonic() < until:
         time.sleep(0.01)
     first, second = lines()
-    assert re.fullmatch(rf"127\.0\.0\.1 anna GET {ROOT}/words 200 \d+ ms", first)
+    assert re.fullmatch(rf"127\.0\.0\.1 anna GET {ROOT}/history 200 \d+ ms", first)
     assert len(second) < 300
 
 

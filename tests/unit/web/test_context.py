@@ -65,10 +65,7 @@ class Bench:
 
     def __init__(self, each: int = 2, most: int = 3) -> None:
         self.now = 0.0
-        self.dropped: list[str] = []
-        self.shelf: UserTtlStore[str] = UserTtlStore(
-            each, most, 10, lambda: self.now, self.dropped.append
-        )
+        self.shelf: UserTtlStore[str] = UserTtlStore(each, most, 10, lambda: self.now)
 
 
 def test_a_value_is_for_the_user_who_stored_it() -> None:
@@ -77,19 +74,16 @@ def test_a_value_is_for_the_user_who_stored_it() -> None:
     assert shelf.get(ANNA, name) == "a"
     assert shelf.get(BEN, name) is None
     assert shelf.get(Person("anna", operator=True), name) is None
-    shelf.remove(BEN, name)
-    assert shelf.get(ANNA, name) == "a"
     assert shelf.get(ANNA, "") is None
 
 
 def test_the_oldest_goes_first() -> None:
     bench = Bench()
     names = [bench.shelf.put(ANNA, thing) for thing in "abc"]
-    assert bench.dropped == ["a"]
     assert [bench.shelf.get(ANNA, name) for name in names] == [None, "b", "c"]
     bench.shelf.put(BEN, "d")
     bench.shelf.put(BEN, "e")
-    assert bench.dropped == ["a", "b"]
+    assert [bench.shelf.get(ANNA, name) for name in names] == [None, None, "c"]
 
 
 def test_nothing_is_kept_for_long() -> None:
@@ -99,13 +93,3 @@ def test_nothing_is_kept_for_long() -> None:
     assert bench.shelf.get(ANNA, name) == "a"
     bench.now = 10
     assert bench.shelf.get(ANNA, name) is None
-    assert bench.dropped == ["a"]
-
-
-def test_a_value_that_is_taken_is_dropped() -> None:
-    bench = Bench()
-    name = bench.shelf.put(ANNA, "a")
-    bench.shelf.remove(BEN, name)
-    assert bench.dropped == []
-    bench.shelf.remove(ANNA, name)
-    assert bench.dropped == ["a"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from markupsafe import Markup
 from spamguard.engine.explain_text import KINDS
 from spamguard.records import Clue
 from spamguard.web import formatting
-from spamguard.web.models import Bin, Growth, Hour, WordPart
+from spamguard.web.models import Hour, WordPart
 from tests.unit.web.fixed import SPAM, explanation, judgement
 
 # ---- texts and numbers
@@ -186,34 +185,6 @@ def test_corrections_are_part_of_lessons() -> None:
     ]
 
 
-def test_growth_takes_two_days() -> None:
-    assert not formatting.growth_chart([]).line
-    assert not formatting.growth_chart([Growth(0, 1)]).line
-    assert (
-        formatting.growth_chart([Growth(0, 0), Growth(86400, 10)]).line
-        == f"{formatting.LEFT}.0,{formatting.BOTTOM}.0 {formatting.RIGHT}.0,{formatting.TOP}.0"
-    )
-    assert formatting.growth_chart([Growth(5, 1), Growth(5, 2)]).line  # no width, no fault
-
-
-def test_days_are_spaced_by_their_dates() -> None:
-    """Also where all mail of some years was taught at once, and then some of it daily."""
-    day = 86_400.0
-    drawn = formatting.growth_chart(
-        [Growth(0.0, 900), *(Growth(day * (700 + number), 900 + number) for number in range(30))]
-    )
-    places = [tick.at for tick in drawn.across]
-    assert len(places) >= 4
-    assert min(after - before for before, after in pairwise(places)) > 50
-    assert drawn.across[0].text == "1970-03"
-    assert [
-        tick.text for tick in formatting.growth_chart([Growth(0.0, 1), Growth(day, 2)]).across
-    ] == [
-        "01 Jan",
-        "02 Jan",
-    ]
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [(0, "0"), (5000, "5,000"), (10_000, "10k"), (300_000, "300k"), (4 * 10**6, "4M")],
@@ -221,28 +192,6 @@ def test_days_are_spaced_by_their_dates() -> None:
 def test_labels_of_an_axis_are_short(number: int, text: str) -> None:
     """There is room for 33 units; longer labels are cut off at the left."""
     assert formatting.brief(number) == text
-
-
-def test_calibration_leaves_out_messages_without_votes() -> None:
-    drawn = formatting.calibration_chart([Bin(0, 0.5, 0, 0, 0), Bin(0.5, 1, 4, 0.75, 0.5)])
-    assert [(x, y) for x, y, _ in drawn.dots] == [
-        (
-            formatting.LEFT + 0.75 * (formatting.RIGHT - formatting.LEFT),
-            (formatting.TOP + formatting.BOTTOM) / 2,
-        )
-    ]
-    assert formatting.calibration_chart([]).dots == []
-
-
-def test_a_bucket_of_few_messages_is_a_small_dot() -> None:
-    """No line leads from dot to dot, because values between them are unknown."""
-    drawn = formatting.calibration_chart(
-        [Bin(0, 0.1, 400, 0.01, 0), Bin(0.4, 0.5, 100, 0.45, 0.5), Bin(0.9, 1, 1, 0.95, 0)]
-    )
-    large, middle, small = (radius for _, _, radius in drawn.dots)
-    assert (middle / large) ** 2 == 100 / 400
-    assert small >= 2
-    assert drawn.line == ""
 
 
 def test_bars_go_each_way() -> None:

@@ -1,20 +1,17 @@
-"""Uploaded messages are judged, explained, taught and forgotten as elsewhere; a preview shows the
-result in advance.
-"""
+"""Uploaded messages are judged, explained, taught and forgotten as elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spamguard.config.options import HistorySettings, Scoring, TeachSettings
+from spamguard.config.options import Scoring, TeachSettings
 from spamguard.errors import BusyError, NotAllowedError, UsageError
 from spamguard.learning.undo import UNDO_ORIGIN
 from spamguard.mail.message import rewrite_header
@@ -22,8 +19,7 @@ from spamguard.proxy.scorer_pool import ScorerPool
 from spamguard.records import Verdict
 from spamguard.storage import MAX_MEMORY_BYTES
 from spamguard.web import workers
-from spamguard.web.auth import Person
-from spamguard.web.models import MAX_ROWS, Flip, Opinion
+from spamguard.web.models import Opinion
 from spamguard.web.queries import Search
 from spamguard.web.service import Service
 from tests.unit.filters import READER, opened, teach
@@ -31,16 +27,12 @@ from tests.unit.proxy.scorers import ODD_COMMAND
 from tests.unit.web.office import (
     ANNA,
     BEN,
-    CARL,
     MAIL,
     OPERATOR,
     PASSED,
-    TO,
     asked,
     digest,
     name,
-    passed,
-    remember,
     serving,
     settings,
     spooled,
@@ -159,7 +151,6 @@ def test_the_first_lesson_of_all(tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         assert (await service.classes(ANNA)) == {"ham": False, "spam": True}
         assert (await service.history(OPERATOR, Search())).judgements == []
-        assert (await service.model(OPERATOR)).growth == []
         assert (await service.judge(ANNA, spooled(tmp_path / "new", NEW[0]))).label == "unsure"
         assert (await service.learn(ANNA, spooled(tmp_path / "new", NEW[0]), "spam")).changed
 
@@ -170,9 +161,8 @@ def test_no_message_and_no_class(state: Path) -> None:
     async def work(service: Service) -> None:
         with pytest.raises(UsageError, match="nothing was uploaded"):
             await service.judge(ANNA, spooled(state, b""))
-        for call in (service.learn, service.preview):
-            with pytest.raises(UsageError, match="is not a class here"):
-                await call(ANNA, spooled(state, NEW[0]), "news")
+        with pytest.raises(UsageError, match="is not a class here"):
+            await service.learn(ANNA, spooled(state, NEW[0]), "news")
         for text in ("", "zz" * 16, "00" * 15, "00" * 17, "é" * 32, "0x" + "00" * 15):
             with pytest.raises(UsageError, match="not a message digest"):
                 await service.forget(ANNA, text)
@@ -253,110 +243,6 @@ def test_whose_word_weighs_more_where_mail_is_personal(state: Path) -> None:
     assert asked(settings(state), work) == [expected[0]] * 4
 
 
-# ---- previews
-
-
-@pytest.mark.parametrize(("person", "personal"), [(ANNA, False), (ANNA, True), (OPERATOR, True)])
-def test_a_preview_equals_the_lesson(state: Path, person: Person, personal: bool) -> None:
-    with opened(state) as spam_filter:
-        if personal:
-            teach(spam_filter, MAIL[100:110], "anna")
-        label, raw = next((("ham", raw) for wanted, raw in MAIL[110:] if wanted == "spam"))
-        features = {
-            name(number): READER.read_example(mail).features
-            for number, (_, mail) in enumerate(PASSED)
-        }
-
-    async def work(service: Service) -> None:
-        before = votes(state)
-        explained, said = (
-            await service.explain(person, spooled(state, raw)),
-            await service.judge(person, spooled(state, raw)),
-        )
-        considered = await service.preview(person, spooled(state, raw), label)
-        assert (considered.why, considered.own) == (explained.now, said.own)
-        assert votes(state) == before
-        preview = considered.preview
-        theirs = (await service.history(person, Search(limit=200))).judgements
-        assert preview.looked_at == len(theirs) > 10
-        user = "anna" if personal and not person.operator else ""
-        with opened(state) as spam_filter:
-            then = {
-                found.id: spam_filter.judge_features(features[found.id], user) for found in theirs
-            }
-        receipt = await service.learn(person, spooled(state, raw), label)
-        assert (preview.digest, preview.after) == (receipt.digest, receipt.now)
-        with opened(state) as spam_filter:
-            now = {
-                found.id: spam_filter.judge_features(features[found.id], user) for found in theirs
-            }
-        changed = [found for found in theirs if then[found.id].label != now[found.id].label]
-        told = [(flip.judgement, flip.before, flip.after) for flip in preview.flips]
-        assert told == [(found, then[found.id], now[found.id]) for found in changed]
-
-    asked(settings(state, personal=personal), work)
-
-
-def test_a_preview_shows_flips(state: Path) -> None:
-    """Copies of passed messages, taught as a class of which the filter is not sure."""
-    with opened(state) as spam_filter:
-        verdicts = [spam_filter.judge(raw).label for _, raw in PASSED]
-    unsure = [
-        number for number, label in enumerate(verdicts) if label == "unsure" and number % 3 != 2
-    ]
-
-    async def work(service: Service) -> list[Flip]:
-        return [
-            flip
-            for number in unsure
-            for flip in (
-                await service.preview(ANNA, spooled(state, PASSED[number][1]), "spam")
-            ).preview.flips
-        ]
-
-    flips = asked(state, work)
-    assert "spam" in {flip.after.label for flip in flips}
-    assert all(flip.before.label != flip.after.label for flip in flips)
-    assert all(
-        set(flip.judgement.recipients) <= {"anna@example.org", "Anna+news@example.net"}
-        for flip in flips
-    )
-
-
-def test_a_preview_where_no_addresses_are_kept(state: Path) -> None:
-    configuration = settings(state, history=HistorySettings(addresses=False))
-    assert (
-        asked(
-            configuration, lambda service: service.preview(ANNA, spooled(state, NEW[0]), "spam")
-        ).preview.looked_at
-        == 0
-    )
-    assert asked(
-        configuration, lambda service: service.preview(OPERATOR, spooled(state, NEW[0]), "spam")
-    ).preview.looked_at == len(PASSED)
-
-
-def test_one_preview_at_once_for_each_person(state: Path) -> None:
-    async def run() -> None:
-        async with serving(settings(state)) as service:
-            calls = [
-                service.preview(person, spooled(state, NEW[0]), "spam")
-                for person in (ANNA, ANNA, BEN, OPERATOR, ANNA)
-            ]
-            found = [
-                isinstance(one, BusyError)
-                for one in await asyncio.gather(*calls, return_exceptions=True)
-            ]
-            assert found == [False, True, False, False, True]
-            for label in ("nonsense", "spam"):
-                with suppress(UsageError):
-                    assert (
-                        await service.preview(ANNA, spooled(state, NEW[0]), label)
-                    ).preview.digest
-
-    asyncio.run(run())
-
-
 # ---- bounds
 
 
@@ -409,40 +295,6 @@ def test_undo_takes_back_the_votes_of_one_user(state: Path) -> None:
             for vote in spam_filter.ledger.all_votes()
             if vote.label is None and vote.user == "anna"
         } == {UNDO_ORIGIN}
-
-
-def test_lessons_link_to_the_passed_messages(state: Path) -> None:
-    """By every user who may see it: the second message went to both, the first to anna."""
-
-    async def work(service: Service) -> None:
-        taught = [
-            (await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)
-        ]
-        asked_for = [*taught, "00" * 16]
-        for person, numbers in ((OPERATOR, (0, 1)), (ANNA, (0, 1)), (BEN, (1,)), (CARL, ())):
-            messages = await service.passed(person, asked_for)
-            assert {digest: one.id for digest, one in messages.items()} == {
-                taught[number]: name(number) for number in numbers
-            }
-        assert (await service.passed(BEN, asked_for))[taught[1]].recipients == TO[1][1:]
-
-    asked(state, work)
-
-
-def test_lessons_link_to_messages_of_many_recipients(state: Path) -> None:
-    with opened(state) as spam_filter:
-        copy = passed(spam_filter, -1, PASSED[0][1], recipients=("carl@example.org",))
-    remember(state, [replace(copy, id=name(-number)) for number in range(1, MAX_ROWS + 2)])
-
-    async def work(service: Service) -> None:
-        asked_for = [
-            (await service.learn_passed(OPERATOR, name(number), "spam")).digest for number in (0, 1)
-        ]
-        for person, numbers in ((OPERATOR, (-MAX_ROWS - 1, 1)), (ANNA, (0, 1))):
-            messages = await service.passed(person, asked_for)
-            assert [messages[one].id for one in asked_for] == [name(number) for number in numbers]
-
-    asked(state, work)
 
 
 @pytest.mark.parametrize(

@@ -424,7 +424,7 @@ def test_nodes_reach_nothing_else(two: Cluster) -> None:
     client = two.nodes[1].client(**{"Sec-Fetch-Site": "same-origin"})
     for method, path in (
         ("GET", "/"), ("GET", "/history"), ("GET", "/api/v1/history"), ("GET", "/api/v1/status"),
-        ("POST", "/api/v1/undo"), ("GET", "/model"), ("POST", "/queue"),
+        ("POST", "/api/v1/undo"), ("GET", "/teach"), ("POST", "/queue"),
     ):  # fmt: skip
         target, field = signed(two, method, path)
         assert client.request(method, target, headers=field).status_code == 401

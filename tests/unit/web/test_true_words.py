@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from spamguard.config.options import Action
 from spamguard.engine.policy import missing_lessons
-from spamguard.errors import NotAllowedError, NotThereError, UsageError
+from spamguard.errors import NotAllowedError, NotThereError
 from spamguard.records import Clue
 from spamguard.web.auth import Person
 from spamguard.web.formatting import action_text, count_mistakes
@@ -20,11 +19,10 @@ from spamguard.web.models import (
     Hour,
     Model,
     Today,
-    TokenCounts,
     User,
 )
 from tests.unit.web.fixed import ANNA, NAME, NOW, OPERATOR, OTHER, Fixed, judgement
-from tests.unit.web.test_views import get
+from tests.unit.web.test_views import get, post
 
 
 def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> None:
@@ -67,27 +65,6 @@ def test_a_user_without_mail_is_not_told_that_there_is_none(tmp_path: Path) -> N
     for page in get(service, tmp_path, "/", "/history", person=OPERATOR):
         assert "aliases" not in page.text
         assert "has passed" in page.text
-
-
-def test_a_word_without_shown_counts_is_not_called_unknown(tmp_path: Path) -> None:
-    """Only operators see counts of words that hardly any message has."""
-    service = Fixed(empty=True)
-    assert "fewer than five" in get(service, tmp_path, "/words?word=solar")[0].text
-    assert (
-        "in no taught message"
-        in get(service, tmp_path, "/words?word=solar", person=OPERATOR)[0].text
-    )
-
-
-def test_an_invalid_word_gets_an_error_beside_the_form(tmp_path: Path) -> None:
-    class Strict(Fixed):
-        async def words(self, person: Person, word: str) -> Sequence[TokenCounts]:
-            raise UsageError("a word has 1 to 64 letters")
-
-    (page,) = get(Strict(), tmp_path, "/words?word=solar")
-    assert page.status_code == 422
-    assert 'value="solar"' in page.text
-    assert 'role="alert">a word has 1 to 64 letters<' in page.text
 
 
 def test_operators_see_problems_of_the_daemon(tmp_path: Path) -> None:
@@ -171,17 +148,17 @@ def test_of_very_many_teachers_some_are_shown(tmp_path: Path) -> None:
             ]
             return replace(await super().model(person), users=users)
 
-    (page,) = get(Many(), tmp_path, "/model", person=OPERATOR)
+    (page,) = get(Many(), tmp_path, "/", person=OPERATOR)
     assert len(page.content) < 100_000
     assert "user0@example.net" in page.text
     assert "9,800 others" in page.text
-    assert "others before" not in get(Fixed(), tmp_path, "/model", person=OPERATOR)[0].text
+    assert "others before" not in get(Fixed(), tmp_path, "/", person=OPERATOR)[0].text
 
 
 def test_only_a_failed_post_is_asked_to_be_sent_again(tmp_path: Path) -> None:
     again = "send it again"
     assert again not in get(Fixed(), tmp_path, "/nowhere")[0].text
-    assert again in get(Fixed(), tmp_path, "/model/undo?hours=7")[0].text
+    assert again in post(Fixed(), tmp_path, "/queue", {"class": "x"}).text
 
 
 def test_a_forbidden_page_names_what_is_still_possible(tmp_path: Path) -> None:
@@ -222,13 +199,11 @@ def test_users_learn_nothing_about_others(tmp_path: Path) -> None:
             return replace(await super().model(person), users=())
 
     own, all_of_it = (
-        get(Untaught(), tmp_path, "/model", person=person)[0].text for person in (ANNA, OPERATOR)
+        get(Untaught(), tmp_path, "/", person=person)[0].text for person in (ANNA, OPERATOR)
     )
     assert "You have not taught anything yet." in own
     assert "Nobody has taught anything yet." in all_of_it
-    assert [
-        words in own for words in ("Nobody", "Lessons by person", "Buckets in use", "extractor")
-    ] == [False] * 4
+    assert "by person" not in own
     held = [
         get(Fixed(held_back=[]), tmp_path, "/quarantine", person=person)[0].text
         for person in (ANNA, OPERATOR)
