@@ -33,6 +33,7 @@ from spamguard import __file__ as package
 from spamguard import log, process
 from spamguard.config.options import Scoring
 from spamguard.delivery.next_hop import DeadlineTimer, run_in_thread
+from spamguard.engine.policy import SPAM_THRESHOLD
 from spamguard.process import ReplacedError
 from spamguard.proxy import scorer as protocol
 from spamguard.proxy.scorer import NotScanned
@@ -244,15 +245,15 @@ class ScorerHandle(DeadlineTimer):
 class ScorerPool:
     """The scorers of one worker.
 
-    one_wrong_in: as in `Policy`. command: of a scorer. words: how many of the strongest words they
-    report. authserv_ids, results_stripped: as in `Filter.open`.
+    command: of a scorer. words: how many of the strongest words they report. spam_threshold,
+    authserv_ids, results_stripped: as in `Filter.open`.
     """
 
     def __init__(
         self,
         state: Path,
         scoring: Scoring,
-        one_wrong_in: int = 0,
+        spam_threshold: float = SPAM_THRESHOLD,
         command: Sequence[str] = SCORER_COMMAND,
         words: int = KEPT_WORDS,
         authserv_ids: Collection[str] = (),
@@ -263,7 +264,7 @@ class ScorerPool:
         self._size = scoring.scorers
         servers = "".join(f"{name}," for name in authserv_ids)
         stripped = "stripped" if results_stripped else ""
-        self._command = (*command, str(one_wrong_in), str(words), servers, stripped, str(state))
+        self._command = (*command, str(spam_threshold), str(words), servers, stripped, str(state))
         self._scorers: list[ScorerHandle] = []
         self._queue: deque[ScanJob] = deque()
         # How often a message has ended a scorer, and when last, by the event loop's clock.

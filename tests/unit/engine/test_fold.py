@@ -12,7 +12,6 @@ from spamguard.bayes.experts import EXPERTS
 from spamguard.bayes.tables import empty_tables, partition_classes
 from spamguard.engine import fold
 from spamguard.engine.filter import Filter
-from spamguard.engine.policy import HamScores
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
 from spamguard.ledger.votes import Lesson
@@ -122,69 +121,6 @@ def test_a_receipt_that_our_extractor_cannot_have_made_is_told(
 
 MAIL = mail(90)
 SIDES = partition_classes(["ham", "spam"], {"spam"})
-
-
-def measured(spam_filter: Filter) -> HamScores:
-    spam_filter.settle()
-    return spam_filter.ham_scores()
-
-
-def test_good_mail_is_measured_by_scores_from_before_it_was_taught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
-    with opened(tmp_path) as spam_filter:
-        teach(spam_filter, MAIL[:30])
-        spam_filter.settle()
-        before = spam_filter.ham_scores().confirmed
-        later = [(label, raw) for label, raw in MAIL[30:60] if label == "ham"]
-        now = [spam_filter.judge(raw).log_odds for _, raw in later]
-        spam_filter.learn_examples(
-            [spam_filter._reader.read_example(raw) for _, raw in later], "ham"
-        )
-        fold.measure_ham(
-            spam_filter.ledger, spam_filter._store.tables, spam_filter.unwanted
-        )  # with the fusion that judged them
-        scores = spam_filter.ham_scores()
-        assert scores.confirmed == before + len(later)
-        trust = experts.side_confidence(spam_filter._store.tables.messages, SIDES) / _trust_before(
-            len(later), spam_filter
-        )
-        kept = {round(value, 2) for value in scores.highest}
-        assert {round(value * trust, 2) for value in now} <= {
-            round(value + step / 100, 2) for value in kept for step in (-1, 0, 1)
-        }
-        assert list(scores.highest) == sorted(scores.highest, reverse=True)
-
-
-def _trust_before(more: int, spam_filter: Filter) -> float:
-    messages = spam_filter._store.tables.messages.copy()
-    messages[0] -= more
-    return experts.side_confidence(messages, SIDES)
-
-
-def test_only_good_mail_counts_and_only_when_both_sides_were_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
-    ham, spam = ([pair for pair in MAIL if pair[0] == label] for label in ("ham", "spam"))
-    with opened(tmp_path) as spam_filter:
-        teach(spam_filter, ham[:20])
-        assert measured(spam_filter) == HamScores()
-        teach(spam_filter, spam[:5])
-        assert measured(spam_filter) == HamScores()
-        teach(spam_filter, ham[20:24])
-        assert measured(spam_filter).confirmed == 4
-        teach(spam_filter, spam[5:8])
-        assert measured(spam_filter).confirmed == 4
-        spam_filter.define_class("news", unwanted=False)
-        teach(spam_filter, [("news", ham[30][1])])
-        assert (
-            measured(spam_filter).confirmed == 5
-        )  # the four have scores of two classes, the fifth of as many: all count
-        teach(spam_filter, [("news", ham[31][1])])
-        assert measured(spam_filter).confirmed == 6
-        assert len(spam_filter.ham_scores().highest) == 6
 
 
 def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught: Filter) -> None:
