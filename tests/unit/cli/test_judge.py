@@ -70,7 +70,7 @@ def test_a_profile(run, taught, spam):
     (default,) = run(taught, "judge", "--json", spam).lines
     assert plain["log_odds"] != default["log_odds"]
     assert run(taught, "--profile", "bayes", "judge", spam).failed(
-        "no profile 'bayes'", "multinomial-ml"
+        "no profile 'bayes'", "multinomial"
     )
 
 

@@ -49,7 +49,7 @@ def test_text(run, taught, counts):
     assert f"state      {taught}\n" in out
     assert re.search(rf"^spam +{counts['spam']}  unwanted$", out, re.MULTILINE)
     assert __version__ in out
-    assert "multinomial-ml" in out
+    assert "multinomial" in out
 
 
 def test_a_node_tells_of_the_shared_log(run, status_of, taught, tmp_path):
