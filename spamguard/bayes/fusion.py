@@ -246,6 +246,7 @@ def _fuse_batch_scores(
 
 # ---- profiles
 
+_ALPHA = 1.0  # add-one smoothing
 JudgeFunction = Callable[[Tables, ExpertParameters, Evidence], list[float]]
 """Returns the unnormalised log-probability of each class."""
 
@@ -272,80 +273,47 @@ def _add_prior(tables: Tables, log_likelihood: Floats) -> list[float]:
     return joint
 
 
-def _make_bernoulli_judge(alpha: float) -> JudgeFunction:
-    def judge(tables: Tables, _parameters: ExpertParameters, evidence: Evidence) -> list[float]:
-        counts, messages = _word_counts(tables, evidence), tables.messages[:, np.newaxis]
-        presence = formulas.bernoulli_presence(counts, messages, alpha, alpha)
-        # a message without any word, from the histogram of counts instead of the vocabulary
-        values = np.flatnonzero(tables.histogram.any(axis=0))
-        absence = formulas.absent_log_likelihood(
-            np.minimum(values, messages),  # no word has a larger count in a smaller class
-            tables.histogram[:, values],
-            tables.messages,
-            alpha,
-            alpha,
-        )
-        likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
-        return _add_prior(tables, likelihood)
-
-    return judge
-
-
-def _make_multinomial_judge(alpha: float) -> JudgeFunction:
-    def judge(tables: Tables, _parameters: ExpertParameters, evidence: Evidence) -> list[float]:
-        counts = _word_counts(tables, evidence)
-        if not counts.size:
-            return _add_prior(tables, np.zeros(len(tables.classes)))
-        # the sum of smoothed_log over the words; its denominator is the same for all of them
-        upper = formulas.log_count(counts, alpha).sum(axis=1)
-        total = formulas.log_total(tables.totals[:, 0], alpha, tables.vocabulary[0])
-        return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
-
-    return judge
-
-
-def _judge_logistic(
+def _judge_bernoulli(
     tables: Tables, _parameters: ExpertParameters, evidence: Evidence
 ) -> list[float]:
-    weights = read_rows(tables, evidence.buckets[: int(evidence.sizes[0])]).weights
-    sums = weights.sum(axis=1, dtype=np.int64)
-    margins = logistic.margins(
-        sums, tables.biases[:, 0], logistic.inverse_roots(evidence.sizes[:1])
+    counts, messages = _word_counts(tables, evidence), tables.messages[:, np.newaxis]
+    presence = formulas.bernoulli_presence(counts, messages, _ALPHA, _ALPHA)
+    # a message without any word, from the histogram of counts instead of the vocabulary
+    values = np.flatnonzero(tables.histogram.any(axis=0))
+    absence = formulas.absent_log_likelihood(
+        np.minimum(values, messages),  # no word has a larger count in a smaller class
+        tables.histogram[:, values],
+        tables.messages,
+        _ALPHA,
+        _ALPHA,
     )
-    return [0.0, *(margins / logistic.ONE).tolist()]
+    likelihood = formulas.bernoulli_log_likelihood(np.ones(counts.shape[1]), presence, absence)
+    return _add_prior(tables, likelihood)
 
 
-def _judge_categorical(
-    tables: Tables, parameters: ExpertParameters, evidence: Evidence
+def _judge_multinomial(
+    tables: Tables, _parameters: ExpertParameters, evidence: Evidence
 ) -> list[float]:
-    parts = experts.look_up_ratios(parameters.class_estimates.traits, evidence.traits)
-    return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
-
-
-def _judge_gaussian(
-    tables: Tables, parameters: ExpertParameters, evidence: Evidence
-) -> list[float]:
-    parts = experts.look_up_ratios(parameters.class_estimates.numbers, evidence.numbers)
-    return _add_prior(tables, np.concatenate(([0.0], parts.sum(axis=-1))))
+    counts = _word_counts(tables, evidence)
+    if not counts.size:
+        return _add_prior(tables, np.zeros(len(tables.classes)))
+    # the sum of smoothed_log over the words; its denominator is the same for all of them
+    upper = formulas.log_count(counts, _ALPHA).sum(axis=1)
+    total = formulas.log_total(tables.totals[:, 0], _ALPHA, tables.vocabulary[0])
+    return _add_prior(tables, formulas.log_ratio(upper, counts.shape[1] * total))
 
 
 DEFAULT_PROFILE = "default"
 _ALL_EXPERTS = (
     f"calibrated fusion of {len(EXPERTS)} experts over words, clues, pairs, traits and numbers"
 )
-_BERNOULLI, _MULTINOMIAL = "Bernoulli naive Bayes over words", "multinomial naive Bayes over words"
-_ADD_ONE, _ML = "add-one smoothing", "maximum likelihood"
+_ABOUT = "{} naive Bayes over words, add-one smoothing"
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile(DEFAULT_PROFILE, _ALL_EXPERTS, False, fuse),
-        Profile("bernoulli", f"{_BERNOULLI}, {_ADD_ONE}", True, _make_bernoulli_judge(1.0)),
-        Profile("bernoulli-ml", f"{_BERNOULLI}, {_ML}", True, _make_bernoulli_judge(0.0)),
-        Profile("multinomial", f"{_MULTINOMIAL}, {_ADD_ONE}", True, _make_multinomial_judge(1.0)),
-        Profile("multinomial-ml", f"{_MULTINOMIAL}, {_ML}", True, _make_multinomial_judge(0.0)),
-        Profile("logistic", "logistic regression over words", True, _judge_logistic),
-        Profile("categorical", "categorical naive Bayes over traits", False, _judge_categorical),
-        Profile("gaussian", "Gaussian naive Bayes over numbers", False, _judge_gaussian),
+        Profile("bernoulli", _ABOUT.format("Bernoulli"), True, _judge_bernoulli),
+        Profile("multinomial", _ABOUT.format("multinomial"), True, _judge_multinomial),
     )
 }
 

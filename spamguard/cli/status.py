@@ -49,7 +49,6 @@ _KERNELS = {
     "compiled": "compiled",
     "numpy": "numpy (the compiled part is not installed: the same verdicts, slower)",
 }
-_ONE_WRONG_IN = 1000  # the bound that is shown; the one in force is the configuration's business
 _MISSING_REMEDY = (
     "teach what people have filed (teach-folders), or let answering teach (answered_is_ham)"
 )
@@ -89,7 +88,6 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
     from spamguard.ledger.schema import SCHEMA_VERSION
 
     status, loss = spam_filter.status(), spam_filter.find_loss()
-    bound = spam_filter.spam_threshold(_ONE_WRONG_IN)
     return {
         "state": str(spam_filter.directory),
         "versions": {
@@ -111,12 +109,6 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "missing": policy.missing_lessons(status.classes, status.unwanted),
         "events": status.events,
         "unsettled": status.unsettled,
-        "threshold": {
-            "fixed": policy.SPAM_THRESHOLD,
-            "one_wrong_in": _ONE_WRONG_IN,
-            "confirmed": spam_filter.ham_scores().confirmed,
-            "probability": bound.spam_from if bound.is_bounded else None,
-        },
         "buckets": status.buckets,
         # The hash is as good as random, so the load is the share of new tokens that collide.
         "tables": {
@@ -149,7 +141,6 @@ def _status_text(values: dict[str, Any]) -> str:
         f"profile    {values['profile']} (of {', '.join(values['profiles'])})",
         f"events     {values['events']:,}, {values['unsettled']:,} since the experts were settled",
         f"kept       {_kept_text(values)}",
-        f"threshold  {_threshold_text(values['threshold'])}",
         f"watcher    {_watcher_text(values)}",
         *daemon_lines(values["daemon"]),
         *_shared_lines(values["shared"]),
@@ -189,17 +180,6 @@ def _kept_text(values: dict[str, Any]) -> str:
         last = local_time(kept["last_aged"])[:10]
         text += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days, on {last}"
     return text
-
-
-def _threshold_text(values: dict[str, Any]) -> str:
-    from spamguard.engine.policy import MIN_CONFIRMED
-
-    fixed, confirmed = f"spam from {values['fixed']}", f"{values['confirmed']:,}"
-    bound = f"to be wrong about at most 1 good message in {values['one_wrong_in']:,}"
-    if values["probability"] is None:
-        need = f"{MIN_CONFIRMED:,} confirmed good messages, there are {confirmed}"
-        return f"{fixed}; {bound} needs {need}"
-    return f"{fixed}; from {values['probability']:.4f} {bound}, by {confirmed} confirmed"
 
 
 # ---- users, and the watcher

@@ -92,10 +92,8 @@ class Policy:
         tuple[Rule, ...], "What to do beyond tagging; the first rule that fits counts"
     ] = ()
     spam_threshold: Annotated[
-        types.SpamThreshold,
-        "The threshold of spam: fixed, or by the share of ham that may be called spam, "
-        "such as 1 in 1000",
-    ] = 0
+        types.SpamThreshold, "The probability from which on a message is called spam"
+    ] = 0.95
     tell_probability: Annotated[
         types.Flag, "Show the exact probability to recipients and to clients of a scanner"
     ] = False

@@ -159,24 +159,18 @@ def _check_probability(value: object) -> float:
     raise _mismatch("a probability from 0 to 1 such as 0.95", value, _unquote_hint(value))
 
 
-_ONE_IN = re.compile(r"1 in ([0-9]{1,3}(?:,?[0-9]{3}){0,2}|[0-9]{1,9})")
+def _check_spam_threshold(value: object) -> float:
+    if isinstance(value, int | float) and 0.5 <= value <= _MAX_THRESHOLD:  # True is above it
+        return float(value)
+    raise _mismatch(f"a probability from 0.5 to {_MAX_THRESHOLD} such as 0.95", value)
 
 
-def _check_spam_threshold(value: object) -> int:
-    if value == "fixed":
-        return 0
-    match = _ONE_IN.fullmatch(value) if isinstance(value, str) else None
-    number = int(match[1].replace(",", "")) if match else 0
-    if number < 2:
-        raise _mismatch("fixed, or such as 1 in 1000", value)
-    return number
-
-
+_MAX_THRESHOLD = 0.999999  # some mail must be spam
 _DURATION_SCHEMA = _text_schema(values.DURATION_PATTERN)
 _SIZE_SCHEMA = _text_schema(values.SIZE_PATTERN)
 _KEPT_SCHEMA = _text_schema(values.KEPT_PATTERN) | {"type": ["integer", "string"], "minimum": 1000}
 _SHARE_SCHEMA: JsonSchema = {"type": "number", "minimum": 0, "maximum": 1}
-_THRESHOLD_SCHEMA = _text_schema(f"fixed|{_ONE_IN.pattern}")
+_THRESHOLD_SCHEMA = _SHARE_SCHEMA | {"minimum": 0.5, "maximum": _MAX_THRESHOLD}
 
 Seconds = Annotated[float, Option(values.parse_seconds, _DURATION_SCHEMA, values.duration_text)]
 Days = Annotated[int, Option(values.parse_days, _DURATION_SCHEMA, lambda value: f"{value}d")]
@@ -190,14 +184,7 @@ DailyLimit = Annotated[int, _integer_option(0, 1_000_000)]
 Processes = Annotated[int, _integer_option(0, 1024)]
 Flag = Annotated[bool, Option(_check_flag, {"type": "boolean"})]
 Probability = Annotated[float, Option(_check_probability, _SHARE_SCHEMA)]
-SpamThreshold = Annotated[
-    int,
-    Option(
-        _check_spam_threshold,
-        _THRESHOLD_SCHEMA,
-        lambda value: f"1 in {value}" if value else "fixed",
-    ),
-]
+SpamThreshold = Annotated[float, Option(_check_spam_threshold, _THRESHOLD_SCHEMA)]
 Position = Annotated[values.Position, _enum_option(values.Position)]
 Tls = Annotated[values.Tls, _enum_option(values.Tls)]
 Action = Annotated[values.Action, _enum_option(values.Action)]

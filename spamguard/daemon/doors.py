@@ -10,7 +10,6 @@ import asyncio
 import logging
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from spamguard import keys
 from spamguard.config.options import Listener, OddBytes, Position, Protocol, Settings
-from spamguard.counters import MASTER_SLOT, STAGES, CounterSlot
+from spamguard.counters import STAGES, CounterSlot
 from spamguard.delivery.next_hop import DeliveryError, NextHop
 from spamguard.delivery.quarantine import Quarantine
 from spamguard.delivery.smtp import create_next_hop
@@ -30,7 +29,6 @@ from spamguard.proxy.transaction import FilterProxy, Proxy, ProxyContext
 from spamguard.servers.listener import ByteQuota, CertificateReloader, Door, ServerSession
 from spamguard.servers.milter import MilterSession
 from spamguard.servers.rspamd import RspamdSession
-from spamguard.servers.rspamd_protocol import RspamdStatistics
 from spamguard.servers.scanner import ScannerContext, ScanService
 from spamguard.servers.smtp import LmtpSession, SmtpSession
 from spamguard.servers.smtp_handler import DoorContext
@@ -81,14 +79,13 @@ def open_doors(
         count_receiving = partial(counters.add_seconds, _RECEIVE_STAGE)
         doors.append(open_door(listener, proxy, [listening], spool, name, count_receiving))
     lessons = TrainingIntake(settings.state)
-    statistics = partial(_collect_statistics, counters, lessons)
     first = len(settings.listeners)
     for scanner, listening, pool in zip(
         settings.scanners, sockets[first:], pools[first:], strict=True
     ):
         name = scanner.hostname or machine
         service = ScanService(scanner, pool, context, lessons, name)
-        doors.append(open_scanner(service, [listening], spool, statistics))
+        doors.append(open_scanner(service, [listening], spool))
     return doors
 
 
@@ -129,17 +126,12 @@ def open_door(
     return Door(make_session, sockets, Networks(listener.clients), listener.limits)
 
 
-def open_scanner(
-    service: ScanService,
-    sockets: Sequence[socket.socket],
-    spool: Path,
-    statistics: Callable[[], RspamdStatistics],
-) -> Door:
-    """Build a door, not open yet, for a scanner. statistics: for `RspamdSession`."""
+def open_scanner(service: ScanService, sockets: Sequence[socket.socket], spool: Path) -> Door:
+    """Build a door, not open yet, for a scanner."""
     scanner = service.scanner
     context = ScannerContext(service, ByteQuota(scanner.limits), spool)
     sessions: Mapping[Protocol, Callable[[ScannerContext, str], ServerSession]] = {
-        Protocol.RSPAMD: partial(RspamdSession, statistics),
+        Protocol.RSPAMD: RspamdSession,
         Protocol.SPAMD: SpamdSession,
         Protocol.MILTER: MilterSession,
     }
@@ -150,17 +142,6 @@ def open_scanner(
         Networks(scanner.clients),
         scanner.limits,
     )
-
-
-def _collect_statistics(counters: CounterSlot, lessons: TrainingIntake) -> RspamdStatistics:
-    """Add up the counters of all processes."""
-    messages: Counter[str] = Counter()
-    began = 0
-    for slot in counters.used_slots():
-        began = slot.began if slot.number == MASTER_SLOT else began
-        for (label, _), number in slot.read_rows("messages"):
-            messages[label] += number
-    return RspamdStatistics(max(0, int(time.time()) - began), messages, *lessons.totals())
 
 
 def _count_failure(counters: CounterSlot, endpoint: str, error: Exception) -> None:

@@ -65,23 +65,23 @@ async def assemble(
 ) -> AsyncIterator[Sequence[Door]]:
     """Build the doors of a mail filter (`Assemble`)."""
     async with AsyncExitStack() as stack:
-        pools: dict[tuple[int, tuple[str, ...], bool], ScorerPool] = {}
+        pools: dict[tuple[float, tuple[str, ...], bool], ScorerPool] = {}
         pools_of_doors = []
         for door in settings.doors:
             servers = settings.authserv_ids if door.believes_results else ()
             stripped = bool(servers) and door.strips_authentication_results
-            bound = door.policy.spam_threshold
-            if (bound, servers, stripped) not in pools:
-                pools[bound, servers, stripped] = pool = ScorerPool(
+            spam_from = door.policy.spam_threshold
+            if (spam_from, servers, stripped) not in pools:
+                pools[spam_from, servers, stripped] = pool = ScorerPool(
                     settings.state,
                     settings.scoring,
-                    bound,
+                    spam_from,
                     authserv_ids=servers,
                     results_stripped=stripped,
                 )
                 stack.push_async_callback(pool.close)
                 await pool.start()
-            pools_of_doors.append(pools[bound, servers, stripped])
+            pools_of_doors.append(pools[spam_from, servers, stripped])
         # The scorers start while this process loads the rest.
         from spamguard.daemon.doors import open_doors  # noqa: PLC0415
 

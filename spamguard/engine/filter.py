@@ -56,7 +56,7 @@ class Filter(JudgingFilter, ClosedOnExit):
         directory: str | Path,
         *,
         profile: str = DEFAULT_PROFILE,
-        one_wrong_in: int = 0,
+        spam_threshold: float = policy.SPAM_THRESHOLD,
         authserv_ids: Collection[str] = (),
         results_stripped: bool = False,
         _bits: int = DEFAULT_BITS,
@@ -68,8 +68,7 @@ class Filter(JudgingFilter, ClosedOnExit):
         Parameters
         ----------
         profile : how to judge, a name of `bayes.fusion.PROFILES`.
-        one_wrong_in : call at most one good message in so many spam, once that can be known
-            (`spam_threshold`); 0: no such bound.
+        spam_threshold : probability of being unwanted from which on a message is called spam.
         authserv_ids : servers that are believed about who has sent a message
             (`mail.authentication`), by the names in their Authentication-Results.
         results_stripped : these servers have removed the results that came with a message.
@@ -113,7 +112,7 @@ class Filter(JudgingFilter, ClosedOnExit):
             if _load:
                 table_store.catch_up()
             words = SenderWords(ledger, key, authserv_ids, results_stripped=results_stripped)
-            return cls(state, key, ledger, table_store, profile, one_wrong_in, words)
+            return cls(state, key, ledger, table_store, profile, spam_threshold, words)
         except BaseException:
             ledger.close()
             raise
@@ -373,7 +372,6 @@ class Filter(JudgingFilter, ClosedOnExit):
         0
         """
         self._store.settle()
-        fold.measure_ham(self._ledger, self._store.tables, self._unwanted)
 
     def settle_everywhere(self) -> None:
         """Settle now; where a log is shared, the daemon does it soon, for all nodes."""

@@ -9,9 +9,6 @@ A receipt keeps the experts' *first scores*: their scores of the message before 
 a mark of the classes among which they chose. Classes come and go, and scores of some classes must
 never be taken for those of others.
 
-After settling, the first scores of good mail are fused by today's weights and kept in the ledger:
-the bound on wrongly judged good mail is computed from them (`policy.compute_threshold`).
-
 A user's own votes are counted apart from the tables (`UserModels`), when the first message for that
 user is judged. Such a model is a pure function of the user's latest votes in force up to an event:
 a vote that is taken back leaves no trace. An outdated one is brought up to date by adding and
@@ -21,18 +18,17 @@ than a bounded number of tokens, and a user's damaged receipts must never cost a
 
 from __future__ import annotations
 
-import json
 import logging
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamguard.bayes import experts, fusion, training
+from spamguard.bayes import training
 from spamguard.bayes.experts import EXPERTS, N_NUMBER_VALUES, STEPS_PER_NAT, Integers
 from spamguard.bayes.personal import UserVoteCounts, count_votes, sum_votes
 from spamguard.bayes.tables import (
@@ -42,7 +38,6 @@ from spamguard.bayes.tables import (
     Tables,
     batch_features,
     make_evidence,
-    partition_classes,
     table_bits,
 )
 from spamguard.bayes.training import BLOCK_LESSONS, LessonBlock, replay
@@ -80,14 +75,6 @@ def read_first_scores(lesson: Lesson, classes: Sequence[str]) -> Integers:
         return _NO_SCORES
     nats = codec.unpack_scores(scores[: _ROW_BYTES * (len(classes) - 1)])
     return np.asarray(np.rint(np.array(nats) * STEPS_PER_NAT), np.int64)
-
-
-def unwanted_row(scores: bytes) -> bytes:
-    """The row of unwanted mail against wanted, for any classes; empty if these are no scores."""
-    size = len(scores) - len(scores) % _ROW_BYTES
-    if len(scores) == size:
-        return scores[:_ROW_BYTES]  # the only one; or, from before there was a mark, spam's
-    return scores[size - _ROW_BYTES : size] if size and len(scores) - size == _MARK_BYTES else b""
 
 
 def _class_mark(classes: Sequence[str]) -> bytes:
@@ -205,66 +192,6 @@ def build_tables(ledger: SqliteLedger, upto_seq: int, min_bits: int) -> Tables:
                 ledger.classes() if ledger.shared is None else ledger.shared.classes_upto(upto_seq)
             ),
         )
-
-
-# ---- first scores of good mail
-
-HAM_SCORES_KEY = f"goodmail.{EXTRACTOR}"
-"""The ledger's note of how spammy good mail looked."""
-_MAX_KEPT_SCORES = 1000  # the highest: for one wrong in 1,000 enough up to a million messages
-# A score counts when so many messages of each side were taught before it was taken: the first ones
-# of a filter are guesses, and while only good mail is taught, nothing looks like spam.
-MIN_LESSONS_PER_SIDE = 100
-_MEASURE_BATCH = 4096  # lessons
-_KEPT_STEPS_PER_NAT = 1000  # log-odds are kept in thousandths, rounded up
-
-
-def measure_ham(ledger: SqliteLedger, tables: Tables, unwanted: Set[str]) -> None:
-    """Note in the ledger how spammy good mail looked before it was taught, by settled tables."""
-    confirmed, highest = 0, np.empty(0)
-    scores = _eligible_scores(ledger.scores.lesson_scores(EXTRACTOR), unwanted)
-    for chunk in batches(scores, _MEASURE_BATCH):
-        log_odds = fuse_first_scores(chunk, tables, unwanted)
-        confirmed += len(log_odds)
-        highest = np.sort(np.concatenate((highest, log_odds)))[-_MAX_KEPT_SCORES:]
-    steps = np.ceil(highest[::-1] * _KEPT_STEPS_PER_NAT).astype(int).tolist()
-    ledger.set_meta(HAM_SCORES_KEY, json.dumps({"confirmed": confirmed, "highest": steps}))
-
-
-def read_ham_scores(ledger: SqliteLedger) -> policy.HamScores:
-    """The last measurement. A note that cannot be read counts as none; settling mends it."""
-    try:
-        values = json.loads(ledger.get_meta(HAM_SCORES_KEY) or "{}")
-        highest = tuple(step / _KEPT_STEPS_PER_NAT for step in values["highest"])
-        return policy.HamScores(values["confirmed"], highest)
-    except (ValueError, TypeError, KeyError):
-        return policy.HamScores()
-
-
-def _eligible_scores(lessons: Iterable[tuple[str, bytes]], unwanted: Set[str]) -> Iterator[bytes]:
-    """Scores of good messages that were taken when both sides were known."""
-    lessons_of_side = {True: 0, False: 0}
-    for label, scores in lessons:
-        bad = label in unwanted
-        if not bad and min(lessons_of_side.values()) >= MIN_LESSONS_PER_SIDE:
-            yield scores
-        lessons_of_side[bad] += 1
-
-
-def fuse_first_scores(
-    scores: list[bytes], tables: Tables, unwanted: Set[str]
-) -> NDArray[np.float64]:
-    """Fused log-odds of being unwanted, (m,), from packed scores; malformed ones are left out."""
-    rows = [row for row in map(unwanted_row, scores) if row]
-    steps = np.frombuffer(b"".join(rows), "<i2").astype(np.int64)
-    confidence = experts.side_confidence(
-        tables.messages, partition_classes(tables.classes, unwanted)
-    )
-    bounds = experts.score_bounds(confidence)
-    bounded = experts.bound_scores(steps.reshape(len(rows), 1, len(EXPERTS)), bounds)
-    weights, bias = fusion.side_weights(tables.fusion_weights), tables.fusion_biases[:1]
-    fused = fusion.to_nats(fusion.fused_log_odds(bounded, weights, bias))
-    return fusion.temper(confidence * fused[:, 0])
 
 
 # ---- users' own votes

@@ -51,7 +51,7 @@ class JudgingFilter:
         ledger: SqliteLedger,
         store: TableStore,
         profile: str,
-        one_wrong_in: int,
+        spam_threshold: float,
         sender_words: SenderWords,
     ) -> None:
         """Use `Filter.open`."""
@@ -64,7 +64,7 @@ class JudgingFilter:
         self._profile = PROFILES[profile]
         self._is_default = profile == DEFAULT_PROFILE
         self._reader = ExampleReader(key)
-        self._one_wrong_in = one_wrong_in
+        self._spam_from = spam_threshold
         self._read_classes()
         self._update_parameters()
 
@@ -337,17 +337,6 @@ class JudgingFilter:
 
     def _read_classes(self) -> None:
         self._unwanted = policy.unwanted_classes(self._ledger.classes())
-        self._spam_from = self.spam_threshold(self._one_wrong_in).spam_from
-
-    def spam_threshold(self, one_wrong_in: int) -> policy.Threshold:
-        """The threshold that calls at most one good message in so many spam; 0: the fixed one."""
-        if not one_wrong_in:
-            return policy.Threshold()
-        return policy.compute_threshold(self.ham_scores(), one_wrong_in)
-
-    def ham_scores(self) -> policy.HamScores:
-        """Scores of good mail before it was taught, as of the last settling."""
-        return fold.read_ham_scores(self._ledger)
 
     def is_settling_due(self) -> bool:
         """Whether the process that settles has work, as of the last look at the ledger."""

@@ -3,16 +3,15 @@
 Pure: numbers in, words and bytes out.
 
 A message is labelled `spam` or `ham` (or by a further class of the likelier side) only when its
-probability is beyond a threshold and both sides have been taught; else it is `unsure`. Two
-mechanisms raise the threshold of spam: a bound on wrongly judged good mail (`compute_threshold`),
-and caution while few good messages have been taught (`Caution`).
+probability is beyond a threshold and both sides have been taught; else it is `unsure`. Caution
+raises the threshold of spam while few good messages have been taught (`Caution`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from math import exp, inf, lgamma, log, log1p
+from math import exp, inf, log, log1p
 from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard.config.options import Action, Policy, Rule
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 UNSURE = "unsure"
 # Where "unsure" ends, as probability of being unwanted, and how many lessons of each side any other
 # label needs (corpora/RESULTS.md, "Thresholds").
-SPAM_THRESHOLD = 0.95
+SPAM_THRESHOLD = Policy().spam_threshold
 HAM_THRESHOLD = 0.1
 MIN_LESSONS = 3
 # With fewer good lessons, spam stays unsure ("The first days"); with more than so many unwanted
@@ -162,72 +161,16 @@ def count_flips(parts: Iterable[float], distance: float) -> int | None:
     return None
 
 
-# ---- the threshold as a bound on good mail that is judged wrongly
+# ---- the first days
 
-MIN_CONFIRMED = 3000  # good messages without which no bound is believed
-_ERROR_PROBABILITY = 0.05  # the bound holds with 95 % confidence
 _MIN_THRESHOLD = 0.5  # mail that is more likely good is never called spam
 _MAX_THRESHOLD = 1 - 1e-9  # some mail always can be
-
-
-class HamScores(NamedTuple):
-    """How spammy good mail looked before it was taught.
-
-    confirmed: number of good messages that were scored before they were taught. highest: the
-    highest of their log-odds, falling.
-    """
-
-    confirmed: int = 0
-    highest: Sequence[float] = ()
-
-
-class Threshold(NamedTuple):
-    """The probability from which on mail is called spam, and whether a bound sets it."""
-
-    spam_from: float = SPAM_THRESHOLD
-    is_bounded: bool = False
-
-
-def compute_threshold(good: HamScores, one_wrong_in: int) -> Threshold:
-    """The lowest threshold that provably calls at most one good message in `one_wrong_in` spam.
-
-    The fixed threshold if `one_wrong_in` is 0, or too few good messages are known.
-    """
-    allowed = None
-    if one_wrong_in > 0 and good.confirmed >= MIN_CONFIRMED:
-        allowed = max_errors(good.confirmed, one_wrong_in)
-    if allowed is None or not good.highest:
-        return Threshold()
-    just_above = good.highest[min(allowed, len(good.highest) - 1)] + 1e-6
-    return Threshold(_clip_probability(just_above), is_bounded=True)
 
 
 def _clip_probability(log_odds: float) -> float:
     """A threshold from log-odds, within its bounds."""
     return min(max(1.0 / (1.0 + exp(-max(log_odds, -700.0))), _MIN_THRESHOLD), _MAX_THRESHOLD)
 
-
-def max_errors(confirmed: int, one_wrong_in: int) -> int | None:
-    """How many of `confirmed` good messages may be above a threshold of that error rate.
-
-    The largest number whose upper confidence bound (Clopper & Pearson 1934, one-sided, 95 %) does
-    not exceed 1 / one_wrong_in; None when even none at all proves too little. The same holds for a
-    threshold chosen by looking at these messages: the share of all good mail above the (x+1)-th
-    highest has the very distribution whose quantile that bound is (Wilks 1941).
-    """
-    rate = 1.0 / one_wrong_in
-    allowed, cumulated = None, 0.0
-    for errors in range(confirmed):
-        if one_wrong_in > 1:  # the binomial probability of exactly so many
-            ways = lgamma(confirmed + 1) - lgamma(errors + 1) - lgamma(confirmed - errors + 1)
-            cumulated += exp(ways + errors * log(rate) + (confirmed - errors) * log1p(-rate))
-        if cumulated > _ERROR_PROBABILITY:
-            break
-        allowed = errors
-    return allowed
-
-
-# ---- the first days
 
 # Tuned on frozen filters: corpora/RESULTS.md, "The first days".
 _CAUTION_HALF_LESSONS = 300  # good messages

@@ -53,9 +53,9 @@ _log = logging.getLogger("spamguard.model")
 
 BITS_RANGE = range(8, 29)
 """Sizes of tables: fewer buckets than 2**8 tell no words apart, more than 2**28 take gigabytes."""
-# Notes of the ledger that belong to one extractor: which snapshot counts, how good mail looked, how
-# far older votes were renewed.
-_META_PREFIXES = ("tables", "goodmail", "renewed")
+# Notes of the ledger that belong to one extractor: which snapshot counts, how far older votes were
+# renewed.
+_META_PREFIXES = ("tables", "renewed")
 UNDO_SECONDS = 30 * 86_400  # for so long a vote that was replaced can come back (`undo`)
 _DIRECTORY_REMEDY = "choose a state directory you may write to"
 _WANTED_KEY = "settle"  # note: the events up to this one are to be settled soon

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from hashlib import blake2b
 from itertools import groupby
@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from spamguard import keys, log
-from spamguard.engine.policy import unwanted_classes
 from spamguard.engine.prepare import Example, ExampleReader, batch_by_size
 from spamguard.errors import LedgerError, SpamguardError, UnknownClassError
 from spamguard.learning import status_files
@@ -400,13 +399,6 @@ class TrainingOutcome(Enum):
     TRY_LATER = auto()  # local trouble
 
 
-class LessonTotals(NamedTuple):
-    """lessons: by class. unwanted: classes."""
-
-    lessons: Mapping[str, int]
-    unwanted: Set[str]
-
-
 class TrainingIntake:
     """Takes lessons for the queue of one state directory; any number of threads may call it."""
 
@@ -446,17 +438,6 @@ class TrainingIntake:
         if digest is not None:
             log.log_lesson(_log, user, {"by": origin}, label, digest, "taken")
         return TrainingOutcome.ACCEPTED
-
-    def totals(self) -> LessonTotals:
-        """Lessons by class; none where the ledger cannot be read."""
-        try:
-            with self._open_ledger() as ledger:
-                return LessonTotals(
-                    ledger.lesson_counts(EXTRACTOR), unwanted_classes(ledger.classes())
-                )
-        except SpamguardError as error:
-            _log.warning("how much was learnt cannot be told: %s", error)
-            return LessonTotals({}, unwanted_classes({}))
 
     def _open_ledger(self) -> SqliteLedger:
         """LedgerError also where there is none yet: this process never makes one."""

@@ -366,21 +366,3 @@ class ScoreQueries:
             for (digest,) in voted
             for (scores,) in self._query(schema.FIRST_SCORES, (digest, extractor))
         }
-
-    def lesson_scores(self, extractor: int) -> Iterator[tuple[str, bytes]]:
-        """Class and first scores of every lesson that has scores, by the first event of each."""
-        seq, done = 0, set[bytes]()
-        ((end,),) = self._query(schema.LAST_SEQ, ())
-        repeated = {digest for (digest,) in self._query(schema.DIGESTS_OF_SEVERAL_EVENTS, (end,))}
-        while rows := self._query(schema.SCORES_BETWEEN, (seq, end, _BATCH_EVENTS)):
-            seq = rows[-1][0]
-            for _, digest, label, scores, version in rows:
-                if digest not in repeated:
-                    if label is not None and version == extractor and scores:
-                        yield label, scores
-                elif digest not in done:
-                    done.add(digest)
-                    votes = [Vote(*row) for row in self._query(schema.VOTES_OF_DIGEST, (digest,))]
-                    lesson = resolve_lesson(votes, extractor)
-                    if lesson is not None and lesson.scores:
-                        yield lesson.label, lesson.scores

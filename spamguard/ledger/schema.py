@@ -241,9 +241,6 @@ WHERE name = 'pending'"""
 EVENTS_BETWEEN = f"""
 SELECT seq, {_COLUMNS} FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 
-SCORES_BETWEEN = """
-SELECT seq, digest, label, scores, extractor FROM events
-WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"""
 
 USERS_BETWEEN = "SELECT DISTINCT user FROM events WHERE seq > ? AND seq <= ?"
 
@@ -293,11 +290,10 @@ SELECT label, count(*) FROM events
 WHERE seq <= :upto AND label IS NOT NULL AND (:extractor IS NULL OR extractor = :extractor)
 GROUP BY label"""
 
-DIGESTS_OF_SEVERAL_EVENTS = (
-    "SELECT digest FROM events WHERE +seq <= ?1 GROUP BY digest HAVING count(*) > 1"
-)
 VOTES_OF_SEVERAL_EVENTS = f"""
-{_SELECT_BARE_VOTE} WHERE +seq <= ?1 AND digest IN ({DIGESTS_OF_SEVERAL_EVENTS}) ORDER BY digest"""
+{_SELECT_BARE_VOTE} WHERE +seq <= ?1 AND digest IN (
+    SELECT digest FROM events WHERE +seq <= ?1 GROUP BY digest HAVING count(*) > 1)
+ORDER BY digest"""
 
 # Of a digest with one event, as nearly all have, its label is that of the lesson.
 LABELS_OF_DIGESTS_BETWEEN = """
@@ -312,10 +308,6 @@ FIRST_SCORES = f"""
 SELECT scores FROM events
 WHERE digest = ? AND extractor = ? AND label IS NOT NULL AND NOT {_IS_SUPERSEDED}
 ORDER BY clock, node, user LIMIT 1"""
-
-VOTES_OF_DIGEST = """
-SELECT digest, user, clock, node, label, x'', scores, '', 0, extractor FROM events
-WHERE digest = ?"""
 
 # Compaction. The row with the highest seq stays, or SQLite would give its number again. Keys of
 # several events are found in the index alone, so other rows are not even read. In a joined ledger

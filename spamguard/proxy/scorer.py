@@ -2,7 +2,7 @@
 
 A request is a fixed header with lengths, then header fields that count as on top of the message,
 the users whose mail it may be, and the message, or the descriptor of its file. An answer is a scan,
-or the reason why there is none. The arguments of the process are ONE_WRONG_IN WORDS
+or the reason why there is none. The arguments of the process are SPAM_THRESHOLD WORDS
 AUTHSERV_IDS STRIPPED STATE FD PARENT.
 
 A scorer is killed when a message takes too long: it must hold nothing that would be missed, write
@@ -86,7 +86,7 @@ class Scorer:
     def __init__(
         self,
         state: Path,
-        one_wrong_in: int,
+        spam_threshold: float,
         words: int,
         authserv_ids: Collection[str] = (),
         *,
@@ -99,7 +99,7 @@ class Scorer:
         self._open = partial(
             Filter.open,
             state,
-            one_wrong_in=one_wrong_in,
+            spam_threshold=spam_threshold,
             authserv_ids=authserv_ids,
             results_stripped=results_stripped,
         )
@@ -203,11 +203,11 @@ def _limit_memory() -> None:
 
 def main(arguments: list[str]) -> None:
     """Answer requests until the worker closes the connection."""
-    one_wrong_in, words, authserv_ids, stripped, state, descriptor, parent = arguments
+    spam_threshold, words, authserv_ids, stripped, state, descriptor, parent = arguments
     confine(int(parent))
     servers = authserv_ids.split(",")[:-1]
     scorer = Scorer(
-        Path(state), int(one_wrong_in), int(words), servers, results_stripped=bool(stripped)
+        Path(state), float(spam_threshold), int(words), servers, results_stripped=bool(stripped)
     )
     scorer.open()
     _limit_memory()

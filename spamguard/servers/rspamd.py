@@ -1,8 +1,7 @@
 """The rspamd door: HTTP/1.1 by h11, and the protocol before HTTP, which Exim still speaks.
 
 `rspamd_protocol` has the values: what a client says of a message, and the answers. A request of the
-old protocol differs in its first line and in the form of the answer. `ChunkMerger` joins the many
-small chunks that Haraka sends before h11 parses them.
+old protocol differs in its first line and in the form of the answer.
 
 Must never answer anything but an error to a request that did not come in whole, inflate more than a
 message may have, or tell a client more about a fault than that there was one.
@@ -37,7 +36,7 @@ from spamguard.servers.listener import (
     LimitExceeded,
     Rejection,
 )
-from spamguard.servers.rspamd_protocol import HeaderFields, RspamdStatistics
+from spamguard.servers.rspamd_protocol import HeaderFields
 from spamguard.servers.scanner import Conversation, ScannerContext
 from spamguard.storage import Spool
 
@@ -49,7 +48,6 @@ _DECOMPRESS_BYTES = 256  # that are decompressed at once: they hold 8 MiB at mos
 _CHUNKS_PER_TURN = 50  # before other sessions get their turn: a chunk may be one byte
 _RSPAMC_LINE = re.compile(rb"(?:CHECK|SYMBOLS|REPORT) RSPAMC/1\.[0-9]\r?\n")
 _MAX_RSPAMC_LINE_BYTES = len(b"SYMBOLS RSPAMC/1.3\r\n")
-_HEAD_END = re.compile(rb"\n\r?\n")  # as h11 sees it
 # A web page may have made a browser on this machine send the request.
 _BROWSER_FIELDS = frozenset((b"origin", b"sec-fetch-site"))
 # They say where a message is, instead of sending it.
@@ -103,17 +101,12 @@ class _RspamdAnswer(NamedTuple):
 
 
 class RspamdSession(Conversation):
-    """One client and its requests. statistics: called in a thread."""
+    """One client and its requests."""
 
-    def __init__(
-        self, statistics: Callable[[], RspamdStatistics], context: ScannerContext, address: str
-    ) -> None:
+    def __init__(self, context: ScannerContext, address: str) -> None:
         super().__init__(context, address)
-        self._statistics = statistics
         self._policy = context.service.scanner.policy
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
-        self._bytes_after_head = b""  # that came with the head, and wait until it is parsed
-        self._chunk_merger: ChunkMerger | None = None
         self._is_rspamc = False
         self._head_only = False
 
@@ -147,14 +140,10 @@ class RspamdSession(Conversation):
 
         first_piece: b"" if h11 has it already.
         """
-        self._chunk_merger, self._head_only = None, False
+        self._head_only = False
         try:
             if first_piece:
-                piece = await self._translate_first_line(first_piece)
-                match = _HEAD_END.search(piece)
-                end = match.end() if match else len(piece)
-                self._bytes_after_head = piece[end:]
-                self._http.receive_data(piece[:end])
+                self._http.receive_data(await self._translate_first_line(first_piece))
             await self._send_answer(await self._answer())
         except _RspamdError as error:
             await self._fail(error.status, str(error))
@@ -193,7 +182,6 @@ class RspamdSession(Conversation):
         fields = rspamd_protocol.collect_fields(event.headers)
         request = _RspamdRequest(path, fields, self._is_rspamc)
         self._head_only = event.method == b"HEAD"  # before the rest of the request can fail
-        self._begin_body(request)
         await self._check(request, event.method)
         with ExitStack() as stack:
             message = stack.enter_context(closing(self._context.incoming_message(self.address)))
@@ -217,36 +205,20 @@ class RspamdSession(Conversation):
             raise _RspamdError(400, "files and shared memory are not read: send the message")
         if request.compressions - {"zstd"}:
             raise _RspamdError(415, "unknown compression")
-        if request.path in _LESSON_PATHS and not await self._may_teach(request):
+        if request.path in _LESSON_PATHS and not await self._service.may_teach(
+            self.address, request.password
+        ):
             _log.warning("%s: wants to teach and may not", self.address)
             raise _RspamdError(403, _FORBIDDEN)
 
-    async def _may_teach(self, request: _RspamdRequest) -> bool:
-        return await self._service.may_teach(self.address, request.password)
-
     # ---- bytes and events
-
-    def _begin_body(self, request: _RspamdRequest) -> None:
-        data, self._bytes_after_head = self._bytes_after_head, b""
-        if request.fields.get(b"transfer-encoding") and not self._http.trailing_data[0]:
-            self._chunk_merger = ChunkMerger()
-        self._feed(data)
-
-    def _feed(self, data: bytes) -> None:
-        if self._chunk_merger:
-            data = self._chunk_merger.merge(data)
-        if data:  # to h11, b"" is the end of the connection
-            self._http.receive_data(data)
 
     async def _next_event(self) -> Any:
         """The next event of a request. h11.RemoteProtocolError."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
-            if data := await self.read_more():
-                self._feed(data)
-            else:
-                self._http.receive_data(b"")
+            self._http.receive_data(await self.read_more())  # b"": the end of the connection
         return event
 
     async def _receive(self, message: IncomingMessage) -> None:
@@ -322,16 +294,6 @@ class RspamdSession(Conversation):
         outcome = await self._service.teach(scan_request, label, request.password)
         return _RspamdAnswer(*_ANSWER_BY_OUTCOME[outcome])
 
-    async def stat(self, _request: _RspamdRequest, _message: Spool) -> _RspamdAnswer:
-        statistics = await run_in_thread(self._statistics)
-        return _RspamdAnswer(200, rspamd_protocol.format_statistics(statistics))
-
-    async def auth(self, request: _RspamdRequest, _message: Spool) -> _RspamdAnswer:
-        """Whether this client may teach, and for how long we have run (`rspamc uptime`)."""
-        auth = "ok" if await self._may_teach(request) else "failed"
-        uptime = (await run_in_thread(self._statistics)).uptime
-        return _RspamdAnswer(200, {"auth": auth, "version": __version__, "uptime": uptime})
-
 
 _ROUTES: Mapping[
     str, Callable[[RspamdSession, _RspamdRequest, Spool], Awaitable[_RspamdAnswer]]
@@ -342,8 +304,6 @@ _ROUTES: Mapping[
     "/symbols": RspamdSession.check,
     "/learnspam": RspamdSession.learn,
     "/learnham": RspamdSession.learn,
-    "/stat": RspamdSession.stat,
-    "/auth": RspamdSession.auth,
 }
 
 
@@ -365,88 +325,3 @@ def _decompress(compressed: Spool, message: IncomingMessage) -> None:
         raise _RspamdError(400, "not compressed as announced") from None
     if not frame.eof:
         raise _RspamdError(400, "not compressed as announced")
-
-
-# ---- chunks
-
-_CHUNK_HEAD = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
-_MAX_CHUNK_HEAD_BYTES = len(b"ffffffff\r\n")
-_LAST_CHUNK = re.compile(rb"0+\r\n")
-_CHUNK_END = b"\r\n"
-
-
-class ChunkMerger:
-    """Joins small chunks of one body to large ones (RFC 9112, section 7.1); keeps a few bytes only.
-
-    Haraka sends every line of a message as a chunk: 20 MB of short lines are a million of them, at
-    18 µs each in h11, and by then Haraka has given up. From the first chunk that is not of the
-    plainest form on, all bytes pass unchanged: h11 decides what is a well-formed body.
-    """
-
-    def __init__(self) -> None:
-        self._partial = b""  # an incomplete head or end of a chunk
-        self._remaining_bytes = 0  # of the present chunk, its end included
-        self._is_passthrough = False
-
-    def merge(self, data: bytes) -> bytes:
-        """The next bytes of the body in fewer chunks, as far as they are certain.
-
-        Raises
-        ------
-        h11.RemoteProtocolError
-            A chunk does not end where its head says.
-        """
-        if self._is_passthrough:
-            return data
-        data, self._partial = self._partial + data, b""
-        contents: list[bytes] = []
-        position = 0
-        while position < len(data) and not self._is_passthrough and not self._partial:
-            if self._remaining_bytes:
-                position = self._read_content(data, position, contents)
-            else:
-                position = self._begin_chunk(data, _read_whole_chunks(data, position, contents))
-        content = b"".join(contents)
-        merged = b"%x\r\n%b\r\n" % (len(content), content) if content else b""
-        return merged + data[position:]
-
-    def _begin_chunk(self, data: bytes, position: int) -> int:
-        """Read the head of a chunk; where its content begins."""
-        match = _CHUNK_HEAD.match(data, position)
-        if match and not _LAST_CHUNK.match(data, position):
-            self._remaining_bytes = int(match[1], 16) + len(_CHUNK_END)
-            return match.end()
-        rest = data[position : position + _MAX_CHUNK_HEAD_BYTES]
-        if match is None and len(rest) < _MAX_CHUNK_HEAD_BYTES and b"\n" not in rest:
-            self._partial = rest
-            return len(data)
-        self._is_passthrough = True
-        return position
-
-    def _read_content(self, data: bytes, position: int, contents: list[bytes]) -> int:
-        """Read the content of the present chunk, or what there is of it; where it ends."""
-        end = position + self._remaining_bytes
-        content_end = end - len(_CHUNK_END)
-        if len(data) >= end:
-            if data[content_end:end] != _CHUNK_END:
-                raise h11.RemoteProtocolError("a chunk does not end where its head says")
-            contents.append(data[position:content_end])
-            self._remaining_bytes = 0
-            return end
-        read_end = max(min(len(data), content_end), position)
-        contents.append(data[position:read_end])
-        self._remaining_bytes -= read_end - position
-        self._partial = data[read_end:]
-        return len(data)
-
-
-def _read_whole_chunks(data: bytes, position: int, contents: list[bytes]) -> int:
-    """Read the chunks that are there as a whole; where they end. A tight loop for speed."""
-    while (match := _CHUNK_HEAD.match(data, position)) and (size := int(match[1], 16)):
-        start = match.end()
-        end = start + size
-        if data[end : end + 2] != _CHUNK_END:
-            break
-        contents.append(data[start:end])
-        position = end + 2
-    return position

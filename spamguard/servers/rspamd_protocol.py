@@ -9,14 +9,12 @@ It is written by hand because no library speaks the server's side of this protoc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any, NamedTuple
+from typing import Any
 
-from spamguard import __version__
 from spamguard.config.options import Action
-from spamguard.engine.policy import REQUIRED_SCORE, UNSURE
-from spamguard.proxy.delivery_log import NOT_SCANNED
+from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.servers.scanner import ScanRequest, ScanResult, format_words
 from spamguard.smtp.envelope import MAX_ADDRESS_LENGTH, Client, bare_address
 from spamguard.storage import Spool
@@ -98,17 +96,6 @@ def _delivered_to(fields: HeaderFields) -> str:
 # ---- answers
 
 
-class RspamdStatistics(NamedTuple):
-    """What the daemon has done. uptime: seconds. messages: by label. learnt: lessons by class.
-    unwanted: classes.
-    """
-
-    uptime: int
-    messages: Mapping[str, int]
-    learnt: Mapping[str, int]
-    unwanted: Set[str]
-
-
 def action_name(result: ScanResult) -> str:
     """What the client is asked to do."""
     usual = "add header" if result.is_unwanted else "no action"
@@ -185,37 +172,3 @@ def _symbols(result: ScanResult, *, with_weights: bool) -> dict[str, Any]:
 def _message_id(header: bytes) -> str:
     match = _MESSAGE_ID.search(header)
     return match[1].decode("ascii") if match else "undef"
-
-
-def format_statistics(statistics: RspamdStatistics) -> dict[str, Any]:
-    """The answer of /stat. What means nothing here is zero, as its readers need the fields."""
-    messages, unwanted = statistics.messages, statistics.unwanted
-    total, learnt = sum(messages.values()), sum(statistics.learnt.values())
-    spam = sum(count for label, count in messages.items() if label in unwanted)
-    not_ham = (*unwanted, UNSURE, NOT_SCANNED)
-    return {
-        "version": __version__,
-        "uptime": statistics.uptime,
-        "scanned": total,
-        "learned": learnt,
-        "total_learns": learnt,
-        "spam_count": spam,
-        "ham_count": sum(count for label, count in messages.items() if label not in not_ham),
-        "actions": {"add header": spam, "no action": total - spam},
-        "connections": 0,
-        "control_connections": 0,
-        "statfiles": [
-            {
-                "symbol": f"SPAMGUARD_{label.upper()}",
-                "label": label,
-                "type": "spamguard",
-                "revision": count,
-                "used": 0,
-                "total": 0,
-                "size": 0,
-                "languages": 0,
-                "users": 0,
-            }
-            for label, count in sorted(statistics.learnt.items())
-        ],
-    }

@@ -30,7 +30,6 @@ import zstandard
 
 from spamguard.bayes.training import LEARNER_VERSION
 from spamguard.engine import store
-from spamguard.engine.fold import HAM_SCORES_KEY
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp, check_layout
 from spamguard.errors import LedgerError, SharedError, TableError
 from spamguard.ledger.shared import PROVISIONAL, SharedLog
@@ -46,7 +45,6 @@ MAX_SNAPSHOT_BYTES = 1 << 30
 """A larger one is refused. A hundred million lessons make half of that."""
 MAX_BEHIND = 2000
 """Events that stores fold on a message's path, in about 0.3 s."""
-_MAX_NOTES = 1 << 18  # characters
 _MAX_CLOCK_SKEW = 3600  # seconds between two nodes
 _CHUNKS_AT_ONCE = 4
 _MAX_WINDOW_BYTES = 8 << 20  # of zstd; memory
@@ -62,22 +60,20 @@ class SnapshotAlarmError(SharedError):
 class SnapshotNotes(NamedTuple):
     """What goes with a snapshot.
 
-    goodmail: what good mail looked like, as the ledger keeps it. before: events that were
-    superseded before this time, in seconds since 1970, are dropped on every node.
+    before: events that were superseded before this time, in seconds since 1970, are dropped on
+    every node.
     """
 
-    goodmail: str = ""
     before: int = 0
 
     @classmethod
     def parse(cls, text: str) -> SnapshotNotes:
         """Read what a node wrote; the default where that cannot be read."""
         with suppress(ValueError, TypeError, KeyError, RecursionError):
-            values = json.loads(text)
-            goodmail, before = values["goodmail"], values["before"]
-            if isinstance(goodmail, str) and len(goodmail) <= _MAX_NOTES and type(before) is int:
+            before = json.loads(text)["before"]
+            if type(before) is int:
                 latest = int(time.time()) - store.UNDO_SECONDS + _MAX_CLOCK_SKEW
-                return cls(goodmail, min(before, latest))
+                return cls(min(before, latest))
         return cls()
 
 
@@ -117,10 +113,9 @@ class SnapshotExchange:
         if (await database.chains([mark.position])).get(mark.position) != mark.chain:
             raise SharedError("the shared log has changed: settle again")
         before = store.undo_limit(self._ledger)
-        notes = SnapshotNotes(self._ledger.get_meta(HAM_SCORES_KEY) or "", before)
         outcome = await database.publish_snapshot(
             stamp.seq, EXTRACTOR, LEARNER_VERSION, name, size, self._ledger.node,
-            json.dumps(notes._asdict()), token,
+            json.dumps(SnapshotNotes(before)._asdict()), token,
         )  # fmt: skip
         if outcome == "different" and any(row.position == stamp.seq for row in snapshots):
             self._raise_alarm(name, _describe_difference(stamp.seq))
@@ -207,7 +202,6 @@ class SnapshotExchange:
         if not store.install_snapshot(self._state, self._ledger, new, line, lambda: True):
             return False
         notes = SnapshotNotes.parse(row.notes)
-        self._ledger.set_meta(HAM_SCORES_KEY, notes.goodmail)
         if self._log.head().position >= row.position:
             store.tidy_up(self._state, self._ledger, row.position, notes.before)
             self.update_hold(self._log.head().position)

@@ -346,7 +346,6 @@ class ExplanationView:
     has_words: bool
     page: int
     pages: int
-    experts: Sequence[ExplanationRow]
     total: float
 
 
@@ -380,7 +379,6 @@ def build_explanation(
         remark=count_noun(len(features) - len(on_page), "feature"),
         is_sum=True,
     )
-    experts = [("prior", why.prior), *sorted(why.shares.items(), key=lambda item: -abs(item[1]))]
     return ExplanationView(
         why,
         sentence=explain_text.describe_verdict(
@@ -403,7 +401,6 @@ def build_explanation(
         has_words=any(clue.part for clue in why.clues),
         page=page,
         pages=pages,
-        experts=_make_rows([ExplanationRow(*expert) for expert in experts], why.log_odds),
         total=round(why.log_odds, 3),
     )
 

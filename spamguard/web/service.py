@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spamguard import log
-from spamguard.config.options import Settings, TeachSettings
+from spamguard.config.options import Policy, Settings, TeachSettings
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.delivery.quarantine import QuarantineEntry
 from spamguard.engine.filter import Filter
@@ -92,8 +92,8 @@ class Service:
     def __init__(
         self, settings: Settings, settle: Callable[[], object], ask_daemon: Callable[[], object]
     ) -> None:
-        one_wrong_in = settings.listeners[0].policy.spam_threshold if settings.listeners else 0
-        open_filter = partial(Filter.open, settings.state, one_wrong_in=one_wrong_in)
+        first = settings.listeners[0].policy if settings.listeners else Policy()
+        open_filter = partial(Filter.open, settings.state, spam_threshold=first.spam_threshold)
         open_reading = partial(ReadConnection.open, settings)
         self.keep_held = settings.quarantine.keep  # days
         self._authserv_ids, self._personal = settings.believed_servers, settings.personal
@@ -101,7 +101,7 @@ class Service:
         self._ask_daemon = ask_daemon
         self._filter = ResourceThread("filter", open_filter)
         self._readers = ResourceThread("reading", open_reading, _READ_THREADS)
-        self._scanner = UploadScanner(settings, one_wrong_in, settle)
+        self._scanner = UploadScanner(settings, first.spam_threshold, settle)
         self._visibility = Visibility(settings.aliases)
         self._quarantine = QuarantineQueries(settings, self._visibility)
         is_held = self._quarantine.is_waiting

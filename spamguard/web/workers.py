@@ -264,15 +264,17 @@ _TEMPORARY_REASONS = ("busy", "stopping", "no-model", "unreadable", "crashed", "
 class UploadScanner:
     """Judges uploaded messages in a scorer pool of its own. Call `start` first.
 
-    one_wrong_in: as in `Policy`. settle: called when lessons wait for settling, or when there are
+    spam_threshold: as in `Policy`. settle: called when lessons wait for settling, or when there are
     no usable tables.
     """
 
-    def __init__(self, settings: Settings, one_wrong_in: int, settle: Callable[[], object]) -> None:
+    def __init__(
+        self, settings: Settings, spam_threshold: float, settle: Callable[[], object]
+    ) -> None:
         self._pool = ScorerPool(
             settings.state,
             settings.scoring,
-            one_wrong_in,
+            spam_threshold,
             words=_MAX_WORDS,
             authserv_ids=settings.authserv_ids,
         )

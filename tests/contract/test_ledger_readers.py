@@ -242,41 +242,6 @@ def test_first_scores_are_those_of_the_oldest_vote_in_force(ledger):
     assert ledger.scores.first_scores([b"d"], 1) == {b"d": b""}
 
 
-def test_scored_lessons_come_as_first_heard_of_each_once(ledger):
-    def vote(label, digest, user="", scores=b"\1\0", extractor=1) -> NewVote:
-        return NewVote(digest, user, label, packed(1), scores, "cli", 5, extractor)
-
-    ledger.append(
-        [
-            vote("spam", b"z", "anna"),
-            vote("ham", b"y"),
-            vote("ham", b"x", scores=b""),
-            vote("ham", b"w", extractor=2),
-        ]
-    )
-    ledger.append([vote("ham", b"z", "anna", b"\2\0"), vote("ham", b"z", "ben", b"\3\0")])
-    ledger.append([vote(None, b"y"), vote("ham", b"v", scores=b"\4\0")])
-    ledger.append(
-        [vote("spam", digest.to_bytes(2)) for digest in range(300)]
-    )  # more than are read at a time
-    assert list(ledger.scores.lesson_scores(1)) == [
-        ("ham", b"\2\0"),
-        ("ham", b"\4\0"),
-        *[("spam", b"\1\0")] * 300,
-    ]
-
-
-def test_scored_lessons_are_each_told_once_although_votes_come_meanwhile(ledger):
-    def vote(label, number) -> NewVote:
-        return NewVote(number.to_bytes(2), "", label, packed(1), b"\1\0", "cli", 5, 1)
-
-    ledger.append([vote("spam", number) for number in range(300)])
-    walk = ledger.scores.lesson_scores(1)
-    found = [next(walk)]
-    ledger.append([vote("ham", 0), vote("ham", 299), vote("ham", 300)])
-    assert len([*found, *walk]) == 300
-
-
 def test_touched_tells_of_events_on_one_message_between_two_others(shelf, ledger):
     for digest in (b"a", b"b", b"a"):
         ledger.append([new_vote("spam" if ledger.last_seq() else "ham", digest)])

@@ -252,7 +252,7 @@ def play(state: Path) -> Json:
     with Filter.open(state, _durable=False) as subject:
         stages["settled"] = judged(subject)
         stages["settled, for anna"] = judged(subject, "anna")
-    for profile in ("bernoulli", "multinomial", "logistic", "gaussian"):
+    for profile in ("bernoulli", "multinomial"):
         with Filter.open(state, profile=profile, _durable=False) as subject:
             stages[profile] = judged(subject)
     return {

@@ -189,8 +189,6 @@ def test_why_then_and_now(shared: Site, who: str, browser: Chrome) -> None:
     browser.get(f"{shared.url}/history")
     seen(browser, subject(1))
     press(browser, subject(1))
-    press(browser, "The same sum by expert")
-    shows(browser, "By expert")
     press(browser, "Spam", ".say-it")
     shows(browser, "Learnt as spam.", "#notice")
     shows(browser, "You said: spam", ".say-it")

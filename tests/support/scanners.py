@@ -22,19 +22,12 @@ from spamguard.proxy.scorer import NotScanned
 from spamguard.proxy.transaction import ProxyContext
 from spamguard.records import Scan, Verdict, Word
 from spamguard.servers.listener import Door
-from spamguard.servers.rspamd_protocol import RspamdStatistics
 from spamguard.servers.scanner import ScanService
 from spamguard.storage import Spool
 from spamguard.users import QueuedLesson, UserResolver
 from tests.support.waiting import PATIENCE
 
 KEY = b"k" * 32
-STATISTICS = RspamdStatistics(
-    7,
-    {"spam": 2, "scam": 4, "ham": 3, "news": 1, "unsure": 6, "not-scanned": 8},
-    {"spam": 5},
-    frozenset(("spam", "scam")),
-)
 
 
 def verdict(probability: float) -> Verdict:
@@ -168,7 +161,7 @@ async def serving(
             settled=settled,
             resolver=resolver,
         )
-        door = open_scanner(service, [listening], state, lambda: STATISTICS)
+        door = open_scanner(service, [listening], state)
         await door.start()
         assert isinstance(door, Door)
         try:

@@ -132,7 +132,7 @@ TEXTS = (
     ("spam", "Send this money"),
 )
 QUERY = "Buy money online today"
-KNOWN = {"bernoulli-ml": 0.558621, "bernoulli": 0.651918, "multinomial": 0.657628}
+KNOWN = {"bernoulli": 0.651918, "multinomial": 0.657628}
 
 Wrap = Callable[[str, int], bytes]
 
@@ -200,19 +200,14 @@ def test_the_notes_example_after_settling_and_after_lessons_that_were_taken_back
     )
 
 
-def test_a_word_never_seen_in_spam_does_not_acquit_once_smoothing_is_on(tmp_path: Path) -> None:
+def test_a_word_never_seen_in_spam_does_not_acquit(tmp_path: Path) -> None:
     with opened(tmp_path) as spam_filter:
         teach(spam_filter, _plain)
         spam_filter.learn(b"robot\n", "ham")
     robot = b"Send money today robot\n"
-    for profile, certain in (
-        ("bernoulli", False),
-        ("multinomial", False),
-        ("bernoulli-ml", True),
-        ("multinomial-ml", True),
-    ):
+    for profile in KNOWN:
         with opened(tmp_path, profile) as spam_filter:
-            assert (spam_filter.judge(robot).probability < 1e-300) is certain
+            assert spam_filter.judge(robot).probability > 1e-300
 
 
 @pytest.mark.slow

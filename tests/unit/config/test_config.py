@@ -59,7 +59,7 @@ listeners:
     next_hop: smtp://127.0.0.1:10026
     trusted: [127.0.0.0/8]
     on_error: defer
-    spam_threshold: 1 in 1,000
+    spam_threshold: 0.99
     odd_bytes: refuse
     rules:
       - {when: spam, from_probability: 0.999, action: quarantine}
@@ -91,7 +91,7 @@ watch:
                 Rule("spam", Action.QUARANTINE, 0.999),
                 Rule("newsletter", Action.REDIRECT, to="news@example.org"),
             ),
-            spam_threshold=1000,
+            spam_threshold=0.99,
             on_error=OnError.DEFER,
         ),
         DoorLimits(message_size=20_000_000, recipients=7, data_timeout=90.0),
@@ -301,7 +301,7 @@ def test_dumped_settings_can_be_loaded_again(load, tmp_path):
     )
     one = replace(
         first.listeners[0],
-        policy=Policy(rules, 1000, True, (), OnError.DEFER),
+        policy=Policy(rules, 0.99, True, (), OnError.DEFER),
         limits=DoorLimits(message_size=1001, data_timeout=0.5),
         odd_bytes=OddBytes.REFUSE,
         tls=Certificate(self_signed(tmp_path), tmp_path / "localhost.key"),
@@ -336,7 +336,7 @@ def test_dumped_settings_can_be_loaded_again(load, tmp_path):
             Scanner(
                 Endpoint(Protocol.RSPAMD, "192.0.2.1", 11333),
                 Policy(
-                    spam_threshold=1000,
+                    spam_threshold=0.99,
                     tell_probability=True,
                     forged=("X-Y",),
                     on_error=OnError.DEFER,

@@ -99,8 +99,9 @@ IN_A_LISTENER = {
     ),
     "    tell_probability: yes": "6:5: tell_probability: expected true or false, found 'yes'",
     "    rules: [5]": f"6:13: rules: {_MAPPING} 5: write as in {{when: …, action: …}}",
-    "    spam_threshold: 1 in 1": (
-        "6:5: spam_threshold: expected fixed, or such as 1 in 1000, found '1 in 1'"
+    "    spam_threshold: 1 in 1000": (
+        "6:5: spam_threshold: expected a probability from 0.5 to 0.999999 such as 0.95, "
+        "found '1 in 1000'"
     ),
     "    odd_bytes: normalize": (
         "6:5: odd_bytes: expected one of auto, refuse, normalise, found 'normalize': did you mean "

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from spamguard.bayes import experts, fusion
+from spamguard.bayes import fusion
 from spamguard.bayes.experts import EXPERTS
-from spamguard.bayes.tables import empty_tables, partition_classes
+from spamguard.bayes.tables import empty_tables
 from spamguard.engine import fold
-from spamguard.engine.filter import Filter
-from spamguard.engine.policy import HamScores
 from spamguard.errors import LedgerError
 from spamguard.ledger import codec
 from spamguard.ledger.votes import Lesson
@@ -119,129 +116,3 @@ def test_a_receipt_that_our_extractor_cannot_have_made_is_told(
         )
         with pytest.raises(LedgerError, match="not made by this extractor"):
             spam_filter.settle()
-
-
-MAIL = mail(90)
-SIDES = partition_classes(["ham", "spam"], {"spam"})
-
-
-def measured(spam_filter: Filter) -> HamScores:
-    spam_filter.settle()
-    return spam_filter.ham_scores()
-
-
-def test_good_mail_is_measured_by_scores_from_before_it_was_taught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
-    with opened(tmp_path) as spam_filter:
-        teach(spam_filter, MAIL[:30])
-        spam_filter.settle()
-        before = spam_filter.ham_scores().confirmed
-        later = [(label, raw) for label, raw in MAIL[30:60] if label == "ham"]
-        now = [spam_filter.judge(raw).log_odds for _, raw in later]
-        spam_filter.learn_examples(
-            [spam_filter._reader.read_example(raw) for _, raw in later], "ham"
-        )
-        fold.measure_ham(
-            spam_filter.ledger, spam_filter._store.tables, spam_filter.unwanted
-        )  # with the fusion that judged them
-        scores = spam_filter.ham_scores()
-        assert scores.confirmed == before + len(later)
-        trust = experts.side_confidence(spam_filter._store.tables.messages, SIDES) / _trust_before(
-            len(later), spam_filter
-        )
-        kept = {round(value, 2) for value in scores.highest}
-        assert {round(value * trust, 2) for value in now} <= {
-            round(value + step / 100, 2) for value in kept for step in (-1, 0, 1)
-        }
-        assert list(scores.highest) == sorted(scores.highest, reverse=True)
-
-
-def _trust_before(more: int, spam_filter: Filter) -> float:
-    messages = spam_filter._store.tables.messages.copy()
-    messages[0] -= more
-    return experts.side_confidence(messages, SIDES)
-
-
-def test_only_good_mail_counts_and_only_when_both_sides_were_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fold, "MIN_LESSONS_PER_SIDE", 5)
-    ham, spam = ([pair for pair in MAIL if pair[0] == label] for label in ("ham", "spam"))
-    with opened(tmp_path) as spam_filter:
-        teach(spam_filter, ham[:20])
-        assert measured(spam_filter) == HamScores()
-        teach(spam_filter, spam[:5])
-        assert measured(spam_filter) == HamScores()
-        teach(spam_filter, ham[20:24])
-        assert measured(spam_filter).confirmed == 4
-        teach(spam_filter, spam[5:8])
-        assert measured(spam_filter).confirmed == 4
-        spam_filter.define_class("news", unwanted=False)
-        teach(spam_filter, [("news", ham[30][1])])
-        assert (
-            measured(spam_filter).confirmed == 5
-        )  # the four have scores of two classes, the fifth of as many: all count
-        teach(spam_filter, [("news", ham[31][1])])
-        assert measured(spam_filter).confirmed == 6
-        assert len(spam_filter.ham_scores().highest) == 6
-
-
-def fused(spam_filter: Filter, scores: list[bytes]) -> NDArray[np.float64]:
-    return fold.fuse_first_scores(scores, spam_filter._store.tables, spam_filter.unwanted)
-
-
-def test_scores_of_many_classes_are_fused_to_the_log_odds_of_the_verdict(taught: Filter) -> None:
-    messages = [raw for _, raw in MAIL[60:]]
-    scores = taught.first_scores([taught._reader.read_example(raw) for raw in messages])
-    assert fused(taught, scores) == pytest.approx([taught.judge(raw).log_odds for raw in messages])
-
-
-def test_scores_of_a_time_with_fewer_classes_count(tmp_path: Path) -> None:
-    with opened(tmp_path) as spam_filter:
-        teach(spam_filter, MAIL[:40])
-        messages = [raw for _, raw in MAIL[60:]]
-        scores = spam_filter.first_scores(
-            [spam_filter._reader.read_example(raw) for raw in messages]
-        )
-        before = fused(spam_filter, scores)
-        spam_filter.define_class("promo", unwanted=True)
-        teach(spam_filter, [("promo", MAIL[40][1])])
-        assert fused(spam_filter, [b"", b"\0" * 5, *scores]) == pytest.approx(
-            before, rel=0.1
-        )  # one lesson more, with somewhat other trust
-
-
-def test_of_scores_of_other_classes_what_was_said_of_unwanted_mail_counts(tmp_path: Path) -> None:
-    """One class went and another came: scores of the one are no scores of the other."""
-    messages = [raw for _, raw in MAIL[60:]]
-    with opened(tmp_path) as spam_filter:
-        teach(spam_filter, MAIL[:40])
-        spam_filter.define_class("promo", unwanted=True)
-        spam_filter.define_class("news", unwanted=False)
-        promo = [raw for _, raw in MAIL[40:50]]
-        teach(spam_filter, [("promo", raw) for raw in promo])
-        scores = spam_filter.first_scores(
-            [spam_filter._reader.read_example(raw) for raw in messages]
-        )
-        spam_filter.forget_digests([spam_filter._reader.digest(raw) for raw in promo])
-        teach(spam_filter, [("news", promo[0])])
-        assert spam_filter._store.tables.classes == ["ham", "spam", "news"]
-        size = 2 * len(experts.EXPERTS)
-        assert (
-            fused(spam_filter, scores).tolist()
-            == fused(spam_filter, [row[2 * size : 3 * size] for row in scores]).tolist()
-        )
-
-
-def test_scores_of_more_classes_from_before_they_had_a_mark_are_those_of_spam() -> None:
-    rows = [bytes([number]) * 2 * len(experts.EXPERTS) for number in range(3)]
-    assert fold.unwanted_row(rows[1] + rows[2]) == rows[1]
-    assert fold.unwanted_row(b"".join(rows) + b"mark") == rows[2]
-    assert (
-        fold.unwanted_row(b"")
-        == fold.unwanted_row(b"mark")
-        == fold.unwanted_row(rows[0][:-1])
-        == b""
-    )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spamguard.config.options import Action, Policy, Rule
 from spamguard.engine import policy
-from spamguard.engine.policy import Decision, HamScores, Threshold
+from spamguard.engine.policy import Decision
 from spamguard.records import Verdict
 from tests.unit.bayes.support import repeatable
 
@@ -267,78 +267,6 @@ def test_with_few_lessons_nothing_is_unwanted_however_probable() -> None:
     assert policy.decide(
         verdict, Policy((Rule("spam", Action.REJECT),)), policy.SPAM_THRESHOLD
     ) == Decision(Action.TAG, False)
-
-
-# Thresholds as a bound
-
-
-@pytest.mark.parametrize("one_wrong_in", [1, 2, 10, 100, 333, 1000, 5000])
-@pytest.mark.parametrize("confirmed", [1, 10, 59, 300, 2994, 2995, 3000, 4210, 100_000])
-def test_the_bound_is_that_of_clopper_and_pearson(confirmed: int, one_wrong_in: int) -> None:
-    from scipy.stats import beta
-
-    allowed = policy.max_errors(confirmed, one_wrong_in)
-    bound = [
-        1.0 if wrong >= confirmed else beta.ppf(0.95, wrong + 1, confirmed - wrong)
-        for wrong in ((allowed or 0), (0 if allowed is None else allowed + 1))
-    ]
-    if allowed is None:
-        assert bound[1] > 1 / one_wrong_in
-    else:
-        assert bound[0] <= 1 / one_wrong_in
-        assert bound[1] > 1 / one_wrong_in or allowed + 1 == confirmed
-
-
-GOOD = HamScores(4210, [9.0 - number / 100 for number in range(1000)])
-
-
-def test_the_threshold_lies_above_all_but_so_many_good_messages() -> None:
-    for one_wrong_in in (100, 1000):
-        allowed = policy.max_errors(GOOD.confirmed, one_wrong_in)
-        assert allowed is not None
-        threshold = policy.compute_threshold(GOOD, one_wrong_in)
-        assert threshold.is_bounded
-        wrong = [
-            odds
-            for odds in GOOD.highest
-            if policy.make_verdict(
-                {"ham": 0, "spam": 1}, odds, BAD, MANY, threshold.spam_from
-            ).label
-            == "spam"
-        ]
-        assert len(wrong) == allowed
-    assert policy.max_errors(GOOD.confirmed, 1000) == 0
-
-
-@pytest.mark.parametrize(
-    ("good", "one_wrong_in"),
-    [
-        (GOOD, 0),
-        (GOOD._replace(confirmed=policy.MIN_CONFIRMED - 1), 1000),
-        (HamScores(), 1000),
-        (GOOD, 1_000_000),
-        (HamScores(5000), 1000),
-    ],
-)
-def test_without_enough_confirmed_the_fixed_threshold_stays(
-    good: HamScores, one_wrong_in: int
-) -> None:
-    assert policy.compute_threshold(good, one_wrong_in) == Threshold(
-        policy.SPAM_THRESHOLD, is_bounded=False
-    )
-
-
-@pytest.mark.parametrize(
-    ("odds", "spam_from"), [(-1e6, 0.5), (-2.0, 0.5), (1e6, 1 - 1e-9), (25.0, 1 - 1e-9)]
-)
-def test_no_bound_makes_spam_of_good_mail_or_spam_impossible(odds: float, spam_from: float) -> None:
-    threshold = policy.compute_threshold(HamScores(10_000, [odds]), 1000)
-    assert threshold.spam_from == pytest.approx(spam_from, rel=1e-12)
-    assert (
-        policy.make_verdict({"ham": 0, "spam": 1}, 30.0, BAD, MANY, threshold.spam_from).label
-        == "spam"
-    )
-    assert math.isfinite(policy.spam_score(judged(0.9), threshold.spam_from))
 
 
 # The first days

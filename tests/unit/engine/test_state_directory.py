@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from spamguard.engine.filter import Filter
-from spamguard.engine.policy import HamScores
 from spamguard.errors import LedgerError, TableError
 from tests.support.disks import small_disk
 from tests.unit.filters import mail, opened, teach
@@ -37,25 +36,6 @@ def test_a_size_of_tables_that_cannot_be(state: Path, value: str) -> None:
         LedgerError, match="size of its tables is damaged: restore it from a backup"
     ):
         Filter.open(state)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        "{",
-        "7",
-        "[]",
-        "{}",
-        '{"confirmed": 1, "highest": 3}',
-        '{"confirmed": 1, "highest": ["x"]}',
-    ],
-)
-def test_what_is_known_of_good_mail_is_measured_anew(state: Path, value: str) -> None:
-    note(state, "goodmail.%", value)
-    with Filter.open(state) as spam_filter:
-        assert spam_filter.ham_scores() == HamScores()
-        spam_filter.settle()
 
 
 def test_a_state_directory_that_is_a_file(tmp_path: Path) -> None:

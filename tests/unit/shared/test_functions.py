@@ -63,7 +63,7 @@ async def _publish(
     for number in range(0, len(data), MIB):
         await database.put_chunk(snapshot, number // MIB, data[number : number + MIB])
     return await database.publish_snapshot(
-        position, 12, 3, snapshot, size or len(data), NODE, '{"goodmail": "1"}', token
+        position, 12, 3, snapshot, size or len(data), NODE, '{"before": 1}', token
     )
 
 
@@ -86,7 +86,7 @@ def test_the_two_newest_snapshots_are_kept_with_their_chunks(shared_database: Te
         snapshots = await database.read_snapshots()
         assert [row.position for row in snapshots] == [4, 3]
         assert snapshots[0][1:6] == (12, 3, sha256(files[3]).digest(), len(files[3]), NODE)
-        assert snapshots[0].notes == '{"goodmail": "1"}'
+        assert snapshots[0].notes == '{"before": 1}'
         assert await database.read_chunks(snapshots[0].hash, range(2)) == [
             files[3][:MIB],
             files[3][MIB:],

@@ -15,7 +15,6 @@ import pytest
 import zstandard
 
 from spamguard.engine import store
-from spamguard.engine.fold import HAM_SCORES_KEY
 from spamguard.engine.snapshot import SNAPSHOT_KEY, SnapshotStamp
 from spamguard.errors import LedgerError
 from spamguard.ledger.queries import ChangeWalk
@@ -167,17 +166,6 @@ def test_of_three_that_are_due_one_settles(nodes: Site) -> None:
     assert len(published(nodes)) == 1
     assert len({node.stamp().lineage for node in nodes.nodes}) == 1
     assert not any(node.filter.is_settling_due() for node in nodes.nodes)
-
-
-def test_how_good_mail_looked_travels_with_the_tables(nodes: Site) -> None:
-    first, second = nodes.node(), nodes.node()
-    teach(first.filter, MAIL)
-    first.turn()
-    first.publish()
-    note = first.filter.ledger.get_meta(HAM_SCORES_KEY)
-    assert note
-    nodes.converge()
-    assert second.filter.ledger.get_meta(HAM_SCORES_KEY) == note
 
 
 # ---- what is refused

@@ -11,7 +11,6 @@ from pathlib import Path
 from spamguard.config.options import Action, Endpoint, Protocol, Scanner
 from spamguard.daemon.doors import open_scanner
 from spamguard.servers.scanner import ScanResult
-from tests.support.scanners import STATISTICS
 from tests.support.waiting import PATIENCE
 from tests.unit.servers.milter.mta import Mta
 
@@ -78,7 +77,7 @@ async def serving(directory: Path, service: ScriptedService, path: Path | None =
     with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as listening:
         listening.bind(str(path) if path else ("127.0.0.1", 0))
         listening.listen(200)
-        door = open_scanner(service, [listening], directory, lambda: STATISTICS)
+        door = open_scanner(service, [listening], directory)
         await door.start()
         served = Served(door, listening.getsockname())
         try:

@@ -233,20 +233,8 @@ def test_a_bomb_is_not_inflated(tmp_path: Path) -> None:
 def test_the_other_pages(tmp_path: Path) -> None:
     ping = said(tmp_path, request("/ping", b"", method="GET"))
     assert (ping.status, ping.body) == (200, b"pong\r\n")
-    stat = said(tmp_path, request("/stat", b"", method="GET")).json
-    assert (
-        stat["scanned"],
-        stat["learned"],
-        stat["spam_count"],
-        stat["ham_count"],
-        stat["uptime"],
-    ) == (24, 5, 6, 4, 7)
-    assert stat["actions"] == {"add header": 6, "no action": 18}
-    assert said(tmp_path, request("/auth", b"", method="GET")).json["auth"] == "failed"
-    assert (
-        said(tmp_path, request("/auth", b"", method="GET"), teachers=("127.0.0.1",)).json["auth"]
-        == "ok"
-    )
+    for path in ("/stat", "/auth"):
+        assert said(tmp_path, request(path, b"", method="GET")).status == 404
 
 
 def test_a_connection_is_kept(tmp_path: Path) -> None:
