@@ -343,7 +343,7 @@ def test_enter_opens_why_and_never_teaches_or_releases(
             browser.get(server.url + path)
             for number in range(len(browser.find_elements("css selector", selector))):
                 press_enter(selector, number)
-                shows(browser, "What would change it", "h2")
+                shows(browser, "All features", "h2")
         for number in range(len(browser.find_elements("css selector", ".several button"))):
             press_enter(".several button", number)
         browser.get(server.url + path)

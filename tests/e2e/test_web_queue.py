@@ -203,7 +203,7 @@ def test_keys_in_history_and_quarantine(site: Site) -> None:
         keys(browser, "u")
         shows(browser, "Ham", ".mail li:nth-child(2)")
         keys(browser, Keys.ENTER)
-        shows(browser, "What would change it", "h2")
+        shows(browser, "All features", "h2")
         assert text(browser, "h1") == second
 
         assert listed("/quarantine") == 2
@@ -216,5 +216,5 @@ def test_keys_in_history_and_quarantine(site: Site) -> None:
         keys(browser, "j")
         assert focused(browser) == texts(browser, ".mail .subject")[1]
         keys(browser, Keys.ENTER)
-        shows(browser, "What would change it", "h2")
+        shows(browser, "All features", "h2")
         assert complaints(browser) == []
