@@ -39,8 +39,6 @@ _PRIORITY_BY_LEVEL = {
 }
 _BARE_VALUE = re.compile(r'[^ "=]+')
 _FOLDER_KEYS = ("from", "to")
-# Characters of a text in JSON: the journal cuts lines of 48 kB in two (journald.conf, LineMax).
-_MAX_TEXT_LENGTH = 16_384
 _MAX_WARNINGS = 10_000  # that one `WarnOnce` remembers
 _encode_json = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` would make one each time
 
@@ -230,9 +228,8 @@ class JournalFormatter(logging.Formatter):
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         for key, value in fields.items():
-            if isinstance(value, str):  # its start, without what no encoding can write
-                start = value[:_MAX_TEXT_LENGTH].encode("utf-8", "backslashreplace")
-                fields[key] = start.decode("utf-8")
+            if isinstance(value, str):  # without what no encoding can write
+                fields[key] = value.encode("utf-8", "backslashreplace").decode("utf-8")
         text = printable(_encode_json(fields), _escape_in_json)
         return f"{_priority_prefix(record.levelno)}{text}"
 

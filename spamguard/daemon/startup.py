@@ -96,18 +96,14 @@ def open_all(
     try:
         for endpoint in endpoints:
             address = endpoint_address(endpoint)
-            listening[address] = open_sockets.get(address) or _open_endpoint(
-                endpoint, deadline, {*open_sockets, *listening}
-            )
+            listening[address] = open_sockets.get(address) or _open_endpoint(endpoint, deadline)
     except StartError:
         close_all(new for address, new in listening.items() if address not in open_sockets)
         raise
     return listening
 
 
-def _open_endpoint(
-    endpoint: Endpoint, deadline: float, our_addresses: Collection[Address]
-) -> socket.socket:
+def _open_endpoint(endpoint: Endpoint, deadline: float) -> socket.socket:
     """Open a socket; try again while the address is in use."""
     while True:
         try:
@@ -120,7 +116,7 @@ def _open_endpoint(
             return listening
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                advice = _advise(endpoint, error.errno, our_addresses)
+                advice = _advise(endpoint, error.errno)
                 raise StartError(
                     f"cannot listen on {endpoint} ({error.strerror}): {advice}"
                 ) from error
@@ -138,19 +134,9 @@ _PORT_REMEDIES = {
 }
 
 
-def _advise(endpoint: Endpoint, number: int | None, our_addresses: Collection[Address]) -> str:
+def _advise(endpoint: Endpoint, number: int | None) -> str:
     if endpoint.path is not None:
         return _PATH_REMEDIES.get(number or 0, "make its directory, which must belong to us")
-    host, port = endpoint_address(endpoint)
-    for our_host, our_port in our_addresses if number == errno.EADDRINUSE else ():
-        # 0.0.0.0 and any address of IPv4 exclude each other, and so do :: and any of IPv6.
-        is_same_family = (":" in our_host) == (":" in host)
-        has_any_host = not {our_host, host}.isdisjoint(("0.0.0.0", "::"))  # noqa: S104  compared
-        if our_port == port != 0 and is_same_family and has_any_host:
-            return (
-                f"this daemon has that port itself, at {format_address((our_host, our_port))}: "
-                "restart if that is to go, or choose another port"
-            )
     return _PORT_REMEDIES.get(number or 0, "check the address")
 
 

@@ -79,26 +79,9 @@ class StatusSocket:
         self._selector.register(self._listening, selectors.EVENT_READ, self._serve)
 
     def maintain(self) -> None:
-        """Open the socket again if that is due, or if another daemon took its place and has gone.
-
-        Without the socket nothing keeps `restore` from replacing a ledger in use.
-        """
-        if self._listening is None:
-            if time.monotonic() >= self._retry_at:
-                self.open(self._path.parent)
-            return
-        try:
-            if self._path.lstat().st_ino == self._inode:
-                return
-            with process.short_path(self._path.parent) as directory:
-                if process.is_listening(directory / STATUS_SOCKET):
-                    return
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return
-        self.close()
-        self.open(self._path.parent)
+        """Open the socket again if that is due."""
+        if self._listening is None and time.monotonic() >= self._retry_at:
+            self.open(self._path.parent)
 
     def close(self) -> None:
         """Remove the socket, unless another daemon has taken its place; idempotent."""

@@ -52,7 +52,6 @@ _POLL_SECONDS = 0.01  # between looks at whether a killed process is gone
 _MAX_SPARE_SCORERS = 2  # above the usual number, while others are stuck
 _STUCK_SECONDS = 0.5  # at one message, after which a scorer is not counted on for others
 _START_TIMEOUT = 60.0  # for a scorer to open the filter
-_MAX_DOUBLINGS = 4  # of that time, by failed starts: a slow machine would never have a scorer
 _RETRY_SECONDS = 1.0  # between attempts to start scorers that end before they are ready
 _QUEUE_TIMEOUT = 30.0  # that a message waits for a free scorer
 _BATCH_SIZE = 8  # messages that a scorer gets in one go, if they are small
@@ -90,7 +89,6 @@ class ScorerHandle(DeadlineTimer):
     def __init__(
         self,
         command: Sequence[str],
-        start_seconds: float,
         message_seconds: float,
         on_change: Callable[[ScorerHandle], None],
         on_stuck: Callable[[ScorerHandle], None],
@@ -123,7 +121,7 @@ class ScorerHandle(DeadlineTimer):
                 raise
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_readable)
-        self.set_deadline(self._loop.time() + start_seconds)
+        self.set_deadline(self._loop.time() + _START_TIMEOUT)
 
     @property
     def pid(self) -> int:
@@ -395,11 +393,8 @@ class ScorerPool:
             return
         missing = self._size - (self._count_able() if self._queue else len(self._scorers))
         for _ in range(min(missing, self._size + _MAX_SPARE_SCORERS - len(self._scorers))):
-            start_seconds = _START_TIMEOUT * 2 ** min(self._failed_starts, _MAX_DOUBLINGS)
             try:
-                scorer = ScorerHandle(
-                    self._command, start_seconds, self._seconds, self._on_change, self._on_stuck
-                )
+                scorer = ScorerHandle(self._command, self._seconds, self._on_change, self._on_stuck)
             except OSError as error:
                 self._start_errors.report("a scorer cannot be started: %s", error)
                 self._replaced = isinstance(error, ReplacedError)

@@ -53,25 +53,6 @@ def test_an_address_in_use_leaves_nothing_open() -> None:
             socket.create_connection(("127.0.0.1", mine), timeout=PATIENCE)
 
 
-def test_an_address_in_use_by_this_daemon_is_reported_so() -> None:
-    port = free_port()
-    first = startup.open_all([at(port)], {})
-    with pytest.raises(
-        StartError,
-        match=(
-            rf"0\.0\.0\.0:{port} .*this daemon has that port itself, at 127\.0\.0\.1:{port}: "
-            r"restart"
-        ),
-    ):
-        startup.open_all([at(port, "0.0.0.0")], first, timeout=0.1)  # nobody gets there
-    with (
-        socket.create_server(("127.0.0.2", port)),
-        pytest.raises(StartError, match="another program listens there"),
-    ):
-        startup.open_all([at(port, "127.0.0.2")], first, timeout=0.1)
-    startup.close_all(first.values())
-
-
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(
         StartError, match=r"cannot listen on smtp://192\.0\.2\.1:2525 .*does not have that address"

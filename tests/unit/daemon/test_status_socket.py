@@ -5,7 +5,6 @@ that hangs.
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 import subprocess
 import sys
@@ -159,26 +158,3 @@ def test_another_daemon_that_took_over_the_socket_keeps_it(serve, selector, tmp_
     first, _ = serve({"pid": 1}), serve({"pid": 2})
     first.close()
     assert answer_of_served(selector, tmp_path) == {"pid": 2}
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_the_first_master_answers_again_when_the_other_has_gone(tmp_path, killed):
-    with selectors.DefaultSelector() as selector, selectors.DefaultSelector() as others:
-        first, second = (
-            StatusSocket(selector, lambda: {"pid": 1}),
-            StatusSocket(others, lambda: {"pid": 2}),
-        )
-        first.open(tmp_path)
-        second.open(tmp_path)
-        first.maintain()
-        assert answer_of_served(others, tmp_path) == {"pid": 2}
-        if killed:
-            (tmp_path / status.STATUS_SOCKET).rename(tmp_path / "left")
-        second.close()
-        if killed:
-            (tmp_path / "left").rename(tmp_path / status.STATUS_SOCKET)
-        for _ in range(2):
-            first.maintain()
-            assert answer_of_served(selector, tmp_path) == {"pid": 1}
-        first.close()
-    assert ask_daemon(tmp_path) is None

@@ -420,21 +420,6 @@ def test_what_was_given_to_the_last_scorer_waits_for_no_other_that_cannot_start(
     run(work())
 
 
-def test_scorers_get_more_and_more_time_to_begin(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scorer_pool, "_START_TIMEOUT", 1.0)
-
-    async def work() -> None:
-        async with pool(
-            state, command=(sys.executable, "-c", f"import time; time.sleep(3)\n{ODD}")
-        ) as judge:
-            await until(lambda: judge.pool.has_ready_scorer)
-            assert isinstance(await judge(MAIL[0][1]), Scan)
-
-    run(work())
-
-
 def test_a_message_does_not_wait_for_ever(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scorer_pool, "_QUEUE_TIMEOUT", 0.3)
 
