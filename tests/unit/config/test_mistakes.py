@@ -74,8 +74,7 @@ IN_A_LISTENER = {
     "personal: 1": "6:1: personal: expected true or false, found 1",
     "teach: {spol: 1}": "6:9: unknown key 'spol': did you mean 'spool'?",
     "teach: {socket: /run/x.sock}": (
-        "6:9: `teach.socket` is gone: programs leave lessons in the directory `spool`: "
-        "leave this line out"
+        "6:9: socket is gone: leave it out, programs leave lessons in the directory `spool`"
     ),
     "    teach: {addresses: {a@b.example: spam}, senders: [b.example]}": (
         "6:55: senders: expected an address such as anna@example.org, or *@example.org for all of "

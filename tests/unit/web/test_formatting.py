@@ -216,9 +216,9 @@ def long_explanation(number: int):
     )
 
 
-def test_groups_features_and_experts_add_up() -> None:
+def test_groups_and_features_add_up() -> None:
     explained = formatting.build_explanation(explanation(), None)
-    for rows in (explained.groups, explained.features, explained.experts):
+    for rows in (explained.groups, explained.features):
         assert sum(row.part for row in rows) == pytest.approx(explained.total, abs=1e-9)
 
 
