@@ -21,6 +21,9 @@ that changes the features raises it.
 DIGEST_BYTES = 16
 """Of the digest of a message, and of a sender."""
 
+MAX_LINE = 120
+"""Characters of the line that is kept of a text."""
+
 SENDER_PREFIX = b"snd"
 """With which the digests of senders begin."""
 
@@ -134,7 +137,8 @@ class Scan:
     packed: its features (`ledger.codec`). words: the strongest, strongest first. threshold:
     probability from which on the filter calls a message spam. settle: whether lessons wait for
     settling. personal: the verdict for each user whose own votes count. sender: the digest of words
-    about its sender, where that is authenticated (`ledger.senders`).
+    about its sender, where that is authenticated (`ledger.senders`). line: the beginning of its
+    text, where there are words.
     """
 
     verdict: Verdict
@@ -145,6 +149,7 @@ class Scan:
     settle: bool = False
     personal: Mapping[str, Verdict] = field(default_factory=dict)
     sender: bytes = b""
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

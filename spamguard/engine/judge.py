@@ -174,7 +174,7 @@ class JudgingFilter:
         users : whose mail it is. Users with votes that count get a verdict of their own, with the
             default profile only.
         """
-        example, finder = self._reader.read_with_words(raw, extra_fields)
+        example, finder, line = self._reader.read_with_words(raw, extra_fields)
         self._refresh()
         learnt, parameters = self._store.tables, self._parameters()
         evidence = tables.make_evidence(example.features, learnt.bits)
@@ -201,7 +201,9 @@ class JudgingFilter:
         strongest = finder.words(
             evidence.buckets.take(chosen), parts.take(chosen), 32 - learnt.bits
         )
-        return Scan(verdict, example.digest, packed, strongest, spam_from, due, by_user, sender)
+        return Scan(
+            verdict, example.digest, packed, strongest, spam_from, due, by_user, sender, line
+        )
 
     def explain(self, raw: bytes, *, user: str = "") -> Explanation:
         """Explain the verdict of `judge` by parts that sum to its log-odds.

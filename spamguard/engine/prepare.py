@@ -109,8 +109,8 @@ class ExampleReader:
         digest = message_digest(raw, self._digest_key, extracted.message)
         return Example(digest, extracted.features)
 
-    def read_with_words(self, raw: bytes, extra_fields: bytes) -> tuple[Example, WordFinder]:
-        """An example, with a way to the words of its message.
+    def read_with_words(self, raw: bytes, extra_fields: bytes) -> tuple[Example, WordFinder, str]:
+        """An example, with a way to the words of its message, and a line of its text.
 
         extra_fields are header fields that count as if they stood on top of the message. They must
         not be among those that identify a message (Message-ID, Date, From, Subject, MIME's): its
@@ -119,7 +119,7 @@ class ExampleReader:
         check_bytes(raw)
         if not extra_fields:
             extracted, words = self.extractor.read_with_words(raw)
-            return self._make_example(raw, extracted), words
+            return self._make_example(raw, extracted), words, extracted.line
         start = header_start(raw)  # below an mbox `From ` line, which would end the header
         # A first line that begins with a blank must not become the tail of the field above it.
         gap = b"\r\n" if raw[start : start + 1] in (b" ", b"\t") else b""
@@ -127,7 +127,7 @@ class ExampleReader:
         extracted, words = self.extractor.read_with_words(written)
         message = extracted.message if _FIELD_NAME.match(raw, start) else None
         digest = message_digest(raw, self._digest_key, message)
-        return Example(digest, extracted.features), words
+        return Example(digest, extracted.features), words, extracted.line
 
 
 def check_bytes(raw: bytes) -> bytes:

@@ -34,6 +34,7 @@ from spamguard.mail.text import (
     separate_spaceless,
     split_footer,
 )
+from spamguard.records import MAX_LINE
 
 _URL = re.compile(r"http(?:s?://[^\s\"'<>]{3,400})")
 _BARE_URL = re.compile(r"www\.(?<![/\w.]www\.)[^\s\"'<>/]{3,100}")
@@ -107,6 +108,12 @@ def read_content(
         if len(words) > _END_WORDS:
             content.sections.append((b"end", b" ".join(words[-_END_WORDS:])))
     return content
+
+
+def first_line(content: MessageContent) -> str:
+    """The beginning of the text as readers see it, in lower case, on one line."""
+    text = next(filter(str.strip, content.text), "")
+    return " ".join(text.split(maxsplit=MAX_LINE)[:MAX_LINE])[:MAX_LINE]
 
 
 # ---- text parts

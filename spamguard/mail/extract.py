@@ -28,6 +28,7 @@ from spamguard.mail.content import (
     MessageContent,
     compute_numbers,
     compute_traits,
+    first_line,
     read_content,
 )
 from spamguard.mail.headers import Section
@@ -49,10 +50,11 @@ _MAX_SKIPS = 50
 
 
 class ExtractedMessage(NamedTuple):
-    """A message taken apart, and its features."""
+    """A message taken apart, its features, and, where it is asked for, a line of its text."""
 
     message: MimeMessage
     features: Features
+    line: str = ""
 
 
 class FeatureExtractor:
@@ -88,11 +90,11 @@ class FeatureExtractor:
         ]
 
     def read_with_words(self, raw: bytes) -> tuple[ExtractedMessage, WordFinder]:
-        """The features of a message, and a way to its words."""
+        """The features of a message and a line of its text, and a way to its words."""
         content = read_content(raw, self._limits)
         tokens = self._hasher.find_tokens(content)
         features = self._features(raw, content, tokens.distinct_tokens())
-        return ExtractedMessage(content.message, features), tokens
+        return ExtractedMessage(content.message, features, first_line(content)), tokens
 
     def _features(
         self, raw: bytes, content: MessageContent, tokens: NDArray[np.uint32]

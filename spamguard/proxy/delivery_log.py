@@ -7,7 +7,8 @@ queue, or cannot be written, are dropped and counted.
 
 Must never leave a recipient out or put one into two groups, treat a recipient more harshly than the
 mildest verdict of the group, keep the mail waiting or raise into its path, or hold any text of a
-message but its addresses, its subject, the name in its From and the words that weighed most.
+message but its addresses, its subject, the name in its From, the words that weighed most and a
+line of its text.
 """
 
 from __future__ import annotations
@@ -231,6 +232,7 @@ class DeliveryRecord:
             personal=self.personal,
             author=self.author,
             sender_digest=scan.sender if scan else b"",
+            line=scan.line if scan else "",
         )
 
     def __str__(self) -> str:
@@ -419,6 +421,8 @@ def _row_bytes(values: RowValues) -> int:
 def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRow:
     """The row without its subject, without addresses, or without both, and without their words.
 
+    Without its subject a row has no line of the text either.
+
     Addresses are those of sender, author, recipients, users and client, and the text of the next
     hop's reply behind its code.
     """
@@ -427,7 +431,7 @@ def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRo
         words = (word for word in row.words if not any(form.match(word.text) for form in hidden))
         row = replace(row, words=tuple(words))
     if not subjects:
-        row = replace(row, subject="")
+        row = replace(row, subject="", line="")
     if not addresses:
         row = replace(
             row,

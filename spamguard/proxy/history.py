@@ -2,8 +2,9 @@
 
 Any number of processes may read and write it at once. It stays within a size and an age by removing
 the oldest rows as new ones come. Columns that are looked through stand apart from large ones
-(features and words), so that looking through many rows reads little. Text that people search for is
-also kept folded (case, and forms of the same letter), where that differs from the text itself.
+(features, words, a line of the text), so that looking through many rows reads little. Text that
+people search for is also kept folded (case, and forms of the same letter), where that differs from
+the text itself.
 
 Must never let a text into the file that is not bounded and printable (senders choose most of them),
 let an error of SQLite or the system out as anything but a `HistoryError`, or prune in one long
@@ -24,7 +25,7 @@ from unicodedata import normalize
 from spamguard import log
 from spamguard.database import ClosedOnExit, Database, Schema
 from spamguard.errors import HistoryError
-from spamguard.records import Word
+from spamguard.records import MAX_LINE, Word
 
 MAX_RECIPIENTS = 50
 """How many recipients are kept, and how many users with an own decision."""
@@ -35,9 +36,9 @@ _MAX_SHORT_TEXT = 100
 COLUMNS = (
     "id", "time", "listener", "client", "sender", "recipients", "subject", "size", "digest",
     "label", "probability", "log_odds", "action", "reply", "packed", "words", "extractor",
-    "fingerprint", "personal", "author", "sender_digest",
+    "fingerprint", "personal", "author", "sender_digest", "line",
 )  # fmt: skip
-LARGE_COLUMNS = ("packed", "words")
+LARGE_COLUMNS = ("packed", "words", "line")
 """Columns that are not read when rows are looked through."""
 SMALL_COLUMNS = tuple(name for name in COLUMNS if name not in LARGE_COLUMNS)
 FOLDED_COLUMNS = ("sender", "recipients", "subject", "author")
@@ -62,7 +63,7 @@ class HistoryRow:
     this `extractor` with the key of this `fingerprint`. words: strongest first. personal: users
     with a decision that differs from that for all people, each with the own label. author: as
     `mail.headers.format_author` writes it. sender_digest: of words about the sender, where that was
-    authenticated (`ledger.senders`).
+    authenticated (`ledger.senders`). line: the beginning of its text.
     """
 
     id: str
@@ -86,6 +87,7 @@ class HistoryRow:
     personal: Mapping[str, str] = field(default_factory=dict)
     author: str = ""
     sender_digest: bytes = b""
+    line: str = ""
 
     @property
     def message(self) -> str:
@@ -135,6 +137,7 @@ def row_values(row: HistoryRow) -> RowValues:
         _encode_json(personal),
         readable(row.author, _MAX_AUTHOR),
         row.sender_digest,
+        readable(row.line, MAX_LINE),
     )
     folded = [_fold_value(values[index], lowered=lowered) for index, lowered in _FOLDED_INDEXES]
     return (*values, *folded)
@@ -231,7 +234,9 @@ CREATE TABLE judgements (
     extractor INTEGER NOT NULL, fingerprint TEXT NOT NULL, personal TEXT NOT NULL,
     author TEXT NOT NULL DEFAULT '', folded_author TEXT, sender_digest BLOB NOT NULL
 );
-CREATE TABLE contents (judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words BLOB NOT NULL);
+CREATE TABLE contents (
+    judgement INTEGER PRIMARY KEY, packed BLOB NOT NULL, words BLOB NOT NULL, line TEXT NOT NULL
+);
 """,
 )
 
@@ -243,7 +248,7 @@ _INSERT = (
     f"INSERT OR IGNORE INTO judgements ({', '.join(_JUDGEMENT_COLUMNS)}) "
     f"VALUES ({', '.join('?' * len(_JUDGEMENT_COLUMNS))})"
 )
-_INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ? FROM judgements WHERE id = ?"
+_INSERT_LARGE = "INSERT OR IGNORE INTO contents SELECT rowid, ?, ?, ? FROM judgements WHERE id = ?"
 
 
 def insert_rows(db: Database, rows: Sequence[RowValues]) -> None:

@@ -37,7 +37,7 @@ _ABOVE_ALL_IDS = "~"  # after every id
 
 _SELECT_ROWS = f"SELECT {', '.join(SMALL_COLUMNS)} FROM judgements"
 _SELECT_ROWS_WITH_WORDS = (
-    f"SELECT {', '.join(SMALL_COLUMNS)}, words "
+    f"SELECT {', '.join(SMALL_COLUMNS)}, words, line "
     "FROM judgements JOIN contents ON judgement = judgements.rowid"
 )
 _SELECT_WINDOW_END = "SELECT id FROM judgements WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
@@ -263,7 +263,7 @@ class HistorySearch(History):
                 self._db.executemany(statement, values)
 
     def _select_rows(self, query: str, values: Sequence[object]) -> list[HistoryRow]:
-        rows, names = self._db.query(query, values), (*SMALL_COLUMNS, "words")
+        rows, names = self._db.query(query, values), (*SMALL_COLUMNS, "words", "line")
         with self._db.errors(ValueError, TypeError):
             return [row_from_values(row, names[: len(row)]) for row in rows]
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spamguard import log
 from spamguard.errors import SpamguardError
-from spamguard.records import DIGEST_BYTES, SENDER_PREFIX, Scan, Verdict, Word
+from spamguard.records import DIGEST_BYTES, MAX_LINE, SENDER_PREFIX, Scan, Verdict, Word
 from spamguard.storage import LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -294,7 +294,8 @@ def encode_answer(kind: int, text: bytes = b"", packed: bytes = b"") -> bytes:
 def encode_scan(scan: Scan) -> bytes:
     """The answer with a scan.
 
-    After the numbers come, as text with NUL between: label, classes, words, users and their labels.
+    After the numbers come, as text with NUL between: label, line, classes, words, users and their
+    labels.
     """
     verdict, words, personal = scan.verdict, scan.words[:_MAX_WORDS], scan.personal
     classes = verdict.probabilities
@@ -318,7 +319,8 @@ def encode_scan(scan: Scan) -> bytes:
     numbers_bytes = struct.pack(form, *numbers, *tokens)
     cut = [text[:_MAX_WORD_LENGTH].replace("\0", " ") for text in word_texts]
     labels = [other.label for other in personal.values()]
-    texts = "\0".join([verdict.label, *classes, *cut, *personal, *labels])
+    line = scan.line[:MAX_LINE].replace("\0", " ")
+    texts = "\0".join([verdict.label, line, *classes, *cut, *personal, *labels])
     text = header + numbers_bytes + texts.encode("utf-8", "replace")
     return encode_answer(SCANNED, text, scan.packed)
 
@@ -342,7 +344,7 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
     except struct.error as error:
         raise ValueError("not a scan") from error
     text = answer.text[_SCAN_HEADER.size + struct.calcsize(form) :].decode("utf-8")
-    label, *texts = text.split("\0")
+    label, line, *texts = text.split("\0")
     if len(texts) != class_count + word_count + 2 * user_count:
         raise ValueError("not a scan")
     classes, personal_start = texts[:class_count], class_count + word_count
@@ -358,12 +360,13 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
         user, label = texts[personal_start + index], texts[personal_start + user_count + index]
         probabilities = dict(zip(classes, by_class, strict=True))
         personal[user] = Verdict(label, probability, log_odds, probabilities)
-    words_are_valid = (
+    texts_are_valid = (
         word_count <= _MAX_WORDS
         and all(-1000.0 <= part <= 1000.0 for part in parts)
         and max(map(len, word_texts), default=0) <= _MAX_WORD_LENGTH
+        and len(line) <= MAX_LINE
     )
-    if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and words_are_valid):
+    if not (_is_valid_verdict(verdict) and 0.0 <= threshold <= 1.0 and texts_are_valid):
         raise ValueError("not a scan of ours")
     if (
         len(personal) != user_count
@@ -372,7 +375,7 @@ def decode_scan(answer: ScorerAnswer, users: Collection[str] = ()) -> Scan:
     ):
         raise ValueError("not a scan of what was asked")
     sender = sender if sender.startswith(SENDER_PREFIX) else b""
-    return Scan(verdict, digest, answer.packed, words, threshold, settle, personal, sender)
+    return Scan(verdict, digest, answer.packed, words, threshold, settle, personal, sender, line)
 
 
 def _is_valid_verdict(verdict: Verdict) -> bool:

@@ -110,12 +110,14 @@ class Judgement(MessageOutcome):
 @dataclass(frozen=True, slots=True)
 class JudgementDetails(Judgement):
     """A message that passed, with its words, strongest first. authenticated: a word of the person
-    about its sender would count. sender_word: that word, ham or spam, or "".
+    about its sender would count. sender_word: that word, ham or spam, or "". line: the beginning of
+    its text.
     """
 
     words: Sequence[WordPart]
     authenticated: bool = False
     sender_word: str = ""
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

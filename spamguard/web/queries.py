@@ -96,7 +96,7 @@ class Search:
     or "any". since, until: seconds since 1970. before: a verdict id, for the next page. limit: at
     most `models.MAX_ROWS`. words: each matches subject, `from`, `author` or, for operators, a
     recipient. seconds: after which a page ends, where that is before `PAGE_SECONDS`. with_clues:
-    whether rows have their words as of `models.strongest_words`.
+    whether rows have a line of the text, and words as of `models.strongest_words`.
     """
 
     sender: str = ""
@@ -245,6 +245,7 @@ class HistoryQueries:
                 can_teach=can_teach(row, fingerprint),
                 held=row.id in held or self.is_held(row),
                 words=models.word_parts(row.words),
+                line=row.line,
             )
             judgements.append(judgement)
         return judgements

@@ -90,6 +90,7 @@ def test_keys(site: Site) -> None:
         assert "alike" in (first, second, third, fourth, *rest)
         assert focused(browser) == first
         assert len(list(filter(None, texts(browser, ".mail .clues bdi")))) == 3 * 6
+        assert len(list(filter(None, texts(browser, ".mail .line bdi")))) == 6
         assert counted(browser, "Unsure") == 8
         keys(browser, "jjk")
         assert focused(browser) == second

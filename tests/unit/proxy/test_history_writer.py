@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from spamguard.proxy import delivery_log
-from spamguard.proxy.delivery_log import HistoryWriter
+from spamguard.proxy.delivery_log import DeliveryRecord, HistoryWriter
 from spamguard.proxy.history import History
-from spamguard.proxy.history_search import HistorySearch
+from spamguard.proxy.history_search import HistoryFilter, HistorySearch
+from spamguard.proxy.scorer import ScorerAnswerReader, decode_scan, encode_scan
+from spamguard.records import MAX_LINE
+from spamguard.smtp.envelope import Client, Envelope, Sender
 from tests.support.waiting import eventually
+from tests.unit.filters import opened
 from tests.unit.proxy.history_rows import recent, row
+from tests.unit.proxy.transactions import before_queue
 
 
 @pytest.fixture
@@ -55,6 +60,33 @@ def test_what_is_not_to_be_kept_never_reaches_the_disk(place: Path) -> None:
     assert writer.close(30)
     assert kept(place) == 1
     assert b"secret" not in b"".join(path.read_bytes() for path in place.parent.iterdir())
+
+
+@pytest.mark.parametrize("subjects", [True, False])
+def test_a_line_of_the_text_is_kept_unless_subjects_are_not(
+    tmp_path: Path, place: Path, subjects: bool
+) -> None:
+    """Of what readers see, in one line that no terminal acts on."""
+    raw = (
+        b"Subject: offer\nContent-Type: text/html\n\n"
+        b"<style>p { color: red }</style>\n<p>Cheap\x1b[2J roofs,\n\n &lt;b&gt; today</p>"
+        + b" and so on"
+        * 50
+    )
+    with opened(tmp_path / "state") as spam_filter:
+        (answer,) = ScorerAnswerReader().feed(encode_scan(spam_filter.scan(raw)))
+    record = DeliveryRecord(before_queue(), Envelope(Sender("a@x"), (), Client()), 9)
+    record.set_scan(decode_scan(answer), b"Subject: offer\n")
+    writer = HistoryWriter(place, 64 << 20, 30, subjects=subjects)
+    assert writer.put(record.row("0123456789abcdef"))
+    assert writer.close(30)
+    with HistorySearch.open(place, 64 << 20, 30) as history:
+        (found,) = history.find_page(HistoryFilter(), 1, with_words=True).rows
+    if subjects:
+        assert found.line.startswith("cheap\ufffd[2j roofs, <b> today and so on")
+        assert len(found.line) == MAX_LINE
+    else:
+        assert found.line == ""
 
 
 def test_closing_writes_what_waits_and_then_takes_no_more(

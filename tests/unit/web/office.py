@@ -76,6 +76,7 @@ def passed(spam_filter: Filter, number: int, raw: bytes, **values: Any) -> Histo
         "reply": f"250 2.0.0 <{to[-1]}> Ok",
         "packed": scan.packed,
         "words": scan.words,
+        "line": scan.line,
         "extractor": EXTRACTOR,
         "fingerprint": spam_filter.ledger.fingerprint,
     }

@@ -509,6 +509,7 @@ def test_what_waits_is_counted_and_has_its_strongest_words(state: Path) -> None:
         (first, _) = (await service.unsure(dora, Search(with_clues=True))).judgements
         assert [word.text for word in first.words] == ["roof offer", "a.b", "now"]
         assert [word.part > 0 for word in first.words] == [True, False, False]
+        assert first.line == rows[-1].line != ""
         assert await counted(dora) == Waiting("2", "1")
         await service.learn_passed(dora, name(-1), "spam")
         assert await counted(dora) == Waiting("1", "1")

@@ -103,9 +103,9 @@ def test_why_of_a_message_that_passed_elsewhere(three: Cluster) -> None:
 
 def test_unsure_mail_has_its_words_on_each_node(three: Cluster) -> None:
     lists = [node.browser(OPERATOR).get("/queue").text for node in three.nodes]
-    words = [re.findall('<p class="clues">(.*?)</p>', text) for text in lists]
+    words = [re.findall('<p class="(?:line|clues)">(.*?)</p>', text) for text in lists]
     assert words[0] == words[1] == words[2]
-    assert len(words[0]) == lists[0].count('<li id="m-')
+    assert len(words[0]) == 2 * lists[0].count('<li id="m-')
     assert words[0]
 
 

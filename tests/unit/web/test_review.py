@@ -70,6 +70,13 @@ def test_what_somebody_has_spoken_about_or_cannot_be_taught_is_left_out(tmp_path
     assert search.since > 0
 
 
+def test_a_row_shows_a_line_of_the_text_as_it_is(tmp_path: Path) -> None:
+    service = Fixed([unsure(1, line="cheap <b>roofs</b> & more"), unsure(2)])
+    (page,) = get(service, tmp_path, "/queue")
+    assert page.text.count("<bdi>cheap &lt;b&gt;roofs&lt;/b&gt; &amp; more</bdi>") == 1
+    assert page.text.count('class="line"') == 1
+
+
 def test_a_page_is_bounded(tmp_path: Path) -> None:
     service = Fixed([unsure(number) for number in range(QUEUE_GROUPS + 1)])
     (page, all_selected) = get(service, tmp_path, "/queue", "/queue?all=1")
