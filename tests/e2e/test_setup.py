@@ -36,6 +36,9 @@ for d in etc var home run usr; do
     unpacked=$(for place in $EXIM; do [ ! -d "$place/$d" ] || printf '%s:' "$place/$d"; done)
     mount -t overlay o -o "lowerdir=$unpacked/$d,upperdir=$1/$d.upper,workdir=$1/$d.work" "/$d"
 done
+mkdir /run/checkout # where the daemon's user can read it
+mount --bind . /run/checkout
+cd /run/checkout
 ip link set lo up
 useradd --create-home anna
 su anna -c 'mkdir -p ~/Maildir/cur ~/Maildir/new ~/Maildir/tmp'
@@ -119,7 +122,8 @@ serve() {
     setsid "$PYTHON" -m spamguard $1 --config /etc/spamguard/spamguard.yaml \\
         >>/run/$1.log 2>&1 </dev/null &
     echo $! >/run/$1.pid
-    until grep -q "$2" /run/$1.log; do sleep 0.1; done
+    for _ in $(seq 300); do grep -q "$2" /run/$1.log && return; sleep 0.1; done
+    exit 1
 }
 end() {
     [ ! -e /run/$1.pid ] || kill $(cat /run/$1.pid) 2>/dev/null || true
@@ -245,9 +249,10 @@ END
     echo "=== nothing is left"
 done
 """
+CHECKOUT = "/run/checkout"
 ENVIRONMENT = {
-    "PYTHON": sys.executable,
-    "PYTHONPATH": str(ROOT),
+    "PYTHON": sys.executable.replace(str(ROOT), CHECKOUT),
+    "PYTHONPATH": CHECKOUT,
     "SYSTEMCTL": SYSTEMCTL,
     "SENDER": SENDER,
     "EXIM": "",

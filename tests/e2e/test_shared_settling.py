@@ -80,10 +80,14 @@ def test_of_three_nodes_that_are_due_at_once_one_settles(site):
 def test_when_the_process_that_settles_is_killed_another_node_settles(site):
     first, second = site.join(100), site.join(100)
     site.converge()
-    for _ in range(2):
+
+    def dies() -> bool:
         killed = start_settling(first, [sys.executable, "-c", DIE])
         killed.communicate(timeout=COMMAND_SECONDS)
-        assert killed.returncode == -9
+        return killed.returncode == -9
+
+    for _ in range(2):
+        eventually(dies, "it settles, as soon as it has the whole log, and is killed")
     assert published(site) == []
     assert settle(second) == [True]
     (name,) = published(site)

@@ -81,6 +81,7 @@ def test_a_link_by_mail_lets_a_user_in(tmp_path: Path, hop: Hop, browser: Chrome
         shows(browser, "anna@example.net", ".who")
         eventually(lambda: browser.find_elements("css selector", ".mail li"), "the mail is shown")
         press(browser, "Log out", "header")
+        eventually(lambda: browser.current_url.endswith("/login"), "the answer has come")
         browser.get(link)
         press(browser, "Log in")
         shows(browser, "was used before")
