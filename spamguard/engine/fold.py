@@ -55,7 +55,6 @@ _log = logging.getLogger("spamguard.model")
 # ---- first scores
 
 _ROW_BYTES = 2 * len(EXPERTS)  # of one class against ham
-_MARK_BYTES = 4  # behind the rows where there are further classes
 _NO_SCORES: Integers = np.zeros(0, np.int64)
 
 

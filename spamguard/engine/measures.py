@@ -18,7 +18,7 @@ A measure that needs both kinds of message, or probabilities, is NaN where they 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -332,10 +332,6 @@ def report_document(
             "counts": matrix.counts.tolist(),
         }
     return document
-
-
-def _nullable(values: Iterable[float]) -> list[float | None]:
-    return [None if math.isnan(value) else float(value) for value in values]
 
 
 def measures_table(name: str, run: Measures) -> str:

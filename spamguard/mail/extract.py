@@ -33,7 +33,6 @@ from spamguard.mail.content import (
 )
 from spamguard.mail.headers import Section
 from spamguard.mail.mime import DEFAULT_LIMITS, MimeMessage, ParseLimits, parse_message
-from spamguard.mail.text import fold, has_spaceless
 from spamguard.records import Features, Word
 
 Hashes = NDArray[np.uint64]
@@ -146,8 +145,6 @@ _GRAM_CHARACTERS = 5
 _MAX_GRAM_BYTES = 8  # a gram has fewer characters when they take more bytes
 _GRAM_MASK = np.uint64(3)  # a gram is kept when these bits of its hash are zero
 
-_MAX_WORD_CHARACTERS = 64  # other filters cut words off much earlier
-
 
 class TokenHasher:
     """Keyed hashes of tokens and token pairs. key: the installation's, at most 64 bytes."""
@@ -212,38 +209,6 @@ class TokenHasher:
         """The tokens of pairs, each of a token and that `step` tokens later."""
         pairs = self.hash_pairs(run.hashes.take(left), run.hashes.take(left + step), step - 1)
         return _TokenGroup(narrow_hashes(pairs) | (PAIRS if step == 1 else GRAMS), run, left, step)
-
-    def hash_words(
-        self, words: Sequence[tuple[bytes, str]]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-        """Words of other filters' lists as tokens of ours.
-
-        Parameters
-        ----------
-        words
-            Section (b"" is the body) and word.
-
-        Returns
-        -------
-        tuple of uint32 and bool arrays, (len(words),)
-            The tokens, and which words are exactly one token of ours.
-        """
-        # Runs of scripts without spaces become bigrams, never words.
-        texts = [
-            b""
-            if len(word) > _MAX_WORD_CHARACTERS or has_spaceless(word)
-            else fold(word.lower()).encode("utf-8", "replace")
-            for _, word in words
-        ]
-        sections = [section for section, _ in words]
-        run = self.hash_tokens(list(zip(sections, texts, strict=True)))
-        counts = np.diff(run.borders, prepend=0)
-        is_token = counts == 1
-        kinds = np.where([section != b"" for section in sections], CLUES, WORDS)
-        tokens = np.zeros(len(words), np.uint32)
-        hashes = run.hashes[is_token.repeat(counts)]
-        tokens[is_token] = narrow_hashes(hashes) | kinds[is_token]
-        return tokens, is_token
 
     def hash_tokens(self, sections: list[Section], unpaired: Set[bytes] = frozenset()) -> TokenRun:
         """Hashes of all tokens, in order. unpaired: sections whose tokens make no pairs."""
