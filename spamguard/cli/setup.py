@@ -305,9 +305,6 @@ def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> di
     else:
         usual = {"listen": f"smtp://{SMTP}", "position": "", "next_hop": f"smtp://{BACK}"}
         front = usual | front | {"position": position}
-        front.pop("speed_adjust", None)
-        if position == "before-queue":
-            front["speed_adjust"] = True
         listeners.insert(0, front)
     return {"listeners": listeners or None, "scanners": scanners or None}
 

@@ -278,6 +278,7 @@ _EXAMPLES = {
 
 
 _SOCKET_IS_GONE = "leave it out, programs leave lessons in the directory `spool`"
+_IS_CONSTANT = "leave it out, it cannot be changed"
 GONE = {
     "teach.mode": _SOCKET_IS_GONE,
     "teach.socket": _SOCKET_IS_GONE,
@@ -286,6 +287,12 @@ GONE = {
     "watch.debounce": "leave it out, a change is scanned after a second",
     "watch.rescan": "leave it out, everything is scanned every ten minutes",
     "watch.spam_evidence": "keywords teach nothing any more; moving mail to Junk does",
+    "listeners.speed_adjust": _IS_CONSTANT,
+    "listeners.forged": _IS_CONSTANT,
+    "scanners.forged": _IS_CONSTANT,
+    "scanners.hostname": "leave it out, this machine's name stands in header fields",
+    "scoring.scorers": "raise workers",
+    "web.limits": _IS_CONSTANT,
 }
 """Options of former versions, by their path without numbers, and what to do instead."""
 
@@ -307,9 +314,13 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
-            if instead := GONE.get(".".join(part for part in path if isinstance(part, str))):
+            part = _part_at(path[:-1])
+            instead = GONE.get(".".join(part for part in path if isinstance(part, str)))
+            if not instead and part and part.fills.__annotations__.get(key) in ("int", "float"):
+                instead = _IS_CONSTANT
+            if instead:
                 return f"{key} is gone: {instead}"
-            keys = _keys(_part_at(path[:-1]))
+            keys = _keys(part)
             return f"unknown key {describe_value(path[-1])}{_key_hint(str(path[-1]), keys)}"
         case "value_error":
             return f"{key}: {error['ctx']['error']}"

@@ -2,8 +2,8 @@
 
 The settings of the daemon are these dataclasses. A field's name is its key in the configuration
 file; its annotation carries the check and the line that editors show (`spamguard check --schema`);
-`schema` makes pydantic's models from them. config/spamguard.yaml explains each option to people and
-shows these defaults.
+a field without one is a constant, which no file changes. `schema` makes pydantic's models from
+them. config/spamguard.yaml explains each option to people and shows these defaults.
 
 Durations are seconds, sizes bytes. Every process imports this, so it must never import pydantic.
 """
@@ -37,7 +37,7 @@ __all__ = [
     "Endpoint", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
     "OnError", "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring",
     "Settings", "SharedSettings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch",
-    "Web", "WebLimits", "WebProxy", "parse_endpoint", "parse_scanner",
+    "Web", "WebProxy", "parse_endpoint", "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
@@ -60,15 +60,11 @@ class Hop:
     tls: Annotated[
         types.Tls, "STARTTLS to the next hop; required: its certificate must be valid"
     ] = Tls.OPPORTUNISTIC
-    connect: Annotated[
-        types.Seconds, "Time limit for connecting; then the sender gets a 4xx reply"
-    ] = 10.0
-    # RFC 5321, section 4.5.3.2
-    command: Annotated[types.Seconds, "Time limit for each reply"] = 300.0
-    # one attempt, so it waits for longer than clients do
-    data: Annotated[types.Seconds, "Time limit for the reply to the whole message"] = 1800.0
-    idle: Annotated[types.Seconds, "How long an open session waits for the next message"] = 30.0
-    sessions: Annotated[types.Count, "Maximum of idle sessions, in each worker"] = 50
+    connect: float = 10.0
+    command: float = 300.0  # for each reply: RFC 5321, section 4.5.3.2
+    data: float = 1800.0  # one attempt, so it waits for longer than clients do
+    idle: float = 30.0  # how long an open session waits for the next message
+    sessions: int = 50  # that are idle, in each worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +93,6 @@ class Policy:
     tell_probability: Annotated[
         types.Flag, "Show the exact probability to recipients and to clients of a scanner"
     ] = False
-    forged: Annotated[
-        tuple[types.HeaderField, ...],
-        "Verdict fields to remove from incoming mail; a * at the end matches any text",
-    ] = FORGED_FIELDS
     on_error: Annotated[
         types.OnError, "What to do when a message cannot be judged: pass it on, or defer it"
     ] = OnError.PASS
@@ -111,24 +103,18 @@ class DoorLimits:
     """What one listener's clients may use, in each worker process."""
 
     message_size: Annotated[types.Size, "Maximum size of a message; announced as SIZE"] = 64 << 20
-    header_size: Annotated[types.Size, "Maximum size of the header of a message"] = 1 << 20
     recipients: Annotated[types.Count, "Maximum of recipients of a message"] = 5000
     connections: Annotated[types.Count, "Maximum of connections"] = 500
     connections_per_client: Annotated[
         types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
-    idle_commands: Annotated[
-        types.Count, "Maximum of NOOP, RSET, VRFY … since the last message"
-    ] = 100
-    wrong_commands: Annotated[
-        types.Count, "Maximum of refused or unknown commands since the last message"
-    ] = 20
-    size_in_flight: Annotated[
-        types.Size, "Maximum size of all messages being received or passed on"
-    ] = 1 << 30
-    command_timeout: Annotated[types.Seconds, "Time limit for the next command"] = 300.0
-    data_timeout: Annotated[types.Seconds, "Time limit between two pieces of a message"] = 180.0
-    message_timeout: Annotated[types.Seconds, "Time limit for a whole message"] = 1800.0
+    header_size: int = 1 << 20
+    idle_commands: int = 100  # NOOP, RSET, VRFY … since the last message
+    wrong_commands: int = 20  # refused or unknown, since the last message
+    size_in_flight: int = 1 << 30  # of all messages being received or passed on
+    command_timeout: float = 300.0
+    data_timeout: float = 180.0  # between two pieces of a message
+    message_timeout: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +184,6 @@ class Listener:
         types.HostName, "Name in the greeting, EHLO and Received; empty: this machine's name"
     ] = ""
     teach: Annotated[TeachByMail | None, "Addresses to which people forward mail to teach"] = None
-    speed_adjust: Annotated[
-        types.Flag, "Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
-    ] = False
     strips_authentication_results: StripsResults = False
 
     @property
@@ -222,12 +205,10 @@ class ScannerLimits:
     connections_per_client: Annotated[
         types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
-    size_in_flight: Annotated[
-        types.Size, "Maximum size of all messages being received or judged"
-    ] = 1 << 30
-    command_timeout: Annotated[types.Seconds, "Time limit for the next request or command"] = 300.0
-    data_timeout: Annotated[types.Seconds, "Time limit between two pieces of a message"] = 60.0
-    message_timeout: Annotated[types.Seconds, "Time limit for a whole message"] = 600.0
+    size_in_flight: int = 1 << 30  # of all messages being received or judged
+    command_timeout: float = 300.0  # for the next request or command
+    data_timeout: float = 60.0  # between two pieces of a message
+    message_timeout: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +244,6 @@ class Scanner:
         types.Probability | None,
         "Probability from which clients shall defer a message; null: never",
     ] = None
-    hostname: Annotated[types.HostName, "Name in header fields; empty: this machine's name"] = ""
     strips_authentication_results: StripsResults = False
 
     @property
@@ -287,7 +267,7 @@ class Scoring:
     deadline: Annotated[
         types.Seconds, "Time limit for a message; then its scorer is killed, and on_error decides"
     ] = 8.0
-    scorers: Annotated[types.Count, "Scorer processes of each worker"] = 1
+    scorers: int = 1  # of each worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,15 +313,6 @@ class WebProxy:
 
 
 @dataclass(frozen=True, slots=True)
-class WebLimits:
-    """What the clients of page and API may use."""
-
-    message_size: Annotated[types.Size, "Maximum size of a submitted message"] = 64 << 20
-    requests_per_minute: Annotated[types.Count, "Maximum for each user"] = 6000
-    requests_per_minute_of_address: Annotated[types.Count, "Maximum for each client address"] = 6000
-
-
-@dataclass(frozen=True, slots=True)
 class Web:
     """Where page and API are."""
 
@@ -357,7 +328,6 @@ class Web:
     proxy: Annotated[WebProxy | None, "The reverse proxy in front of page and API; null: none"] = (
         None
     )
-    limits: Annotated[WebLimits, "Limits for clients"] = field(default_factory=WebLimits)
     mail_from: Annotated[
         types.MailAddress, "Sender of our own mail, such as login links; empty: none is sent"
     ] = ""

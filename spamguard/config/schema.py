@@ -98,9 +98,11 @@ def _to_setting(value: Any) -> Any:
 
 
 def _options(kind: type[Any]) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
-    """Name and type of each field; for a group whose keys stand inline, these keys too."""
+    """Name and type of each option; for a group whose keys stand inline, these keys too."""
     for name, annotation in get_type_hints(kind, include_extras=True).items():
-        for note in getattr(annotation, "__metadata__", ()):
+        if get_origin(annotation) is not Annotated:
+            continue
+        for note in annotation.__metadata__:
             if isinstance(note, Inline):
                 group = annotation.__origin__
                 keys = {field.name for field in fields(group)} - set(note.without)
@@ -309,17 +311,6 @@ def find_contradictions(
 
 def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProblem]:
     target = listener.next_hop.to
-    if (
-        listener.speed_adjust
-        and listener.listen.protocol is Protocol.SMTP
-        and target.protocol is not Protocol.SMTP
-    ):
-        yield ConfigProblem(
-            ("speed_adjust",),
-            "with speed_adjust Postfix sends all recipients in one transaction, and the answers "
-            f"of {target.protocol} for each cannot become one: switch it off there, or hand on by "
-            "SMTP",
-        )
     if target.port == 0 and target.path is None:
         yield ConfigProblem(("next_hop",), "expected a port from 1 to 65535")
     for number, rule in enumerate(listener.policy.rules):

@@ -417,7 +417,6 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _VERDICT = re.compile(rf"unsure|(?!(?:{'|'.join(RESERVED_CLASSES)})\Z){_LABEL.pattern}")
 _ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # blanks within it only
-_HEADER_FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
 _SUBJECT_PREFIX = re.compile(r"[ -~]{1,60}")
 _URL_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}")  # stands as it is in URLs
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
@@ -458,9 +457,6 @@ HttpField = Annotated[
 ]
 UrlPath = Annotated[
     str, _pattern_option(_URL_PATH, "a path such as /spam, without / at its end", empty=True)
-]
-HeaderField = Annotated[
-    str, _pattern_option(_HEADER_FIELD, "the name of a header field, * at its end for any")
 ]
 SubjectPrefix = Annotated[
     str, _pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
