@@ -278,6 +278,7 @@ _EXAMPLES = {
 
 
 _SOCKET_IS_GONE = "leave it out, programs leave lessons in the directory `spool`"
+_WRITE_PRIVATE = "write private: true to keep neither subjects nor addresses"
 _IS_CONSTANT = "leave it out, it cannot be changed"
 GONE = {
     "teach.mode": _SOCKET_IS_GONE,
@@ -293,6 +294,8 @@ GONE = {
     "scanners.hostname": "leave it out, this machine's name stands in header fields",
     "scoring.scorers": "raise workers",
     "web.limits": _IS_CONSTANT,
+    "history.subjects": _WRITE_PRIVATE,
+    "history.addresses": _WRITE_PRIVATE,
 }
 """Options of former versions, by their path without numbers, and what to do instead."""
 

@@ -276,11 +276,10 @@ class HistorySettings:
 
     age: Annotated[types.Days, "How long verdicts are kept: whole days"] = 30
     size: Annotated[types.Size, "Maximum size of the history"] = 512 << 20
-    subjects: Annotated[types.Flag, "Keep subjects, their words and a line of the text"] = True
-    addresses: Annotated[
+    private: Annotated[
         types.Flag,
-        "Keep addresses and users; without them the page cannot show users their mail",
-    ] = True
+        "Keep no subjects, text, addresses or users: the page cannot show users their mail",
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

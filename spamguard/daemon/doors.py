@@ -163,8 +163,7 @@ def _make_context(
         settings.state / "history.sqlite",
         options.size,
         options.age,
-        subjects=options.subjects,
-        addresses=options.addresses,
+        private=options.private,
     )
     stack.push_async_callback(asyncio.to_thread, history.close, _HISTORY_TIMEOUT)
 

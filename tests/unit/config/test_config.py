@@ -70,7 +70,7 @@ listeners:
     hostname: mx.example.org
     tell_probability: true
 scoring: {deadline: 4s}
-history: {age: 7d, size: 1GiB, subjects: false, addresses: false}
+history: {age: 7d, size: 1GiB, private: true}
 watch:
   - /home/*/Maildir/
   - maildir: /var/vmail/*/*/Maildir
@@ -103,7 +103,7 @@ watch:
         Policy(tell_probability=True),
         hostname="mx.example.org",
     )
-    scoring, history = Scoring(4.0), HistorySettings(7, 1 << 30, False, False)
+    scoring, history = Scoring(4.0), HistorySettings(7, 1 << 30, True)
     folders = (("Lists/*", "ham"), ("News", "newsletter"), ("Bin", "trash"))
     watch = (
         Watch("/home/*/Maildir"),
@@ -321,7 +321,7 @@ def test_dumped_settings_can_be_loaded_again(load, tmp_path):
         listeners=(one,),
         user="no",
         workers=3,
-        history=HistorySettings(1, 12345, False),
+        history=HistorySettings(1, 12345, True),
         watch=(
             Watch(
                 "/home/*/Maildir",

@@ -124,6 +124,9 @@ IN_A_LISTENER = {
         "6:14: data_timeout is gone: leave it out, it cannot be changed"
     ),
     "scoring: {deadline: 0s}": (f"6:11: deadline: {_DURATION}, above 0 and not endless, found 0s"),
+    "history: {subjects: false}": (
+        "6:11: subjects is gone: write private: true to keep neither subjects nor addresses"
+    ),
     "history: {age: 36h}": "6:11: age: expected whole days such as 30d, found 36h",
     "watch: [Maildir]": f"6:9: watch: {_MAILDIR}, found 'Maildir'",
     "watch: [/home/../x]": f"6:9: watch: {_MAILDIR}, found '/home/../x'",
