@@ -291,6 +291,11 @@ GONE = {
     "listeners.speed_adjust": _IS_CONSTANT,
     "listeners.forged": _IS_CONSTANT,
     "scanners.forged": _IS_CONSTANT,
+    "scanners.reject_from": "write rules: [{when: spam, from_probability: 0.99, action: reject}]",
+    "scanners.quarantine_from": "write rules: [{when: spam, from_probability: 0.99, action: "
+    "quarantine}]",
+    "scanners.greylist_from": "write rules: [{when: spam, from_probability: 0.5, action: defer}, "
+    "{when: unsure, from_probability: 0.5, action: defer}]",
     "scanners.hostname": "leave it out, this machine's name stands in header fields",
     "scoring.scorers": "raise workers",
     "web.limits": _IS_CONSTANT,

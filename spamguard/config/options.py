@@ -16,7 +16,7 @@ from typing import Annotated
 from spamguard.config import types
 from spamguard.config.learning import TeachSettings, Watch
 from spamguard.config.shared import SharedSettings
-from spamguard.config.types import AT_LEAST_ONE, Inline, Shorthand
+from spamguard.config.types import AT_LEAST_ONE, INLINE, Shorthand
 from spamguard.config.values import (
     Action,
     DigestPeriod,
@@ -72,7 +72,9 @@ class Rule:
     """For messages with this verdict, from this probability of being unwanted on."""
 
     when: Annotated[types.Label, "A class, or unsure; spam means every unwanted class"]
-    action: Annotated[types.Action, "What to do; defer and reject only before the queue"]
+    action: Annotated[
+        types.Action, "What to do, where that door can; defer and reject only before the queue"
+    ]
     from_probability: Annotated[types.Probability, "Least probability of being unwanted"] = 0.0
     to: Annotated[types.MailAddress, "The recipient for redirect"] = ""
     subject_prefix: Annotated[
@@ -166,7 +168,7 @@ class Listener:
     next_hop: Annotated[
         Hop, Shorthand("to"), "The next hop: its address, or a mapping with details"
     ]
-    policy: Annotated[Policy, Inline()] = field(default_factory=Policy)
+    policy: Annotated[Policy, INLINE] = field(default_factory=Policy)
     limits: Annotated[DoorLimits, "Limits for clients, in each worker"] = field(
         default_factory=DoorLimits
     )
@@ -220,7 +222,7 @@ class Scanner:
         "Where to listen: rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
         "or milter:/path/to/socket",
     ]
-    policy: Annotated[Policy, Inline(without=("rules",))] = field(default_factory=Policy)
+    policy: Annotated[Policy, INLINE] = field(default_factory=Policy)
     limits: Annotated[ScannerLimits, "Limits for clients, in each worker"] = field(
         default_factory=ScannerLimits
     )
@@ -232,17 +234,6 @@ class Scanner:
     teachers: Annotated[tuple[types.Network, ...], "Networks that may teach"] = ()
     password_file: Annotated[
         types.SecretFile | None, "File whose first line is a password for teaching; null: none"
-    ] = None
-    reject_from: Annotated[
-        types.Probability | None,
-        "Probability from which clients shall reject a message; null: never",
-    ] = None
-    quarantine_from: Annotated[
-        types.Probability | None, "Probability from which milters hold a message; null: never"
-    ] = None
-    greylist_from: Annotated[
-        types.Probability | None,
-        "Probability from which clients shall defer a message; null: never",
     ] = None
     strips_authentication_results: StripsResults = False
 

@@ -40,7 +40,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from spamguard.config.options import Listener, Rule, Scanner, Settings, Web
-from spamguard.config.types import AT_LEAST_ONE, NON_TEACHING_ROLES, Inline, Option, Shorthand
+from spamguard.config.types import AT_LEAST_ONE, INLINE, NON_TEACHING_ROLES, Option, Shorthand
 from spamguard.config.values import Action, Position, Protocol, reaches
 
 MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
@@ -72,13 +72,12 @@ class Part(BaseModel):
         """The dataclass, with its own defaults for what was not said."""
         values_in_file = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
         values: dict[str, Any] = {"listeners": ()} if self.fills is Settings else {}
-        for name, kind, inline in _options(self.fills):
-            if inline is None:
-                values |= {name: values_in_file[name]} if name in values_in_file else {}
-            else:
-                values[name] = kind(
-                    **{key: values_in_file[key] for key in inline & values_in_file.keys()}
-                )
+        for name, kind, is_inline in _options(self.fills):
+            if is_inline:
+                keys = {field.name for field in fields(kind)} & values_in_file.keys()
+                values[name] = kind(**{key: values_in_file[key] for key in keys})
+            elif name in values_in_file:
+                values[name] = values_in_file[name]
         return self.fills(**values)
 
     @pydantic.model_validator(mode="after")
@@ -97,29 +96,22 @@ def _to_setting(value: Any) -> Any:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
-def _options(kind: type[Any]) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
-    """Name and type of each option; for a group whose keys stand inline, these keys too."""
+def _options(kind: type[Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Name and type of each option, and whether it is a group whose keys stand inline."""
     for name, annotation in get_type_hints(kind, include_extras=True).items():
-        if get_origin(annotation) is not Annotated:
-            continue
-        for note in annotation.__metadata__:
-            if isinstance(note, Inline):
-                group = annotation.__origin__
-                keys = {field.name for field in fields(group)} - set(note.without)
-                yield name, group, frozenset(keys)
-                break
-        else:
-            yield name, annotation, None
+        if get_origin(annotation) is Annotated:
+            is_inline = INLINE in annotation.__metadata__
+            yield name, annotation.__origin__ if is_inline else annotation, is_inline
 
 
 def _keys(kind: type[Any]) -> Iterator[tuple[str, Any, Field[Any]]]:
     """Key in the file, type and dataclass field of each option of a group."""
     declared = {field.name: field for field in fields(kind)}
-    for name, annotation, inline in _options(kind):
-        if inline is None:
-            yield name, annotation, declared[name]
+    for name, annotation, is_inline in _options(kind):
+        if is_inline:
+            yield from _keys(annotation)
         else:
-            yield from (entry for entry in _keys(annotation) if entry[0] in inline)
+            yield name, annotation, declared[name]
 
 
 @cache
@@ -204,12 +196,9 @@ def to_plain(value: Any, annotation: Any = Settings) -> Any:
     """Settings, or a value of this type, as mappings, lists, texts and numbers."""
     if is_dataclass(annotation):
         plain: dict[str, Any] = {}
-        for name, kind, inline in _options(type(value)):
+        for name, kind, is_inline in _options(type(value)):
             entry = to_plain(getattr(value, name), kind)
-            if inline is None:
-                plain[name] = entry
-            else:
-                plain |= {key: entry[key] for key in entry if key in inline}
+            plain |= entry if is_inline else {name: entry}
         return plain
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
@@ -303,8 +292,8 @@ def find_contradictions(
             text = f"mail would come back: {target} is where this daemon listens"
             yield ConfigProblem(("listeners", number, "next_hop"), text)
     for number, scanner in enumerate(settings.scanners):
-        for key, text in _scanner_problems(scanner):
-            yield ConfigProblem(("scanners", number, key), text)
+        for path, text, lacking in _scanner_problems(scanner, value["scanners"][number]):
+            yield ConfigProblem(("scanners", number, *path), text, lacking)
     if settings.web is not None:
         yield from _web_problems(settings.web, has_next_hop=has_next_hop)
 
@@ -314,20 +303,21 @@ def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProbl
     if target.port == 0 and target.path is None:
         yield ConfigProblem(("next_hop",), "expected a port from 1 to 65535")
     for number, rule in enumerate(listener.policy.rules):
-        for key, text, lacking in _rule_problems(rule, entry["rules"][number], listener.position):
+        if rule.action in (Action.REJECT, Action.DEFER) and (
+            listener.position is Position.AFTER_QUEUE
+        ):
+            reason = "after the queue Postfix would bounce to forged senders"
+            text = f"{rule.action} is for before-queue and standalone: {reason}"
+            yield ConfigProblem(("rules", number, "action"), text)
+        for key, text, lacking in _rule_problems(rule, entry["rules"][number]):
             yield ConfigProblem(("rules", number, key), text, lacking)
 
 
-def _rule_problems(
-    rule: Rule, entry: Entry, position: Position
-) -> Iterator[tuple[str, str, Sequence[str]]]:
+def _rule_problems(rule: Rule, entry: Entry) -> Iterator[tuple[str, str, Sequence[str]]]:
     """Key, text, and what is lacking as in `ConfigProblem`."""
     action, probability = rule.action, rule.from_probability
     where = "from_probability" if "from_probability" in entry else "action"
     if action in (Action.REJECT, Action.DEFER):
-        if position is Position.AFTER_QUEUE:
-            reason = "after the queue Postfix would bounce to forged senders"
-            yield "action", f"{action} is for before-queue and standalone: {reason}", ()
         lacking = ["from_probability"]
         if action is Action.REJECT and probability < MIN_REFUSAL_PROBABILITY:
             text = f"reject needs a from_probability of {MIN_REFUSAL_PROBABILITY} or more"
@@ -344,24 +334,30 @@ def _rule_problems(
         yield "to", f"only redirect has an address, {action} has none", ()
 
 
-_UNSUPPORTED_KEYS = {
-    Protocol.SPAMD: ("reject_from", "quarantine_from", "greylist_from", "password_file"),
-    Protocol.RSPAMD: ("quarantine_from",),
+_SCANNER_ACTIONS = {
+    Protocol.SPAMD: (Action.TAG,),
+    Protocol.RSPAMD: (Action.TAG, Action.REJECT, Action.DEFER),
+    Protocol.MILTER: (Action.TAG, Action.REJECT, Action.DEFER, Action.QUARANTINE),
 }
 
 
-def _scanner_problems(scanner: Scanner) -> Iterator[tuple[str, str]]:
+def _scanner_problems(scanner: Scanner, entry: Entry) -> Iterator[ConfigProblem]:
     protocol = scanner.listen.protocol
-    if scanner.reject_from is not None and scanner.reject_from < MIN_REFUSAL_PROBABILITY:
-        yield "reject_from", f"expected {MIN_REFUSAL_PROBABILITY} or more, or null"
-    if scanner.greylist_from == 0:
-        yield "greylist_from", "expected more than 0, or null"
-    for key in _UNSUPPORTED_KEYS.get(protocol, ()):
-        if getattr(scanner, key) is not None:
-            yield key, f"{protocol} has no words for that: leave it out"
+    for number, rule in enumerate(scanner.policy.rules):
+        if rule.action not in _SCANNER_ACTIONS[protocol]:
+            text = f"{protocol} has no words for {rule.action}: leave the rule out"
+            yield ConfigProblem(("rules", number, "action"), text)
+        elif rule.subject_prefix:
+            text = f"{protocol} changes no subject: leave it out"
+            yield ConfigProblem(("rules", number, "subject_prefix"), text)
+        else:
+            for key, text, lacking in _rule_problems(rule, entry["rules"][number]):
+                yield ConfigProblem(("rules", number, key), text, lacking)
+    if protocol is Protocol.SPAMD and scanner.password_file is not None:
+        yield ConfigProblem(("password_file",), f"{protocol} has no words for that: leave it out")
     if protocol is Protocol.MILTER and scanner.allows_teaching:
         key = "teachers" if scanner.teachers else "password_file"
-        yield key, f"nobody can teach by {protocol}: leave it out"
+        yield ConfigProblem((key,), f"nobody can teach by {protocol}: leave it out")
 
 
 def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
@@ -410,15 +406,22 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
     known: the filter's classes; None: they are not known, and only slips are found.
     """
     taught = {label for _, label in _taught_classes(settings)}
-    for number, listener in enumerate(settings.listeners):
-        for place, rule in enumerate(listener.policy.rules):
-            label = rule.when
-            near = _near_class(label, _USUAL_CLASSES)
-            if label in (*_USUAL_CLASSES, *taught, *(known or ())) or (known is None and not near):
-                continue
-            hint = f"did you mean {near}?" if near else "make it with `spamguard learn --as CLASS`"
-            path = ("listeners", number, "rules", place, "when")
-            yield ConfigProblem(path, f"there is no class {label}: {hint}")
+    doors: dict[str, Sequence[Listener | Scanner]] = {
+        "listeners": settings.listeners,
+        "scanners": settings.scanners,
+    }
+    rules = [
+        ((key, number, "rules", place, "when"), rule.when)
+        for key in doors
+        for number, door in enumerate(doors[key])
+        for place, rule in enumerate(door.policy.rules)
+    ]
+    for path, label in rules:
+        near = _near_class(label, _USUAL_CLASSES)
+        if label in (*_USUAL_CLASSES, *taught, *(known or ())) or (known is None and not near):
+            continue
+        hint = f"did you mean {near}?" if near else "make it with `spamguard learn --as CLASS`"
+        yield ConfigProblem(path, f"there is no class {label}: {hint}")
 
 
 # ---- warnings
@@ -466,13 +469,13 @@ def _near_class(label: str, names: Sequence[str]) -> str:
 
 def _shadowed_rules(settings: Settings) -> Iterator[str]:
     """Rules before which another one fits all messages that they fit."""
-    for listener in settings.listeners:
-        rules = listener.policy.rules
+    for door in settings.doors:
+        rules = door.policy.rules
         for number, rule in enumerate(rules, 1):
             for earlier, wide in enumerate(rules[: number - 1], 1):
                 if wide.when == rule.when and wide.from_probability <= rule.from_probability:
                     yield (
-                        f"{listener.listen}: rule {number} for {rule.when} never fits, as rule "
+                        f"{door.listen}: rule {number} for {rule.when} never fits, as rule "
                         f"{earlier} does before it: put the one with the higher from_probability "
                         "first"
                     )

@@ -58,13 +58,8 @@ class Shorthand:
         return value if isinstance(value, dict) else {self.key: value}
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
-    """A group of options whose keys stand among those around it, but for some."""
-
-    without: tuple[str, ...] = ()
-
-
+INLINE: Final = object()
+"""Metadata of a group of options whose keys stand among those around it."""
 AT_LEAST_ONE: Final = object()
 """Metadata of a list or mapping that may not be empty."""
 

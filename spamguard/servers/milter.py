@@ -326,8 +326,8 @@ class MilterSession:
             connection.write([milter_protocol.CONTINUE])
 
     def _negotiate(self, data: bytes) -> None:
-        can_hold = self._scanner.quarantine_from is not None
-        optional = Actions.QUARANTINE if can_hold else Actions(0)
+        holds = any(rule.action is Action.QUARANTINE for rule in self._scanner.policy.rules)
+        optional = Actions.QUARANTINE if holds else Actions(0)
         self._negotiated = milter_protocol.negotiate(milter_protocol.parse_offer(data), optional)
         if optional & ~self._negotiated.actions:
             _log.warning(

@@ -348,11 +348,11 @@ def test_dumped_settings_can_be_loaded_again(load, tmp_path):
                 ("192.0.2.1/32",),
                 ("192.0.2.2/32",),
                 tmp_path / "password",
-                0.99,
-                None,
-                0.5,
             ),
-            Scanner(Endpoint(Protocol.MILTER, path=Path("/run/m.sock")), quarantine_from=0.95),
+            Scanner(
+                Endpoint(Protocol.MILTER, path=Path("/run/m.sock")),
+                Policy((Rule("spam", Action.QUARANTINE, 0.95),)),
+            ),
         ),
     )
     for found in (first, settings):

@@ -182,7 +182,7 @@ IN_A_LISTENER = {
     "    tls: true": f"6:5: tls: {_MAPPING} true: write as in {{certificate: …, key: …}}",
     "web: 8080": f"6:1: web: {_PLACE}, found 8080",
     "watch: [5]": f"6:9: watch: {_MAILDIR}, found 5",
-    "rules: []": "6:1: unknown key 'rules' here: it stands in listeners",
+    "rules: []": "6:1: unknown key 'rules' here: it stands in listeners or in scanners",
     "    workers: 2": "6:5: unknown key 'workers' here: it stands at the top level",
     "scoring: {message_size: 5}": "6:11: unknown key 'message_size' here: it stands in limits",
     "scoring:\n  <<: {}": "7:3: unknown key '<<': write out what it stands for",
@@ -310,12 +310,23 @@ CONTRADICTIONS = {
         "7:5: spamd://0.0.0.0:783 can be reached from other machines: list the networks that may "
         "ask, as in clients: [192.0.2.0/24]"
     ),
-    scanner("    reject_from: 0.5\n"): "8:5: expected 0.9 or more, or null",
-    scanner("    greylist_from: 0\n"): "8:5: expected more than 0, or null",
-    scanner("    greylist_from: 0.9\n", "spamd://127.0.0.1:783"): (
-        "8:5: spamd has no words for that: leave it out"
+    scanner("    reject_from: 0.5\n"): (
+        "8:5: reject_from is gone: write rules: [{when: spam, from_probability: 0.99, action: "
+        "reject}]"
     ),
-    scanner("    quarantine_from: 0.9\n"): "8:5: rspamd has no words for that: leave it out",
+    scanner("    rules: [{when: spam, from_probability: 0.5, action: reject}]\n"): (
+        "8:26: reject needs a from_probability of 0.9 or more"
+    ),
+    scanner(
+        "    rules: [{when: unsure, from_probability: 0.5, action: defer}]\n",
+        "spamd://127.0.0.1:783",
+    ): "8:51: spamd has no words for defer: leave the rule out",
+    scanner("    rules: [{when: spam, action: quarantine}]\n"): (
+        "8:26: rspamd has no words for quarantine: leave the rule out"
+    ),
+    scanner("    rules: [{when: spam, action: tag, subject_prefix: X}]\n"): (
+        "8:39: rspamd changes no subject: leave it out"
+    ),
     scanner("    teachers: [127.0.0.1]\n", "milter:/run/m.sock"): (
         "8:5: nobody can teach by milter: leave it out"
     ),
