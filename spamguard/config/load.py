@@ -153,7 +153,7 @@ def _build_settings(document: _Document, find_classes: ClassFinder | None = None
     ]
     unreadable = {place for place, _ in tree.problems}  # what has no value has no wrong one either
     found, settings = ([], None) if tree.broken else _examine(tree.value, find_classes)
-    for path, text, _ in found:
+    for path, text in found:
         if tree.value_positions.get(path) not in unreadable:
             place, where = document.locate(path)
             about = text.removeprefix(f"{path[-1]}: ") if path in document.overrides else text
@@ -190,18 +190,15 @@ def _examine(
     settings: Settings = part.build()
     if "state" not in value:
         problems.append(ConfigProblem((), "expected the key 'state', the directory of the filter"))
-    problems += schema.missing_listener_problems(value)
-    if isinstance(aliases := value.get("aliases"), dict):
-        problems += schema.duplicate_alias_problems(aliases)
-    contradictions = list(
-        schema.find_contradictions(settings, rest, has_next_hop=bool(value.get("listeners")))
-    )
+    if not value.get("listeners") and not value.get("scanners"):
+        problems.append(ConfigProblem((), "expected the key 'listeners', or 'scanners'"))
+    contradictions = list(schema.find_contradictions(settings))
     if find_classes and has_state:
         contradictions += schema.unknown_classes(settings, find_classes(settings.state))
-    for problem in contradictions:
-        path = _path_in_file(problem.path, numbers)
-        if not any((*path[:-1], key) in wrong for key in problem.lacking):
-            problems.append(ConfigProblem(path, problem.text))
+    problems += [
+        ConfigProblem(_path_in_file(problem.path, numbers), problem.text)
+        for problem in contradictions
+    ]
     return problems, settings if has_state else None
 
 
@@ -335,25 +332,16 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
         case "too_short":
             return f"{key}: expected at least one, found none"
         case "list_type":
-            if value is None:
-                hint = "begin each with a dash, or write [] for none"
-            else:
-                is_entry = isinstance(value, dict)
-                hint = "begin it with a dash" if is_entry else "put it into brackets, as in [a, b]"
-            return f"{key}: expected a list, found {describe_value(value)}: {hint}"
-    text = f"{key}: expected a mapping of keys to values, found {describe_value(value)}"
-    if part := _part_at(path):
-        options = part.model_fields.items()
-        required = [name for name, option in options if option.is_required()] or _keys(part)[:1]
-        example = ", ".join(f"{name}: …" for name in required)
-        text += f": {'leave it out, or ' if value is None else ''}write as in {{{example}}}"
-    return text
+            return f"{key}: expected a list as in [a, b], found {describe_value(value)}"
+    part = _part_at(path)
+    options = part.model_fields.items() if part else ()
+    required = [name for name, option in options if option.is_required()] or ["key"]
+    example = ", ".join(f"{name}: …" for name in required)
+    return f"{key}: expected a mapping as in {{{example}}}, found {describe_value(value)}"
 
 
 def _key_hint(key: str, known_keys: list[str]) -> str:
     """What somebody who wrote this unknown key may have wanted."""
-    if key == "<<":
-        return ": write out what it stands for"
     places = [
         f"in {place}" if place else "at the top level"
         for part, place in all_parts().items()
@@ -387,28 +375,6 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,3})?")
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
-_ODD_BLANKS = (
-    "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
-    "\u202f\u205f\u3000\ufeff"
-)
-# Words of an error of PyYAML, and what to do about it; {line} is where the construct began.
-_HINTS = (
-    (r"found character '\t'", "write blanks instead of a tab"),
-    ("found character", "put what begins with it into quotes"),
-    ("while scanning an alias", "put what begins with * into quotes"),
-    ("undefined alias", "put what begins with * into quotes"),
-    ("while scanning an anchor", "put what begins with & into quotes"),
-    ("while scanning a quoted scalar found unexpected end", "the quotes of line {line} do not end"),
-    ("unknown escape character", "use single quotes"),
-    ("while parsing a flow", "the bracket of line {line} has no end before this"),
-    ("could not find expected ':'", "write a colon and a blank after the key"),
-    (
-        "mapping values are not allowed",
-        "indent it as what it belongs to, or put a text with a colon in it into quotes",
-    ),
-    ("expected <block end>", "indent it as what it belongs to"),
-    ("but found another document", "leave out the ---"),
-)
 
 
 class TextPosition(NamedTuple):
@@ -437,10 +403,6 @@ class YamlTree:
         return self.key_positions.get(path) or self.value_positions.get(path) or TextPosition(1, 1)
 
 
-class _RefusedYamlError(yaml.MarkedYAMLError):
-    """What we do not take although it is YAML."""
-
-
 class _BoundedLoader(yaml.SafeLoader):
     """Composes nodes within bounds, and leaves plain words to `_plain`."""
 
@@ -454,13 +416,10 @@ class _BoundedLoader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]  # of PyYAML
         self._depth += 1
         self._aliases += isinstance(event, yaml.AliasEvent)
-        if self._depth > _MAX_DEPTH:
-            raise _RefusedYamlError(
-                problem=f"nested deeper than {_MAX_DEPTH} levels", problem_mark=event.start_mark
-            )
-        if self._aliases > _MAX_ALIASES:
-            raise _RefusedYamlError(
-                problem=f"more than {_MAX_ALIASES} aliases", problem_mark=event.start_mark
+        if self._depth > _MAX_DEPTH or self._aliases > _MAX_ALIASES:
+            raise yaml.MarkedYAMLError(
+                problem=f"more than {_MAX_DEPTH} levels or {_MAX_ALIASES} aliases",
+                problem_mark=event.start_mark,
             )
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -471,25 +430,18 @@ def parse_yaml(data: bytes) -> YamlTree:
     """The one document of a file; problems instead of exceptions, for any bytes."""
     if len(data) > MAX_BYTES:
         return _broken_tree(TextPosition(1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        return _broken_tree(TextPosition(line, 1), "expected text in UTF-8: save it so")
+    text = data.decode("utf-8-sig", "replace").replace("\ufffd", "\0")
     try:
         node = yaml.compose(text, Loader=_BoundedLoader)
     except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        place = TextPosition(before.count("\n") + 1, error.position - before.rfind("\n"))
-        code = ord(error.character) if isinstance(error.character, str) else int(error.character)
-        return _broken_tree(place, f"character U+{code:04X} is not allowed: take it out")
+        line = text.count("\n", 0, error.position) + 1
+        return _broken_tree(TextPosition(line, 1), "expected printable text in UTF-8: save it so")
     except yaml.MarkedYAMLError as error:
         is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
         mark = error.context_mark if is_late else error.problem_mark or error.context_mark
         place = TextPosition(1, 1) if mark is None else _position(mark)
-        # as the parser counts lines: U+2028 and a bare CR end one, too
-        line_text = [*text.splitlines(), ""][place.line - 1]
-        return _broken_tree(place, _describe_error(error, line_text))
+        text = f"is not YAML here: {error.problem or error.context}: check indentation and quotes"
+        return _broken_tree(place, text)
     tree = YamlTree()
     tree.value = None if node is None else _ValueBuilder(tree).build(node, ())
     return tree
@@ -501,20 +453,6 @@ def _broken_tree(place: TextPosition, text: str) -> YamlTree:
 
 def _position(mark: yaml.Mark) -> TextPosition:
     return TextPosition(mark.line + 1, mark.column + 1)
-
-
-def _describe_error(error: yaml.MarkedYAMLError, line: str) -> str:
-    """A parser's complaint about a line, with what to do about it."""
-    text = error.problem or error.context or "is not YAML"
-    if not isinstance(error, _RefusedYamlError):
-        complaint, began = f"{error.context} {error.problem}", error.context_mark
-        hint = next((f": {hint}" for words, hint in _HINTS if words in complaint), "")
-        hint = hint.format(line=1 if began is None else began.line + 1)
-        text = f"is not YAML here: {text}{hint}"
-    # Copied text may have other characters in the place of blanks, which nobody can see.
-    if blank := next((char for char in line if char in _ODD_BLANKS), ""):
-        text += f"; there is no ordinary blank (U+{ord(blank):04X}): write one"
-    return text
 
 
 class _ValueBuilder:
@@ -547,10 +485,6 @@ class _ValueBuilder:
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._refuse(key, "expected a word as key")
-            elif key.style is None and key.value != key.value.strip(_ODD_BLANKS):
-                self._refuse(
-                    key, f"the key {key.value!r} has a blank that is no ordinary one: write one"
-                )
             elif key.value in values:
                 first = self._tree.key_positions[(*path, key.value)].line
                 self._refuse(key, f"the key {key.value!r} is there twice, first in line {first}")

@@ -398,19 +398,11 @@ _SPAM, _SURE_SPAM = (
     "when: spam, action: tag",
     "when: spam, from_probability: 0.99, action: quarantine",
 )
-_ALIASES = "aliases: {sales@example.org: anna}\n"
 _OWN_CLASS = (
     "is a class of its own, of good mail unless it was made with `learn --unwanted`: did you mean"
 )
 _TAUGHT = "{addresses: {a@b.example: junk, c@b.example: ham}, senders: ['*@b.example']}"
 WARNINGS = {
-    '    rules: [{when: spam, action: tag, subject_prefix: "[x] "}]\n': [
-        "smtp://127.0.0.1:10025: rule 1 for spam: subject_prefix changes the subject, which breaks "
-        "the DKIM signature of nearly all mail; mark with header fields instead"
-    ],
-    _ALIASES: ["aliases: say whose mail it is, which nobody asks without personal: true or web"],
-    _ALIASES + "personal: true\n": [],
-    _ALIASES + "web: 127.0.0.1:8080\n": [],
     # A class that a file names is made, and is good mail: spam moved to its folder was learnt so.
     f"    teach: {_TAUGHT}\nwatch: [{{maildir: /x, folders: {{Old: trahs, "
     "Bin: trash, Work: work, News: newsletter}}]\n": [
@@ -423,27 +415,6 @@ WARNINGS = {
         "with the higher from_probability first"
     ],
     f"    rules: [{{{_SURE_SPAM}}}, {{{_SPAM}}}]\n": [],
-    "metrics: 127.0.0.1:10025\nweb: 127.0.0.1:10027\n": [
-        "metrics: 127.0.0.1:10025 is where smtp://127.0.0.1:10025 listens already: choose another "
-        "port"
-    ],
-    "metrics: 127.0.0.1:10027\nweb: 127.0.0.1:10027\n": [
-        "web: 127.0.0.1:10027 is where metrics listens already: choose another port"
-    ],
-    "watch: [/home/*/Maildir, /srv/*, /home/anna/Maildir]\n": [
-        "watch: /home/anna/Maildir never counts, as /home/*/Maildir stands before it and fits the "
-        "same: put it first"
-    ],
-    "watch: [/home/anna/Maildir, /home/*/Maildir, /home/*]\n": [],
-    "watch: ['/home/?/Maildir', /home/*/Maildir, /home/.kept/Maildir]\n": [],
-    **{
-        f"watch: [{{maildir: /home/*/Maildir, user: '{name}'}}]\n": [
-            f"watch: all of /home/*/Maildir is one user's, {name}: leave `user` out, and the "
-            "wildcards say whose each is"
-        ]
-        for name in ("*", "%u", "*@example.org")
-    },
-    "watch: [{maildir: /home/*/Maildir, user: anna}]\n": [],
 }
 
 
