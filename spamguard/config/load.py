@@ -14,7 +14,8 @@ and aliases are bounded. Plain words mean what they mean in YAML 1.2: `off` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,18 +173,30 @@ def _examine(
     """
     problems: list[ConfigProblem] = []
     wrong: set[KeyPath] = set()
+    rest = deepcopy(value)
+    origins = dict(_containers(rest, ()))
     while True:
-        numbers: dict[KeyPath, list[int]] = {}
-        rest = _prune(value, wrong, numbers)
         try:
             part = FILE_PART.model_validate(rest)
             break
         except ValidationError as error:
-            before = len(wrong)
+            places: set[KeyPath] = set()
             for details in error.errors(include_url=False):
-                problems += _note_error(details, rest, numbers, wrong)
-            if len(wrong) == before or () in wrong:
+                # "[key]" is pydantic's word for a key that is wrong itself
+                found = tuple(part for part in details["loc"] if part != "[key]")
+                is_missing = details["type"] == "missing"
+                place = _written_path(found[:-1] if is_missing else found, rest)
+                path = _path_in_file(place, rest, origins)
+                places.add(place)
+                if not is_missing:
+                    problems.append(ConfigProblem(path, _describe_problem(details, place)))
+                elif (*path, found[-1]) not in wrong:
+                    problems.append(ConfigProblem(path, f"expected the key {found[-1]!r}"))
+            if () in places:
                 return problems, None
+            for place in sorted(places, reverse=True):  # of a list the last entries first
+                if not any(place[:length] in places for length in range(len(place))):
+                    _remove(place, rest, origins, wrong)
     has_state = "state" in rest
     if not has_state:
         part = FILE_PART.model_validate(rest | {"state": "/"})
@@ -196,82 +209,45 @@ def _examine(
     if find_classes and has_state:
         contradictions += schema.unknown_classes(settings, find_classes(settings.state))
     problems += [
-        ConfigProblem(_path_in_file(problem.path, numbers), problem.text)
+        ConfigProblem(_path_in_file(problem.path, rest, origins), problem.text)
         for problem in contradictions
     ]
     return problems, settings if has_state else None
 
 
-def _note_error(
-    details: ErrorDetails, rest: Any, numbers: dict[KeyPath, list[int]], wrong: set[KeyPath]
-) -> Iterator[ConfigProblem]:
-    """Add the path of what is wrong; the problem, unless it is that something was left out."""
-    # "[key]" is pydantic's word for a key that is wrong itself
-    found = tuple(part for part in details["loc"] if part != "[key]")
-    is_missing = details["type"] == "missing"
-    written = _written_path(found[:-1] if is_missing else found, rest)
-    path = _path_in_file(written, numbers)
-    wrong.add(path)
-    if not is_missing:
-        yield ConfigProblem(path, _describe_problem(details, written))
-    elif (*path, found[-1]) not in wrong:
-        example = _EXAMPLES.get(str(found[-1]))
-        hint = f", as in {found[-1]}: {example}" if example else ""
-        yield ConfigProblem(path, f"expected the key {found[-1]!r}{hint}")
+def _containers(value: Any, path: KeyPath) -> Iterator[tuple[int, KeyPath]]:
+    """The identity of each mapping and list, and its path."""
+    if isinstance(value, dict | list):
+        yield id(value), path
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _containers(entry, (*path, key))
 
 
-def _prune(
-    value: Any,
-    wrong: set[KeyPath],
-    numbers: dict[KeyPath, list[int]],
-    path: KeyPath = (),
-    pruned_path: KeyPath = (),
-) -> Any:
-    """A copy of the value without what is wrong, and without that of which nothing is left.
-
-    numbers: gets, for each list in the copy, the numbers that its entries have in the file.
-    """
-    if not isinstance(value, dict | list):
-        return value
-    is_list = isinstance(value, list)
-    kept: list[tuple[Any, Any]] = []
-    entries: Iterable[tuple[Any, Any]] = (
-        enumerate(value) if isinstance(value, list) else value.items()
-    )
-    for key, entry in entries:
-        place = len(kept) if is_list else key
-        if (*path, key) not in wrong:
-            rest = _prune(entry, wrong, numbers, (*path, key), (*pruned_path, place))
-            if isinstance(entry, dict | list) and entry and not rest:
-                wrong.add((*path, key))
-            else:
-                kept.append((key, rest))
-    if not is_list:
-        return dict(kept)
-    numbers[pruned_path] = [key for key, _ in kept]
-    return [rest for _, rest in kept]
+def _path_in_file(path: KeyPath, rest: Any, origins: Mapping[int, KeyPath]) -> KeyPath:
+    """The path in the file of what stands at this path in the rest."""
+    found: KeyPath = ()
+    for part in path:
+        found = *found, part
+        try:
+            rest = rest[part]
+        except (KeyError, IndexError, TypeError):  # an option that is not said has no place
+            rest = None
+        found = origins.get(id(rest), found)
+    return found
 
 
-def _path_in_file(path: KeyPath, numbers: dict[KeyPath, list[int]]) -> KeyPath:
-    """The path in the file of what stands at this path in the copy."""
-    return tuple(
-        numbers[path[:length]][part] if isinstance(part, int) else part
-        for length, part in enumerate(path)
-    )
+def _remove(path: KeyPath, rest: Any, origins: Mapping[int, KeyPath], wrong: set[KeyPath]) -> None:
+    """Remove what stands there, and what is empty without it; add it to what is wrong."""
+    wrong.add(_path_in_file(path, rest, origins))
+    around = rest
+    for part in path[:-1]:
+        around = around[part]
+    del around[path[-1]]
+    if not around and path[:-1]:
+        _remove(path[:-1], rest, origins, wrong)
 
 
 # ---- pydantic's errors in words
-
-
-_EXAMPLES = {
-    "listen": "smtp://127.0.0.1:10025",
-    "position": "before-queue, after-queue or standalone",
-    "next_hop": "smtp://127.0.0.1:10026",
-    "to": "smtp://127.0.0.1:10026",
-    "when": "spam",
-    "action": "quarantine",
-    "maildir": "/home/*/Maildir",
-}
 
 
 _SOCKET_IS_GONE = "leave it out, programs leave lessons in the directory `spool`"

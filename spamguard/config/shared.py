@@ -42,14 +42,9 @@ _URI = re.compile(r"postgres(?:ql)?://[!-~]+")
 _PAIR = re.compile(r"\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s'\\]+)(?=\s|\Z)")
 # Other options say these, or the daemon sets them itself.
 _OWN_KEYS = {
-    "password": "write it into the first line of a file, and name that with password_file",
-    "passfile": "use password_file",
-    "sslmode": "use tls",
-    "sslrootcert": "use tls",
-    "options": "leave it out",
-    "application_name": "leave it out",
-    "target_session_attrs": "leave it out",
-}
+    "password", "passfile", "sslmode", "sslrootcert", "options", "application_name",
+    "target_session_attrs",
+}  # fmt: skip
 
 
 def check_database(value: object) -> str:
@@ -57,9 +52,8 @@ def check_database(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise _database_error(value)
     keys = set(_connection_keys(value))
-    for key, remedy in _OWN_KEYS.items():
-        if key in keys:  # the value may hold the password: it is not shown
-            raise ValueError(f"expected no {key} here: {remedy}")
+    for key in sorted(keys & _OWN_KEYS):  # the value may hold the password: it is not shown
+        raise ValueError(f"expected no {key} here: use password_file and tls, or leave it out")
     if not keys & {"dbname", "service"}:
         raise _database_error(value)
     return value

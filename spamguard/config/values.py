@@ -1,6 +1,6 @@
 """Values of options as people write them: endpoints, choices, durations and sizes.
 
-Pure, apart from this machine's name: text in, values out, and back. An endpoint says where to
+Pure: text in, values out, and back. An endpoint says where to
 listen or where mail goes on (`smtp://HOST:PORT`, `lmtp:/path/socket`); a duration is seconds
 (`30s`, `1.5h`), a size is bytes (`20MB`, `512KiB`). Each parser raises ValueError with a whole
 sentence: what was expected, and what was found.
@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
-
-from spamguard.log import hostname
 
 # ---- endpoints
 
@@ -92,20 +90,12 @@ def _parse(value: object, host_protocols: str, path_protocols: str, forms: str) 
 
 
 def reaches(target: Endpoint, listening: Endpoint) -> bool:
-    """Whether mail that is sent to the target arrives at a listener of ours, as far as texts and
-    this machine's name tell.
-    """
+    """Whether mail that is sent to the target arrives at a listener of ours, as the texts tell."""
     if target.path is not None or target.port != listening.port or not target.port:
         return False
     host = "127.0.0.1" if target.host.lower() == "localhost" else target.host
-    if host == listening.host:
-        return True
-    if not ip_address(listening.host).is_unspecified:
-        return False
-    try:
-        return host.lower() == hostname().lower() or ip_address(host).is_loopback
-    except ValueError:  # another host's name
-        return False
+    is_everywhere = ip_address(listening.host).is_unspecified
+    return host == listening.host or (is_everywhere and host in ("127.0.0.1", "::1"))
 
 
 # ---- choices

@@ -19,7 +19,6 @@ from spamguard.config.load import MAX_BYTES, load_settings, settings_from_comman
 from spamguard.config.options import Settings
 from spamguard.config.schema import FILE_PART
 from spamguard.errors import ConfigError
-from spamguard.log import hostname
 from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import STATE, listener, parts
 
@@ -71,15 +70,13 @@ IN_A_LISTENER = {
         "user=spamguard_node', found 'db1.example'"
     ),
     "shared: {database: dbname=spamguard password=geheim}": (
-        "6:10: database: expected no password here: write it into the first line of a file, and "
-        "name that with password_file"
+        "6:10: database: expected no password here: use password_file and tls, or leave it out"
     ),
     "shared: {database: 'postgresql://node:geheim@db1.example/spamguard'}": (
-        "6:10: database: expected no password here: write it into the first line of a file, and "
-        "name that with password_file"
+        "6:10: database: expected no password here: use password_file and tls, or leave it out"
     ),
     "shared: {database: dbname=spamguard sslmode=require}": (
-        "6:10: database: expected no sslmode here: use tls"
+        "6:10: database: expected no sslmode here: use password_file and tls, or leave it out"
     ),
     "shared: {database: dbname=spamguard, tls: off}": (
         "6:38: tls: expected verify, no or {ca: FILE}, found 'off'"
@@ -129,7 +126,7 @@ IN_A_LISTENER = {
     "    teach: {addresses: {}, senders: ['*@a.example']}": (
         "6:13: addresses: expected at least one, found none"
     ),
-    "watch: [{user: x}]": "6:9: expected the key 'maildir', as in maildir: /home/*/Maildir",
+    "watch: [{user: x}]": "6:9: expected the key 'maildir'",
     "watch: [{maildir: /x, folder: {}}]": "6:23: unknown key 'folder': did you mean 'folders'?",
     "watch: [{maildir: /x, ham_evidence: {answered: true}}]": (
         "6:23: ham_evidence is gone: write answered_is_ham: true and flagged_is_ham: true; reading "
@@ -186,7 +183,7 @@ MISTAKES = {
     listener(f"watch_socket: /{'x' * 90}\n"): (
         f"6:1: watch_socket: expected an absolute path of at most 80 bytes, found '/{'x' * 56}…'"
     ),
-    listener(hop="{tls: required}"): "5:5: expected the key 'to', as in to: smtp://127.0.0.1:10026",
+    listener(hop="{tls: required}"): "5:5: expected the key 'to'",
     listener(hop="smtp://x"): f"5:5: next_hop: {_HOP}, found 'smtp://x'",
     listener(hop="smtp://x:0"): "5:5: expected a port from 1 to 65535",
     listener(position="nowhere"): (
@@ -271,11 +268,6 @@ CONTRADICTIONS = {
     listener(
         "    clients: [10.0.0.0/8]\n", listen="smtp://0.0.0.0:10025", hop="smtp://127.0.0.1:10025"
     ): ("5:5: mail would come back: smtp://127.0.0.1:10025 is where this daemon listens"),
-    listener(
-        "    clients: [10.0.0.0/8]\n",
-        listen="smtp://0.0.0.0:25",
-        hop=f"smtp://{hostname().upper()}:25",
-    ): f"5:5: mail would come back: smtp://{hostname().upper()}:25 is where this daemon listens",
     listener(listen="smtp://192.0.2.7:25"): (
         "3:5: smtp://192.0.2.7:25 can be reached from other machines: list the networks that may "
         "connect, as in clients: [192.0.2.0/24]"
