@@ -95,7 +95,7 @@ def read_state(path: Path) -> Path | None:
 
 def _read_document(path: Path) -> _Document:
     try:
-        with types.open_without_waiting(path) as file:
+        with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         text = f"{path}: cannot be read ({error.strerror}): check the path and its permissions"
@@ -462,8 +462,7 @@ class _ValueBuilder:
             if not isinstance(key, yaml.ScalarNode):
                 self._refuse(key, "expected a word as key")
             elif key.value in values:
-                first = self._tree.key_positions[(*path, key.value)].line
-                self._refuse(key, f"the key {key.value!r} is there twice, first in line {first}")
+                self._refuse(key, f"the key {key.value!r} is there twice")
             else:
                 self._tree.key_positions[(*path, key.value)] = _position(key.start_mark)
                 values[key.value] = self.build(child, (*path, key.value))

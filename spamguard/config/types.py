@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 from spamguard.config import values
 from spamguard.config.values import Endpoint, HostPort, describe_value
@@ -204,7 +204,7 @@ def _check_socket_path(value: object) -> Path:
 def check_file(value: object) -> Path:
     path = _check_path(value)
     try:
-        open_without_waiting(path).close()
+        path.open("rb").close()
     except OSError as error:
         text = f"expected a file that can be read, found {describe_value(value)} ({error.strerror})"
         if isinstance(error, PermissionError):
@@ -216,24 +216,13 @@ def check_file(value: object) -> Path:
 def _check_secret_file(value: object) -> Path:
     """A file that only its owner and group can read, with a line in it."""
     path = check_file(value)
-    with open_without_waiting(path) as file:
+    with path.open("rb") as file:
         if os.fstat(file.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ValueError(f"expected a file that no others can read: chmod 0640 {path}")
         if not file.readline(_MAX_SECRET_BYTES).strip():
             expected = "expected a file with a password in its first line"
             raise ValueError(f"{expected}, found nothing there in {describe_value(value)}")
     return path
-
-
-def open_without_waiting(path: Path) -> BinaryIO:
-    """Open a file to read it; a named pipe into which nobody writes is empty. OSError."""
-
-    def opener(name: str, flags: int) -> int:
-        descriptor = os.open(name, flags | os.O_NONBLOCK)
-        os.set_blocking(descriptor, True)
-        return descriptor
-
-    return open(path, "rb", opener=opener)
 
 
 def check_key_pair(certificate: Path, key: Path) -> None:
