@@ -92,7 +92,7 @@ def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
     return Option(check, {"enum": names}, lambda value: str(value or unset))
 
 
-def _pattern_option(
+def pattern_option(
     pattern: re.Pattern[str], expected: str, *, empty: bool = False, editors: str = ""
 ) -> Option:
     """A text. empty: it may be empty, too. editors: their pattern where it is another one."""
@@ -329,8 +329,8 @@ NextHopEndpoint = Annotated[Endpoint, Option(values.parse_endpoint, _NEXT_HOP_SC
 ListenAddress = Annotated[HostPort, Option(check_host_port, _HOST_PORT_SCHEMA, str)]
 Network = Annotated[str, Option(_check_network, _NETWORK_SCHEMA)]
 Host = Annotated[str, Option(_check_host, _HOST_SCHEMA)]
-ServerName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name")]
-HostName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name", empty=True)]
+ServerName = Annotated[str, pattern_option(_HOST_NAME_PATTERN, "a host name")]
+HostName = Annotated[str, pattern_option(_HOST_NAME_PATTERN, "a host name", empty=True)]
 
 
 # ---- names and texts
@@ -350,41 +350,41 @@ _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
 
 Label = Annotated[
     str,
-    _pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern),
+    pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern),
 ]
 ClassName = Annotated[str, _class_option()]
 FolderRole = Annotated[str, _class_option(*NON_TEACHING_ROLES)]
-RunAsUser = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user", empty=True)]
-Account = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user")]
+RunAsUser = Annotated[str, pattern_option(_ACCOUNT, "the name of a user", empty=True)]
+Account = Annotated[str, pattern_option(_ACCOUNT, "the name of a user")]
 MailUser = Annotated[
     str,
-    _pattern_option(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"),
+    pattern_option(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"),
 ]
 PersonName = Annotated[
-    str, _pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
+    str, pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
 ]
 MailAddress = Annotated[
-    str, _pattern_option(MAILBOX, "an address such as held@example.org", empty=True)
+    str, pattern_option(MAILBOX, "an address such as held@example.org", empty=True)
 ]
-TeachingAddress = Annotated[str, _pattern_option(MAILBOX, "an address such as spam@example.org")]
+TeachingAddress = Annotated[str, pattern_option(MAILBOX, "an address such as spam@example.org")]
 SenderPattern = Annotated[
     str,
-    _pattern_option(
+    pattern_option(
         _SENDER, "an address such as anna@example.org, or *@example.org for all of a domain"
     ),
 ]
 Alias = Annotated[
     str,
-    _pattern_option(
+    pattern_option(
         _ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"
     ),
 ]
 HttpField = Annotated[
-    str, _pattern_option(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)
+    str, pattern_option(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)
 ]
 UrlPath = Annotated[
-    str, _pattern_option(_URL_PATH, "a path such as /spam, without / at its end", empty=True)
+    str, pattern_option(_URL_PATH, "a path such as /spam, without / at its end", empty=True)
 ]
 SubjectPrefix = Annotated[
-    str, _pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
+    str, pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
 ]

@@ -174,17 +174,12 @@ class KeptLessons:
     days: int = 0
 
     def __str__(self) -> str:
-        """As people write it, and `parse_kept_lessons` reads it.
+        """As `parse_kept_lessons` reads it.
 
         >>> str(KeptLessons(days=730))
-        '2 years'
+        '730d'
         """
-        if self.number:
-            return str(self.number)
-        years, rest = divmod(self.days, 365)
-        if years and not rest:
-            return "1 year" if years == 1 else f"{years} years"
-        return "1 day" if self.days == 1 else f"{self.days} days"
+        return str(self.number) if self.number else f"{self.days}d"
 
 
 def parse_kept_lessons(value: object) -> KeptLessons:
