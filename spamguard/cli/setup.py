@@ -60,7 +60,7 @@ SERVERS = {
 POSITIONS = {
     "after-queue": "mail is queued first, then judged and tagged; none can be refused",
     "before-queue": "mail is judged while its sender waits, so spam can be refused",
-    "milter": "as before-queue, but mail does not pass through spamguard, and rules do not apply",
+    "milter": "as before-queue, but mail does not pass through spamguard",
 }
 POSITIONS_OF = {"postfix": tuple(POSITIONS)}  # of other servers: after-queue
 CONFIG = Path("/etc/spamguard/spamguard.yaml")
@@ -120,7 +120,7 @@ def run_setup(options: argparse.Namespace) -> int:
         _check_account()
     text = make_config(path, old, answers, is_root=is_root)
     if answers.position == "milter" and old and any(door.policy.rules for door in old.listeners):
-        print("A milter has no rules: those of the listener go.\n")
+        print("The rules of the listener go: a milter has its own.\n")
     settings = check_config(path, text, read)
     one_recipient = bool(settings.listeners) and (
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
@@ -305,9 +305,6 @@ def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> di
     else:
         usual = {"listen": f"smtp://{SMTP}", "position": "", "next_hop": f"smtp://{BACK}"}
         front = usual | front | {"position": position}
-        front.pop("speed_adjust", None)
-        if position == "before-queue":
-            front["speed_adjust"] = True
         listeners.insert(0, front)
     return {"listeners": listeners or None, "scanners": scanners or None}
 

@@ -14,7 +14,8 @@ and aliases are bounded. Plain words mean what they mean in YAML 1.2: `off` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,7 +95,7 @@ def read_state(path: Path) -> Path | None:
 
 def _read_document(path: Path) -> _Document:
     try:
-        with types.open_without_waiting(path) as file:
+        with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         text = f"{path}: cannot be read ({error.strerror}): check the path and its permissions"
@@ -153,7 +154,7 @@ def _build_settings(document: _Document, find_classes: ClassFinder | None = None
     ]
     unreadable = {place for place, _ in tree.problems}  # what has no value has no wrong one either
     found, settings = ([], None) if tree.broken else _examine(tree.value, find_classes)
-    for path, text, _ in found:
+    for path, text in found:
         if tree.value_positions.get(path) not in unreadable:
             place, where = document.locate(path)
             about = text.removeprefix(f"{path[-1]}: ") if path in document.overrides else text
@@ -172,112 +173,86 @@ def _examine(
     """
     problems: list[ConfigProblem] = []
     wrong: set[KeyPath] = set()
+    rest = deepcopy(value)
+    origins = dict(_containers(rest, ()))
     while True:
-        numbers: dict[KeyPath, list[int]] = {}
-        rest = _prune(value, wrong, numbers)
         try:
             part = FILE_PART.model_validate(rest)
             break
         except ValidationError as error:
-            before = len(wrong)
+            places: set[KeyPath] = set()
             for details in error.errors(include_url=False):
-                problems += _note_error(details, rest, numbers, wrong)
-            if len(wrong) == before or () in wrong:
+                # "[key]" is pydantic's word for a key that is wrong itself
+                found = tuple(part for part in details["loc"] if part != "[key]")
+                is_missing = details["type"] == "missing"
+                place = _written_path(found[:-1] if is_missing else found, rest)
+                path = _path_in_file(place, rest, origins)
+                places.add(place)
+                if not is_missing:
+                    problems.append(ConfigProblem(path, _describe_problem(details, place)))
+                elif (*path, found[-1]) not in wrong:
+                    problems.append(ConfigProblem(path, f"expected the key {found[-1]!r}"))
+            if () in places:
                 return problems, None
+            for place in sorted(places, reverse=True):  # of a list the last entries first
+                if not any(place[:length] in places for length in range(len(place))):
+                    _remove(place, rest, origins, wrong)
     has_state = "state" in rest
     if not has_state:
         part = FILE_PART.model_validate(rest | {"state": "/"})
     settings: Settings = part.build()
     if "state" not in value:
         problems.append(ConfigProblem((), "expected the key 'state', the directory of the filter"))
-    problems += schema.missing_listener_problems(value)
-    if isinstance(aliases := value.get("aliases"), dict):
-        problems += schema.duplicate_alias_problems(aliases)
-    contradictions = list(
-        schema.find_contradictions(settings, rest, has_next_hop=bool(value.get("listeners")))
-    )
+    if not value.get("listeners") and not value.get("scanners"):
+        problems.append(ConfigProblem((), "expected the key 'listeners', or 'scanners'"))
+    contradictions = list(schema.find_contradictions(settings))
     if find_classes and has_state:
         contradictions += schema.unknown_classes(settings, find_classes(settings.state))
-    for problem in contradictions:
-        path = _path_in_file(problem.path, numbers)
-        if not any((*path[:-1], key) in wrong for key in problem.lacking):
-            problems.append(ConfigProblem(path, problem.text))
+    problems += [
+        ConfigProblem(_path_in_file(problem.path, rest, origins), problem.text)
+        for problem in contradictions
+    ]
     return problems, settings if has_state else None
 
 
-def _note_error(
-    details: ErrorDetails, rest: Any, numbers: dict[KeyPath, list[int]], wrong: set[KeyPath]
-) -> Iterator[ConfigProblem]:
-    """Add the path of what is wrong; the problem, unless it is that something was left out."""
-    # "[key]" is pydantic's word for a key that is wrong itself
-    found = tuple(part for part in details["loc"] if part != "[key]")
-    is_missing = details["type"] == "missing"
-    written = _written_path(found[:-1] if is_missing else found, rest)
-    path = _path_in_file(written, numbers)
-    wrong.add(path)
-    if not is_missing:
-        yield ConfigProblem(path, _describe_problem(details, written))
-    elif (*path, found[-1]) not in wrong:
-        example = _EXAMPLES.get(str(found[-1]))
-        hint = f", as in {found[-1]}: {example}" if example else ""
-        yield ConfigProblem(path, f"expected the key {found[-1]!r}{hint}")
+def _containers(value: Any, path: KeyPath) -> Iterator[tuple[int, KeyPath]]:
+    """The identity of each mapping and list, and its path."""
+    if isinstance(value, dict | list):
+        yield id(value), path
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _containers(entry, (*path, key))
 
 
-def _prune(
-    value: Any,
-    wrong: set[KeyPath],
-    numbers: dict[KeyPath, list[int]],
-    path: KeyPath = (),
-    pruned_path: KeyPath = (),
-) -> Any:
-    """A copy of the value without what is wrong, and without that of which nothing is left.
-
-    numbers: gets, for each list in the copy, the numbers that its entries have in the file.
-    """
-    if not isinstance(value, dict | list):
-        return value
-    is_list = isinstance(value, list)
-    kept: list[tuple[Any, Any]] = []
-    entries: Iterable[tuple[Any, Any]] = (
-        enumerate(value) if isinstance(value, list) else value.items()
-    )
-    for key, entry in entries:
-        place = len(kept) if is_list else key
-        if (*path, key) not in wrong:
-            rest = _prune(entry, wrong, numbers, (*path, key), (*pruned_path, place))
-            if isinstance(entry, dict | list) and entry and not rest:
-                wrong.add((*path, key))
-            else:
-                kept.append((key, rest))
-    if not is_list:
-        return dict(kept)
-    numbers[pruned_path] = [key for key, _ in kept]
-    return [rest for _, rest in kept]
+def _path_in_file(path: KeyPath, rest: Any, origins: Mapping[int, KeyPath]) -> KeyPath:
+    """The path in the file of what stands at this path in the rest."""
+    found: KeyPath = ()
+    for part in path:
+        found = *found, part
+        try:
+            rest = rest[part]
+        except (KeyError, IndexError, TypeError):  # an option that is not said has no place
+            rest = None
+        found = origins.get(id(rest), found)
+    return found
 
 
-def _path_in_file(path: KeyPath, numbers: dict[KeyPath, list[int]]) -> KeyPath:
-    """The path in the file of what stands at this path in the copy."""
-    return tuple(
-        numbers[path[:length]][part] if isinstance(part, int) else part
-        for length, part in enumerate(path)
-    )
+def _remove(path: KeyPath, rest: Any, origins: Mapping[int, KeyPath], wrong: set[KeyPath]) -> None:
+    """Remove what stands there, and what is empty without it; add it to what is wrong."""
+    wrong.add(_path_in_file(path, rest, origins))
+    around = rest
+    for part in path[:-1]:
+        around = around[part]
+    del around[path[-1]]
+    if not around and path[:-1]:
+        _remove(path[:-1], rest, origins, wrong)
 
 
 # ---- pydantic's errors in words
 
 
-_EXAMPLES = {
-    "listen": "smtp://127.0.0.1:10025",
-    "position": "before-queue, after-queue or standalone",
-    "next_hop": "smtp://127.0.0.1:10026",
-    "to": "smtp://127.0.0.1:10026",
-    "when": "spam",
-    "action": "quarantine",
-    "maildir": "/home/*/Maildir",
-}
-
-
 _SOCKET_IS_GONE = "leave it out, programs leave lessons in the directory `spool`"
+_WRITE_PRIVATE = "write private: true to keep neither subjects nor addresses"
+_IS_CONSTANT = "leave it out, it cannot be changed"
 GONE = {
     "teach.mode": _SOCKET_IS_GONE,
     "teach.socket": _SOCKET_IS_GONE,
@@ -286,6 +261,19 @@ GONE = {
     "watch.debounce": "leave it out, a change is scanned after a second",
     "watch.rescan": "leave it out, everything is scanned every ten minutes",
     "watch.spam_evidence": "keywords teach nothing any more; moving mail to Junk does",
+    "listeners.speed_adjust": _IS_CONSTANT,
+    "listeners.forged": _IS_CONSTANT,
+    "scanners.forged": _IS_CONSTANT,
+    "scanners.reject_from": "write rules: [{when: spam, from_probability: 0.99, action: reject}]",
+    "scanners.quarantine_from": "write rules: [{when: spam, from_probability: 0.99, action: "
+    "quarantine}]",
+    "scanners.greylist_from": "write rules: [{when: spam, from_probability: 0.5, action: defer}, "
+    "{when: unsure, from_probability: 0.5, action: defer}]",
+    "scanners.hostname": "leave it out, this machine's name stands in header fields",
+    "scoring.scorers": "raise workers",
+    "web.limits": _IS_CONSTANT,
+    "history.subjects": _WRITE_PRIVATE,
+    "history.addresses": _WRITE_PRIVATE,
 }
 """Options of former versions, by their path without numbers, and what to do instead."""
 
@@ -307,34 +295,29 @@ def _describe_problem(error: ErrorDetails, path: KeyPath) -> str:
     value = error["input"]
     match error["type"]:
         case "extra_forbidden":
-            if instead := GONE.get(".".join(part for part in path if isinstance(part, str))):
+            part = _part_at(path[:-1])
+            instead = GONE.get(".".join(part for part in path if isinstance(part, str)))
+            if not instead and part and part.fills.__annotations__.get(key) in ("int", "float"):
+                instead = _IS_CONSTANT
+            if instead:
                 return f"{key} is gone: {instead}"
-            keys = _keys(_part_at(path[:-1]))
+            keys = _keys(part)
             return f"unknown key {describe_value(path[-1])}{_key_hint(str(path[-1]), keys)}"
         case "value_error":
             return f"{key}: {error['ctx']['error']}"
         case "too_short":
             return f"{key}: expected at least one, found none"
         case "list_type":
-            if value is None:
-                hint = "begin each with a dash, or write [] for none"
-            else:
-                is_entry = isinstance(value, dict)
-                hint = "begin it with a dash" if is_entry else "put it into brackets, as in [a, b]"
-            return f"{key}: expected a list, found {describe_value(value)}: {hint}"
-    text = f"{key}: expected a mapping of keys to values, found {describe_value(value)}"
-    if part := _part_at(path):
-        options = part.model_fields.items()
-        required = [name for name, option in options if option.is_required()] or _keys(part)[:1]
-        example = ", ".join(f"{name}: …" for name in required)
-        text += f": {'leave it out, or ' if value is None else ''}write as in {{{example}}}"
-    return text
+            return f"{key}: expected a list as in [a, b], found {describe_value(value)}"
+    part = _part_at(path)
+    options = part.model_fields.items() if part else ()
+    required = [name for name, option in options if option.is_required()] or ["key"]
+    example = ", ".join(f"{name}: …" for name in required)
+    return f"{key}: expected a mapping as in {{{example}}}, found {describe_value(value)}"
 
 
 def _key_hint(key: str, known_keys: list[str]) -> str:
     """What somebody who wrote this unknown key may have wanted."""
-    if key == "<<":
-        return ": write out what it stands for"
     places = [
         f"in {place}" if place else "at the top level"
         for part, place in all_parts().items()
@@ -368,28 +351,6 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,3})?")
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
-_ODD_BLANKS = (
-    "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
-    "\u202f\u205f\u3000\ufeff"
-)
-# Words of an error of PyYAML, and what to do about it; {line} is where the construct began.
-_HINTS = (
-    (r"found character '\t'", "write blanks instead of a tab"),
-    ("found character", "put what begins with it into quotes"),
-    ("while scanning an alias", "put what begins with * into quotes"),
-    ("undefined alias", "put what begins with * into quotes"),
-    ("while scanning an anchor", "put what begins with & into quotes"),
-    ("while scanning a quoted scalar found unexpected end", "the quotes of line {line} do not end"),
-    ("unknown escape character", "use single quotes"),
-    ("while parsing a flow", "the bracket of line {line} has no end before this"),
-    ("could not find expected ':'", "write a colon and a blank after the key"),
-    (
-        "mapping values are not allowed",
-        "indent it as what it belongs to, or put a text with a colon in it into quotes",
-    ),
-    ("expected <block end>", "indent it as what it belongs to"),
-    ("but found another document", "leave out the ---"),
-)
 
 
 class TextPosition(NamedTuple):
@@ -418,10 +379,6 @@ class YamlTree:
         return self.key_positions.get(path) or self.value_positions.get(path) or TextPosition(1, 1)
 
 
-class _RefusedYamlError(yaml.MarkedYAMLError):
-    """What we do not take although it is YAML."""
-
-
 class _BoundedLoader(yaml.SafeLoader):
     """Composes nodes within bounds, and leaves plain words to `_plain`."""
 
@@ -435,13 +392,10 @@ class _BoundedLoader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]  # of PyYAML
         self._depth += 1
         self._aliases += isinstance(event, yaml.AliasEvent)
-        if self._depth > _MAX_DEPTH:
-            raise _RefusedYamlError(
-                problem=f"nested deeper than {_MAX_DEPTH} levels", problem_mark=event.start_mark
-            )
-        if self._aliases > _MAX_ALIASES:
-            raise _RefusedYamlError(
-                problem=f"more than {_MAX_ALIASES} aliases", problem_mark=event.start_mark
+        if self._depth > _MAX_DEPTH or self._aliases > _MAX_ALIASES:
+            raise yaml.MarkedYAMLError(
+                problem=f"more than {_MAX_DEPTH} levels or {_MAX_ALIASES} aliases",
+                problem_mark=event.start_mark,
             )
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -452,25 +406,18 @@ def parse_yaml(data: bytes) -> YamlTree:
     """The one document of a file; problems instead of exceptions, for any bytes."""
     if len(data) > MAX_BYTES:
         return _broken_tree(TextPosition(1, 1), f"the file is larger than {MAX_BYTES:,} bytes")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        return _broken_tree(TextPosition(line, 1), "expected text in UTF-8: save it so")
+    text = data.decode("utf-8-sig", "replace").replace("\ufffd", "\0")
     try:
         node = yaml.compose(text, Loader=_BoundedLoader)
     except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        place = TextPosition(before.count("\n") + 1, error.position - before.rfind("\n"))
-        code = ord(error.character) if isinstance(error.character, str) else int(error.character)
-        return _broken_tree(place, f"character U+{code:04X} is not allowed: take it out")
+        line = text.count("\n", 0, error.position) + 1
+        return _broken_tree(TextPosition(line, 1), "expected printable text in UTF-8: save it so")
     except yaml.MarkedYAMLError as error:
         is_late = "could not find expected ':'" in (error.problem or "")  # seen in the next line
         mark = error.context_mark if is_late else error.problem_mark or error.context_mark
         place = TextPosition(1, 1) if mark is None else _position(mark)
-        # as the parser counts lines: U+2028 and a bare CR end one, too
-        line_text = [*text.splitlines(), ""][place.line - 1]
-        return _broken_tree(place, _describe_error(error, line_text))
+        text = f"is not YAML here: {error.problem or error.context}: check indentation and quotes"
+        return _broken_tree(place, text)
     tree = YamlTree()
     tree.value = None if node is None else _ValueBuilder(tree).build(node, ())
     return tree
@@ -482,20 +429,6 @@ def _broken_tree(place: TextPosition, text: str) -> YamlTree:
 
 def _position(mark: yaml.Mark) -> TextPosition:
     return TextPosition(mark.line + 1, mark.column + 1)
-
-
-def _describe_error(error: yaml.MarkedYAMLError, line: str) -> str:
-    """A parser's complaint about a line, with what to do about it."""
-    text = error.problem or error.context or "is not YAML"
-    if not isinstance(error, _RefusedYamlError):
-        complaint, began = f"{error.context} {error.problem}", error.context_mark
-        hint = next((f": {hint}" for words, hint in _HINTS if words in complaint), "")
-        hint = hint.format(line=1 if began is None else began.line + 1)
-        text = f"is not YAML here: {text}{hint}"
-    # Copied text may have other characters in the place of blanks, which nobody can see.
-    if blank := next((char for char in line if char in _ODD_BLANKS), ""):
-        text += f"; there is no ordinary blank (U+{ord(blank):04X}): write one"
-    return text
 
 
 class _ValueBuilder:
@@ -528,13 +461,8 @@ class _ValueBuilder:
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._refuse(key, "expected a word as key")
-            elif key.style is None and key.value != key.value.strip(_ODD_BLANKS):
-                self._refuse(
-                    key, f"the key {key.value!r} has a blank that is no ordinary one: write one"
-                )
             elif key.value in values:
-                first = self._tree.key_positions[(*path, key.value)].line
-                self._refuse(key, f"the key {key.value!r} is there twice, first in line {first}")
+                self._refuse(key, f"the key {key.value!r} is there twice")
             else:
                 self._tree.key_positions[(*path, key.value)] = _position(key.start_mark)
                 values[key.value] = self.build(child, (*path, key.value))

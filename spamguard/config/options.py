@@ -2,8 +2,8 @@
 
 The settings of the daemon are these dataclasses. A field's name is its key in the configuration
 file; its annotation carries the check and the line that editors show (`spamguard check --schema`);
-`schema` makes pydantic's models from them. config/spamguard.yaml explains each option to people and
-shows these defaults.
+a field without one is a constant, which no file changes. `schema` makes pydantic's models from
+them. config/spamguard.yaml explains each option to people and shows these defaults.
 
 Durations are seconds, sizes bytes. Every process imports this, so it must never import pydantic.
 """
@@ -16,7 +16,7 @@ from typing import Annotated
 from spamguard.config import types
 from spamguard.config.learning import TeachSettings, Watch
 from spamguard.config.shared import SharedSettings
-from spamguard.config.types import AT_LEAST_ONE, Inline, Shorthand
+from spamguard.config.types import AT_LEAST_ONE, INLINE, Shorthand
 from spamguard.config.values import (
     Action,
     DigestPeriod,
@@ -37,7 +37,7 @@ __all__ = [
     "Endpoint", "HistorySettings", "Hop", "HostPort", "Listener", "OddBytes",
     "OnError", "Policy", "Position", "Protocol", "Rule", "Scanner", "ScannerLimits", "Scoring",
     "Settings", "SharedSettings", "TeachByMail", "TeachSettings", "TeachingUser", "Tls", "Watch",
-    "Web", "WebLimits", "WebProxy", "parse_endpoint", "parse_scanner",
+    "Web", "WebProxy", "parse_endpoint", "parse_scanner",
 ]  # fmt: skip
 
 LOOPBACK_NETWORKS = ("127.0.0.0/8", "::1/128")
@@ -60,15 +60,11 @@ class Hop:
     tls: Annotated[
         types.Tls, "STARTTLS to the next hop; required: its certificate must be valid"
     ] = Tls.OPPORTUNISTIC
-    connect: Annotated[
-        types.Seconds, "Time limit for connecting; then the sender gets a 4xx reply"
-    ] = 10.0
-    # RFC 5321, section 4.5.3.2
-    command: Annotated[types.Seconds, "Time limit for each reply"] = 300.0
-    # one attempt, so it waits for longer than clients do
-    data: Annotated[types.Seconds, "Time limit for the reply to the whole message"] = 1800.0
-    idle: Annotated[types.Seconds, "How long an open session waits for the next message"] = 30.0
-    sessions: Annotated[types.Count, "Maximum of idle sessions, in each worker"] = 50
+    connect: float = 10.0
+    command: float = 300.0  # for each reply: RFC 5321, section 4.5.3.2
+    data: float = 1800.0  # one attempt, so it waits for longer than clients do
+    idle: float = 30.0  # how long an open session waits for the next message
+    sessions: int = 50  # that are idle, in each worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,9 @@ class Rule:
     """For messages with this verdict, from this probability of being unwanted on."""
 
     when: Annotated[types.Label, "A class, or unsure; spam means every unwanted class"]
-    action: Annotated[types.Action, "What to do; defer and reject only before the queue"]
+    action: Annotated[
+        types.Action, "What to do, where that door can; defer and reject only before the queue"
+    ]
     from_probability: Annotated[types.Probability, "Least probability of being unwanted"] = 0.0
     to: Annotated[types.MailAddress, "The recipient for redirect"] = ""
     subject_prefix: Annotated[
@@ -97,10 +95,6 @@ class Policy:
     tell_probability: Annotated[
         types.Flag, "Show the exact probability to recipients and to clients of a scanner"
     ] = False
-    forged: Annotated[
-        tuple[types.HeaderField, ...],
-        "Verdict fields to remove from incoming mail; a * at the end matches any text",
-    ] = FORGED_FIELDS
     on_error: Annotated[
         types.OnError, "What to do when a message cannot be judged: pass it on, or defer it"
     ] = OnError.PASS
@@ -111,24 +105,18 @@ class DoorLimits:
     """What one listener's clients may use, in each worker process."""
 
     message_size: Annotated[types.Size, "Maximum size of a message; announced as SIZE"] = 64 << 20
-    header_size: Annotated[types.Size, "Maximum size of the header of a message"] = 1 << 20
     recipients: Annotated[types.Count, "Maximum of recipients of a message"] = 5000
     connections: Annotated[types.Count, "Maximum of connections"] = 500
     connections_per_client: Annotated[
         types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
-    idle_commands: Annotated[
-        types.Count, "Maximum of NOOP, RSET, VRFY … since the last message"
-    ] = 100
-    wrong_commands: Annotated[
-        types.Count, "Maximum of refused or unknown commands since the last message"
-    ] = 20
-    size_in_flight: Annotated[
-        types.Size, "Maximum size of all messages being received or passed on"
-    ] = 1 << 30
-    command_timeout: Annotated[types.Seconds, "Time limit for the next command"] = 300.0
-    data_timeout: Annotated[types.Seconds, "Time limit between two pieces of a message"] = 180.0
-    message_timeout: Annotated[types.Seconds, "Time limit for a whole message"] = 1800.0
+    header_size: int = 1 << 20
+    idle_commands: int = 100  # NOOP, RSET, VRFY … since the last message
+    wrong_commands: int = 20  # refused or unknown, since the last message
+    size_in_flight: int = 1 << 30  # of all messages being received or passed on
+    command_timeout: float = 300.0
+    data_timeout: float = 180.0  # between two pieces of a message
+    message_timeout: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +168,7 @@ class Listener:
     next_hop: Annotated[
         Hop, Shorthand("to"), "The next hop: its address, or a mapping with details"
     ]
-    policy: Annotated[Policy, Inline()] = field(default_factory=Policy)
+    policy: Annotated[Policy, INLINE] = field(default_factory=Policy)
     limits: Annotated[DoorLimits, "Limits for clients, in each worker"] = field(
         default_factory=DoorLimits
     )
@@ -198,9 +186,6 @@ class Listener:
         types.HostName, "Name in the greeting, EHLO and Received; empty: this machine's name"
     ] = ""
     teach: Annotated[TeachByMail | None, "Addresses to which people forward mail to teach"] = None
-    speed_adjust: Annotated[
-        types.Flag, "Postfix has smtpd_proxy_options=speed_adjust here; for checks only"
-    ] = False
     strips_authentication_results: StripsResults = False
 
     @property
@@ -222,12 +207,10 @@ class ScannerLimits:
     connections_per_client: Annotated[
         types.Count, "Maximum of connections of an IPv4 address or IPv6 /64 network"
     ] = 250
-    size_in_flight: Annotated[
-        types.Size, "Maximum size of all messages being received or judged"
-    ] = 1 << 30
-    command_timeout: Annotated[types.Seconds, "Time limit for the next request or command"] = 300.0
-    data_timeout: Annotated[types.Seconds, "Time limit between two pieces of a message"] = 60.0
-    message_timeout: Annotated[types.Seconds, "Time limit for a whole message"] = 600.0
+    size_in_flight: int = 1 << 30  # of all messages being received or judged
+    command_timeout: float = 300.0  # for the next request or command
+    data_timeout: float = 60.0  # between two pieces of a message
+    message_timeout: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +222,7 @@ class Scanner:
         "Where to listen: rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
         "or milter:/path/to/socket",
     ]
-    policy: Annotated[Policy, Inline(without=("rules",))] = field(default_factory=Policy)
+    policy: Annotated[Policy, INLINE] = field(default_factory=Policy)
     limits: Annotated[ScannerLimits, "Limits for clients, in each worker"] = field(
         default_factory=ScannerLimits
     )
@@ -252,18 +235,6 @@ class Scanner:
     password_file: Annotated[
         types.SecretFile | None, "File whose first line is a password for teaching; null: none"
     ] = None
-    reject_from: Annotated[
-        types.Probability | None,
-        "Probability from which clients shall reject a message; null: never",
-    ] = None
-    quarantine_from: Annotated[
-        types.Probability | None, "Probability from which milters hold a message; null: never"
-    ] = None
-    greylist_from: Annotated[
-        types.Probability | None,
-        "Probability from which clients shall defer a message; null: never",
-    ] = None
-    hostname: Annotated[types.HostName, "Name in header fields; empty: this machine's name"] = ""
     strips_authentication_results: StripsResults = False
 
     @property
@@ -287,7 +258,7 @@ class Scoring:
     deadline: Annotated[
         types.Seconds, "Time limit for a message; then its scorer is killed, and on_error decides"
     ] = 8.0
-    scorers: Annotated[types.Count, "Scorer processes of each worker"] = 1
+    scorers: int = 1  # of each worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,11 +267,10 @@ class HistorySettings:
 
     age: Annotated[types.Days, "How long verdicts are kept: whole days"] = 30
     size: Annotated[types.Size, "Maximum size of the history"] = 512 << 20
-    subjects: Annotated[types.Flag, "Keep subjects, their words and a line of the text"] = True
-    addresses: Annotated[
+    private: Annotated[
         types.Flag,
-        "Keep addresses and users; without them the page cannot show users their mail",
-    ] = True
+        "Keep no subjects, text, addresses or users: the page cannot show users their mail",
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,15 +303,6 @@ class WebProxy:
 
 
 @dataclass(frozen=True, slots=True)
-class WebLimits:
-    """What the clients of page and API may use."""
-
-    message_size: Annotated[types.Size, "Maximum size of a submitted message"] = 64 << 20
-    requests_per_minute: Annotated[types.Count, "Maximum for each user"] = 6000
-    requests_per_minute_of_address: Annotated[types.Count, "Maximum for each client address"] = 6000
-
-
-@dataclass(frozen=True, slots=True)
 class Web:
     """Where page and API are."""
 
@@ -357,7 +318,6 @@ class Web:
     proxy: Annotated[WebProxy | None, "The reverse proxy in front of page and API; null: none"] = (
         None
     )
-    limits: Annotated[WebLimits, "Limits for clients"] = field(default_factory=WebLimits)
     mail_from: Annotated[
         types.MailAddress, "Sender of our own mail, such as login links; empty: none is sent"
     ] = ""

@@ -14,10 +14,9 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import cache
 from ipaddress import ip_address
 from types import NoneType, UnionType
@@ -39,24 +38,20 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from spamguard.config.options import Listener, Rule, Scanner, Settings, Web
-from spamguard.config.types import AT_LEAST_ONE, NON_TEACHING_ROLES, Inline, Option, Shorthand
+from spamguard.config.options import LOOPBACK_NETWORKS, Listener, Rule, Scanner, Settings, Web
+from spamguard.config.types import AT_LEAST_ONE, INLINE, NON_TEACHING_ROLES, Option, Shorthand
 from spamguard.config.values import Action, Position, Protocol, reaches
 
 MIN_REFUSAL_PROBABILITY = 0.9  # from which on a rule may refuse a message for ever
 
 KeyPath = tuple[str | int, ...]
-Entry = Mapping[str, Any]
 
 
 class ConfigProblem(NamedTuple):
-    """What is wrong at a path. lacking: the keys beside it of which it is a complaint that none is
-    there.
-    """
+    """What is wrong at a path."""
 
     path: KeyPath
     text: str
-    lacking: Sequence[str] = ()
 
 
 # ---- the models, option by option
@@ -72,13 +67,12 @@ class Part(BaseModel):
         """The dataclass, with its own defaults for what was not said."""
         values_in_file = {name: _to_setting(getattr(self, name)) for name in self.model_fields_set}
         values: dict[str, Any] = {"listeners": ()} if self.fills is Settings else {}
-        for name, kind, inline in _options(self.fills):
-            if inline is None:
-                values |= {name: values_in_file[name]} if name in values_in_file else {}
-            else:
-                values[name] = kind(
-                    **{key: values_in_file[key] for key in inline & values_in_file.keys()}
-                )
+        for name, kind, is_inline in _options(self.fills):
+            if is_inline:
+                keys = {field.name for field in fields(kind)} & values_in_file.keys()
+                values[name] = kind(**{key: values_in_file[key] for key in keys})
+            elif name in values_in_file:
+                values[name] = values_in_file[name]
         return self.fills(**values)
 
     @pydantic.model_validator(mode="after")
@@ -97,27 +91,22 @@ def _to_setting(value: Any) -> Any:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
-def _options(kind: type[Any]) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
-    """Name and type of each field; for a group whose keys stand inline, these keys too."""
+def _options(kind: type[Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Name and type of each option, and whether it is a group whose keys stand inline."""
     for name, annotation in get_type_hints(kind, include_extras=True).items():
-        for note in getattr(annotation, "__metadata__", ()):
-            if isinstance(note, Inline):
-                group = annotation.__origin__
-                keys = {field.name for field in fields(group)} - set(note.without)
-                yield name, group, frozenset(keys)
-                break
-        else:
-            yield name, annotation, None
+        if get_origin(annotation) is Annotated:
+            is_inline = INLINE in annotation.__metadata__
+            yield name, annotation.__origin__ if is_inline else annotation, is_inline
 
 
 def _keys(kind: type[Any]) -> Iterator[tuple[str, Any, Field[Any]]]:
     """Key in the file, type and dataclass field of each option of a group."""
     declared = {field.name: field for field in fields(kind)}
-    for name, annotation, inline in _options(kind):
-        if inline is None:
-            yield name, annotation, declared[name]
+    for name, annotation, is_inline in _options(kind):
+        if is_inline:
+            yield from _keys(annotation)
         else:
-            yield from (entry for entry in _keys(annotation) if entry[0] in inline)
+            yield name, annotation, declared[name]
 
 
 @cache
@@ -202,12 +191,9 @@ def to_plain(value: Any, annotation: Any = Settings) -> Any:
     """Settings, or a value of this type, as mappings, lists, texts and numbers."""
     if is_dataclass(annotation):
         plain: dict[str, Any] = {}
-        for name, kind, inline in _options(type(value)):
+        for name, kind, is_inline in _options(type(value)):
             entry = to_plain(getattr(value, name), kind)
-            if inline is None:
-                plain[name] = entry
-            else:
-                plain |= {key: entry[key] for key in entry if key in inline}
+            plain |= entry if is_inline else {name: entry}
         return plain
     inner = get_args(annotation)
     if get_origin(annotation) is Annotated:
@@ -243,16 +229,10 @@ def schema_for_editors() -> dict[str, Any]:
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Leaves out the defaults of the models, and titles, which repeat the keys; checks the keys of
-    mappings.
-    """
+    """Leaves out the defaults of the models, and titles, which repeat the keys."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
-
-    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
-        built = super().dict_schema(schema)
-        return built | {"additionalProperties": False} if "patternProperties" in built else built
 
     def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002  pydantic calls it
         return False
@@ -261,113 +241,74 @@ class _SchemaGenerator(GenerateJsonSchema):
 # ---- contradictions
 
 
-def missing_listener_problems(value: Entry) -> Iterator[ConfigProblem]:
-    """A file without any door."""
-    if not value.get("scanners"):
-        if "listeners" not in value:
-            yield ConfigProblem((), "expected the key 'listeners', or 'scanners'")
-        elif value["listeners"] == []:
-            yield ConfigProblem(("listeners",), "listeners: expected at least one, found none")
-
-
-def find_contradictions(
-    settings: Settings, value: Entry, *, has_next_hop: bool
-) -> Iterator[ConfigProblem]:
-    """Everything that contradicts.
-
-    value: of the file. has_next_hop: whether the page can send mail.
-    """
-    doors: list[tuple[str, str, int, Listener | Scanner]] = [
-        *(("listener", "send", *entry) for entry in enumerate(settings.listeners)),
-        *(("scanner", "ask", *entry) for entry in enumerate(settings.scanners)),
-    ]
-    names: dict[tuple[str, int], str] = {}
-    for kind, verb, number, door in doors:
-        here, name, listen = (f"{kind}s", number, "listen"), f"{kind} {number + 1}", door.listen
-        address = (str(listen.path or listen.host), listen.port)
-        if address in names:
-            yield ConfigProblem(here, f"{names[address]} listens there already")
-        names.setdefault(address, name)
+def find_contradictions(settings: Settings) -> Iterator[ConfigProblem]:
+    """Everything that contradicts."""
+    addresses: set[tuple[object, ...]] = set()
+    for path, door in _doors(settings):
+        listen = door.listen
+        address = listen.path, listen.host, listen.port
+        if address in addresses:
+            yield ConfigProblem((*path, "listen"), "another door listens there already")
+        addresses.add(address)
         is_exposed = listen.path is None and not ip_address(listen.host).is_loopback
-        if is_exposed and "clients" not in value[f"{kind}s"][number]:
-            remedy = f"list the networks that may {verb}, as in clients: [192.0.2.0/24]"
-            text = f"{listen} can be reached from other machines: {remedy}"
-            yield ConfigProblem(here, text, ["clients"])
-    for number, listener in enumerate(settings.listeners):
-        for path, text, lacking in _listener_problems(listener, value["listeners"][number]):
-            yield ConfigProblem(("listeners", number, *path), text, lacking)
-        target = listener.next_hop.to
+        if is_exposed and door.clients == LOOPBACK_NETWORKS:
+            text = (
+                f"{listen} can be reached from other machines: list the networks that may connect, "
+                "as in clients: [192.0.2.0/24]"
+            )
+            yield ConfigProblem((*path, "listen"), text)
+        for number, rule in enumerate(door.policy.rules):
+            for text in _rule_problems(rule, door):
+                yield ConfigProblem((*path, "rules", number, "action"), text)
+        if isinstance(door, Scanner):
+            for key, text in _scanner_problems(door):
+                yield ConfigProblem((*path, key), text)
+            continue
+        target = door.next_hop.to
+        if target.port == 0 and target.path is None:
+            yield ConfigProblem((*path, "next_hop"), "expected a port from 1 to 65535")
         if any(reaches(target, other.listen) for other in settings.listeners):
             text = f"mail would come back: {target} is where this daemon listens"
-            yield ConfigProblem(("listeners", number, "next_hop"), text)
-    for number, scanner in enumerate(settings.scanners):
-        for key, text in _scanner_problems(scanner):
-            yield ConfigProblem(("scanners", number, key), text)
+            yield ConfigProblem((*path, "next_hop"), text)
     if settings.web is not None:
-        yield from _web_problems(settings.web, has_next_hop=has_next_hop)
+        yield from _web_problems(settings.web, has_next_hop=bool(settings.listeners))
 
 
-def _listener_problems(listener: Listener, entry: Entry) -> Iterator[ConfigProblem]:
-    target = listener.next_hop.to
-    if (
-        listener.speed_adjust
-        and listener.listen.protocol is Protocol.SMTP
-        and target.protocol is not Protocol.SMTP
-    ):
-        yield ConfigProblem(
-            ("speed_adjust",),
-            "with speed_adjust Postfix sends all recipients in one transaction, and the answers "
-            f"of {target.protocol} for each cannot become one: switch it off there, or hand on by "
-            "SMTP",
-        )
-    if target.port == 0 and target.path is None:
-        yield ConfigProblem(("next_hop",), "expected a port from 1 to 65535")
-    for number, rule in enumerate(listener.policy.rules):
-        for key, text, lacking in _rule_problems(rule, entry["rules"][number], listener.position):
-            yield ConfigProblem(("rules", number, key), text, lacking)
+def _doors(settings: Settings) -> Iterator[tuple[KeyPath, Listener | Scanner]]:
+    for number, listener in enumerate(settings.listeners):
+        yield ("listeners", number), listener
+    for number, scanner in enumerate(settings.scanners):
+        yield ("scanners", number), scanner
 
 
-def _rule_problems(
-    rule: Rule, entry: Entry, position: Position
-) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Key, text, and what is lacking as in `ConfigProblem`."""
-    action, probability = rule.action, rule.from_probability
-    where = "from_probability" if "from_probability" in entry else "action"
-    if action in (Action.REJECT, Action.DEFER):
-        if position is Position.AFTER_QUEUE:
-            reason = "after the queue Postfix would bounce to forged senders"
-            yield "action", f"{action} is for before-queue and standalone: {reason}", ()
-        lacking = ["from_probability"]
-        if action is Action.REJECT and probability < MIN_REFUSAL_PROBABILITY:
-            text = f"reject needs a from_probability of {MIN_REFUSAL_PROBABILITY} or more"
-            yield where, text, lacking
-        if action is Action.DEFER and not probability:
-            yield where, "defer needs a from_probability above 0", lacking
-        if rule.subject_prefix:
-            text = f"{action} leaves no message whose subject could be changed"
-            yield "subject_prefix", text, ()
-    if action is Action.REDIRECT and not rule.to:
-        text = "redirect needs the address to redirect to, as in to: held@example.org"
-        yield "action", text, ["to"]
-    if rule.to and action is not Action.REDIRECT:
-        yield "to", f"only redirect has an address, {action} has none", ()
-
-
-_UNSUPPORTED_KEYS = {
-    Protocol.SPAMD: ("reject_from", "quarantine_from", "greylist_from", "password_file"),
-    Protocol.RSPAMD: ("quarantine_from",),
+_SCANNER_ACTIONS = {
+    Protocol.SPAMD: (Action.TAG,),
+    Protocol.RSPAMD: (Action.TAG, Action.REJECT, Action.DEFER),
+    Protocol.MILTER: (Action.TAG, Action.REJECT, Action.DEFER, Action.QUARANTINE),
 }
+
+
+def _rule_problems(rule: Rule, door: Listener | Scanner) -> Iterator[str]:
+    action, probability = rule.action, rule.from_probability
+    if isinstance(door, Scanner):
+        protocol = door.listen.protocol
+        if action not in _SCANNER_ACTIONS[protocol] or rule.subject_prefix:
+            yield f"{protocol} has no words for that: leave the rule out"
+    elif door.position is Position.AFTER_QUEUE and action in (Action.REJECT, Action.DEFER):
+        reason = "after the queue Postfix would bounce to forged senders"
+        yield f"{action} is for before-queue and standalone: {reason}"
+    if action is Action.REJECT and probability < MIN_REFUSAL_PROBABILITY:
+        yield f"reject needs a from_probability of {MIN_REFUSAL_PROBABILITY} or more"
+    if action is Action.DEFER and not probability:
+        yield "defer needs a from_probability above 0"
+    if (action is Action.REDIRECT) != bool(rule.to):
+        yield "redirect, and it alone, needs an address, as in to: held@example.org"
 
 
 def _scanner_problems(scanner: Scanner) -> Iterator[tuple[str, str]]:
     protocol = scanner.listen.protocol
-    if scanner.reject_from is not None and scanner.reject_from < MIN_REFUSAL_PROBABILITY:
-        yield "reject_from", f"expected {MIN_REFUSAL_PROBABILITY} or more, or null"
-    if scanner.greylist_from == 0:
-        yield "greylist_from", "expected more than 0, or null"
-    for key in _UNSUPPORTED_KEYS.get(protocol, ()):
-        if getattr(scanner, key) is not None:
-            yield key, f"{protocol} has no words for that: leave it out"
+    if protocol is Protocol.SPAMD and scanner.password_file is not None:
+        yield "password_file", f"{protocol} has no words for that: leave it out"
     if protocol is Protocol.MILTER and scanner.allows_teaching:
         key = "teachers" if scanner.teachers else "password_file"
         yield key, f"nobody can teach by {protocol}: leave it out"
@@ -381,33 +322,22 @@ def _web_problems(web: Web, *, has_next_hop: bool) -> Iterator[ConfigProblem]:
             here,
             f"{web.listen} can be reached from other machines: give it a certificate with tls, "
             "or name the reverse proxy with proxy",
-            ["tls", "proxy"],
         )
     if not web.hosts and (address.is_unspecified or web.proxy is not None):
         yield ConfigProblem(
             here,
             "say by which names it is asked for, as in hosts: [spam.example.org]: others are "
             "refused",
-            ["hosts"],
         )
     if web.proxy is not None and web.proxy.operators and not web.proxy.user_header:
         text = "nobody is named without user_header"
-        yield ConfigProblem(("web", "proxy", "operators"), text, ["user_header"])
+        yield ConfigProblem(("web", "proxy", "operators"), text)
     if web.mail_from and not has_next_hop:
         text = "mail needs the next hop of a listener, and there is none"
         yield ConfigProblem(("web", "mail_from"), text)
     if web.digest and not web.mail_from:
         text = "say who sends it, as in mail_from: spamguard@example.org"
-        yield ConfigProblem(("web", "digest"), text, ["mail_from"])
-
-
-def duplicate_alias_problems(aliases: Iterable[object]) -> Iterator[ConfigProblem]:
-    """Addresses that differ in case only: which of them counts would be chance."""
-    first: dict[str, str] = {}
-    for alias in aliases:
-        if isinstance(alias, str) and first.setdefault(alias.lower(), alias) != alias:
-            text = f"{first[alias.lower()]} stands there already, which is the same address"
-            yield ConfigProblem(("aliases", alias), text)
+        yield ConfigProblem(("web", "digest"), text)
 
 
 _USUAL_CLASSES = ("spam", "ham", "unsure")
@@ -419,15 +349,14 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
     known: the filter's classes; None: they are not known, and only slips are found.
     """
     taught = {label for _, label in _taught_classes(settings)}
-    for number, listener in enumerate(settings.listeners):
-        for place, rule in enumerate(listener.policy.rules):
+    for path, door in _doors(settings):
+        for number, rule in enumerate(door.policy.rules):
             label = rule.when
-            near = _near_class(label, _USUAL_CLASSES)
-            if label in (*_USUAL_CLASSES, *taught, *(known or ())) or (known is None and not near):
+            if label in (*_USUAL_CLASSES, *taught, *(known or ())):
                 continue
-            hint = f"did you mean {near}?" if near else "make it with `spamguard learn --as CLASS`"
-            path = ("listeners", number, "rules", place, "when")
-            yield ConfigProblem(path, f"there is no class {label}: {hint}")
+            if known is not None or get_close_matches(label, _USUAL_CLASSES, 1, 0.7):
+                text = f"there is no class {label}: make it with `spamguard learn --as CLASS`"
+                yield ConfigProblem((*path, "rules", number, "when"), text)
 
 
 # ---- warnings
@@ -435,24 +364,24 @@ def unknown_classes(settings: Settings, known: Collection[str] | None) -> Iterat
 
 def find_warnings(settings: Settings) -> Sequence[str]:
     """What is allowed and most likely not meant."""
-    return [
-        *_misspelt_classes(settings),
-        *_shadowed_rules(settings),
-        *_watch_warnings(settings),
-        *_port_conflicts(settings),
-        *_subject_and_reach_warnings(settings),
-    ]
+    warnings = [*_misspelt_classes(settings), *_shadowed_rules(settings)]
+    if settings.metrics is not None and not ip_address(settings.metrics.host).is_loopback:
+        warnings.append(
+            f"metrics: {settings.metrics} can be reached from other machines, and asks for no "
+            "password: let a firewall choose who may"
+        )
+    return warnings
 
 
 def _misspelt_classes(settings: Settings) -> Iterator[str]:
     """Spam that is moved to a folder of class `spamm` would be learnt as good mail."""
     usual_names = (*_USUAL_CLASSES, *NON_TEACHING_ROLES)
     for where, label in _taught_classes(settings):
-        near = _near_class(label, usual_names)
+        near = ["spam"] if label == "junk" else get_close_matches(label, usual_names, 1, 0.7)
         if near and label not in usual_names:
             yield (
                 f"{where}: {label} is a class of its own, of good mail unless it was made with "
-                f"`learn --unwanted`: did you mean {near}?"
+                f"`learn --unwanted`: did you mean {near[0]}?"
             )
 
 
@@ -466,90 +395,16 @@ def _taught_classes(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"{watch.maildir}: folders: {pattern}", label
 
 
-def _near_class(label: str, names: Sequence[str]) -> str:
-    """The name that was meant, maybe; empty: none."""
-    if label == "junk":
-        return "spam"
-    return next(iter(get_close_matches(label, names, 1, 0.7)), "")
-
-
 def _shadowed_rules(settings: Settings) -> Iterator[str]:
     """Rules before which another one fits all messages that they fit."""
-    for listener in settings.listeners:
-        rules = listener.policy.rules
+    for door in settings.doors:
+        rules = door.policy.rules
         for number, rule in enumerate(rules, 1):
             for earlier, wide in enumerate(rules[: number - 1], 1):
                 if wide.when == rule.when and wide.from_probability <= rule.from_probability:
                     yield (
-                        f"{listener.listen}: rule {number} for {rule.when} never fits, as rule "
+                        f"{door.listen}: rule {number} for {rule.when} never fits, as rule "
                         f"{earlier} does before it: put the one with the higher from_probability "
                         "first"
                     )
                     break
-
-
-def _watch_warnings(settings: Settings) -> Iterator[str]:
-    """Entries of Maildirs that an earlier one covers, and users that look like patterns."""
-    for number, watch in enumerate(settings.watch):
-        for wide in settings.watch[:number]:
-            if _pattern_covers(wide.maildir, watch.maildir):
-                yield (
-                    f"watch: {watch.maildir} never counts, as {wide.maildir} stands before it and "
-                    "fits the same: put it first"
-                )
-                break
-    for watch in settings.watch:
-        if any(sign in watch.user for sign in "*?%$"):
-            yield (
-                f"watch: all of {watch.maildir} is one user's, {watch.user}: leave `user` out, "
-                "and the wildcards say whose each is"
-            )
-
-
-def _pattern_covers(wide: str, narrow: str) -> bool:
-    """Whether a pattern of Maildirs fits all that another one fits, as far as the texts tell."""
-
-    def covers(wide: str, narrow: str) -> bool:
-        """One part: * and ? stand for no dot at the beginning, and ? for less than *."""
-        if ("?" in wide and "*" in narrow) or (narrow[:1] == "." and wide[:1] != "."):
-            return wide == narrow
-        return fnmatchcase(narrow, wide.replace("[", "[[]"))
-
-    wide_parts, narrow_parts = wide.split("/"), narrow.split("/")
-    return len(wide_parts) == len(narrow_parts) and all(map(covers, wide_parts, narrow_parts))
-
-
-def _port_conflicts(settings: Settings) -> Iterator[str]:
-    """Page or monitors where something else listens: the later one cannot."""
-    door_names = {
-        (door.listen.host, door.listen.port): str(door.listen)
-        for door in settings.doors
-        if door.listen.path is None
-    }
-    page = settings.web.listen if settings.web is not None else None
-    for name, place in (("metrics", settings.metrics), ("web", page)):
-        if place is not None:
-            address = (place.host, place.port)
-            if address in door_names:
-                text = f"{place} is where {door_names[address]} listens already"
-                yield f"{name}: {text}: choose another port"
-            door_names.setdefault(address, name)
-
-
-def _subject_and_reach_warnings(settings: Settings) -> Iterator[str]:
-    """Changed subjects, monitors that anybody can ask, and aliases that nobody asks for."""
-    for listener in settings.listeners:
-        for number, rule in enumerate(listener.policy.rules, 1):
-            if rule.subject_prefix:
-                yield (
-                    f"{listener.listen}: rule {number} for {rule.when}: subject_prefix changes the "
-                    "subject, which breaks the DKIM signature of nearly all mail; mark with header "
-                    "fields instead"
-                )
-    if settings.metrics is not None and not ip_address(settings.metrics.host).is_loopback:
-        yield (
-            f"metrics: {settings.metrics} can be reached from other machines, and asks for no "
-            "password: let a firewall choose who may"
-        )
-    if settings.aliases and not settings.personal and settings.web is None:
-        yield "aliases: say whose mail it is, which nobody asks without personal: true or web"

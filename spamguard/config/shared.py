@@ -37,19 +37,14 @@ VERIFIED_TLS = DatabaseTls()
 
 # ---- checks
 
-_MAX_NAME = 60
+_NAME = re.compile(r"[ -~\u00a1-\U0010ffff]{1,60}")
 _URI = re.compile(r"postgres(?:ql)?://[!-~]+")
 _PAIR = re.compile(r"\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s'\\]+)(?=\s|\Z)")
 # Other options say these, or the daemon sets them itself.
 _OWN_KEYS = {
-    "password": "write it into the first line of a file, and name that with password_file",
-    "passfile": "use password_file",
-    "sslmode": "use tls",
-    "sslrootcert": "use tls",
-    "options": "leave it out",
-    "application_name": "leave it out",
-    "target_session_attrs": "leave it out",
-}
+    "password", "passfile", "sslmode", "sslrootcert", "options", "application_name",
+    "target_session_attrs",
+}  # fmt: skip
 
 
 def check_database(value: object) -> str:
@@ -57,9 +52,8 @@ def check_database(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise _database_error(value)
     keys = set(_connection_keys(value))
-    for key, remedy in _OWN_KEYS.items():
-        if key in keys:  # the value may hold the password: it is not shown
-            raise ValueError(f"expected no {key} here: {remedy}")
+    for key in sorted(keys & _OWN_KEYS):  # the value may hold the password: it is not shown
+        raise ValueError(f"expected no {key} here: use password_file and tls, or leave it out")
     if not keys & {"dbname", "service"}:
         raise _database_error(value)
     return value
@@ -116,15 +110,6 @@ def _check_url(value: object) -> str:
     return str(value).rstrip("/")
 
 
-def _check_name(value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or len(value) > _MAX_NAME:
-        raise ValueError(
-            f"expected at most {_MAX_NAME} printable characters such as mx1, found "
-            f"{describe_value(value)}"
-        )
-    return value
-
-
 def _is_loopback(url: SplitResult) -> bool:
     try:
         return url.scheme == "http" and ip_address(url.hostname or "").is_loopback
@@ -143,13 +128,17 @@ _TLS_SCHEMA: JsonSchema = {
         },
     ]
 }
-_NAME_SCHEMA: JsonSchema = {"type": "string", "maxLength": _MAX_NAME}
 _URL_SCHEMA: JsonSchema = {"type": "string", "pattern": "^(https?://.*)?$"}
 _DATABASE_SCHEMA: JsonSchema = {"type": "string", "pattern": "(^postgres(ql)?://)|="}
 
 Database = Annotated[str, Option(check_database, _DATABASE_SCHEMA)]
 Tls = Annotated[DatabaseTls, Option(_check_tls, _TLS_SCHEMA, _write_tls)]
-NodeName = Annotated[str, Option(_check_name, _NAME_SCHEMA)]
+NodeName = Annotated[
+    str,
+    types.pattern_option(
+        _NAME, "at most 60 printable characters such as mx1", empty=True, editors=".{0,60}"
+    ),
+]
 NodeUrl = Annotated[str, Option(_check_url, _URL_SCHEMA)]
 
 # ---- the options

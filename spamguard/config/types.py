@@ -15,12 +15,13 @@ import re
 import ssl
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 from spamguard.config import values
 from spamguard.config.values import Endpoint, HostPort, describe_value
@@ -58,13 +59,8 @@ class Shorthand:
         return value if isinstance(value, dict) else {self.key: value}
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
-    """A group of options whose keys stand among those around it, but for some."""
-
-    without: tuple[str, ...] = ()
-
-
+INLINE: Final = object()
+"""Metadata of a group of options whose keys stand among those around it."""
 AT_LEAST_ONE: Final = object()
 """Metadata of a list or mapping that may not be empty."""
 
@@ -75,16 +71,9 @@ def did_you_mean(word: object, names: list[str]) -> str:
     return f": did you mean {near[0]!r}?" if near else ""
 
 
-def _unquote_hint(value: object) -> str:
-    """What to do about a number or a truth value that quotes have made a text."""
-    plain = r"[-+]?[0-9]+(\.[0-9]+)?|(?i:true|false)"
-    is_quoted = isinstance(value, str) and re.fullmatch(plain, value)
-    return ": leave the quotes out" if is_quoted else ""
-
-
-def _mismatch(expected: str, value: object, hint: str = "") -> ValueError:
+def _mismatch(expected: str, value: object) -> ValueError:
     """The error about a value that is something else than what was expected."""
-    return ValueError(f"expected {expected}, found {describe_value(value)}{hint}")
+    return ValueError(f"expected {expected}, found {describe_value(value)}")
 
 
 def _text_schema(pattern: str) -> JsonSchema:
@@ -98,12 +87,12 @@ def _enum_option(kind: type[StrEnum], unset: str = "") -> Option:
     def check(value: object) -> StrEnum | None:
         if isinstance(value, str) and value in names:
             return None if value == unset else kind(value)
-        raise _mismatch(f"one of {', '.join(names)}", value, did_you_mean(value, names))
+        raise _mismatch(f"one of {', '.join(names)}", value)
 
     return Option(check, {"enum": names}, lambda value: str(value or unset))
 
 
-def _pattern_option(
+def pattern_option(
     pattern: re.Pattern[str], expected: str, *, empty: bool = False, editors: str = ""
 ) -> Option:
     """A text. empty: it may be empty, too. editors: their pattern where it is another one."""
@@ -121,9 +110,7 @@ def _integer_option(minimum: int, maximum: int) -> Option:
     def check(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
             return value
-        raise _mismatch(
-            f"a whole number from {minimum} to {maximum:,}", value, _unquote_hint(value)
-        )
+        raise _mismatch(f"a whole number from {minimum} to {maximum:,}", value)
 
     return Option(check, {"type": "integer", "minimum": minimum, "maximum": maximum})
 
@@ -138,8 +125,7 @@ def _class_option(*other_names: str) -> Option:
             value in other_names or (is_class_name(value) and value != "class")
         ):
             return value
-        hint = did_you_mean(value, ["spam", "ham", *other_names])
-        raise _mismatch(expected, value, hint)
+        raise _mismatch(expected, value)
 
     return Option(check, _text_schema(_LABEL.pattern))
 
@@ -150,13 +136,13 @@ def _class_option(*other_names: str) -> Option:
 def _check_flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise _mismatch("true or false", value, _unquote_hint(value))
+    raise _mismatch("true or false", value)
 
 
 def _check_probability(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
         return float(value)
-    raise _mismatch("a probability from 0 to 1 such as 0.95", value, _unquote_hint(value))
+    raise _mismatch("a probability from 0 to 1 such as 0.95", value)
 
 
 def _check_spam_threshold(value: object) -> float:
@@ -218,7 +204,7 @@ def _check_socket_path(value: object) -> Path:
 def check_file(value: object) -> Path:
     path = _check_path(value)
     try:
-        open_without_waiting(path).close()
+        path.open("rb").close()
     except OSError as error:
         text = f"expected a file that can be read, found {describe_value(value)} ({error.strerror})"
         if isinstance(error, PermissionError):
@@ -230,24 +216,13 @@ def check_file(value: object) -> Path:
 def _check_secret_file(value: object) -> Path:
     """A file that only its owner and group can read, with a line in it."""
     path = check_file(value)
-    with open_without_waiting(path) as file:
+    with path.open("rb") as file:
         if os.fstat(file.fileno()).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise ValueError(f"expected a file that no others can read: chmod 0640 {path}")
         if not file.readline(_MAX_SECRET_BYTES).strip():
             expected = "expected a file with a password in its first line"
             raise ValueError(f"{expected}, found nothing there in {describe_value(value)}")
     return path
-
-
-def open_without_waiting(path: Path) -> BinaryIO:
-    """Open a file to read it; a named pipe into which nobody writes is empty. OSError."""
-
-    def opener(name: str, flags: int) -> int:
-        descriptor = os.open(name, flags | os.O_NONBLOCK)
-        os.set_blocking(descriptor, True)
-        return descriptor
-
-    return open(path, "rb", opener=opener)
 
 
 def check_key_pair(certificate: Path, key: Path) -> None:
@@ -260,23 +235,20 @@ def check_key_pair(certificate: Path, key: Path) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key, password="")  # nobody is asked for one
     except ssl.SSLError as error:
-        is_mismatch = error.reason == "KEY_VALUES_MISMATCH"
-        description = (
-            "the key of another one" if is_mismatch else "what is none, or needs a password"
-        )
-        expected = "expected a certificate and its key in PEM files"
-        raise ValueError(f"{expected}, found {description}") from error
+        text = "expected a certificate and its key, without a password, in PEM files"
+        raise ValueError(text) from error
 
 
 def _check_maildir(value: object) -> str:
-    is_pattern = isinstance(value, str) and _MAILDIR_PATTERN.fullmatch(value)
-    if not isinstance(value, str) or not is_pattern or ".." in value.split("/"):
-        expected = "the absolute path of a Maildir, * standing for any name"
-        raise _mismatch(f"{expected}, such as /home/*/Maildir", value)
-    if variable := _VARIABLE_PATTERN.search(value):
-        expected = "expected * for what differs, as in /home/*/Maildir"
-        raise ValueError(f"{expected}, found {variable[0]} in {describe_value(value)}")
-    return value.rstrip("/")
+    if (
+        isinstance(value, str)
+        and _MAILDIR_PATTERN.fullmatch(value)
+        and ".." not in value.split("/")
+        and not _VARIABLE_PATTERN.search(value)
+    ):
+        return value.rstrip("/")
+    expected = "the absolute path of a Maildir, * standing for any name"
+    raise _mismatch(f"{expected}, such as /home/*/Maildir", value)
 
 
 _PATH_SCHEMA = _text_schema("/.*")
@@ -293,94 +265,49 @@ MaildirPattern = Annotated[str, Option(_check_maildir, _MAILDIR_SCHEMA)]
 
 _HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _HOST_PORT_PATTERN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
-_HOST_IN_URL = re.compile(r"//([^/\[\]@]*):[0-9]+\Z")
-# The address that each word stands for; it is suggested, never listened on.
-_WORD_ADDRESSES = {"localhost": "127.0.0.1", "*": "0.0.0.0", "": "0.0.0.0"}  # noqa: S104  never listened on
-
-
-def _check_next_hop(value: object) -> Endpoint:
-    try:
-        return values.parse_endpoint(value if isinstance(value, str) else "")
-    except ValueError as error:
-        forms = str(error).rpartition("write ")[2]
-        raise _mismatch(forms, value, _bracket_hint(value)) from error
 
 
 def _check_listener(value: object) -> Endpoint:
-    try:
-        endpoint = values.parse_endpoint(value if isinstance(value, str) else "")
-        ip_network(endpoint.host)
-    except ValueError as error:
-        expected = "smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
-        raise _mismatch(expected, value, _address_hint(value)) from error
-    return endpoint
+    return _check_place(values.parse_endpoint(value))
 
 
 def _check_scanner(value: object) -> Endpoint:
-    try:
-        endpoint = values.parse_scanner(value if isinstance(value, str) else "")
-        if endpoint.path is None:
-            ip_network(endpoint.host)
-        else:
-            _check_socket_path(str(endpoint.path))
-    except ValueError as error:
-        expected = (
-            "rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
-            "with an IP address, or milter:/path/to/socket"
-        )
-        raise _mismatch(expected, value, _address_hint(value)) from error
+    endpoint = values.parse_scanner(value)
+    if endpoint.path is None:
+        return _check_place(endpoint)
+    _check_socket_path(str(endpoint.path))
     return endpoint
 
 
-def _address_hint(value: object) -> str:
-    """What to write for an address in the form of other programs."""
-    host = _HOST_IN_URL.search(str(value))
-    if host and (address := _WORD_ADDRESSES.get(host[1])):
-        return f": write {address} instead of {host[1] or 'nothing'}"
-    return _bracket_hint(value)
-
-
-def _bracket_hint(value: object) -> str:
-    """What to write for an IPv6 address without brackets; there is no form for one with a zone (RFC
-    4007).
-    """
-    host = _HOST_IN_URL.search(str(value))
+def _check_place(endpoint: Endpoint) -> Endpoint:
     try:
-        is_bare = host and "%" not in host[1] and ip_address(host[1]).version == 6
-    except ValueError:
-        return ""
-    return f": write [{host[1]}] instead of {host[1]}" if host and is_bare else ""
+        ip_address(endpoint.host)
+    except ValueError as error:
+        raise _mismatch("PROTOCOL://ADDRESS:PORT with an IP address", str(endpoint)) from error
+    return endpoint
 
 
 def _check_network(value: object) -> str:
-    try:
+    with suppress(ValueError):
         if isinstance(value, str):
             return str(ip_network(value))
-    except ValueError as error:
-        if "host bits" in str(error):
-            network = ip_network(str(value), strict=False)
-            text = f"expected a network, found {value!r}, an address within {network}"
-            raise ValueError(text) from error
     raise _mismatch("a network such as 192.0.2.0/24 or 2001:db8::/32", value)
 
 
 def check_host_port(value: object) -> HostPort:
     match = _HOST_PORT_PATTERN.fullmatch(value) if isinstance(value, str) else None
-    try:
+    with suppress(ValueError):
         if match and 1 <= int(match[3]) <= 65535:
             return HostPort(str(ip_address(match[1] or match[2])), int(match[3]))
-    except ValueError:
-        pass
     raise _mismatch("ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [::1]:9110", value)
 
 
 def _check_host(value: object) -> str:
     text = value.lower() if isinstance(value, str) else ""
-    try:
+    with suppress(ValueError):
         return str(ip_address(text))
-    except ValueError:
-        if _HOST_NAME_PATTERN.fullmatch(text):
-            return text
+    if _HOST_NAME_PATTERN.fullmatch(text):
+        return text
     raise _mismatch("a host name or an IP address, without a port", value)
 
 
@@ -398,12 +325,12 @@ _HOST_PORT_SCHEMA = _text_schema(_HOST_PORT_PATTERN.pattern)
 
 ListenerEndpoint = Annotated[Endpoint, Option(_check_listener, _LISTENER_SCHEMA, str)]
 ScannerEndpoint = Annotated[Endpoint, Option(_check_scanner, _SCANNER_SCHEMA, str)]
-NextHopEndpoint = Annotated[Endpoint, Option(_check_next_hop, _NEXT_HOP_SCHEMA, str)]
+NextHopEndpoint = Annotated[Endpoint, Option(values.parse_endpoint, _NEXT_HOP_SCHEMA, str)]
 ListenAddress = Annotated[HostPort, Option(check_host_port, _HOST_PORT_SCHEMA, str)]
 Network = Annotated[str, Option(_check_network, _NETWORK_SCHEMA)]
 Host = Annotated[str, Option(_check_host, _HOST_SCHEMA)]
-ServerName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name")]
-HostName = Annotated[str, _pattern_option(_HOST_NAME_PATTERN, "a host name", empty=True)]
+ServerName = Annotated[str, pattern_option(_HOST_NAME_PATTERN, "a host name")]
+HostName = Annotated[str, pattern_option(_HOST_NAME_PATTERN, "a host name", empty=True)]
 
 
 # ---- names and texts
@@ -417,51 +344,47 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _VERDICT = re.compile(rf"unsure|(?!(?:{'|'.join(RESERVED_CLASSES)})\Z){_LABEL.pattern}")
 _ACCOUNT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _MAIL_USER = re.compile(r"(?! )[ -~\u00a1-\U0010ffff]{1,255}(?<! )")  # blanks within it only
-_HEADER_FIELD = re.compile(r"[!-)+-9;-~]{1,70}\*?")
 _SUBJECT_PREFIX = re.compile(r"[ -~]{1,60}")
 _URL_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,60}){1,9}")  # stands as it is in URLs
 _HTTP_FIELD = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,69}")
 
 Label = Annotated[
     str,
-    _pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern),
+    pattern_option(_VERDICT, "the name of a class, spam or unsure", editors=_LABEL.pattern),
 ]
 ClassName = Annotated[str, _class_option()]
 FolderRole = Annotated[str, _class_option(*NON_TEACHING_ROLES)]
-RunAsUser = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user", empty=True)]
-Account = Annotated[str, _pattern_option(_ACCOUNT, "the name of a user")]
+RunAsUser = Annotated[str, pattern_option(_ACCOUNT, "the name of a user", empty=True)]
+Account = Annotated[str, pattern_option(_ACCOUNT, "the name of a user")]
 MailUser = Annotated[
     str,
-    _pattern_option(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"),
+    pattern_option(_MAIL_USER, "the name of a user of mail", empty=True, editors=r"(\S(.*\S)?)?"),
 ]
 PersonName = Annotated[
-    str, _pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
+    str, pattern_option(_MAIL_USER, "the name of somebody", editors=r"\S(.*\S)?")
 ]
 MailAddress = Annotated[
-    str, _pattern_option(MAILBOX, "an address such as held@example.org", empty=True)
+    str, pattern_option(MAILBOX, "an address such as held@example.org", empty=True)
 ]
-TeachingAddress = Annotated[str, _pattern_option(MAILBOX, "an address such as spam@example.org")]
+TeachingAddress = Annotated[str, pattern_option(MAILBOX, "an address such as spam@example.org")]
 SenderPattern = Annotated[
     str,
-    _pattern_option(
+    pattern_option(
         _SENDER, "an address such as anna@example.org, or *@example.org for all of a domain"
     ),
 ]
 Alias = Annotated[
     str,
-    _pattern_option(
+    pattern_option(
         _ALIAS, "an address, *@example.org for all of a domain, or what stands before the @"
     ),
 ]
 HttpField = Annotated[
-    str, _pattern_option(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)
+    str, pattern_option(_HTTP_FIELD, "the name of a field such as X-Remote-User", empty=True)
 ]
 UrlPath = Annotated[
-    str, _pattern_option(_URL_PATH, "a path such as /spam, without / at its end", empty=True)
-]
-HeaderField = Annotated[
-    str, _pattern_option(_HEADER_FIELD, "the name of a header field, * at its end for any")
+    str, pattern_option(_URL_PATH, "a path such as /spam, without / at its end", empty=True)
 ]
 SubjectPrefix = Annotated[
-    str, _pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
+    str, pattern_option(_SUBJECT_PREFIX, "at most 60 characters of ASCII", empty=True)
 ]

@@ -83,8 +83,7 @@ def open_doors(
     for scanner, listening, pool in zip(
         settings.scanners, sockets[first:], pools[first:], strict=True
     ):
-        name = scanner.hostname or machine
-        service = ScanService(scanner, pool, context, lessons, name)
+        service = ScanService(scanner, pool, context, lessons, machine)
         doors.append(open_scanner(service, [listening], spool))
     return doors
 
@@ -164,8 +163,7 @@ def _make_context(
         settings.state / "history.sqlite",
         options.size,
         options.age,
-        subjects=options.subjects,
-        addresses=options.addresses,
+        private=options.private,
     )
     stack.push_async_callback(asyncio.to_thread, history.close, _HISTORY_TIMEOUT)
 

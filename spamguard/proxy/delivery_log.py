@@ -47,11 +47,8 @@ from spamguard.smtp.envelope import Envelope, Reply
 _log = logging.getLogger("spamguard.history")
 
 NOT_SCANNED = "not-scanned"
-# Words that are, or may be, from the subject; from header fields, which nearly all hold addresses.
-_SUBJECT_WORD = re.compile("(?:subject|letters):")
-_HEADER_WORD = re.compile(
-    "(?!(?:subject|letters|footer|end|url|host|tags|hidden|attachment|clue|names):)[^:]+:"
-)
+# Words of the subject and of header fields, which nearly all hold addresses.
+_PRIVATE_WORD = re.compile("(?!(?:footer|end|url|host|tags|hidden|attachment|clue|names):)[^:]+:")
 _MAX_LOGGED = 5  # recipients, and users with an own decision; the others are counted
 _MAX_WORDS_LOGGED = 6
 _MAX_SUBJECT_BYTES = 1000
@@ -317,16 +314,13 @@ _LARGE_INDEXES = [COLUMNS.index(name) for name in LARGE_COLUMNS]
 class HistoryWriter:
     """Takes rows from any thread. Start it after the last fork.
 
-    path, size, days: as in `History.open`. subjects, addresses: whether they are kept
-    (`redact_row`). written, dropped: how many rows so far.
+    path, size, days: as in `History.open`. private: rows are kept as `redact_row` leaves them.
+    written, dropped: how many rows so far.
     """
 
-    def __init__(
-        self, path: Path, size: int, days: int, *, subjects: bool = True, addresses: bool = True
-    ) -> None:
+    def __init__(self, path: Path, size: int, days: int, *, private: bool = False) -> None:
         self._open_arguments = path, size, days
-        self._subjects = subjects
-        self._addresses = addresses
+        self._private = private
         self._rows: deque[RowValues] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
@@ -345,7 +339,7 @@ class HistoryWriter:
         The row is encoded here: the thread would hold the interpreter lock for it, and the mail
         would wait.
         """
-        values = row_values(redact_row(row, subjects=self._subjects, addresses=self._addresses))
+        values = row_values(redact_row(row) if self._private else row)
         size = _row_bytes(values)
         with self._changed:
             is_full = len(self._rows) >= _MAX_QUEUE_ROWS or self._bytes + size > _MAX_QUEUE_BYTES
@@ -418,29 +412,22 @@ def _row_bytes(values: RowValues) -> int:
     return sum(len(values[index]) for index in _LARGE_INDEXES) + _ROW_BYTES
 
 
-def redact_row(row: HistoryRow, *, subjects: bool, addresses: bool) -> HistoryRow:
-    """The row without its subject, without addresses, or without both, and without their words.
-
-    Without its subject a row has no line of the text either.
+def redact_row(row: HistoryRow) -> HistoryRow:
+    """The row without its subject, the line of its text, addresses, and the words of them.
 
     Addresses are those of sender, author, recipients, users and client, and the text of the next
     hop's reply behind its code.
     """
-    hidden = [_SUBJECT_WORD] * (not subjects) + [_HEADER_WORD] * (not addresses)
-    if hidden:
-        words = (word for word in row.words if not any(form.match(word.text) for form in hidden))
-        row = replace(row, words=tuple(words))
-    if not subjects:
-        row = replace(row, subject="", line="")
-    if not addresses:
-        row = replace(
-            row,
-            sender="",
-            sender_digest=b"",
-            author="",
-            recipients=(),
-            client="",
-            reply=row.reply[:3],
-            personal={},
-        )
-    return row
+    return replace(
+        row,
+        words=tuple(word for word in row.words if not _PRIVATE_WORD.match(word.text)),
+        subject="",
+        line="",
+        sender="",
+        sender_digest=b"",
+        author="",
+        recipients=(),
+        client="",
+        reply=row.reply[:3],
+        personal={},
+    )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spamguard import keys
-from spamguard.config.options import Action, Listener, OnError, Policy, Position
+from spamguard.config.options import FORGED_FIELDS, Action, Listener, OnError, Policy, Position
 from spamguard.delivery.next_hop import (
     NextHop,
     NextHopTransaction,
@@ -312,7 +312,7 @@ class FilterTransaction:
             outgoing = OutgoingMessage(
                 message,
                 self._received_field(record) if is_server else b"",
-                self._listener.policy.forged,
+                FORGED_FIELDS,
                 self._listener.limits.header_size,
             )
             if is_server and count_hops(outgoing.header) > MAX_HOPS:

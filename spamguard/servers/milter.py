@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from spamguard.config.options import Action
+from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.mail.message import FieldNameSet
 from spamguard.proxy.transaction import NOT_JUDGED_REPLY, REFUSAL_REPLIES
 from spamguard.servers import listener, milter_protocol
@@ -181,7 +181,7 @@ class MilterSession:
     def __init__(self, context: ScannerContext, address: str) -> None:
         self._context = context
         self._scanner = context.service.scanner
-        self._forged_names = FieldNameSet(self._scanner.policy.forged)
+        self._forged_names = FieldNameSet(FORGED_FIELDS)
         self._address = address
         self._state = MilterState.NEW
         self._negotiated = Offer(0, Actions(0), Steps(0))
@@ -326,8 +326,8 @@ class MilterSession:
             connection.write([milter_protocol.CONTINUE])
 
     def _negotiate(self, data: bytes) -> None:
-        can_hold = self._scanner.quarantine_from is not None
-        optional = Actions.QUARANTINE if can_hold else Actions(0)
+        holds = any(rule.action is Action.QUARANTINE for rule in self._scanner.policy.rules)
+        optional = Actions.QUARANTINE if holds else Actions(0)
         self._negotiated = milter_protocol.negotiate(milter_protocol.parse_offer(data), optional)
         if optional & ~self._negotiated.actions:
             _log.warning(

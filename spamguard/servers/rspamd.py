@@ -25,6 +25,7 @@ import h11
 import zstandard
 
 from spamguard import __version__
+from spamguard.config.options import FORGED_FIELDS
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import matching_field_names, read_header_section
@@ -276,7 +277,7 @@ class RspamdSession(Conversation):
         if request.is_rspamc:
             content = rspamd_protocol.format_rspamc(result, header)
         elif request.path == "/checkv2":
-            forged = matching_field_names(header, self._policy.forged)
+            forged = matching_field_names(header, FORGED_FIELDS)
             seconds = time.perf_counter() - started
             content = rspamd_protocol.format_check(
                 result, header, forged, seconds, with_weights=with_weights

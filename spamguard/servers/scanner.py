@@ -17,12 +17,12 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
 
-from spamguard.config.options import Action, OnError, Policy, Rule, Scanner, ScannerLimits
+from spamguard.config.options import Action, OnError, Scanner, ScannerLimits
 from spamguard.delivery.next_hop import run_in_thread
 from spamguard.engine import policy
 from spamguard.engine.policy import Decision
@@ -133,7 +133,7 @@ class ScanService:
         hostname: str,
     ) -> None:
         self.scanner = scanner
-        self._policy = _scanner_policy(scanner)
+        self._policy = scanner.policy
         self._judge = judge
         self._policy_judge = PolicyJudge(judge, context, self._policy)
         self._user_resolver = context.user_resolver
@@ -241,22 +241,6 @@ class ScanService:
         except Exception:  # noqa: BLE001  a fault of ours
             _log.exception("a fault in taking a lesson")
         return TrainingOutcome.TRY_LATER
-
-
-def _scanner_policy(scanner: Scanner) -> Policy:
-    """The scanner's policy, with its three options about actions as rules."""
-    options = (
-        (Action.REJECT, ("spam",), scanner.reject_from),
-        (Action.QUARANTINE, ("spam",), scanner.quarantine_from),
-        (Action.DEFER, ("spam", policy.UNSURE), scanner.greylist_from),
-    )
-    rules = tuple(
-        Rule(label, action, probability)
-        for action, labels, probability in options
-        if probability is not None
-        for label in labels
-    )
-    return replace(scanner.policy, rules=rules)
 
 
 _MAX_WORDS_TOLD = 16

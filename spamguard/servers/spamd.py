@@ -22,7 +22,7 @@ from contextlib import closing
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from spamguard.config.options import Action
+from spamguard.config.options import FORGED_FIELDS, Action
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
 from spamguard.mail.message import tag_message
@@ -381,7 +381,7 @@ class SpamdSession(Conversation):
         policy = self._service.scanner.policy
         content: bytes | None
         if request.wants_message:
-            tagged = tag_message(message, result.fields, policy.forged)
+            tagged = tag_message(message, result.fields, FORGED_FIELDS)
             if request.method is SpamdMethod.PROCESS:
                 await self.send(encode_answer_head(request, spam, tagged.size))
                 await self.send_all(tagged.chunks())

@@ -65,7 +65,7 @@ class ApiCall:
     @asynccontextmanager
     async def message(self) -> AsyncIterator[Spool]:
         """Read the message that was sent. No form of another site can have its media type."""
-        fields, limit = self._request.headers, self._request.app.state.max_message_bytes
+        fields, limit = self._request.headers, requests.MAX_MESSAGE_BYTES
         if fields.get("content-type", "").partition(";")[0].strip().lower() != MESSAGE_TYPE:
             raise RefusalError(415, f"send a message as {MESSAGE_TYPE}", Accept=MESSAGE_TYPE)
         if fields.get("content-encoding", "identity").lower() != "identity":

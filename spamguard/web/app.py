@@ -39,7 +39,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spamguard.config.options import Web
 from spamguard.smtp.envelope import client_prefix
-from spamguard.web import api, pages, review  # noqa: F401  they register their views
+from spamguard.web import api, pages, requests, review  # noqa: F401  they register their views
 from spamguard.web.auth import (
     AuthMethod,
     CredentialStore,
@@ -94,7 +94,6 @@ def create_app(
         openapi_url=None,  # and with it no page of FastAPI's own
     )
     app.state.service, app.state.monitor = service, monitor
-    app.state.max_message_bytes = web.limits.message_size
     return app
 
 
@@ -125,6 +124,8 @@ def _allowed_methods(request: Request) -> str:
 
 # ---- access
 
+MAX_REQUESTS_PER_MINUTE = 6000  # of a person
+MAX_ADDRESS_REQUESTS_PER_MINUTE = 6000
 MAX_REQUESTS = 64  # at once, of visitors
 MAX_REQUESTS_PER_PERSON = 16  # at once, of a person who is not an operator
 MAX_ANONYMOUS = 16  # at once, of clients that are not logged in
@@ -155,9 +156,9 @@ class AccessMiddleware:
         self._sessions = sessions
         self._spool = spool
         self._offers_links = bool(web.mail_from)
-        self._max_bytes = web.limits.message_size + FORM_OVERHEAD_BYTES
-        self._person_rates = RateLimiter(web.limits.requests_per_minute)
-        self._address_rates = RateLimiter(web.limits.requests_per_minute_of_address)
+        self._max_bytes = requests.MAX_MESSAGE_BYTES + FORM_OVERHEAD_BYTES
+        self._person_rates = RateLimiter(MAX_REQUESTS_PER_MINUTE)
+        self._address_rates = RateLimiter(MAX_ADDRESS_REQUESTS_PER_MINUTE)
         self._failure_rates = RateLimiter(MAX_FAILURES_PER_MINUTE)
         # Requests being answered, by person, or by address for anonymous clients.
         self._running = Counter[Person | str]()

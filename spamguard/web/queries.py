@@ -173,23 +173,15 @@ class HistoryQueries:
 
     def check_searchable(self, person: Person, search: Search) -> None:
         """Raise NotAllowedError or UsageError if the history does not keep what is needed."""
-        if not self._settings.addresses:
+        if self._settings.private:
             if not person.operator:
                 raise NotAllowedError(
-                    "the history keeps no addresses here (history, addresses), "
-                    "so only operators can see mail"
+                    "the history keeps no addresses here, so only operators can see mail"
                 )
-            if search.sender or search.recipient:
+            if search.sender or search.recipient or search.subject or search.words:
                 raise UsageError(
-                    "the history keeps no addresses here (history, addresses), "
-                    "so it cannot search for them"
+                    "the history keeps no addresses or subjects here, so it cannot search for them"
                 )
-        keeps_words = self._settings.subjects or self._settings.addresses
-        if (search.subject and not self._settings.subjects) or (search.words and not keeps_words):
-            raise UsageError(
-                "the history keeps no subjects here (history, subjects), "
-                "so it cannot search for them"
-            )
 
     def get(self, reading: ReadConnection, person: Person, verdict_id: str) -> HistoryRow:
         """Return all that is kept of a message. NotThereError: nothing, or it is not theirs."""

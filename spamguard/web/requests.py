@@ -36,6 +36,7 @@ from spamguard.web.auth import Person, UnauthenticatedError, Visitor
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
+MAX_MESSAGE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,15 +97,20 @@ def _generated(size: int, seed: int) -> list[tuple[str, bytes]]:
 
 @contextmanager
 def running(
-    state: Path, *arguments: str, port: int, log: Path | None = None, before: Sequence[str] = ()
+    state: Path,
+    *arguments: str,
+    port: int,
+    log: Path | None = None,
+    before: Sequence[str] = (),
+    command: Sequence[str] = COMMAND,
 ) -> Iterator[Daemon]:
     """`spamguard run`, from when it listens on the port until SIGTERM, which must end it in time
-    with success. before: words before the command.
+    with success. before: words before the command. command: as of `tuned`.
     """
     file = log or state.with_name(f"{state.name}.log")
     with file.open("ab") as stream:
         process = subprocess.Popen(
-            [*before, *COMMAND, "--state", str(state), "run", *arguments],
+            [*before, *command, "--state", str(state), "run", *arguments],
             stdout=stream,
             stderr=stream,
             env=ENVIRONMENT,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e import daemon
+from tests.e2e import daemon, tuned
 from tests.e2e.peers import USUAL, Client, Hop
 from tests.e2e.ports import free_port
 from tests.support.waiting import PATIENCE
@@ -58,16 +58,21 @@ def passing(directory: Path) -> Iterator[ProxySite]:
         lines += [
             f"  - listen: {'lmtp' if name.startswith('lmtp') else 'smtp'}://127.0.0.1:{port}",
             f"    position: {name if name in POSITIONS else 'before-queue'}",
-            f"    next_hop: {{to: '{target}', command: 5s, data: 5s}}",
-            "    limits: {wrong_commands: 1000, idle_commands: 1000}",
+            f"    next_hop: {target}",
         ]
+    command = tuned.command(
+        (0, "next_hop", {"command": 5.0, "data": 5.0}),
+        (0, "limits", {"wrong_commands": 1000, "idle_commands": 1000}),
+    )
     file = directory / "spamguard.yaml"
     file.write_text("\n".join(lines) + "\n")
     with (
         hop.serving(),
         each.serving(),
         poor.serving(),
-        daemon.running(state, "--config", str(file), port=ports["poor"]) as running,
+        daemon.running(
+            state, "--config", str(file), port=ports["poor"], command=command
+        ) as running,
     ):
         yield ProxySite(running, ports, hop, each, poor)
 

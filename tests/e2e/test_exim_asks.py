@@ -93,7 +93,9 @@ def asked(
         site(
             tmp_path_factory.mktemp(request.param),
             request.param,
-            "" if request.param == "spamd" else "    reject_from: 0.95\n",
+            ""
+            if request.param == "spamd"
+            else "    rules: [{when: spam, from_probability: 0.95, action: reject}]\n",
         ) as found,
         asking(WAYS[request.param].format(port=found.port)) as server,
     ):

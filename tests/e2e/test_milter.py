@@ -361,10 +361,18 @@ def test_refused_and_held_back_where_that_is_asked_for(state: Path, tmp_path: Pa
         reached.mkdir()
         file = tmp_path / "spamguard.yaml"
         held, refused = reached / "held.sock", reached / "refused.sock"
+        doors = (
+            (f"milter:{held}", 0.95, "quarantine"),
+            (f"milter:{refused}", 0.95, "reject"),
+            (f"milter://127.0.0.1:{server.filter_port}", 0.5, "defer"),
+        )
         file.write_text(
-            f"workers: 1\nscanners:\n  - {{listen: 'milter:{held}', quarantine_from: 0.95}}\n"
-            f"  - {{listen: 'milter:{refused}', reject_from: 0.95}}\n"
-            f"  - {{listen: 'milter://127.0.0.1:{server.filter_port}', greylist_from: 0.5}}\n"
+            "workers: 1\nscanners:\n"
+            + "".join(
+                f"  - listen: {door}\n    rules:\n"
+                f"      - {{when: spam, from_probability: {probability}, action: {action}}}\n"
+                for door, probability, action in doors
+            )
         )
         with daemon.running(state, "--config", str(file), port=server.filter_port):
             with pytest.raises(smtplib.SMTPDataError) as deferred:

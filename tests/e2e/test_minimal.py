@@ -13,7 +13,7 @@ import yaml
 
 from spamguard.config.load import load_settings
 from spamguard.config.options import Position
-from tests.e2e import daemon, postfix
+from tests.e2e import daemon, postfix, tuned
 from tests.e2e.test_positions import fields, send
 from tests.support.recipes import ROOT, snippet
 
@@ -50,11 +50,12 @@ def test_one_silent_client_does_not_stop_the_mail_of_others(state: Path, tmp_pat
     ):
         listener |= {
             "listen": f"smtp://127.0.0.1:{server.filter_port}",
-            "next_hop": {"to": f"smtp://127.0.0.1:{server.back_port}", "idle": "1s"},
+            "next_hop": f"smtp://127.0.0.1:{server.back_port}",
         }
         file = tmp_path / "spamguard.yaml"
         file.write_text(yaml.safe_dump({"workers": 2, "listeners": [listener]}))
-        with daemon.running(state, "--config", str(file), port=server.filter_port):
+        command = tuned.command((0, "next_hop", {"idle": 1.0}))
+        with daemon.running(state, "--config", str(file), port=server.filter_port, command=command):
             for _ in range(60):
                 sock = socket.create_connection(
                     ("127.0.0.1", server.filter_port), 30, ("127.0.0.9", 0)

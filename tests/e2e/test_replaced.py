@@ -40,7 +40,6 @@ def running(place: Path, port: int) -> Iterator[Daemon]:
         "state": str(place / "state"),
         "workers": 1,
         "listeners": [listener],
-        "scoring": {"scorers": 1},
     }
     (place / "c.yaml").write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-P", "-m", "spamguard", "run", "--config", str(place / "c.yaml")]

@@ -23,6 +23,13 @@ pytestmark = pytest.mark.skipif(
     reason="needs rspamc: apt-get install --no-install-recommends rspamd",
 )
 
+STRICT = """
+    rules:
+      - {when: spam, from_probability: 0.95, action: reject}
+      - {when: spam, from_probability: 0.01, action: defer}
+      - {when: unsure, from_probability: 0.01, action: defer}
+"""
+
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScannerSite]:
@@ -151,5 +158,5 @@ def test_a_program_without_rspamc(here: ScannerSite) -> None:
 
 
 def test_refusing_only_where_that_is_asked_for(tmp_path: Path) -> None:
-    with site(tmp_path, "rspamd", "    reject_from: 0.95\n    greylist_from: 0.01\n") as strict:
+    with site(tmp_path, "rspamd", STRICT) as strict:
         assert "Action: reject" in rspamc(strict, "symbols", raw=SPAM[0])

@@ -21,6 +21,13 @@ pytestmark = pytest.mark.skipif(
     not sendmail.RUNS, reason="needs root, m4, and a Sendmail, unpacked by .ci/packages"
 )
 
+STRICT = """
+    rules:
+      - {when: spam, from_probability: 0.95, action: reject}
+      - {when: spam, from_probability: 0.3, action: defer}
+      - {when: unsure, from_probability: 0.3, action: defer}
+"""
+
 
 @dataclass
 class SendmailSite:
@@ -112,7 +119,7 @@ def test_transactions_aborted_between_messages(tmp_path: Path) -> None:
 
 
 def test_refused_and_put_off_where_that_is_asked_for(tmp_path: Path) -> None:
-    with asked(tmp_path, "    reject_from: 0.95\n    greylist_from: 0.3\n") as place:
+    with asked(tmp_path, STRICT) as place:
         assert place.sent(MAIL["spam"][0]).startswith(b"550 5.7.1 ")
         assert place.sent(MAIL["ham"][0]).startswith(b"250 ")
         place.arrived(1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e import daemon
+from tests.e2e import daemon, tuned
 from tests.e2e.peers import USUAL, Client, Hop
 from tests.e2e.ports import free_port
 from tests.support.processes import children
@@ -63,27 +63,35 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TroubleSite]:
     extra = {
         "defer": "    on_error: defer\n",
         "held": "    rules: [{when: unsure, action: quarantine}]\n",
-        "impatient": (
-            "    limits: {command_timeout: 3s, data_timeout: 3s, message_timeout: 4s, "
-            "idle_commands: 10, wrong_commands: 5}\n"
-        ),
         "small": (
-            "    limits: {message_size: 1MiB, header_size: 10KiB, size_in_flight: 1200KiB, "
-            "recipients: 3, connections: 8,"
-            " connections_per_client: 8}\n"
+            "    limits: {message_size: 1MiB, recipients: 3, connections: 8, "
+            "connections_per_client: 8}\n"
         ),
     }
+    impatient = {
+        "command_timeout": 3.0,
+        "data_timeout": 3.0,
+        "message_timeout": 4.0,
+        "idle_commands": 10,
+        "wrong_commands": 5,
+    }
+    command = tuned.command(
+        (0, "next_hop", {"command": 2.0, "data": 3.0, "connect": 1.0}),
+        (ports["impatient"], "limits", impatient),
+        (ports["small"], "limits", {"header_size": 10 << 10, "size_in_flight": 1200 << 10}),
+    )
     text = "workers: 1\nscoring: {deadline: 3s}\nlisteners:\n" + "".join(
         f"  - listen: smtp://127.0.0.1:{port}\n    position: before-queue\n"
-        f"    next_hop: {{to: 'smtp://127.0.0.1:{hop.port}', command: 2s, data: 3s, connect: "
-        f"1s}}\n{extra.get(name, '')}"
+        f"    next_hop: smtp://127.0.0.1:{hop.port}\n{extra.get(name, '')}"
         for name, port in ports.items()
     )
     file = directory / "spamguard.yaml"
     file.write_text(text)
     with (
         hop.serving(),
-        daemon.running(state, "--config", str(file), port=ports["small"]) as running,
+        daemon.running(
+            state, "--config", str(file), port=ports["small"], command=command
+        ) as running,
     ):
         yield TroubleSite(running, ports, hop)
 

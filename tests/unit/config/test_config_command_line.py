@@ -86,7 +86,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("listen", "next_hop", "told"),
     [
-        ("smtp://x", None, "--listen: expected smtp://ADDRESS:PORT"),
+        ("smtp://x", None, "--listen: expected smtp://HOST:PORT"),
         (None, "x", "--next-hop: expected smtp://HOST:PORT"),
         (
             "smtp://0.0.0.0:25",

@@ -26,12 +26,15 @@ BEYOND = (
     "found '/home/../x'",
     "at most 80 bytes",
     "whole days",
+    "192.0.2.1/24",
+    "'0s'",
     "is no",
     "above 0",
     "state",
     "0.1:0'",
-    "the same address",
     "expected at least one",
+    "expected the key 'listeners'",
+    "anna b",
     "expected no ",
     "mx1.example",
 )
@@ -52,7 +55,7 @@ def test_it_takes_the_files_that_we_ship(file: Path) -> None:
 
 
 RICH = listener(
-    "    limits: {message_size: 1.5 GB, data_timeout: 90s}\n    spam_threshold: 0.99\n"
+    "    limits: {message_size: 1.5 GB}\n    spam_threshold: 0.99\n"
     "    tls: null\n"
     "    rules: [{when: newsletter, action: redirect, to: a@example.org}]\n"
     "    teach: {addresses: {s@example.org: spam}, senders: ['*@example.org'], user: local-part}\n"
@@ -60,8 +63,7 @@ RICH = listener(
     "null}]\n"
     "teach: {spool: /x}\naliases: {'*@example.org': anna b, info: ''}\n"
     "metrics: '[::1]:9110'\n"
-    "web: {listen: '127.0.0.1:8080', hosts: [Spam.example.org, '::1'], limits: "
-    "{requests_per_minute: 9}}\n",
+    "web: {listen: '127.0.0.1:8080', hosts: [Spam.example.org, '::1']}\n",
     listen="lmtp://[::1]:24",
     hop="{to: lmtp:/run/x, tls: off}",
 )
@@ -81,15 +83,13 @@ def test_it_takes_units_and_short_forms(load: Any) -> None:
         ("when:", "wen:"),
         ("folders:", "folder:"),
         ("newsletter", "News letter"),
-        ("90s", "90"),
         ("1.5 GB", "1.5 XB"),
         ("standalone", "stand-alone"),
-        ("'*@example.org': anna", "'a b': anna"),
         ("tls: off", "tls: on"),
         ("spool: /x", "spool: x"),
         ("spam_threshold: 0.99", "spam_threshold: 1 in 1000"),
         ("Spam.example.org", "spam.example.org:80"),
-        ("requests_per_minute", "request_per_minute"),
+        ("hosts:", "host:"),
     ],
 )
 def test_it_refuses_slips(right: str, wrong: str, load: Any) -> None:
@@ -133,7 +133,7 @@ def test_its_defaults_are_those_in_the_shipped_file() -> None:
         f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()
     }
     both = told.keys() & checked.keys()
-    assert len(both) > 30
+    assert len(both) > 20
     assert {name: told[name] for name in both} == {name: checked[name] for name in both}
 
 

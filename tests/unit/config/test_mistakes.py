@@ -19,7 +19,6 @@ from spamguard.config.load import MAX_BYTES, load_settings, settings_from_comman
 from spamguard.config.options import Settings
 from spamguard.config.schema import FILE_PART
 from spamguard.errors import ConfigError
-from spamguard.log import hostname
 from tests.support.certificates import needs_openssl, self_signed
 from tests.unit.config.files import STATE, listener, parts
 
@@ -30,36 +29,54 @@ _PLACE = "expected ADDRESS:PORT with an IP address, such as 127.0.0.1:9110 or [:
 _LISTEN = "expected smtp://ADDRESS:PORT or lmtp://ADDRESS:PORT with an IP address"
 _ROLE = "expected a class such as spam or ham, or one of neutral, trash, ignored"
 _HOP = "expected smtp://HOST:PORT, lmtp://HOST:PORT, lmtp:/path/to/socket or maildir:/path"
-_MAPPING = "expected a mapping of keys to values, found"
+_MAPPING = "expected a mapping as in"
 _NOT_YAML = "is not YAML here:"
+_CHECK = ": check indentation and quotes"
 _DURATION = "expected a duration such as 30s, 10m, 2h or 1d"
 KEYS_OF_FILE = list(FILE_PART.model_fields)
 IN_A_LISTENER = {
+    "    on_error: pas": "6:5: on_error: expected one of pass, defer, found 'pas'",
+    "workers: '5'": "6:1: workers: expected a whole number from 0 to 1,024, found '5'",
+    "    rules: [5]": f"6:13: rules: {_MAPPING} {{when: …, action: …}}, found 5",
+    "    clients: [192.0.2.1/24]": (
+        "6:15: clients: expected a network such as 192.0.2.0/24 or 2001:db8::/32, found "
+        "'192.0.2.1/24'"
+    ),
+    "    limits: {message_size: 5}": (
+        "6:14: message_size: expected a size such as 512KiB, 20MB or 1GiB, found 5"
+    ),
+    "scoring: {deadline: 0s}": f"6:11: deadline: {_DURATION}, found '0s'",
+    "watch: [/var/vmail/%d/*/Maildir]": (
+        f"6:9: watch: {_MAILDIR}, found '/var/vmail/%d/*/Maildir'"
+    ),
+    "watch:": "6:1: watch: expected a list as in [a, b], found nothing",
+    "scoring:": f"6:1: scoring: {_MAPPING} {{key: …}}, found nothing",
+    "workers:2": f"6:1: {_NOT_YAML} could not find expected ':'{_CHECK}",
+    "user: 'x": f"7:1: {_NOT_YAML} found unexpected end of stream{_CHECK}",
+    "   workers: 2": (
+        f"6:4: {_NOT_YAML} expected <block end>, but found '<block mapping start>'{_CHECK}"
+    ),
     "workres: 5": "6:1: unknown key 'workres': did you mean 'workers'?",
     "    rulez: []": "6:5: unknown key 'rulez': did you mean 'rules'?",
-    "scoring: {zzz: 1}": "6:11: unknown key 'zzz': expected one of deadline, scorers",
+    "scoring: {zzz: 1}": "6:11: unknown key 'zzz': expected one of deadline",
+    "scoring: {scorers: 4}": "6:11: scorers is gone: raise workers",
     "aliases: {'anna b': anna}": (
         "6:11: anna b: expected an address, *@example.org for all of a domain, or what stands "
         "before the @, found 'anna b'"
     ),
     "aliases: {anna: 'a b '}": "6:11: anna: expected the name of a user of mail, found 'a b '",
-    "aliases: {Anna@b.example: anna, anna@b.example: ben}": (
-        "6:33: Anna@b.example stands there already, which is the same address"
-    ),
     "shared: {database: db1.example}": (
         "6:10: database: expected a connection string such as 'host=db.example dbname=spamguard "
         "user=spamguard_node', found 'db1.example'"
     ),
     "shared: {database: dbname=spamguard password=geheim}": (
-        "6:10: database: expected no password here: write it into the first line of a file, and "
-        "name that with password_file"
+        "6:10: database: expected no password here: use password_file and tls, or leave it out"
     ),
     "shared: {database: 'postgresql://node:geheim@db1.example/spamguard'}": (
-        "6:10: database: expected no password here: write it into the first line of a file, and "
-        "name that with password_file"
+        "6:10: database: expected no password here: use password_file and tls, or leave it out"
     ),
     "shared: {database: dbname=spamguard sslmode=require}": (
-        "6:10: database: expected no sslmode here: use tls"
+        "6:10: database: expected no sslmode here: use password_file and tls, or leave it out"
     ),
     "shared: {database: dbname=spamguard, tls: off}": (
         "6:38: tls: expected verify, no or {ca: FILE}, found 'off'"
@@ -80,69 +97,37 @@ IN_A_LISTENER = {
         "6:55: senders: expected an address such as anna@example.org, or *@example.org for all of "
         "a domain, found 'b.example'"
     ),
-    "    teach: {addresses: {a@b.example: Spam}, senders: ['*@b.example']}": (
-        "6:25: a@b.example: expected a class such as spam or ham, found 'Spam': did you mean "
-        "'spam'?"
-    ),
     "    teach: {senders: ['*@b.example']}": "6:5: expected the key 'addresses'",
     "workers: many": "6:1: workers: expected a whole number from 0 to 1,024, found 'many'",
     "workers: true": "6:1: workers: expected a whole number from 0 to 1,024, found true",
-    "workers: '5'": (
-        "6:1: workers: expected a whole number from 0 to 1,024, found '5': leave the quotes out"
-    ),
-    "personal: 'true'": "6:1: personal: expected true or false, found 'true': leave the quotes out",
     "workers:": "6:1: workers: expected a whole number from 0 to 1,024, found nothing",
     "user: a b": "6:1: user: expected the name of a user, found 'a b'",
-    "    on_error: pas": (
-        "6:5: on_error: expected one of pass, defer, found 'pas': did you mean 'pass'?"
-    ),
     "    tell_probability: yes": "6:5: tell_probability: expected true or false, found 'yes'",
-    "    rules: [5]": f"6:13: rules: {_MAPPING} 5: write as in {{when: …, action: …}}",
     "    spam_threshold: 1 in 1000": (
         "6:5: spam_threshold: expected a probability from 0.5 to 0.999999 such as 0.95, "
         "found '1 in 1000'"
-    ),
-    "    odd_bytes: normalize": (
-        "6:5: odd_bytes: expected one of auto, refuse, normalise, found 'normalize': did you mean "
-        "'normalise'?"
-    ),
-    "    clients: [192.0.2.1/24]": (
-        "6:15: clients: expected a network, found '192.0.2.1/24', an address within 192.0.2.0/24"
     ),
     "    trusted: [x]": (
         "6:15: trusted: expected a network such as 192.0.2.0/24 or 2001:db8::/32, found 'x'"
     ),
     "    hostname: a b": "6:5: hostname: expected a host name, found 'a b'",
-    "    forged: ['X Y']": (
-        "6:14: forged: expected the name of a header field, * at its end for any, found 'X Y'"
-    ),
     "    limits: {recipients: 0}": (
         "6:14: recipients: expected a whole number from 1 to 1,000,000, found 0"
     ),
-    "    limits: {message_size: 5}": (
-        "6:14: message_size: expected a size such as 512KiB, 20MB or 1GiB, found 5 without a unit"
+    "    limits: {data_timeout: 9s}": (
+        "6:14: data_timeout is gone: leave it out, it cannot be changed"
     ),
-    "    limits: {data_timeout: 0s}": (
-        f"6:14: data_timeout: {_DURATION}, above 0 and not endless, found 0s"
+    "history: {subjects: false}": (
+        "6:11: subjects is gone: write private: true to keep neither subjects nor addresses"
     ),
     "history: {age: 36h}": "6:11: age: expected whole days such as 30d, found 36h",
     "watch: [Maildir]": f"6:9: watch: {_MAILDIR}, found 'Maildir'",
     "watch: [/home/../x]": f"6:9: watch: {_MAILDIR}, found '/home/../x'",
-    "watch: [/var/vmail/%d/*/Maildir, '/home/%{user | lower}/Maildir', /srv/100%/*]": (
-        "6:9: watch: expected * for what differs, as in /home/*/Maildir, found %d in "
-        "'/var/vmail/%d/*/Maildir'\n"
-        "6:34: watch: expected * for what differs, as in /home/*/Maildir, found %{user | lower} in "
-        "'/home/%{user | lower}/Maildir'"
-    ),
     "    teach: {addresses: {}, senders: ['*@a.example']}": (
         "6:13: addresses: expected at least one, found none"
     ),
-    "watch: [{user: x}]": "6:9: expected the key 'maildir', as in maildir: /home/*/Maildir",
+    "watch: [{user: x}]": "6:9: expected the key 'maildir'",
     "watch: [{maildir: /x, folder: {}}]": "6:23: unknown key 'folder': did you mean 'folders'?",
-    "watch:\n  - maildir: /x\n    folders:\n      News: News\n      Old: Ignored": (
-        f"9:7: News: {_ROLE}, found 'News'\n"
-        f"10:7: Old: {_ROLE}, found 'Ignored': did you mean 'ignored'?"
-    ),
     "watch: [{maildir: /x, ham_evidence: {answered: true}}]": (
         "6:23: ham_evidence is gone: write answered_is_ham: true and flagged_is_ham: true; reading "
         "teaches nothing any more"
@@ -153,133 +138,63 @@ IN_A_LISTENER = {
     "watch: [{maildir: /x, debounce: 2s}]": (
         "6:23: debounce is gone: leave it out, a change is scanned after a second"
     ),
-    "user: a\nuser: b": "7:1: the key 'user' is there twice, first in line 6",
+    "user: a\nuser: b": "7:1: the key 'user' is there twice",
     "user: !!python/name:os.system x": (
         "6:7: the tag 'tag:yaml.org,2002:python/name:os.system' has no meaning here: leave it out"
     ),
     "? [a]\n: b": "6:3: expected a word as key",
     "user: &a [*a]": "6:7: an alias stands inside what it names",
-    "user: *a": f"6:7: {_NOT_YAML} found undefined alias 'a': put what begins with * into quotes",
-    "user: 'x": f"7:1: {_NOT_YAML} found unexpected end of stream: the quotes of line 6 do not end",
     "metrics: localhost:9110": f"6:1: metrics: {_PLACE}, found 'localhost:9110'",
     "metrics: 127.0.0.1:0": f"6:1: metrics: {_PLACE}, found '127.0.0.1:0'",
     "web: {listen: '127.0.0.1:8080', hosts: ['a:80']}": (
         "6:41: hosts: expected a host name or an IP address, without a port, found 'a:80'"
     ),
     "web: {listen: '127.0.0.1:8080', hots: []}": "6:33: unknown key 'hots': did you mean 'hosts'?",
-    "watch: [*/Maildir]": (
-        f"6:10: {_NOT_YAML} expected alphabetic or numeric character, but found '/': put what "
-        "begins with * into quotes"
-    ),
     "password: geheim": "6:1: unknown key 'password': expected one of " + ", ".join(KEYS_OF_FILE),
-    "watch:": (
-        "6:1: watch: expected a list, found nothing: begin each with a dash, or write [] for none"
-    ),
-    "scoring:": f"6:1: scoring: {_MAPPING} nothing: leave it out, or write as in {{deadline: …}}",
-    "aliases: 5": f"6:1: aliases: {_MAPPING} 5",
-    "    tls: true": f"6:5: tls: {_MAPPING} true: write as in {{certificate: …, key: …}}",
     "web: 8080": f"6:1: web: {_PLACE}, found 8080",
     "watch: [5]": f"6:9: watch: {_MAILDIR}, found 5",
-    "rules: []": "6:1: unknown key 'rules' here: it stands in listeners",
+    "rules: []": "6:1: unknown key 'rules' here: it stands in listeners or in scanners",
     "    workers: 2": "6:5: unknown key 'workers' here: it stands at the top level",
     "scoring: {message_size: 5}": "6:11: unknown key 'message_size' here: it stands in limits",
-    "scoring:\n  <<: {}": "7:3: unknown key '<<': write out what it stands for",
-    "aliases:\n  @x: y": (
-        f"7:3: {_NOT_YAML} found character '@' that cannot start any token: put what begins with "
-        "it into quotes"
-    ),
-    "workers:2": (
-        f"6:1: {_NOT_YAML} could not find expected ':': write a colon and a blank after the key"
-    ),
-    "workers:\xa02": (
-        f"6:1: {_NOT_YAML} could not find expected ':': write a colon and a blank after the key; "
-        "there is no ordinary blank (U+00A0): write one"
-    ),
-    "\u200bworkers: 2": (
-        "6:1: the key '\\u200bworkers' has a blank that is no ordinary one: write one"
-    ),
-    "user: a: b": (
-        f"6:8: {_NOT_YAML} mapping values are not allowed here: indent it as what it belongs to, "
-        "or put a text with a colon in it into quotes"
-    ),
-    "   workers: 2": (
-        f"6:4: {_NOT_YAML} expected <block end>, but found '<block mapping start>': indent it as "
-        "what it belongs to"
-    ),
-    "watch: [/a, /b": (
-        f"7:1: {_NOT_YAML} expected ',' or ']', but got '<stream end>': the bracket of line 6 has "
-        "no end before this"
-    ),
-    'user: "a\\d"': f"6:10: {_NOT_YAML} found unknown escape character 'd': use single quotes",
 }
 """What is wrong with the text when it follows a listener, from line 6 on."""
 MISTAKES = {
+    "- 1\n": f"1:1: the file: {_MAPPING} {{key: …}}, found a list",
+    listener(listen="smtp://localhost:25"): (
+        "3:5: listen: expected PROTOCOL://ADDRESS:PORT with an IP address, found "
+        "'smtp://localhost:25'"
+    ),
+    STATE + "scanners:\n  - listen: smtp://127.0.0.1:25\n": (
+        "3:5: listen: expected rspamd://HOST:PORT, spamd://HOST:PORT, milter://HOST:PORT or "
+        "milter:/path/to/socket, found 'smtp://127.0.0.1:25'"
+    ),
+    b"a: b\nc: \xff\n": "2:1: expected printable text in UTF-8: save it so",
+    b"a: b\nc: \x00\n": "2:1: expected printable text in UTF-8: save it so",
+    "[" * 50_000: f"1:21: {_NOT_YAML} more than 20 levels or 16 aliases{_CHECK}",
+    "a: &a x\nb: [" + "*a, " * 17 + "]\n": (
+        f"2:69: {_NOT_YAML} more than 20 levels or 16 aliases{_CHECK}"
+    ),
     **{listener(f"{text}\n"): expected for text, expected in IN_A_LISTENER.items()},
     "": (
         "1:1: expected the key 'listeners', or 'scanners'\n"
         "1:1: expected the key 'state', the directory of the filter"
     ),
-    "- 1\n": f"1:1: the file: {_MAPPING} a list: write as in {{state: …}}",
-    "[]\n": f"1:1: the file: {_MAPPING} a list: write as in {{state: …}}",
-    STATE + "listeners: []\n": "2:1: listeners: expected at least one, found none",
-    STATE + "listeners: 5\n": (
-        "2:1: listeners: expected a list, found 5: put it into brackets, as in [a, b]"
-    ),
-    STATE + "scanners:\n  - listen: smtp://127.0.0.1:25\n": (
-        "3:5: listen: expected rspamd://ADDRESS:PORT, spamd://ADDRESS:PORT, milter://ADDRESS:PORT "
-        "with an IP address, or milter:/path/to/socket, found 'smtp://127.0.0.1:25'"
-    ),
+    STATE + "listeners: []\n": "1:1: expected the key 'listeners', or 'scanners'",
     listener(f"watch_socket: /{'x' * 90}\n"): (
         f"6:1: watch_socket: expected an absolute path of at most 80 bytes, found '/{'x' * 56}…'"
     ),
-    listener(hop="{tls: required}"): "5:5: expected the key 'to', as in to: smtp://127.0.0.1:10026",
+    listener(hop="{tls: required}"): "5:5: expected the key 'to'",
     listener(hop="smtp://x"): f"5:5: next_hop: {_HOP}, found 'smtp://x'",
     listener(hop="smtp://x:0"): "5:5: expected a port from 1 to 65535",
     listener(position="nowhere"): (
         "4:5: position: expected one of before-queue, after-queue, standalone, found 'nowhere'"
     ),
-    listener(listen="smtp://localhost:25"): (
-        f"3:5: listen: {_LISTEN}, found 'smtp://localhost:25': write 127.0.0.1 instead of localhost"
-    ),
-    listener(listen="lmtp:/run/x"): f"3:5: listen: {_LISTEN}, found 'lmtp:/run/x'",
     "state: var\n" + listener()[len(STATE) :]: "1:1: state: expected an absolute path, found 'var'",
-    STATE + "---\n" + STATE: f"2:1: {_NOT_YAML} but found another document: leave out the ---",
-    b"a: \xff\n": "1:1: expected text in UTF-8: save it so",
-    b"a: b\nc: \x00\n": "2:4: character U+0000 is not allowed: take it out",
     b"a: " + b"x" * MAX_BYTES: "1:1: the file is larger than 1,000,000 bytes",
-    "listeners:\n\t- x\n": (
-        f"2:1: {_NOT_YAML} found character '\\t' that cannot start any token: write blanks instead "
-        "of a tab"
-    ),
     listener(hop="smtp://anna:geheim@mx.example:25"): (
         f"5:5: next_hop: {_HOP}, found 'smtp://…@mx.example:25'"
     ),
-    STATE + "listeners: {listen: x}\n": (
-        "2:1: listeners: expected a list, found a mapping: begin it with a dash"
-    ),
     listener(hop="26"): f"5:5: next_hop: {_HOP}, found 26",
-    listener(listen="smtp://::1:25"): (
-        f"3:5: listen: {_LISTEN}, found 'smtp://::1:25': write [::1] instead of ::1"
-    ),
-    listener(listen="smtp://a:b:25"): f"3:5: listen: {_LISTEN}, found 'smtp://a:b:25'",
-    listener(listen="smtp://fe80::1%eth0:25"): (
-        f"3:5: listen: {_LISTEN}, found 'smtp://fe80::1%eth0:25'"
-    ),
-    listener(hop="smtp://::1:26"): (
-        f"5:5: next_hop: {_HOP}, found 'smtp://::1:26': write [::1] instead of ::1"
-    ),
-    listener(listen="smtp://*:25"): (
-        f"3:5: listen: {_LISTEN}, found 'smtp://*:25': write 0.0.0.0 instead of *"
-    ),
-    listener(listen="smtp://:25"): (
-        f"3:5: listen: {_LISTEN}, found 'smtp://:25': write 0.0.0.0 instead of nothing"
-    ),
-    "a: 1\rb: [\u2028\u00a0x\n": (
-        f"4:1: {_NOT_YAML} expected ',' or ']', but got '<stream end>': the bracket of line 2 has "
-        "no end before this"
-    ),
-    "[" * 50_000: "1:21: nested deeper than 20 levels",
-    "a: &a x\nb: [" + "*a, " * 17 + "]\n": "2:69: more than 16 aliases",
 }
 
 
@@ -302,20 +217,34 @@ def rule(text: str, position: str = "standalone") -> str:
 
 
 CONTRADICTIONS = {
-    scanner(listen="spamd://127.0.0.1:10025"): "7:5: listener 1 listens there already",
-    scanner("  - listen: rspamd://127.0.0.1:11333\n"): "8:5: scanner 1 listens there already",
+    scanner(listen="spamd://127.0.0.1:10025"): "7:5: another door listens there already",
+    scanner("  - listen: rspamd://127.0.0.1:11333\n"): "8:5: another door listens there already",
     scanner(listen="spamd://0.0.0.0:783"): (
         "7:5: spamd://0.0.0.0:783 can be reached from other machines: list the networks that may "
-        "ask, as in clients: [192.0.2.0/24]"
+        "connect, as in clients: [192.0.2.0/24]"
     ),
-    scanner("    reject_from: 0.5\n"): "8:5: expected 0.9 or more, or null",
-    scanner("    greylist_from: 0\n"): "8:5: expected more than 0, or null",
-    scanner("    greylist_from: 0.9\n", "spamd://127.0.0.1:783"): (
-        "8:5: spamd has no words for that: leave it out"
+    scanner("    reject_from: 0.5\n"): (
+        "8:5: reject_from is gone: write rules: [{when: spam, from_probability: 0.99, action: "
+        "reject}]"
     ),
-    scanner("    quarantine_from: 0.9\n"): "8:5: rspamd has no words for that: leave it out",
+    scanner(
+        "    rules: [{when: unsure, from_probability: 0.5, action: defer}]\n",
+        "spamd://127.0.0.1:783",
+    ): "8:51: spamd has no words for that: leave the rule out",
+    scanner("    rules: [{when: spam, action: quarantine}]\n"): (
+        "8:26: rspamd has no words for that: leave the rule out"
+    ),
+    scanner("    rules: [{when: spam, action: tag, subject_prefix: X}]\n"): (
+        "8:26: rspamd has no words for that: leave the rule out"
+    ),
     scanner("    teachers: [127.0.0.1]\n", "milter:/run/m.sock"): (
         "8:5: nobody can teach by milter: leave it out"
+    ),
+    rule("when: spam, action: redirect"): (
+        "7:22: redirect, and it alone, needs an address, as in to: held@example.org"
+    ),
+    rule("when: spam, action: reject, from_probability: 0.89"): (
+        "7:22: reject needs a from_probability of 0.9 or more"
     ),
     rule("when: spam, action: reject, from_probability: 0.95", position="after-queue"): (
         "7:22: reject is for before-queue and standalone: after the queue Postfix would bounce to "
@@ -329,23 +258,7 @@ CONTRADICTIONS = {
         "7:10: when: expected the name of a class, spam or unsure, found 'any'"
     ),
     rule("when: spam, action: reject"): "7:22: reject needs a from_probability of 0.9 or more",
-    rule("when: spam, action: reject, from_probability: 0.89"): (
-        "7:38: reject needs a from_probability of 0.9 or more"
-    ),
     rule("when: spam, action: defer"): "7:22: defer needs a from_probability above 0",
-    rule("when: spam, action: defer, from_probability: 1, subject_prefix: X"): (
-        "7:58: defer leaves no message whose subject could be changed"
-    ),
-    rule("when: spam, action: redirect"): (
-        "7:22: redirect needs the address to redirect to, as in to: held@example.org"
-    ),
-    rule("when: spam, action: tag, to: a@example.org"): (
-        "7:35: only redirect has an address, tag has none"
-    ),
-    listener("    speed_adjust: true\n", hop="lmtp:/run/x"): (
-        "6:5: with speed_adjust Postfix sends all recipients in one transaction, and the answers "
-        "of lmtp for each cannot become one: switch it off there, or hand on by SMTP"
-    ),
     listener(hop="smtp://127.0.0.1:10025"): (
         "5:5: mail would come back: smtp://127.0.0.1:10025 is where this daemon listens"
     ),
@@ -355,18 +268,13 @@ CONTRADICTIONS = {
     listener(
         "    clients: [10.0.0.0/8]\n", listen="smtp://0.0.0.0:10025", hop="smtp://127.0.0.1:10025"
     ): ("5:5: mail would come back: smtp://127.0.0.1:10025 is where this daemon listens"),
-    listener(
-        "    clients: [10.0.0.0/8]\n",
-        listen="smtp://0.0.0.0:25",
-        hop=f"smtp://{hostname().upper()}:25",
-    ): f"5:5: mail would come back: smtp://{hostname().upper()}:25 is where this daemon listens",
     listener(listen="smtp://192.0.2.7:25"): (
         "3:5: smtp://192.0.2.7:25 can be reached from other machines: list the networks that may "
-        "send, as in clients: [192.0.2.0/24]"
+        "connect, as in clients: [192.0.2.0/24]"
     ),
     listener(
         "  - {listen: 'lmtp://127.0.0.1:10025', position: standalone, next_hop: 'lmtp:/x'}\n"
-    ): ("6:6: listener 1 listens there already"),
+    ): ("6:6: another door listens there already"),
     listener("web: 192.0.2.1:8080\n"): (
         "6:1: 192.0.2.1:8080 can be reached from other machines: give it a certificate with tls, "
         "or name the reverse proxy with proxy"
@@ -413,15 +321,15 @@ def test_contradictions_are_reported(mistakes, text, expected):
 
 @needs_openssl
 @pytest.mark.parametrize(
-    ("certificate", "key", "found"),
+    ("certificate", "key"),
     [
-        ("one/localhost.pem", "other/localhost.key", "the key of another one"),
-        ("one/localhost.pem", "locked.key", "what is none, or needs a password"),
-        ("rubbish.pem", "one/localhost.key", "what is none, or needs a password"),
+        ("one/localhost.pem", "other/localhost.key"),
+        ("one/localhost.pem", "locked.key"),
+        ("rubbish.pem", "one/localhost.key"),
     ],
 )
 def test_a_certificate_and_its_key_belong_together(
-    tmp_path: Path, mistakes: Any, certificate: str, key: str, found: str
+    tmp_path: Path, mistakes: Any, certificate: str, key: str
 ) -> None:
     """Workers cannot begin with others, so the old settings are to stay in force."""
     for name in ("one", "other"):
@@ -439,7 +347,7 @@ def test_a_certificate_and_its_key_belong_together(
     ]
     subprocess.run([*locked, str(tmp_path / "locked.key")], check=True, capture_output=True)
     (tmp_path / "rubbish.pem").write_text("x")
-    told = f"tls: expected a certificate and its key in PEM files, found {found}"
+    told = "tls: expected a certificate and its key, without a password, in PEM files"
     assert mistakes(
         listener(f"    tls: {{certificate: {tmp_path}/{certificate}, key: {tmp_path}/{key}}}\n")
     ) == [f"6:5: {told}"]
@@ -450,14 +358,6 @@ def test_a_certificate_and_its_key_belong_together(
     assert any(mistake.endswith(told) for mistake in mistakes(text))
 
 
-def test_a_named_pipe_is_not_waited_for(tmp_path: Path, load: Any) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="expected the key 'listeners'"):
-        load_settings(tmp_path / "pipe")
-    (tmp_path / "key.pem").write_text("x")
-    load(listener(f"    tls: {{certificate: {tmp_path}/pipe, key: {tmp_path}/key.pem}}\n"))
-
-
 def test_all_mistakes_at_once(mistakes):
     looping = "{listen: 'smtp://127.0.0.1:1', position: standalone, next_hop: 'smtp://127.0.0.1:1'}"
     text = f"stat: /x\nworkers: x\nlisteners:\n  - {looping}\n  - 5\n"
@@ -466,10 +366,7 @@ def test_all_mistakes_at_once(mistakes):
         "1:1: unknown key 'stat': did you mean 'state'?",
         "2:1: workers: expected a whole number from 0 to 1,024, found 'x'",
         "4:58: mail would come back: smtp://127.0.0.1:1 is where this daemon listens",
-        (
-            "5:5: listeners: expected a mapping of keys to values, found 5: write as in {listen: "
-            "…, position: …, next_hop: …}"
-        ),
+        ("5:5: listeners: expected a mapping as in {listen: …, position: …, next_hop: …}, found 5"),
     ]
 
 

@@ -74,24 +74,8 @@ def test_kept_lessons_there_and_back(value, kept):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (999, "expected a number of lessons from 1,000 to 1,000,000,000, found 999"),
-        (0, "from 1,000"),
-        (10**9 + 1, "to 1,000,000,000"),
-        ("2000000", "in digits alone, without quotes, such as 2000000, found '2000000'"),
-        ("2,000,000", "in digits alone, without quotes"),
-        ("2 decades", "or a time such as \"2 years\" or 90d, found '2 decades'"),
-        ("0 years", "or a time such as"),
-        ("10h", "or a time such as"),
-        ("1 year\n", "or a time such as"),
-        (True, "or a time such as"),
-        (2.5, "or a time such as"),
-        (None, "found nothing"),
-        ([], "found a list"),
-    ],
+    "value", [999, 0, 10**9 + 1, "2000000", "2 decades", "0 years", "10h", True, 2.5, None, []]
 )
-def test_invalid_kept_lessons(value, text):
-    with pytest.raises(ValueError, match="expected a number of lessons") as error:
+def test_invalid_kept_lessons(value):
+    with pytest.raises(ValueError, match="expected a number of lessons"):
         values.parse_kept_lessons(value)
-    assert text in str(error.value)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spamguard import keys
-from spamguard.config.options import Action, OnError, Policy, Protocol, Scoring
+from spamguard.config.options import Action, OnError, Policy, Protocol, Rule, Scoring
 from spamguard.engine.filter import Filter
 from spamguard.engine.policy import REQUIRED_SCORE
 from spamguard.learning.lessons import TrainingOutcome
@@ -119,20 +119,24 @@ def test_one_scale(tmp_path: Path, verdict: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "verdict", "action"),
+    ("rules", "verdict", "action"),
     [
-        ({}, SPAM, Action.TAG),
-        ({"reject_from": 0.99}, SPAM, Action.REJECT),
-        ({"reject_from": 0.9995}, SPAM, Action.TAG),
-        ({"reject_from": 0.9995, "greylist_from": 0.4}, SPAM, Action.DEFER),
-        ({"greylist_from": 0.4}, UNSURE, Action.DEFER),
-        ({"greylist_from": 0.4}, HAM, Action.TAG),
+        ((), SPAM, Action.TAG),
+        ((Rule("spam", Action.REJECT, 0.99),), SPAM, Action.REJECT),
+        ((Rule("spam", Action.REJECT, 0.9995),), SPAM, Action.TAG),
+        (
+            (Rule("spam", Action.REJECT, 0.9995), Rule("spam", Action.DEFER, 0.4)),
+            SPAM,
+            Action.DEFER,
+        ),
+        ((Rule("unsure", Action.DEFER, 0.4),), UNSURE, Action.DEFER),
+        ((Rule("unsure", Action.DEFER, 0.4),), HAM, Action.TAG),
     ],
 )
 def test_nothing_is_refused_unless_it_was_asked_for(
-    tmp_path: Path, settings: Any, verdict: Any, action: Action
+    tmp_path: Path, rules: tuple[Rule, ...], verdict: Any, action: Action
 ) -> None:
-    case = ServiceCase(tmp_path, ScriptedJudge(verdict), **settings)
+    case = ServiceCase(tmp_path, ScriptedJudge(verdict), policy=Policy(rules))
     assert case.judged().action is action
     assert case.entries[0].action is action
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +157,3 @@ def running(
             client.close()
         loop.call_soon_threadsafe(ends.set)
         thread.join(PATIENCE)
-
-
-def limited(**limits: int) -> Web:
-    """Settings with these limits."""
-    usual = Web(HostPort("127.0.0.1", 1))
-    return replace(usual, limits=replace(usual.limits, **limits))

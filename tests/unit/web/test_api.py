@@ -14,12 +14,12 @@ from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 
 from spamguard.errors import BusyError, NotAllowedError, NotThereError, UsageError
-from spamguard.web import api
+from spamguard.web import api, requests
 from spamguard.web.api import router
 from spamguard.web.models import Model, User
 from spamguard.web.queries import Search
 from tests.unit.web.fixed import DIGEST, NAME, OTHER
-from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
+from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, served
 
 
 class Operation(NamedTuple):
@@ -310,11 +310,15 @@ def test_forms_of_a_message(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_message_has_its_limit(tmp_path: Any, chunked: bool) -> None:
+def test_a_message_has_its_limit(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, chunked: bool
+) -> None:
+    monkeypatch.setattr(requests, "MAX_MESSAGE_BYTES", 100_000)
+
     def body(size: int) -> Any:
         return iter([b"x" * 1000] * (size // 1000)) if chunked else b"x" * size
 
-    with served(tmp_path, limited(message_size=100_000)) as running:
+    with served(tmp_path) as running:
         client = running.client(ANNA, **MESSAGE)
         assert client.post(f"{ROOT}/judge", content=body(100_000)).status_code == 200
         for size in (101_000, 400_000, 900_000):

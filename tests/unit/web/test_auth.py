@@ -16,7 +16,7 @@ from spamguard.errors import LedgerError
 from spamguard.web import app
 from spamguard.web.auth import CREDENTIALS_FILE, CredentialKind, CredentialStore
 from tests.support.waiting import PATIENCE, eventually
-from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, limited, served
+from tests.unit.web.served import ANNA, LETTER, MESSAGE, OPERATOR, ROOT, Served, served
 
 CLASSES = f"{ROOT}/classes"
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -307,8 +307,9 @@ def test_a_proxy_names_people(tmp_path) -> None:
 # ---- how often
 
 
-def test_a_person_may_ask_so_often(tmp_path) -> None:
-    with served(tmp_path, limited(requests_per_minute=5)) as running:
+def test_a_person_may_ask_so_often(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(app, "MAX_REQUESTS_PER_MINUTE", 5)
+    with served(tmp_path) as running:
         client = running.client(ANNA)
         assert [client.get(CLASSES).status_code for _ in range(5)] == [200] * 5
         response = client.get(CLASSES)
@@ -318,8 +319,9 @@ def test_a_person_may_ask_so_often(tmp_path) -> None:
         assert running.client(OPERATOR).get(CLASSES).status_code == 200
 
 
-def test_an_address_may_ask_so_often(tmp_path) -> None:
-    with served(tmp_path, limited(requests_per_minute_of_address=5)) as running:
+def test_an_address_may_ask_so_often(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(app, "MAX_ADDRESS_REQUESTS_PER_MINUTE", 5)
+    with served(tmp_path) as running:
         assert [problem(running.client().get(CLASSES)) for _ in range(6)] == [401] * 5 + [429]
 
 

@@ -269,7 +269,7 @@ def test_words_are_searched_in_all_that_is_shown(state: Path) -> None:
 
 
 def test_fields_that_are_not_kept_are_not_searched(state: Path) -> None:
-    configuration = settings(state, history=HistorySettings(subjects=False, addresses=False))
+    configuration = settings(state, history=HistorySettings(private=True))
     for person in (ANNA, BEN):
         for work in (
             lambda service, who: service.history(who, Search()),
@@ -284,13 +284,13 @@ def test_fields_that_are_not_kept_are_not_searched(state: Path) -> None:
             configuration, lambda service: service.history(OPERATOR, Search(limit=100))
         ).judgements
     ) == len(PASSED)
-    for wanted, what in (
-        (Search(sender="a"), "addresses"),
-        (Search(recipient="a"), "addresses"),
-        (Search(subject="a"), "subjects"),
-        (Search(words=("a",)), "subjects"),
+    for wanted in (
+        Search(sender="a"),
+        Search(recipient="a"),
+        Search(subject="a"),
+        Search(words=("a",)),
     ):
-        with pytest.raises(UsageError, match=f"keeps no {what}"):
+        with pytest.raises(UsageError, match="keeps no addresses or subjects"):
             asked(configuration, lambda service, wanted=wanted: service.history(OPERATOR, wanted))
 
 

@@ -90,7 +90,7 @@ def test_lessons_corrections_and_how_often_we_were_wrong(state: Path) -> None:
 def test_no_numbers_of_whom_nothing_is_known(state: Path) -> None:
     with pytest.raises(NotAllowedError, match="keeps no addresses"):
         asked(
-            settings(state, history=HistorySettings(addresses=False)),
+            settings(state, history=HistorySettings(private=True)),
             lambda service: service.today(ANNA),
         )
 

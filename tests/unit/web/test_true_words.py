@@ -40,7 +40,7 @@ def test_words_that_say_nothing_are_not_said_to_be_forgotten(tmp_path: Path) -> 
 
 
 def test_data_that_is_not_kept_is_called_not_kept(tmp_path: Path) -> None:
-    """`history: {subjects: false, addresses: false}`: the message had a subject all the same, and
+    """`history: {private: true}`: the message had a subject all the same, and
     came from somewhere.
     """
     service = Fixed([judgement(subject="", sender="", author="", recipients=(), client="")])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from spamguard.config.options import Action, ScannerLimits
+from spamguard.config.options import Action, Policy, Rule, ScannerLimits
 from spamguard.servers import milter
 from spamguard.servers.milter_protocol import MilterCommand
 from spamguard.servers.scanner import ScanResult
@@ -108,6 +108,9 @@ def test_the_reply_for_each_result(tmp_path, judged, reply, letters):
     assert run(tmp_path, ScriptedService(judged), talk) == (reply, letters)
 
 
+HOLDS = Policy((Rule("spam", Action.QUARANTINE, 0.9),))
+
+
 @pytest.mark.parametrize(
     ("offer", "letters"), [(ALL, b"iiiq"), (OLD.replace(b"\x3f", b"\x1f"), b"iii")]
 )
@@ -118,7 +121,7 @@ def test_held_back_where_the_server_can(tmp_path, offer, letters, caplog):
         await server.client()
         return actions, (await server.message(RAW))[0].letters()
 
-    service = ScriptedService(ScanResult("1", FIELDS, Action.QUARANTINE), quarantine_from=0.9)
+    service = ScriptedService(ScanResult("1", FIELDS, Action.QUARANTINE), policy=HOLDS)
     actions, told = run(tmp_path, service, talk)
     assert told == letters
     assert bool(actions & 0x20) == (b"q" in letters)

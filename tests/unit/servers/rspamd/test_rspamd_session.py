@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from spamguard.config.options import OnError, Policy, ScannerLimits
+from spamguard.config.options import Action, OnError, Policy, Rule, ScannerLimits
 from spamguard.proxy.scorer import NotScanned
 from spamguard.users import UserResolver
 from tests.support.scanners import HAM, UNSURE, ScriptedJudge, Served
@@ -62,11 +62,19 @@ def test_the_message_id_is_that_of_its_own_field(tmp_path: Path, field: bytes, t
     [
         (ScriptedJudge(HAM), {}, "no action"),
         (ScriptedJudge(UNSURE), {}, "no action"),
-        (ScriptedJudge(), {"reject_from": 0.99}, "reject"),
-        (ScriptedJudge(UNSURE), {"greylist_from": 0.3}, "soft reject"),
+        (ScriptedJudge(), {"policy": Policy((Rule("spam", Action.REJECT, 0.99),))}, "reject"),
+        (
+            ScriptedJudge(UNSURE),
+            {"policy": Policy((Rule("unsure", Action.DEFER, 0.3),))},
+            "soft reject",
+        ),
         (
             ScriptedJudge(NotScanned("timeout")),
-            {"greylist_from": 0.1, "reject_from": 0.9},
+            {
+                "policy": Policy(
+                    (Rule("unsure", Action.DEFER, 0.1), Rule("spam", Action.REJECT, 0.9))
+                )
+            },
             "no action",
         ),
         (
