@@ -15,19 +15,17 @@ bytes and the exit status is 0. Only if the message cannot be read or written is
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from unicodedata import east_asian_width
+from typing import TYPE_CHECKING, Any
 
 from spamguard.cli import arguments, common
 from spamguard.errors import MemoryLimitError, QuarantineError, SourceError, UsageError
-from spamguard.log import local_time, message_name, printable, rfc3339, supports_colours
+from spamguard.log import local_time, message_name, printable, rfc3339
 
 if TYPE_CHECKING:
     from spamguard.engine.explain_text import ExplainedFeature
@@ -48,7 +46,6 @@ JUDGE_EXAMPLE = """  spamguard judge message.eml
   spamguard judge - < message.eml >/dev/null; test $? -eq 1 && echo unwanted"""
 
 EXIT_WANTED, EXIT_UNWANTED, EXIT_UNSURE = 0, 1, 3
-_COLOURS = {EXIT_WANTED: "32", EXIT_UNWANTED: "31", EXIT_UNSURE: "33"}  # of SGR
 
 
 def add_judge(commands: arguments.Commands) -> None:
@@ -61,7 +58,6 @@ def add_judge(commands: arguments.Commands) -> None:
 def run_judge(options: argparse.Namespace) -> int:
     """Judge every message and print its verdict."""
     statuses: set[int] = set()
-    is_coloured = supports_colours(sys.stdout, os.environ)
     messages = common.read_messages(options.paths)
     if not sys.stdout.isatty():  # on a terminal the verdicts would break the bar
         messages = common.with_progress(messages, common.expected_count(options.paths))
@@ -78,14 +74,10 @@ def run_judge(options: argparse.Namespace) -> int:
                 if options.json:
                     print(common.to_json({"name": message.name, **asdict(verdict)}))
                     continue
-                label = verdict.label.ljust(max(len("unsure"), *map(len, verdict.probabilities)))
-                if is_coloured:
-                    label = f"\x1b[{_COLOURS[status]}m{label}\x1b[m"
-                print(f"{label}  {verdict.probability:.4f}  {message.name}")
+                print(f"{verdict.label:6}  {verdict.probability:.4f}  {message.name}")
     if not statuses:
         raise SourceError(f"{', '.join(options.paths)}: no message there to judge; check the path")
-    by_weight = (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED)
-    return next(status for status in by_weight if status in statuses)
+    return next(each for each in (EXIT_UNWANTED, EXIT_UNSURE, EXIT_WANTED) if each in statuses)
 
 
 # ---- explain
@@ -106,18 +98,9 @@ EXPLAIN_EXAMPLE = """  spamguard explain message.eml
   spamguard explain message=31b1a3cbc2f1
   spamguard explain --user anna 0iq5r8jo4c1n2f3g"""
 
-_MAX_BAR = 24  # letters of the longest bar
 _WORDS_THEN = 8  # each way
-_MAX_VOTES = 20  # in the text: a circular may have those of thousands
 
-
-class SumPart(NamedTuple):
-    """A line of a sum. has_bar: not where it is a sum itself, which would dwarf every bar."""
-
-    part: float
-    name: str
-    remark: str = ""
-    has_bar: bool = True
+Row = tuple[float, str, str]  # of a sum: the part, its name, a remark
 
 
 def add_explain(commands: arguments.Commands) -> None:
@@ -226,10 +209,8 @@ def _explanation_text(
     groups = explain_text.sum_groups(features)
     experts = sorted(why.shares.items(), key=lambda share: -abs(share[1]))
     sums = {
-        "group": [
-            SumPart(group.part, group.title, f"{group.features:,} of them") for group in groups
-        ],
-        "expert": [SumPart(why.prior, "prior"), *(SumPart(part, name) for name, part in experts)],
+        "group": [(group.part, group.title, f"{group.features:,} of them") for group in groups],
+        "expert": [(why.prior, "prior", ""), *((part, name, "") for name, part in experts)],
         "feature": _feature_parts(features, why.log_odds, max_words),
     }
     lines = [
@@ -238,12 +219,10 @@ def _explanation_text(
         f"log-odds {verdict.log_odds:+.3f}",
         explain_text.describe_verdict(why, features),
     ]
-    for vote in votes[:_MAX_VOTES]:
+    for vote in votes:
         user = vote.user or arguments.SITE
         lesson = f"taught as {vote.label} by {user}: {vote.origin}, {local_time(vote.time)}"
         lines.append(printable(lesson))
-    if len(votes) > _MAX_VOTES:
-        lines.append(f"and by {len(votes) - _MAX_VOTES:,} more (--json shows all)")
     for kind, parts in sums.items():
         title = f"by {kind}: log-odds of {explain_text.describe_odds(why)}"
         lines += ["", title, *_sum_lines(parts, why.log_odds)]
@@ -252,43 +231,33 @@ def _explanation_text(
 
 def _feature_parts(
     features: Sequence[ExplainedFeature], log_odds: float, max_words: int | None
-) -> list[SumPart]:
+) -> list[Row]:
     from spamguard.engine.explain_text import OTHERS_LABEL, choose_features
 
     words, rest, n_rest, beside = choose_features(features, log_odds, max_words)
-    parts = []
+    parts: list[Row] = []
     for word in words:
         if word.counts is None:
-            parts.append(SumPart(word.part, word.name, f"{word.tokens:,} of them", has_bar=False))
+            parts.append((word.part, word.name, f"{word.tokens:,} of them"))
         else:
             counts = ", ".join(f"{number:,} {name}" for name, number in word.counts.items())
-            parts.append(SumPart(word.part, printable(word.name), f"{word.kind}: {counts}"))
-    parts.append(SumPart(rest, OTHERS_LABEL, f"{n_rest:,} of them", has_bar=False))
-    return parts + [SumPart(feature.part, feature.name, feature.kind) for feature in beside]
+            parts.append((word.part, printable(word.name), f"{word.kind}: {counts}"))
+    parts.append((rest, OTHERS_LABEL, f"{n_rest:,} of them"))
+    return parts + [(feature.part, feature.name, feature.kind) for feature in beside]
 
 
-def _sum_lines(parts: Sequence[SumPart], total: float) -> list[str]:
-    """The lines of a sum, each with a bar; the printed figures add up."""
+def _sum_lines(parts: Sequence[Row], total: float) -> list[str]:
+    """The lines of a sum; the printed figures add up."""
     from spamguard.engine.explain_text import STEPS_PER_NAT, round_parts
 
-    steps = round_parts([line.part for line in parts], total)
-    rows = list(zip(steps, parts, strict=True))
-    longest = max(1, *(abs(step) for step, line in rows if line.has_bar))
-    width = min(40, max(_display_width(line.name) for line in parts))
-    lines = []
-    for step, (_, name, remark, has_bar) in rows:
-        if step:
-            padding = " " * (width - _display_width(name))
-            length = -(-abs(step) * _MAX_BAR // longest) if has_bar else 0
-            bar = ("+" if step > 0 else "-") * length
-            line = f"  {step / STEPS_PER_NAT:+9.3f}  {name}{padding}  {bar:{_MAX_BAR}}  {remark}"
-            lines.append(line.rstrip())
+    steps = round_parts([part for part, *_ in parts], total)
+    width = min(40, max(len(name) for _, name, _ in parts))
+    lines = [
+        f"  {step / STEPS_PER_NAT:+9.3f}  {name:{width}}  {remark}".rstrip()
+        for step, (_, name, remark) in zip(steps, parts, strict=True)
+        if step
+    ]
     return [*lines, f"  {sum(steps) / STEPS_PER_NAT:+9.3f}  sum"]
-
-
-def _display_width(text: str) -> int:
-    """Columns of a text on a terminal, where ideographs take two."""
-    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 # ---- filter
@@ -390,7 +359,6 @@ HISTORY_EXAMPLE = """  spamguard history --since tuesday --verdict spam
   spamguard history --since '2026-11-17 08:00' --until 2026-11-18
   spamguard history --json --limit 10000"""
 
-_PAGE_ROWS = 500  # read at once
 _MAX_CELL = 40  # characters of sender and recipient
 _COLUMNS = "{:16}  {:16}  {:12}  {:11}  {:>7}  {:{width}}  {:{width}}  {}"
 
@@ -463,7 +431,7 @@ def _find_rows(
 ) -> Iterator[HistoryRow]:
     """At most so many rows, newest first."""
     while limit > 0:
-        page = history.find_page(conditions, min(limit, _PAGE_ROWS))
+        page = history.find_page(conditions, limit)
         yield from page.rows
         limit -= len(page.rows)
         if not page.next_before:

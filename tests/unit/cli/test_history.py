@@ -355,8 +355,7 @@ def test_a_verdict_that_there_is_not_is_an_error(run, taught):
     assert run(taught, "history", "--verdict", "spm").failed("'spm'", "spam", "not-scanned")
 
 
-def test_more_rows_than_are_read_at_once(run, taught, monkeypatch):
-    monkeypatch.setattr("spamguard.cli.judge._PAGE_ROWS", 2)
+def test_the_newest_rows_come_first(run, taught):
     for number in range(5):
         remember(taught, id=new_id(1.7e9 + number, b"abcd"), time=1.7e9 + number)
     ids = [row["id"] for row in run(taught, "history", "--json").lines]
