@@ -201,7 +201,7 @@ def _release_entries(
     else:
         with common.open_filter(options) as teacher:
             complete = asyncio.run(_release_all(quarantine, entries, teacher, options))
-            common.settle_if_due(teacher)
+            teacher.settle_if_due()
     return 0 if complete else EXIT_REFUSED
 
 

@@ -91,7 +91,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     settings = evaluate.TrialSettings(options.profile, options.share, is_unwanted)
     trial = evaluate.run_trial(options.protocol, _message_source(options), settings)
     with common.terminate_cleanly(), closing(trial) as running:
-        trials = list(common.with_progress(running, common.expected_count(paths)))
+        trials = list(common.progress(running))
     if not trials:
         raise UsageError(f"{', '.join(paths)}: no message was judged: name more mail")
     labels = {label for trial in trials for label in (trial.row.gold, trial.row.label)}

@@ -59,8 +59,8 @@ def run_judge(options: argparse.Namespace) -> int:
     """Judge every message and print its verdict."""
     statuses: set[int] = set()
     messages = common.read_messages(options.paths)
-    if not sys.stdout.isatty():  # on a terminal the verdicts would break the bar
-        messages = common.with_progress(messages, common.expected_count(options.paths))
+    if sys.stderr.isatty() and not sys.stdout.isatty():  # where both are, verdicts break the bar
+        messages = common.progress(messages)
     with common.terminate_cleanly(), common.open_for_judging(options) as spam_filter:
         listed, read = tee(messages)
         raws = (message.raw for message in read)

@@ -141,11 +141,11 @@ def undo_selections(
     from spamguard.learning import undo
 
     undone: list[list[UndoneVote]] = []
-    with common.progress(sum(map(len, digests)), " messages") as advance:
+    with common.progress(total=sum(map(len, digests))) as bar:
         for user_digests, selection in zip(digests, selections, strict=True):
             undone.append([])
             for batch in undo.undo_votes(spam_filter, user_digests, selection, dry_run=dry_run):
-                advance(BATCH_SIZE)
+                bar.update(BATCH_SIZE)
                 undone[-1] += batch
     return undone
 
@@ -243,17 +243,16 @@ def run_backup(options: argparse.Namespace) -> int:
     with common.open_existing(options, load=False) as spam_filter:
         fingerprint = spam_filter.ledger.fingerprint
     name = options.file
-    copies = Path(tempfile.gettempdir())
-    if common.is_regular_file(name):
-        copies = common.output_directory(name)
+    is_regular = common.is_regular_file(name)
+    copies = Path(name).parent if is_regular else Path(tempfile.gettempdir())
     with (
         common.terminate_cleanly(),
-        backup.copy_state(common.state_directory(options), copies) as files,
         common.open_output(name, lambda file: backup.BackupReader(name, file).verify()) as stream,
+        backup.copy_state(common.state_directory(options), copies) as files,
     ):
         header = backup.make_header(files, fingerprint)
-        with common.progress(sum(header.sizes.values()), "B") as advance:
-            size = backup.write_backup(stream, header, files, advance)
+        with common.progress(total=sum(header.sizes.values()), unit="B") as bar:
+            size = backup.write_backup(stream, header, files, bar.update)
     text = (
         f"backed up {', '.join(header.sizes)} to {name} ({size:,} bytes); "
         "it holds the key: keep it as secret as a password"
@@ -306,8 +305,8 @@ def run_restore(options: argparse.Namespace) -> int:
                 "done"
             )
         with (
-            common.progress(sum(header.sizes.values()), "B") as advance,
-            backup.prove_backup(reader, header, state, advance) as draft,
+            common.progress(total=sum(header.sizes.values()), unit="B") as bar,
+            backup.prove_backup(reader, header, state, bar.update) as draft,
         ):
             aside = backup.install_backup(
                 draft, state, lambda: _check_overwrite(state, replace=options.replace)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from spamguard import __version__
 from spamguard.cli import arguments, common
 from spamguard.log import duration_text, local_time, printable
-from spamguard.users import PIPE_ORIGIN, SUBMITTED_ORIGINS
+from spamguard.users import PIPE_ORIGIN
 
 if TYPE_CHECKING:
     from spamguard.engine.filter import Filter
@@ -30,18 +30,14 @@ if TYPE_CHECKING:
 
 STATUS_ABOUT = """\
 Show what the filter knows, and how the daemon is. It shows messages of each class, who taught them,
-table load, sizes and versions.
+sizes and versions.
 
 Of the daemon on this state directory: whether it is ready (its workers, scorers and next hops), and
 its messages since it began.
 
 Of each user: when the last move of a message into a folder was learnt, the lessons in force, and
 how many more were refused, such as beyond lessons_per_day. Warnings tell what should teach and does
-not.
-
-A new word that falls on a bucket in use (a collision) is taken for the word that has it: the load
-tells how often that happens. With many lessons the tables become twice as large, when the experts
-are settled."""
+not."""
 STATUS_EXAMPLE = """  spamguard status
   spamguard status --json | jq .classes.spam.messages"""
 
@@ -109,12 +105,6 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
         "missing": policy.missing_lessons(status.classes, status.unwanted),
         "events": status.events,
         "unsettled": status.unsettled,
-        "buckets": status.buckets,
-        # The hash is as good as random, so the load is the share of new tokens that collide.
-        "tables": {
-            name: {"used": status.vocabulary[name], "load": load}
-            for name, load in status.used.items()
-        },
         "bytes": {"ledger": status.ledger_bytes, "tables": status.tables_bytes},
     }
 
@@ -122,9 +112,9 @@ def _filter_values(spam_filter: Filter, profile: str) -> dict[str, Any]:
 def _kept_values(spam_filter: Filter) -> dict[str, Any]:
     """Since when lessons are kept, and how many have aged in the last 30 days."""
     days = spam_filter.ledger.users.count_by_day()
-    aged, last = spam_filter.ledger.ages.count_aged()
+    aged, _ = spam_filter.ledger.ages.count_aged()
     first = next((day * _DAY_SECONDS for day, number in days.items() if number), None)
-    return {"since": first, "aged": aged, "last_aged": last or None}
+    return {"since": first, "aged": aged}
 
 
 def _status_text(values: dict[str, Any]) -> str:
@@ -160,25 +150,17 @@ def _status_text(values: dict[str, Any]) -> str:
         lines.append(f"{outdated}; {undo.REEXTRACT_REMEDY}")
     if values["missing"]:
         lines.append(f"{values['missing']}: {_MISSING_REMEDY}")
-    lines += ["", "tokens     buckets used     load: so many new ones collide"]
-    lines += (
-        f"{name:9}  {table['used']:12,}  {table['load']:7.2%}"
-        for name, table in values["tables"].items()
-    )
     return "\n".join([*lines, *_user_lines(values)])
 
 
 def _kept_text(values: dict[str, Any]) -> str:
     """What is kept, as the running daemon says it, and since when."""
     kept, keep = values["kept"], (values["daemon"] or {}).get("keep")
-    text = "what is not forgotten" if kept["aged"] else "everything"
+    text = f"since {local_time(kept['since'])[:10]}" if kept["since"] else "nothing yet"
     if keep:
-        text = f"{int(keep):,} lessons (keep)" if keep.isdigit() else f"{keep} (keep)"
-    if kept["since"]:
-        text += f", since {local_time(kept['since'])[:10]}"
+        text += f" (keep: {keep})"
     if kept["aged"]:
-        last = local_time(kept["last_aged"])[:10]
-        text += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days, on {last}"
+        text += f"; {kept['aged']:,} older lessons were forgotten in the last 30 days"
     return text
 
 
@@ -193,9 +175,8 @@ def user_values(spam_filter: Filter) -> dict[str, Any]:
     dropped = status_files.read_dropped(spam_filter.directory)
     users = _list_users(spam_filter, [watcher.refused if watcher else {}, dropped])
     warnings = [
-        *(_watcher_warnings(spam_filter, watcher, now) if watcher else ()),
-        *_dropped_warnings(spam_filter, dropped),
-        *_two_name_warnings(spam_filter, [user["user"] for user in users]),
+        *(_watcher_warnings(watcher, now) if watcher else ()),
+        *_refusal_warnings([watcher.refused if watcher else {}, dropped], now),
     ]
     watcher_values = watcher and {
         "alive": watcher.is_alive(now),
@@ -232,63 +213,29 @@ def _list_users(
     return sorted(users, key=lambda user: -user["last_move"]["time"] if user["last_move"] else 0)
 
 
-def _watcher_warnings(spam_filter: Filter, watcher: WatcherStatus, now: float) -> Iterator[str]:
-    """Warn if the watcher is gone, of moves beyond the quota, and of troubles that stay."""
-    from spamguard.folders.reconcile import MOVE_ORIGIN
-
+def _watcher_warnings(watcher: WatcherStatus, now: float) -> Iterator[str]:
+    """Warn if the watcher is gone, and of troubles that stay."""
     if not watcher.is_alive(now):
         yield (
             f"no watcher has been seen since {local_time(watcher.seen)}: "
             "moving mail teaches nothing until the daemon runs again"
         )
-    for user, refused in watcher.refused.items():
-        last = spam_filter.ledger.users.last_vote(user, MOVE_ORIGIN)
-        if last is None or refused.last >= last.time:  # nothing was learnt since
-            yield (
-                f"{user}: {refused.number:,} moves of {refused.day} taught nothing, the last one "
-                f"into {refused.folder} at {local_time(refused.last)}: beyond lessons_per_day"
-            )
     for trouble in watcher.troubles:
         if now - trouble.since >= _OVERDUE_SECONDS:
             yield f"since {local_time(trouble.since)}: {trouble.text}"
 
 
-def _dropped_warnings(spam_filter: Filter, dropped: Mapping[str, RefusedLessons]) -> Iterator[str]:
-    """Warn of lessons that programs and mail brought in vain."""
-    from spamguard.learning.status_files import OVER_QUOTA
-
-    for user, refused in dropped.items():
-        votes = [spam_filter.ledger.users.last_vote(user, origin) for origin in SUBMITTED_ORIGINS]
-        last_learnt = max((vote.time for vote in votes if vote), default=0)
-        # A later lesson shows that the quota has room again. It mends no other reason, so a
-        # refusal for another reason is shown for a day.
-        is_recent = time.time() - refused.last < _DAY_SECONDS
-        if refused.last >= last_learnt or (is_recent and refused.why != OVER_QUOTA):
-            yield (
-                f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
-                f"dropped, the last one by {refused.folder} at {local_time(refused.last)}: "
-                f"{refused.why}"
-            )
-
-
-def _two_name_warnings(spam_filter: Filter, users: Sequence[str]) -> Iterator[str]:
-    """Warn of people whom Dovecot names otherwise than `watch` does.
-
-    Each of their moves counts twice, and `undo` takes back half.
-    """
-    from spamguard.folders.reconcile import MOVE_ORIGIN
-
-    ledger, names = spam_filter.ledger.users, frozenset(users)
-    for address in users:
-        name = address.partition("@")[0]
-        if name == address or name not in names:
-            continue
-        for watched, piped in ((name, address), (address, name)):
-            if ledger.last_vote(watched, MOVE_ORIGIN) and ledger.last_vote(piped, PIPE_ORIGIN):
+def _refusal_warnings(
+    refusals: Sequence[Mapping[str, RefusedLessons]], now: float
+) -> Iterator[str]:
+    """Warn of lessons that were refused in the last day."""
+    for by_user in refusals:
+        for user, refused in by_user.items():
+            if now - refused.last < _DAY_SECONDS:
                 yield (
-                    f"{watched}, whose folders are watched, and {piped}, of whom Dovecot tells "
-                    "(IMAPSieve), may be one person, who then counts twice: leave one of the two "
-                    "out, or let both name people alike"
+                    f"{user or arguments.SITE}: {refused.number:,} lessons of {refused.day} were "
+                    f"dropped, the last one by {refused.folder} at {local_time(refused.last)}: "
+                    f"{refused.why}"
                 )
 
 
@@ -407,10 +354,7 @@ def daemon_lines(values: dict[str, Any] | None) -> list[str]:
     ]
     if values["scanners"]:
         lines.append(f"judges for other servers on {', '.join(values['scanners'])}")
-    workers = []
-    for worker in values["workers"]:
-        state = "drains" if worker["draining"] else "" if worker["ready"] else "starts"
-        workers.append(f"{worker['pid']} ({state})" if state else str(worker["pid"]))
+    workers = [str(worker["pid"]) for worker in values["workers"]]
     lines.append(f"{common.count_text(len(workers), 'worker')}: {', '.join(workers)}")
     if values["metrics"]:
         lines.append(f"monitors may ask http://{values['metrics']}/metrics")

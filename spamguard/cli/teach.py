@@ -94,12 +94,10 @@ def run_learn(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.ids[0]}: say what it is with --as CLASS")
     common.warn_of_service(options)
     rows = common.find_rows(options, options.ids)
-    messages = common.with_progress(
-        common.read_messages(options.paths), common.expected_count(options.paths)
-    )
+    messages = common.progress(common.read_messages(options.paths))
     refused: list[str] = []
     deleted: list[str] = []
-    opener = common.open_for_dry_run if options.dry_run else common.open_to_teach
+    opener = common.open_for_dry_run if options.dry_run else common.open_filter
     with opener(options) as spam_filter:
         passed = [
             LabelledExample(options.label, example_from_row(spam_filter, row)) for row in rows
@@ -120,7 +118,7 @@ def run_learn(options: argparse.Namespace) -> int:
         if refused and not learnt:
             raise SourceError(_describe_refused(refused))
         # the command settles by itself: there may be no daemon to do it
-        settled = not options.dry_run and common.settle_if_due(spam_filter)
+        settled = not options.dry_run and spam_filter.settle_if_due()
     if refused:
         common.say(f"note: {_describe_refused(refused)}")
     values = {"taught": learnt, "known": unchanged, "outvoted": outvoted, "refused": len(refused)}
@@ -281,9 +279,7 @@ def run_forget(options: argparse.Namespace) -> int:
         return senders.forget_sender(options)
     arguments.check_paths_or_ids(options)
     rows = common.find_rows(options, options.ids)
-    messages = common.with_progress(
-        common.read_messages(options.paths), common.expected_count(options.paths)
-    )
+    messages = common.progress(common.read_messages(options.paths))
     forgotten = unknown = by_others = 0
     with common.open_existing(options) as spam_filter:
         service, reader = LessonService(spam_filter), ExampleReader(spam_filter.key)
@@ -295,7 +291,7 @@ def run_forget(options: argparse.Namespace) -> int:
             unknown += len(untaught)
             standings = spam_filter.ledger.users.find_standings(untaught, options.user)
             by_others += sum(standing.label is not None for standing in standings.values())
-        settled = common.settle_if_due(spam_filter)
+        settled = spam_filter.settle_if_due()
     text = f"forgot {common.count_text(forgotten)}" + (
         f" ({unknown:,} not known)" if unknown else ""
     )
@@ -375,7 +371,7 @@ def run_teach_folders(options: argparse.Namespace) -> int:
                 path = printable(mailbox.path)
                 results.append({"user": mailbox.user, "maildir": path, **counts})
             if not options.dry_run:
-                common.settle_if_due(spam_filter)
+                spam_filter.settle_if_due()
     common.print_answer(options, "\n".join(map(_mailbox_line, results)), results)
     return 0
 
@@ -483,7 +479,7 @@ def _read_lessons(
     from spamguard.folders.scan import initial_lessons
 
     lessons = initial_lessons(scanner, filed, unwanted)
-    for lesson, stored in common.with_progress(lessons, len(filed), title=mailbox.user):
+    for lesson, stored in common.progress(lessons, len(filed), title=mailbox.user):
         if stored is not None:
             yield lesson, stored
 

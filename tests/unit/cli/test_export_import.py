@@ -145,7 +145,7 @@ def test_a_pipe(run, taught, tmp_path):
 
 def test_a_directory_that_is_not_there(run, taught, tmp_path):
     """The error names the directory, not the draft file in it."""
-    message = f"{tmp_path / 'nowhere'}: there is no such directory: make it, or name another file"
+    message = f"{tmp_path / 'nowhere'}: No such file or directory: check the path"
     for command in ("export", "backup"):
         failed = run(taught, command, tmp_path / "nowhere" / "file")
         assert failed.status == 2
@@ -181,7 +181,7 @@ def test_no_key(run, taught, tmp_path, file):
 
 def test_a_file_of_something_else(run, state, tmp_path, corpus):
     assert run(state, "import", corpus / "ham.mbox").failed("no file of `spamguard export`")
-    assert run(state, "import", tmp_path / "none").failed("none: cannot be read")
+    assert run(state, "import", tmp_path / "none").failed("none: No such file")
     assert run(state, "import", "-", stdin=b"").failed("nothing was imported")
     assert run(state, "import", tmp_path).failed("directory")
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import mailbox
 
 import pytest
 
-from spamguard.cli import common, main
+from spamguard.cli import common
 from spamguard.engine.filter import Filter
 from tests.unit.cli.conftest import lessons, new_mail
 
@@ -214,19 +213,6 @@ def test_more_than_one_batch_is_taught_whole(run, state, corpus, counts, monkeyp
     assert sizes == [64, 56]
 
 
-@pytest.mark.parametrize(("term", "shown"), [("xterm", True), ("dumb", False)])
-def test_a_bar_on_a_terminal_only(state, corpus, capsys, monkeypatch, term, shown):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", term)
-    assert (
-        main(["--state", str(state), "learn", "--json", "--as", "ham", str(corpus / "data")]) == 0
-    )
-    out, err = capsys.readouterr()
-    assert json.loads(out)["taught"] == {"ham": 120}
-    assert ("settling" in err) == shown
-    assert "\x1b" not in err
-
-
 def test_the_last_line_about_a_message_counts(run, status_of, state, tmp_path):
     (tmp_path / "one").write_bytes(new_mail("spam")[0])
     for lines, label in (
@@ -323,23 +309,6 @@ def test_a_dry_run_makes_no_filter(run, tmp_path, corpus, counts):
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(f"would teach {counts['ham']} messages as ham, ")
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("has_directory", [True, False])
-def test_a_failure_leaves_no_new_filter(run, tmp_path, corpus, has_directory):
-    state = tmp_path / "new"
-    if has_directory:
-        state.mkdir()
-        (state / "theirs").touch()
-    (tmp_path / "diary.txt").write_bytes(TEXT)
-    for words in (
-        ["--as", "spma", corpus],
-        [corpus / "ham.mbox"],
-        ["--as", "x", tmp_path / "diary.txt"],
-    ):
-        assert run(state, "learn", *words).status == 2
-        assert [path.name for path in tmp_path.glob("new/*")] == ["theirs"] * has_directory
-        assert state.exists() == has_directory
 
 
 def test_what_was_taught_before_a_failure_stays(run, tmp_path, corpus):

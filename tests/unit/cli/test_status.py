@@ -36,10 +36,6 @@ def test_json(status_of, taught, counts):
         0,
         "default",
     )
-    assert set(answer["tables"]) == {"words", "clues", "pairs", "grams"}
-    for table in answer["tables"].values():
-        assert table["used"] / (answer["buckets"] / 4) == pytest.approx(table["load"])
-        assert 0 < table["load"] < 1
     assert answer["bytes"]["ledger"] > 0
     assert answer["bytes"]["tables"] > 1 << 20
 
