@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import getpass
-import io
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -33,7 +32,7 @@ import yaml
 from spamguard.cli import arguments, common, mail_servers
 from spamguard.cli.mail_servers import BACK, MILTER, SMTP, Change
 from spamguard.config.load import parse_yaml
-from spamguard.config.options import Position, Protocol, Settings
+from spamguard.config.options import Endpoint, Position, Protocol, Settings
 from spamguard.errors import ConfigError, SpamguardError, UsageError
 from spamguard.log import hostname
 from spamguard.process import run_command
@@ -101,10 +100,9 @@ def run_setup(options: argparse.Namespace) -> int:
     else:
         print("This changes nothing, it shows what --apply would do.\n")
     options.config = path = (options.config or CONFIG).absolute()
-    is_milter = f"milter://{MILTER}" in (mail_servers.read_text(path) or "")
     if options.remove:
         changes = [
-            *mail_servers.plan_postfix("", one_recipient=False, plain_milter=is_milter),
+            *mail_servers.plan_postfix("", one_recipient=False),
             mail_servers.plan_exim(is_used=False),
             mail_servers.plan_dovecot(is_used=False),
         ]
@@ -126,9 +124,7 @@ def run_setup(options: argparse.Namespace) -> int:
         settings.personal or str(settings.listeners[0].next_hop.to).startswith(("lmtp", "maildir"))
     )
     position = answers.position if answers.server == "postfix" else ""
-    postfix = mail_servers.plan_postfix(
-        position, one_recipient=one_recipient, plain_milter=is_milter
-    )
+    postfix = mail_servers.plan_postfix(position, one_recipient=one_recipient)
     changes = [
         *postfix[:-1],
         _plan_service(path, text, answers.position),
@@ -142,15 +138,10 @@ def run_setup(options: argparse.Namespace) -> int:
     status = 0
     if options.apply:
         print("\nspamguard doctor:", flush=True)
-        status = _run_command("doctor", "--config", str(path))
+        doctor = arguments.build_parser(["doctor"]).parse_args(["doctor", "--config", str(path)])
+        status = int(doctor.run(doctor))
     _show_next_steps(path, settings, applied=options.apply)
     return status
-
-
-def _run_command(*words: str) -> int:
-    """Another command of ours, in this process."""
-    options = arguments.build_parser(words).parse_args(words)
-    return int(options.run(options))
 
 
 def _check_account() -> None:
@@ -169,10 +160,7 @@ def _check_account() -> None:
 def _ask(options: argparse.Namespace, old: Settings | None) -> Answers:
     asked = [options.server, options.position, options.mailboxes].count(None)
     if asked and sys.stdin.isatty():
-        print(
-            f"{asked} question{'s' if asked > 1 else ''} at most. Enter takes what stands in "
-            "brackets, ? explains.\n"
-        )
+        print(f"Questions: {asked}. Enter takes what stands in brackets, ? explains.\n")
     server = options.server or _question(
         "Mail server", _find_server(), SERVERS, "Through which program mail comes in here."
     )
@@ -225,9 +213,8 @@ def _find_position(old: Settings | None) -> str:
     if old is None:
         return ""
     found = [str(each.position) for each in old.listeners if each.position in _FRONT]
-    return (found or ["milter" for each in old.scanners if "milter:" in str(each.listen)] or [""])[
-        0
-    ]
+    found += ["milter" for each in old.scanners if each.listen.protocol is Protocol.MILTER]
+    return (found or [""])[0]
 
 
 def _find_mailboxes() -> str:
@@ -236,9 +223,7 @@ def _find_mailboxes() -> str:
     path = location.removeprefix("maildir:").partition(":")[0]
     if not location.startswith("maildir:/"):
         return "/home/*/Maildir"
-    for variable in ("%d", "%n", "%u", "%{user}", "%{domain}"):
-        path = path.replace(variable, "*")
-    return path
+    return re.sub(r"%(\w|\{\w+\})", "*", path)
 
 
 # ---- the configuration
@@ -269,17 +254,16 @@ def make_config(path: Path, old: Settings | None, answers: Answers, *, is_root: 
 
 
 def check_config(path: Path, text: str, read: Callable[[Path], Settings]) -> Settings:
-    """What the new text says. ConfigError: `check` refuses it."""
+    """What the new text says. ConfigError: it has mistakes."""
     with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
-            status = _run_command("check", file.name)
-        if status != 0:
-            lines = said.getvalue().replace(file.name, str(path)).splitlines()
+        try:
+            return read(Path(file.name))
+        except ConfigError as error:
+            problems = (problem.replace(file.name, str(path)) for problem in error.problems)
             text = "what setup would write has mistakes, and nothing was changed:"
-            raise ConfigError(text, *(line.removeprefix("spamguard: ") for line in lines))
-        return read(Path(file.name))
+            raise ConfigError(text, *problems) from error
 
 
 def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> dict[str, Any]:
@@ -288,18 +272,18 @@ def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> di
     The listener of the other position becomes that of this one, with its rules.
     """
     listeners, scanners = (list(values.get(key) or []) for key in ("listeners", "scanners"))
-    front: dict[str, Any] = {}
-    asked: dict[str, Any] = {}
-    for number, listener in enumerate(old.listeners if old else ()):
-        if listener.position in _FRONT:
-            _check_address(str(listener.listen), f"smtp://{SMTP}")
-            front = listeners.pop(number)
-            break
-    for number, scanner in enumerate(old.scanners if old else ()):
-        if scanner.listen.protocol is Protocol.MILTER:
-            _check_address(str(scanner.listen), f"milter://{MILTER}")
-            asked = scanners.pop(number)
-            break
+    front = _take_out(
+        listeners,
+        [(each.listen, each.position in _FRONT) for each in old.listeners] if old else [],
+        f"smtp://{SMTP}",
+    )
+    asked = _take_out(
+        scanners,
+        [(each.listen, each.listen.protocol is Protocol.MILTER) for each in old.scanners]
+        if old
+        else [],
+        f"milter://{MILTER}",
+    )
     if position == "milter":
         scanners.insert(0, asked or {"listen": f"milter://{MILTER}"})
     else:
@@ -312,12 +296,19 @@ def _doors(values: Mapping[str, Any], old: Settings | None, position: str) -> di
     return {"listeners": listeners or None, "scanners": scanners or None}
 
 
-def _check_address(found: str, expected: str) -> None:
-    if found != expected:
-        raise UsageError(
-            f"the configuration listens on {found}, and setup knows {expected} alone: put in the "
-            "lines of config/ by hand"
-        )
+def _take_out(
+    entries: list[Any], doors: Sequence[tuple[Endpoint, bool]], expected: str
+) -> dict[str, Any]:
+    """Take the first entry that is ours out of the list. doors: whether each is."""
+    for number, (listen, is_ours) in enumerate(doors):
+        if is_ours and str(listen) != expected:
+            raise UsageError(
+                f"the configuration listens on {listen}, and setup knows {expected} alone: put in "
+                "the lines of config/ by hand"
+            )
+        if is_ours:
+            return dict(entries.pop(number))
+    return {}
 
 
 def edit_yaml(text: str, values: Mapping[str, Any]) -> str:
@@ -326,8 +317,6 @@ def edit_yaml(text: str, values: Mapping[str, Any]) -> str:
     """
     old = parse_yaml(text.encode("utf-8", "surrogateescape")).value or {}
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if isinstance(root, yaml.MappingNode) and root.flow_style:  # the document is in braces
-        return _dump({key: value for key, value in values.items() if value is not None})
     missing = {key: value for key, value in values.items() if value is not None and key not in old}
     for key, node in reversed(root.value if root is not None else []):
         name = key.value
@@ -432,7 +421,7 @@ def _apply(change: Change) -> None:
         for command in change.commands:
             print("  " + " ".join(command), flush=True)
             _run(command)
-    except SpamguardError as error:
+    except (OSError, SpamguardError) as error:
         for path, (old, _) in files.items():
             _put(path, old)
         for command in change.commands:
@@ -441,10 +430,7 @@ def _apply(change: Change) -> None:
 
 
 def _run(command: tuple[str, ...]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise SpamguardError(f"{command[0]}: {error.strerror}") from error
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip()
         raise SpamguardError(f"`{' '.join(command)}` failed, and nothing after it ran: {reason}")
@@ -452,20 +438,14 @@ def _run(command: tuple[str, ...]) -> None:
 
 def _put(path: Path, text: str | None) -> None:
     """Write a file, or take it away with the directories of ours that are then empty."""
-    try:
-        if text is None:
-            path.unlink(missing_ok=True)
-            if "spamguard" in path.parent.name and not any(path.parent.iterdir()):
-                path.parent.rmdir()
-            print(f"  removed {path}")
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mail_servers.write_text(path, text)
-    except OSError as error:
-        raise SpamguardError(
-            f"{path} cannot be written: {error.strerror}; run this as root, or name another "
-            "file with --config"
-        ) from error
+    if text is None:
+        path.unlink(missing_ok=True)
+        if "spamguard" in path.parent.name and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+        print(f"  removed {path}")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mail_servers.write_text(path, text)
     print(f"  wrote {path}")
 
 
@@ -489,10 +469,9 @@ def _show_next_steps(path: Path, settings: Settings, *, applied: bool) -> None:
         # only for a person: who has the link is let in
         link = run_command(sys.executable, "-m", *command) if sys.stdout.isatty() else ""
         host, port = settings.web.listen.host, settings.web.listen.port
-        here = (os.environ.get("SSH_CONNECTION", "").split() or [""] * 4)[2] or hostname()
         print(f"  {link.strip() or ' '.join(command)}")
-        print(f"      {'lets' if link else 'prints a link that lets'} you into the page once")
-        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{here}")
+        print("      the way into the page: a link, which lets you in once")
+        print(f"  ssh -L {port}:{host}:{port} {getpass.getuser()}@{hostname()}")
         print("      before that, if you are at another machine")
     print(f"  {' '.join(['spamguard', 'teach-folders', '--dry-run', *where])}")
     patterns = ", ".join(watch.maildir for watch in settings.watch)

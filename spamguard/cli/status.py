@@ -387,10 +387,6 @@ def shared_values(spam_filter: Filter) -> dict[str, Any] | None:
 def _shared_lines(values: dict[str, Any] | None) -> list[str]:
     if values is None:
         return []
-    nodes = common.count_text(len(values["nodes"]), "node")
-    state = "away" if values["away"] else f"read {duration_text(values['age'])} ago"
-    lines = [f"{values['position']:,} of {values['last']:,} events, {nodes}, {state}"]
-    if values["waiting"]:
-        lines.append(f"{common.count_text(values['waiting'], 'lesson')} to be sent")
+    lines = [f"{values['position']:,} of {values['last']:,} events"]
     lines += [note.removeprefix("shared log: ") for note in values["notes"]]
     return [f"{'' if n else 'shared log':11}{printable(line)}" for n, line in enumerate(lines)]

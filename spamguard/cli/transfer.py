@@ -104,7 +104,6 @@ IMPORT_EXAMPLE = """  spamguard import filter.spamguard
 
 def add_import(commands: arguments.Commands) -> None:
     parser = arguments.add_command(commands, "import", run_import, IMPORT_ABOUT, IMPORT_EXAMPLE)
-    arguments.add_json(parser)
     about = "only look at the file and say what would be taken in"
     parser.add_argument("--dry-run", action="store_true", help=about)
     about = "a file that `export` wrote, or - for standard input"
@@ -122,11 +121,7 @@ def run_import(options: argparse.Namespace) -> int:
         _check_votes(options.file, reader)
         new = None if options.dry_run else _take_in_export(options, reader, header, labels)
     content = common.count_text(receipts, "receipt")
-    text = f"would import {content}"
-    if new is not None:
-        text = f"imported {content}, {new:,} of them new"
-    values = {"receipts": receipts, "new": new, "dry_run": options.dry_run}
-    common.print_answer(options, text, values)
+    print(f"would import {content}" if new is None else f"imported {content}, {new:,} of them new")
     return 0
 
 
@@ -203,11 +198,9 @@ def _define_classes(spam_filter: Filter, header: ExportHeader, labels: set[str])
             spam_filter.define_class(name, unwanted=unwanted)
         elif unwanted != classes[name]:
             # With the same receipts both filters would go on judging differently.
-            sides = ("wanted", "unwanted", "here") if unwanted else ("unwanted", "wanted", "there")
-            here, there, where = sides
             common.say(
-                f"note: {name} is {here} here, and stays so, but {there} there; "
-                f"`learn --unwanted --as {name}` {where} ends that"
+                f"note: {name} is unwanted only {'there' if unwanted else 'here'}; "
+                f"`learn --unwanted --as {name}` ends that"
             )
 
 

@@ -116,21 +116,10 @@ def _send(raw: bytes, recipient: str, server: HostPort) -> Step:
     except ConnectionRefusedError:
         return skipped("mail", f"no mail server is at {server}: name one with --smtp")
     except (OSError, smtplib.SMTPException) as error:
-        detail = f"the server at {server} does not take a message to {recipient}: {_words(error)}"
+        detail = f"the server at {server} does not take a message to {recipient}: {error}"
         return failed("mail", detail, "see its log, or name another recipient with --to")
     words = greeting.decode(errors="replace").partition("\n")[0]
     return ok("mail", f"sent to {recipient} at {server} ({words})")
-
-
-def _words(error: Exception) -> str:
-    """What the server has said, or the system."""
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        error = smtplib.SMTPResponseException(*next(iter(error.recipients.values())))
-    if isinstance(error, smtplib.SMTPResponseException):
-        text = error.smtp_error
-        words = text.decode(errors="replace") if isinstance(text, bytes) else text
-        return f"{error.smtp_code} {words}"
-    return str(error)
 
 
 def _forged_results(settings: Settings) -> bytes:

@@ -102,10 +102,9 @@ def test_whether_spam_is_filed_is_tried_with_exim(tmp_path, monkeypatch, junk, f
         with daemon.running(state, "--config", str(file), port=port) as running:
             running.lines(f"{box}: seen for the first time")
             _, outcomes, told = doctor(state, *arguments, "--to", "anna@example.net")
-            expected = {"Exim": "ok", "mail": "ok", "judgement": "ok", "authentication": "ok"}
+            expected = {"mail": "ok", "judgement": "ok", "authentication": "ok"}
             expected |= {"filing": filing, "removal": "ok"}
             assert {name: outcomes[name] for name in expected} == expected, told
-            assert "4.9" in told  # the version of Exim
             _, outcomes, told = doctor(state, *arguments, "--to", "nobody@example.org")
             assert (outcomes["mail"], "judgement" in outcomes) == ("failed", False), told
 

@@ -96,10 +96,6 @@ def test_wrong_usage_is_status_2(arguments, usage, capsys):
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        (["lern", "x"], "there is no 'lern': did you mean 'learn'?"),
-        (["--state", "x", "Judge", "x"], "there is no 'Judge': did you mean 'judge'?"),
-        (["teachfolders"], "there is no 'teachfolders': did you mean 'teach-folders'?"),
-        (["quarantine", "lst"], "there is no 'lst': did you mean 'list'?"),
         (["xyzzy"], "invalid choice: 'xyzzy'"),
     ],
 )

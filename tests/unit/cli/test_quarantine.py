@@ -133,11 +133,8 @@ def test_releasing_hands_on_once_and_teaches(run, held, counts, tmp_path):
     assert (done.status, done.out) == (0, f"{FIRST} released to 2 recipients, learned as ham\n")
     assert len(delivered(tmp_path / "Maildir")) == 2
     assert lessons(held) == {**counts, "ham": counts["ham"] + 1}
-    again = run(held, "quarantine", "release", "--json", FIRST, "--next-hop", where)
-    assert (again.status, again.json) == (
-        0,
-        {"id": FIRST, "released": True, "recipients": [], "taught": False},
-    )
+    again = run(held, "quarantine", "release", FIRST, "--next-hop", where)
+    assert (again.status, again.out) == (0, f"{FIRST} had been released before\n")
     assert len(delivered(tmp_path / "Maildir")) == 2
     assert [entry["released"] for entry in run(held, "quarantine", "list", "--json").lines] == [
         False,
@@ -150,15 +147,13 @@ def test_releasing_without_teaching(run, held, counts, tmp_path):
         held,
         "quarantine",
         "release",
-        "--json",
         "--no-learn",
         FIRST,
         SECOND,
         "--next-hop",
         f"maildir:{tmp_path / 'Maildir'}",
     )
-    assert [row["taught"] for row in done.lines] == [False, False]
-    assert [row["code"] for row in done.lines[0]["recipients"]] == [250, 250]
+    assert "learned" not in done.out
     assert len(delivered(tmp_path / "Maildir")) == 4
     assert lessons(held) == counts
 
@@ -173,21 +168,16 @@ def test_a_next_hop_that_is_down(run, held, counts, tmp_path):
         held,
         "quarantine",
         "release",
-        "--json",
         FIRST,
         "--next-hop",
         f"maildir:{tmp_path / 'file' / 'Maildir'}",
     )
-    assert (done.status, done.json["released"], done.json["recipients"][0]["code"]) == (
-        1,
-        False,
-        451,
-    )
+    assert (done.status, "<b@x>: 451 " in done.out) == (1, True)
 
 
 def test_deleting(run, held):
     assert run(held, "quarantine", "delete", FIRST).out == "deleted 1 message\n"
-    assert run(held, "quarantine", "delete", "--json", SECOND).json == {"deleted": 1}
+    assert run(held, "quarantine", "delete", SECOND).status == 0
     assert list((held / DIRECTORY).iterdir()) == []
 
 
@@ -198,9 +188,6 @@ def test_an_unknown_id_is_an_error_before_anything_is_done(run, held, tmp_path, 
         new_id(1, b"none"), "no such message"
     )
     assert run(held, "quarantine", action, "../../key", *more).failed("../../key", "is no id")
-    assert run(held, "quarantine", "list", "--before", "yesterday").failed(
-        "--before yesterday: is no id"
-    )
     assert len(list((held / DIRECTORY).iterdir())) == 4
     assert not (tmp_path / "Maildir").exists()
 

@@ -85,27 +85,6 @@ def test_only_what_was_said_before_a_time_is_taken_back(run, taught, new_spam):
     assert run(taught, "undo", "--user", "anna", "--until", "soon").failed("'soon' is no time")
 
 
-def test_a_slip_in_the_origin_gives_a_note(run, taught):
-    with Filter.open(taught) as spam_filter:
-        for number, origin in enumerate(
-            ("folder Junk", "folder Junk", "folders, before they were watched")
-        ):
-            spam_filter.learn_examples(
-                [ExampleReader(spam_filter.key).read_example(new_mail("spam", 3)[number])],
-                "ham",
-                user="anna",
-                origin=origin,
-            )
-    slip = run(taught, "undo", "--user", "anna", "--origin", "foldr", "--since", "1h")
-    assert (slip.status, slip.out) == (0, "nothing to take back\n")
-    assert (
-        "nothing at 'foldr', but at: 'folder Junk', 'folders, before they were watched'" in slip.err
-    )
-    for expected in ("took back 2 votes\n", "nothing to take back\n"):
-        done = run(taught, "undo", "--user", "anna", "--origin", "folder")
-        assert (done.out, "but at" in done.err) == (expected, False)
-
-
 def test_several_users_are_taken_back_at_once(run, taught, tmp_path, monkeypatch):
     """It settles once for all users, because that takes most of the time."""
     for name, raw in zip(("anna", "ben"), new_mail("spam", 2), strict=True):
